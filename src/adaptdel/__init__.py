@@ -1,0 +1,40 @@
+"""adaptdel: proofs of robustness for sequence classifiers.
+
+A certificate says: no attacker who inserts, deletes or substitutes up to r tokens can change this answer.
+"""
+
+from adaptdel.bounds import pairwise_bounds
+from adaptdel.cardinality import log10_cardinality
+from adaptdel.confidence import Looks, clopper_pearson
+from adaptdel.frontier import certified_frontier
+from adaptdel.general import certify_general
+from adaptdel.noise import Deletion, Masking, NoNoise, noise_from_dict
+from adaptdel.radius import certified_radius, certified_top_k, least_probability
+from adaptdel.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate, rate_from_dict
+from adaptdel.rigorous import rigorous_radius
+from adaptdel.threat import Threat
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BinnedRate",
+    "Deletion",
+    "FixedRate",
+    "InterpolatedRate",
+    "LengthRate",
+    "Looks",
+    "Masking",
+    "NoNoise",
+    "Threat",
+    "certified_frontier",
+    "certified_radius",
+    "certified_top_k",
+    "certify_general",
+    "clopper_pearson",
+    "least_probability",
+    "log10_cardinality",
+    "noise_from_dict",
+    "pairwise_bounds",
+    "rate_from_dict",
+    "rigorous_radius",
+]

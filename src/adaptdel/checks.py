@@ -1,0 +1,106 @@
+"""Checks of arguments: one clear sentence that names the argument, its value and what is accepted."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+LARGEST_LENGTH = 2**53  # lengths are exact in a double up to here
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_int(name: str, value: Any, *, least: int | None = 0, most: int | None = None) -> int:
+    """Return ``value`` as an int, or raise if it is not a whole number in the range."""
+    accepted = "a whole number"
+    if least is not None:
+        accepted += f" of at least {least}"
+    if most is not None:
+        accepted += f"{' and' if least is not None else ' of'} at most {most}"
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be {accepted}, got {_show(value)}") from None
+    if (least is not None and number < least) or (most is not None and number > most):
+        raise ValueError(f"{name} must be {accepted}, got {number}")
+    return number
+
+
+def check_real(name: str, value: Any, *, accepted: str, least: float, most: float, open_ends: bool = False) -> float:
+    """Return ``value`` as a float, or raise if it is not a number in the range."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be {accepted}, got {_show(value)}") from None
+    inside = least < number < most if open_ends else least <= number <= most
+    if not inside:  # also catches NaN
+        raise ValueError(f"{name} must be {accepted}, got {_show(value)}")
+    return number
+
+
+def check_probability(name: str, value: Any) -> float:
+    """Return one probability."""
+    return check_real(name, value, accepted="a probability in [0, 1]", least=0.0, most=1.0)
+
+
+def check_alpha(value: Any, name: str = "alpha") -> float:
+    """Return an error level strictly between 0 and 1."""
+    return check_real(name, value, accepted="in (0, 1)", least=0.0, most=1.0, open_ends=True)
+
+
+def check_probabilities(name: str, value: Any) -> FloatArray:
+    """Return a scalar or array of probabilities as an array."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a probability in [0, 1], got {_show(value)}") from None
+    wrong = ~((array >= 0.0) & (array <= 1.0))
+    if wrong.any():
+        raise ValueError(f"{name} must be a probability in [0, 1], got {_first(array, wrong)}")
+    return array
+
+
+def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LENGTH) -> IntArray:
+    """Return a scalar or array of whole numbers as an array."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" and not (array.dtype.kind == "O" and array.ndim == 0):
+        if array.size == 0:
+            return np.zeros(array.shape, dtype=np.int64)
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {_show(value)}")
+    if array.dtype.kind == "O":
+        return np.asarray(check_int(name, array.item(), least=least, most=most), dtype=np.int64)
+    wrong = (array < least) | (array > most)
+    if wrong.any():
+        limit = f"at least {least}" if (array < least).any() else f"at most {most}"
+        raise ValueError(f"{name} must be a whole number of {limit}, got {_first(array, wrong)}")
+    return array.astype(np.int64)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        accepted = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {accepted}, got {_show(value)}")
+    return value
+
+
+def _first(array: npt.NDArray[Any], wrong: BoolArray) -> str:
+    """Show the first wrong element, and where it stands in an array of several."""
+    if array.ndim == 0:
+        return f"{array.item()}"
+    place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+    where = place[0] if len(place) == 1 else place
+    return f"{array[place].item()} at position {where}"

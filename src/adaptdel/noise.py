@@ -1,0 +1,196 @@
+"""What is done to a sequence before the base classifier sees it.
+
+A noise is the one place that gives both the sampler and the certificate the rate (or the number of masks) of an input.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability
+from adaptdel.overlap import Overlap, deletion_overlap
+from adaptdel.rates import DENOMINATOR, FixedRate, Rate, build, rate_from_dict
+
+CHUNK_BYTES = 2**24
+_WORD = 4  # bytes of a 32-bit draw
+
+
+class Noise(ABC):
+    """A random choice of the tokens that are kept."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        """Draw ``size`` rows; one call for a + b rows draws the same as a call for a, then one for b."""
+
+    @abstractmethod
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        """How an input of ``length`` tokens overlaps with neighbours, for the certificate."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of plain values from which `noise_from_dict` rebuilds the noise."""
+
+    def chunks(
+        self, length: int, size: int, rng: np.random.Generator, *, max_bytes: int = CHUNK_BYTES
+    ) -> Iterator[BoolArray]:
+        """Draw ``size`` samples in chunks of rows, each of which needs at most about ``max_bytes`` to draw.
+
+        The rows do not depend on ``max_bytes``: the chunks, stacked, are what `sample` returns.
+        """
+        length, size = check_int("length", length, most=LARGEST_LENGTH), check_int("size", size)
+        rows = max(1, check_int("max_bytes", max_bytes, least=1) // max(1, length * _WORD))
+        for start in range(0, size, rows):
+            yield self._rows(length, min(rows, size - start), rng)
+
+    def sample(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        """Draw a boolean array (size, length): True where a token is kept."""
+        length, size = check_int("length", length, most=LARGEST_LENGTH), check_int("size", size)
+        kept = np.empty((size, length), dtype=np.bool_)
+        start = 0
+        for chunk in self.chunks(length, size, rng):
+            kept[start : start + len(chunk)] = chunk
+            start += len(chunk)
+        return kept
+
+
+def _draws(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.uint32]:
+    return rng.integers(0, DENOMINATOR, size=shape, dtype=np.uint32)
+
+
+@dataclass(frozen=True)
+class Deletion(Noise):
+    """Delete each token independently with the rate of the input's length.
+
+    >>> Deletion(FixedRate(1.0)).sample(3, 2, np.random.default_rng(0))
+    array([[False, False, False],
+           [False, False, False]])
+    """
+
+    kind: ClassVar[str] = "deletion"
+    rate: Rate
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rate, Rate):
+            raise ValueError(f"rate must be a Rate such as FixedRate(0.9), got {self.rate!r}")
+
+    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        return _draws(rng, (size, length)) >= self.rate.threshold(length)
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        """The masses c = ψ^(n−N) and c' = ψ'^(n'−N) of the common subsequence."""
+        psi = self.rate(length)
+        # Neighbours come in runs of few distinct lengths: ask for each rate once.
+        low = int(other_length.min(initial=length))
+        span = int(other_length.max(initial=length)) - low + 1
+        if span <= 4 * other_length.size + 64:
+            other_psi = self.rate.at(np.arange(low, low + span))[other_length - low]
+        else:
+            other_psi = self.rate.at(other_length)
+        return deletion_overlap(length, psi, other_length, other_psi, common)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind and the rate."""
+        return {"kind": self.kind, "rate": self.rate.to_dict()}
+
+
+@dataclass(frozen=True)
+class NoNoise(Deletion):
+    """Keep every token: the unsmoothed classifier, for which nothing beyond the input itself is certified."""
+
+    kind: ClassVar[str] = "none"
+    rate: Rate = field(default=FixedRate(0.0), init=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind alone."""
+        return {"kind": self.kind}
+
+
+@dataclass(frozen=True)
+class Masking(Noise):
+    """RanMASK: mask exactly round(fraction · n) of the n tokens, every choice of positions being as likely.
+
+    >>> Masking(0.75).masks(8)
+    6
+    >>> Masking(0.75).sample(8, 1, np.random.default_rng(0)).sum()
+    np.int64(2)
+    """
+
+    kind: ClassVar[str] = "masking"
+    fraction: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fraction", check_probability("fraction", self.fraction))
+
+    def masks(self, length: int) -> int:
+        """How many of ``length`` tokens are masked, in the sampler and in the certificate."""
+        return round(check_int("length", length, most=LARGEST_LENGTH) * self.fraction)
+
+    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        """Keep the tokens with the smallest random keys; a row whose choice is a tie is drawn anew."""
+        keep = length - self.masks(length)
+        if keep in (0, length):
+            return np.full((size, length), keep > 0)
+        before = rng.bit_generator.state
+        kept, tied = _smallest(_draws(rng, (size, length)), keep)
+        if tied.any():  # about one row in 2**32 / length: begin again, row by row, so that chunks do not matter
+            rng.bit_generator.state = before
+            for row in range(size):
+                again = True
+                while again:
+                    one, one_tied = _smallest(_draws(rng, (1, length)), keep)
+                    kept[row], again = one[0], bool(one_tied[0])
+        return kept
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        """The probability that every substituted token is masked: C(N, k) / C(n, k), the same from both sides."""
+        if not np.array_equal(other_length, np.broadcast_to(length, other_length.shape)):
+            raise ValueError("ops must be ['sub'] under Masking, which certifies substitutions only")
+        missed = _all_masked(length, self.masks(length), length - common)
+        zero = np.zeros(common.shape)
+        return Overlap(missed, missed, common.astype(np.float64), zero, zero)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind and the fraction."""
+        return {"kind": self.kind, "fraction": self.fraction}
+
+
+def _smallest(keys: npt.NDArray[np.uint32], count: int) -> tuple[BoolArray, BoolArray]:
+    """Mark the ``count`` smallest keys of every row, and the rows where a tie leaves the choice open."""
+    ordered = np.partition(keys, (count - 1, count), axis=1)
+    last, following = ordered[:, count - 1], ordered[:, count]
+    return keys <= last[:, None], last == following
+
+
+def _all_masked(length: int, masks: int, changed: IntArray) -> FloatArray:
+    """The probability that ``changed`` given positions are all among the masked ones, rounded down."""
+    steps = np.arange(min(int(changed.max(initial=0)), masks), dtype=np.float64)
+    product = np.concatenate([[1.0], np.cumprod((masks - steps) / (length - steps)), [0.0]])
+    missed = product[np.minimum(changed, len(product) - 1)]
+    missed = np.where(changed > masks, 0.0, missed)
+    return np.asarray(missed * (1 - 2.0**-51 * changed))  # a step errs by at most 2**-52
+
+
+NOISES: dict[str, type[Noise]] = {noise.kind: noise for noise in (Deletion, Masking, NoNoise)}
+
+
+def noise_from_dict(values: Mapping[str, Any]) -> Noise:
+    """Rebuild a noise from `Noise.to_dict`.
+
+    >>> noise_from_dict({"kind": "deletion", "rate": {"kind": "fixed", "p": 0.5}})
+    Deletion(rate=FixedRate(p=0.5))
+    """
+    given = dict(values)
+    if given.get("kind") == "none" and len(given) == 1:
+        return NoNoise()
+    if isinstance(given.get("rate"), Mapping):
+        given["rate"] = rate_from_dict(given["rate"])
+    noise: Noise = build("noise", NOISES, given)
+    return noise

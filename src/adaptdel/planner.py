@@ -1,0 +1,163 @@
+"""What a certificate can give before any model exists: radii for votes, votes for radii."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adaptdel.checks import FloatArray, IntArray, check_alpha, check_int
+from adaptdel.confidence import clopper_pearson
+from adaptdel.noise import Deletion, Masking, Noise
+from adaptdel.radius import certified_radius, check_noise, default_limit, table, to_probability
+from adaptdel.threat import Threat
+
+MOST_RADII = 500  # a longer list is thinned out to about FEW_RADII
+FEW_RADII = 50
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Radii and votes at one length, for two classes.
+
+    Attributes:
+        length: the number of tokens.
+        noise: the noise.
+        threat: what the attacker may do.
+        alpha: the error level of the confidence bounds.
+        trials: how many votes are taken.
+        successes: how many of them fall on the answered class, if given.
+        lower: the lower confidence bound from them.
+        radius: the radius that they certify.
+        largest: the largest radius that any number of votes can certify.
+        unbounded: whether the search for it ended at its limit: the true one is larger, or infinite.
+        unanimous: how many unanimous votes certify it.
+        radii: 0, 1, ..., largest; or an even choice out of them where they are very many.
+        least_probability: p*(r) for each of these radii.
+        least_votes: the fewest of ``trials`` votes that certify each, or −1 if not even all do.
+    """
+
+    length: int
+    noise: Noise
+    threat: Threat
+    alpha: float
+    trials: int
+    successes: int | None
+    lower: float | None
+    radius: int | None
+    largest: int
+    unbounded: bool
+    unanimous: int
+    radii: tuple[int, ...]
+    least_probability: tuple[float, ...]
+    least_votes: tuple[int, ...]
+
+    @property
+    def rate(self) -> float:
+        """The share of tokens that the noise removes at this length."""
+        if isinstance(self.noise, Deletion):
+            return self.noise.rate(self.length)
+        assert isinstance(self.noise, Masking)
+        return self.noise.masks(self.length) / max(self.length, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        votes = None
+        if self.successes is not None:
+            votes = {"successes": self.successes, "lower": self.lower, "radius": self.radius}
+        rows = zip(self.radii, self.least_probability, self.least_votes, strict=True)
+        return {
+            "length": self.length,
+            "noise": self.noise.to_dict(),
+            "ops": list(self.threat.ops),
+            "alpha": self.alpha,
+            "rate": self.rate,
+            "trials": self.trials,
+            "votes": votes,
+            "largest_radius": self.largest,
+            "unbounded": self.unbounded,
+            "unanimous_votes": self.unanimous,
+            "radii": [{"radius": r, "least_probability": p, "least_votes": None if v < 0 else v} for r, p, v in rows],
+        }
+
+
+def plan(
+    length: int,
+    noise: Noise,
+    *,
+    ops: str | Iterable[str] = "edit",
+    successes: int | None = None,
+    trials: int = 4000,
+    alpha: float = 0.05,
+) -> Plan:
+    """Work out what votes certify at one length, and what each radius needs.
+
+    >>> from adaptdel import FixedRate
+    >>> made = plan(100, Deletion(FixedRate(0.9)), ops=["ins"], successes=3960)
+    >>> made.radius, made.largest, made.unanimous
+    (6, 6, 50)
+    """
+    threat = Threat(ops)
+    check_noise(noise, threat)
+    alpha = check_alpha(alpha)
+    trials = check_int("trials", trials, least=1)
+    limits = table(check_int("length", length), noise, threat)
+    low = radius = None
+    if successes is not None:
+        low = clopper_pearson(check_int("successes", successes), trials, alpha)[0]
+        radius = certified_radius(low, length=length, noise=noise, ops=threat.ops)
+    largest = limits.radius(0.0)
+    if largest <= MOST_RADII:
+        radii = tuple(range(largest + 1))
+        tolerances = limits.filled()[:largest]
+    else:
+        radii = tuple(dict.fromkeys(round(largest * i / FEW_RADII) for i in range(FEW_RADII + 1)))
+        tolerances = np.array([limits.tolerance(r) for r in radii[1:]])
+    least = np.array([float(np.nextafter(0.5, 1)), *(to_probability(float(q)) for q in tolerances)])
+    return Plan(
+        length=length,
+        noise=noise,
+        threat=threat,
+        alpha=alpha,
+        trials=trials,
+        successes=successes,
+        lower=low,
+        radius=radius,
+        largest=largest,
+        unbounded=threat.largest(length) is None and largest >= default_limit(length),
+        unanimous=int(_fewest_unanimous(least[-1:], alpha)[0]),
+        radii=radii,
+        least_probability=tuple(float(p) for p in least),
+        least_votes=tuple(int(v) for v in _fewest_votes(least, trials, alpha)),
+    )
+
+
+def _fewest_votes(least: FloatArray, trials: int, alpha: float) -> IntArray:
+    """The fewest votes of ``trials`` whose lower confidence bound reaches each probability; −1 if none do."""
+    low, high = np.zeros(least.shape, dtype=np.int64), np.full(least.shape, trials + 1)
+    while (low < high).any():
+        middle = (low + high) // 2
+        enough = (middle > trials) | (
+            np.asarray(clopper_pearson(np.minimum(middle, trials), trials, alpha)[0]) >= least
+        )
+        high = np.where(enough, middle, high)
+        low = np.where(enough, low, middle + 1)
+    return np.where(low > trials, -1, low)
+
+
+def _fewest_unanimous(least: FloatArray, alpha: float) -> IntArray:
+    """The fewest votes that, all on one class, have a lower confidence bound that reaches each probability."""
+    high = np.ones(least.shape, dtype=np.int64)
+    while True:
+        enough = np.asarray(clopper_pearson(high, high, alpha)[0]) >= least
+        if enough.all() or high.max() >= 2**52:
+            break
+        high = np.where(enough, high, high * 2)
+    low = high // 2
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        enough = np.asarray(clopper_pearson(np.maximum(middle, 1), np.maximum(middle, 1), alpha)[0]) >= least
+        high, low = np.where(enough, middle, high), np.where(enough, low, middle)
+    return high

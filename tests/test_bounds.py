@@ -1,0 +1,182 @@
+"""The tight bound is attained, monotone, and defined at every edge."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptdel import FixedRate, LengthRate, pairwise_bounds
+from adaptdel.rates import DENOMINATOR, Rate
+from tests.exact import TableRate, probabilities, round_down, round_up
+from tests.literal import lower_bound, upper_bound
+
+ticks = st.one_of(
+    st.integers(0, DENOMINATOR), st.sampled_from([0, 1, DENOMINATOR // 2, DENOMINATOR - 1, DENOMINATOR])
+)
+chances = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1.0, 0.5, 1e-300, 1 - 2**-53]))
+
+
+@st.composite
+def pairs(draw: st.DrawFn, most: int = 40) -> tuple[int, int, int, Rate]:
+    n, m = draw(st.integers(0, most)), draw(st.integers(0, most))
+    common = draw(st.integers(0, min(n, m)))
+    table = [0] * (max(n, m) + 1)
+    table[n] = draw(ticks)
+    table[m] = draw(ticks)  # the same rate if n = m
+    return n, m, common, TableRate(tuple(table))
+
+
+def worst_case(n: int, other: int, common: int, rate: Rate, level: int, items: int) -> tuple[Fraction, Fraction]:
+    """The probability of class 1 at x and x' under the base classifier that attains the lower bound.
+
+    x has the distinct tokens 0..n−1 and x' the common ones and fresh ones. Class 1 is answered on every string that x'
+    cannot make, and on the common subsequences of the cheapest sizes, with ``items`` of the size that comes last.
+    """
+    x = tuple(range(n))
+    neighbour = tuple(range(common)) + tuple(range(100, 100 + other - common))
+    by_size = [list(combinations(range(common), size)) for size in range(common + 1)]
+    if rate(n) < rate(other):
+        by_size.reverse()
+    chosen = {s for sizes in by_size[:level] for s in sizes} | set(by_size[level][:items])
+
+    def classify(word: tuple[int, ...]) -> int:
+        if all(token < common for token in word):
+            return int(word in chosen)
+        return int(all(token < n for token in word))
+
+    return probabilities(x, classify, rate, 2)[1], probabilities(neighbour, classify, rate, 2)[1]
+
+
+@given(st.data())
+def test_the_tight_bound_is_attained(data: st.DataObject) -> None:
+    n, other = data.draw(st.integers(0, 6)), data.draw(st.integers(0, 6))
+    common = data.draw(st.integers(0, min(n, other)))
+    table = [0] * 7
+    for size in (n, other):
+        table[size] = data.draw(st.integers(DENOMINATOR // 10, DENOMINATOR - DENOMINATOR // 100))
+    rate = TableRate(tuple(table))
+    level = data.draw(st.integers(0, common))
+    size = level if rate(n) >= rate(other) else common - level
+    items = data.draw(st.integers(0, comb(common, size)))
+    at_x, at_neighbour = worst_case(n, other, common, rate, level, items)
+    shape = {"length": n, "other_length": other, "common": common, "rate": rate}
+    # The probability is rounded to a double before it goes in: down for soundness, up for tightness.
+    below, above = pairwise_bounds(np.array([round_down(at_x), round_up(at_x)]), **shape)[0]  # type: ignore[call-overload]
+    assert Fraction(below) <= at_neighbour <= Fraction(above) + Fraction(1, 10**12)
+    below, above = pairwise_bounds(np.array([round_down(1 - at_x), round_up(1 - at_x)]), **shape)[1]  # type: ignore[call-overload]
+    assert Fraction(below) - Fraction(1, 10**12) <= 1 - at_neighbour <= Fraction(above)
+
+
+@given(pairs(), chances)
+def test_paper_bounds_are_the_printed_ones(pair: tuple[int, int, int, Rate], p: float) -> None:
+    n, other, common, rate = pair
+    low, high = pairwise_bounds(p, length=n, other_length=other, common=common, rate=rate, bound="paper")
+    # Rounding to whole subsequences jumps: a probability within 1e-12 of a jump may fall on either side of it.
+    nudge, margin = Fraction(1, 10**12), Fraction(1, 10**9)
+    around = [min(max(Fraction(p) + shift, Fraction(0)), Fraction(1)) for shift in (-nudge, nudge)]
+    if rate(n) in (0, 1) and rate(n) != rate(other):
+        return  # the lemmas divide by zero there: see test_the_printed_upper_bound_is_wrong_at_certain_deletion
+    lows = [min(max(lower_bound(q, n, other, common, rate), Fraction(0)), Fraction(1)) for q in around]
+    highs = [min(upper_bound(q, n, other, common, rate), Fraction(1)) for q in around]
+    assert lows[0] - margin <= Fraction(low) <= lows[1] + margin
+    assert highs[0] - margin <= Fraction(high) <= highs[1] + margin
+
+
+def test_the_printed_upper_bound_is_wrong_at_certain_deletion() -> None:
+    """A slip of the paper: at ψ = 1 everything but the empty string is new at x', and the printed bound says 0.
+
+    Ours falls back on the tight bound there.
+    """
+    rate = TableRate((0, DENOMINATOR // 2, DENOMINATOR))  # ψ(1) = 1/2, ψ(2) = 1
+    assert probabilities((0, 0), len, rate, 2)[1] == 0
+    assert probabilities((0,), len, rate, 2)[1] == Fraction(1, 2)
+    assert upper_bound(Fraction(0), 2, 1, 1, rate) == 0  # as printed
+    assert pairwise_bounds(0.0, length=2, other_length=1, common=1, rate=rate, bound="paper")[1] >= 0.5
+
+
+@given(pairs(), chances)
+def test_bounds_are_ordered(pair: tuple[int, int, int, Rate], p: float) -> None:
+    n, other, common, rate = pair
+    low, high = pairwise_bounds(p, length=n, other_length=other, common=common, rate=rate)
+    paper_low, paper_high = pairwise_bounds(p, length=n, other_length=other, common=common, rate=rate, bound="paper")
+    assert 0 <= paper_low <= low + 1e-11
+    assert low <= high
+    assert high <= paper_high + 1e-11 <= 1 + 2e-11
+
+
+@given(pairs(), chances, chances)
+def test_bounds_rise_with_the_probability(pair: tuple[int, int, int, Rate], p: float, q: float) -> None:
+    n, other, common, rate = pair
+    p, q = sorted((p, q))
+    bounds = pairwise_bounds(np.array([p, q]), length=n, other_length=other, common=common, rate=rate)
+    assert bounds[0][0] <= bounds[0][1] + 1e-11
+    assert bounds[1][0] <= bounds[1][1] + 1e-11
+
+
+@given(pairs(most=200), chances)
+def test_a_shorter_common_subsequence_is_never_better(pair: tuple[int, int, int, Rate], p: float) -> None:
+    n, other, common, rate = pair
+    if common:
+        low, high = pairwise_bounds(p, length=n, other_length=other, common=common, rate=rate)
+        less_low, less_high = pairwise_bounds(p, length=n, other_length=other, common=common - 1, rate=rate)
+        assert less_low <= low + 1e-11
+        assert less_high >= high - 1e-11
+
+
+@given(st.integers(0, 30), st.integers(0, 3), st.integers(0, 3), ticks, chances)
+def test_both_bounds_agree_at_a_fixed_rate(n: int, lost: int, gained: int, tick: int, p: float) -> None:
+    lost = min(lost, n)
+    rate = TableRate((tick,))
+    low, high = pairwise_bounds(p, length=n, other_length=n - lost + gained, common=n - lost, rate=rate)
+    psi = Fraction(tick, DENOMINATOR)
+    c, other_c = psi**lost, psi**gained
+    exact = other_c / c * (Fraction(p) - 1 + c) if c else Fraction(0)
+    assert low == pytest.approx(float(max(exact, 0)), abs=1e-12)
+    exact = other_c / c * Fraction(p) + 1 - other_c if c else Fraction(1)
+    assert high == pytest.approx(float(min(exact, 1)), abs=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("n", [0, 1, 1_000_000])
+def test_an_input_bounds_itself(p: float, n: int) -> None:
+    low, high = pairwise_bounds(p, length=n, other_length=n, common=n, rate=LengthRate(0.9, 23))
+    assert low == pytest.approx(p, abs=1e-14)
+    assert high == pytest.approx(p, abs=1e-14)
+    assert low <= p <= high
+
+
+def test_no_noise_bounds_nothing() -> None:
+    assert pairwise_bounds(1.0, length=3, other_length=4, common=3, rate=FixedRate(0.0)) == (0.0, 1.0)
+    assert pairwise_bounds(1.0, length=3, other_length=2, common=2, rate=FixedRate(0.0)) == (0.0, 1.0)
+
+
+def test_certain_deletion_leaves_nothing_to_attack() -> None:
+    low, high = pairwise_bounds(1.0, length=3, other_length=9, common=0, rate=FixedRate(1.0))
+    assert low == pytest.approx(1, abs=1e-14)
+    assert high == 1
+
+
+def test_a_million_tokens() -> None:
+    """Against ball arithmetic, where the rates differ and the sums are long."""
+    from flint import arb, ctx
+
+    from adaptdel.noise import Deletion
+    from adaptdel.rigorous import _Pair
+
+    noise = Deletion(LengthRate(0.9, 23))
+    with ctx.workprec(300):
+        for other, common in ((1_000_100, 999_990), (999_000, 998_000), (1_020_000, 990_000)):
+            shape = {"length": 10**6, "other_length": other, "common": common, "rate": noise.rate}
+            low, high = pairwise_bounds(0.93, **shape)  # type: ignore[call-overload]
+            pair = _Pair(noise, 10**6, other, common)
+            exact_low, exact_high = pair.lower(arb(0.93), "tight", True), pair.upper(arb(0.93), "tight", True)
+            assert arb(low) <= exact_low
+            assert exact_high <= arb(high)
+            assert low == pytest.approx(float(exact_low), abs=1e-10)
+            assert high == pytest.approx(float(exact_high), abs=1e-10)

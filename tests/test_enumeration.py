@@ -1,0 +1,134 @@
+"""No certified radius is ever violated: every neighbour of small words, in exact rational arithmetic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+
+from adaptdel import Deletion, certified_frontier, certified_radius, certify_general, pairwise_bounds
+from adaptdel.general import longest_common_subsequence
+from adaptdel.threat import EVERY_SET
+from tests.exact import neighbours, probabilities, random_classifier, random_rate, round_down, round_up
+
+MOST = 400
+
+
+def check_case(seed: int) -> tuple[int, int]:
+    """One random classifier, rate and word; all sets of operations. Counts what was certified and checked."""
+    rng = random.Random(seed)
+    alphabet, classes = rng.choice([2, 3]), rng.choice([2, 2, 3])
+    length = rng.randrange(6)
+    word = tuple(rng.randrange(alphabet) for _ in range(length))
+    rate, classify = random_rate(rng), random_classifier(rng, classes)
+    noise = Deletion(rate)
+    exact = probabilities(word, classify, rate, classes)
+    answer = max(range(classes), key=lambda y: exact[y])
+    p1 = round_down(exact[answer])
+    p2 = None if classes == 2 else round_up(max(p for y, p in enumerate(exact) if y != answer))
+    known: dict[tuple[int, ...], list[Fraction]] = {}
+    certified = checked = 0
+    for ops in EVERY_SET:
+        tight = certified_radius(p1, p2, length=length, noise=noise, ops=ops)
+        paper = certified_radius(p1, p2, length=length, noise=noise, ops=ops, bound="paper")
+        assert paper <= tight
+        if tight < 1:
+            continue
+        certified += 1
+        for other, distance in neighbours(word, alphabet, ops, min(tight, 4), MOST):
+            if other not in known:
+                known[other] = probabilities(other, classify, rate, classes)
+            shares = known[other]
+            rivals = [p for y, p in enumerate(shares) if y != answer]
+            assert shares[answer] > max(rivals), (seed, ops, tight, word, other, distance)
+            checked += 1
+    check_bounds(rng, word, rate, exact, known)
+    return certified, checked
+
+
+def check_bounds(
+    rng: random.Random,
+    word: tuple[int, ...],
+    rate: object,
+    exact: Sequence[Fraction],
+    known: dict[tuple[int, ...], list[Fraction]],
+) -> None:
+    """paper <= tight <= truth at a few neighbours, for the longest and for shorter common subsequences."""
+    assert isinstance(rate, object)
+    for other in rng.sample(sorted(known), min(4, len(known))):
+        longest = longest_common_subsequence(word, other)
+        for common in {longest, rng.randrange(longest + 1)}:
+            for y, p in enumerate(exact):
+                shape = {"length": len(word), "other_length": len(other), "common": common, "rate": rate}
+                low, high = pairwise_bounds(round_down(p), **shape)[0], pairwise_bounds(round_up(p), **shape)[1]  # type: ignore[call-overload]
+                paper_low = pairwise_bounds(round_down(p), **shape, bound="paper")[0]  # type: ignore[call-overload]
+                paper_high = pairwise_bounds(round_up(p), **shape, bound="paper")[1]  # type: ignore[call-overload]
+                assert paper_low <= low + 1e-11
+                assert high <= paper_high + 1e-11
+                for bound in (low, paper_low):
+                    assert Fraction(bound) <= known[other][y]
+                for bound in (high, paper_high):
+                    assert known[other][y] <= Fraction(bound)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_no_certificate_is_violated(block: int) -> None:
+    counts = [check_case(seed) for seed in range(block * 30, block * 30 + 30)]
+    assert sum(certified for certified, _ in counts) > 20  # the test would be empty otherwise
+    assert sum(checked for _, checked in counts) > 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(24))
+def test_no_certificate_is_violated_at_length(block: int) -> None:
+    counts = [check_case(seed) for seed in range(1000 + block * 100, 1000 + block * 100 + 100)]
+    assert sum(certified for certified, _ in counts) > 70
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_frontier_is_violated(seed: int) -> None:
+    rng = random.Random(seed)
+    word = tuple(rng.randrange(2) for _ in range(rng.randrange(5)))
+    rate, classify = random_rate(rng), random_classifier(rng, 2)
+    exact = probabilities(word, classify, rate, 2)
+    answer = int(exact[1] > exact[0])
+    for bound in ("tight", "paper"):
+        frontier = certified_frontier(round_down(exact[answer]), length=len(word), noise=Deletion(rate), bound=bound)
+        for dels, inss, subs in frontier:
+            reached = {word}
+            for op, count in (("del", min(dels, 3)), ("ins", min(inss, 2)), ("sub", min(subs, 3))):
+                for _ in range(count):
+                    reached |= {n for w in reached for n, d in neighbours(w, 2, (op,), 1, 10**6) if d == 1}
+            for other in list(reached)[:200]:
+                assert probabilities(other, classify, rate, 2)[answer] > Fraction(1, 2)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_content_dependent_rates(seed: int) -> None:
+    """CertifyGeneral, with a rate that depends on every token."""
+    rng = random.Random(seed)
+    word = tuple(rng.randrange(2) for _ in range(rng.randrange(4)))
+    classify = random_classifier(rng, 2)
+    salt = rng.randrange(100)
+
+    def rate(tokens: tuple[object, ...]) -> float:
+        return 1 - random.Random(hash((salt, tokens))).random() * 0.08
+
+    def truth(tokens: tuple[int, ...]) -> list[Fraction]:
+        from tests.exact import TableRate
+
+        ticks = round(rate(tokens) * 2**32)
+        return probabilities(tokens, classify, TableRate((ticks,)), 2)
+
+    exact = truth(word)
+    answer = int(exact[1] > exact[0])
+    for ops in EVERY_SET:
+        p1 = round_down(exact[answer])
+        arguments = {"sequence": word, "rate": rate, "vocabulary": (0, 1), "ops": ops, "max_radius": 3}
+        radius = certify_general(p1, **arguments)  # type: ignore[arg-type]
+        assert certify_general(p1, **arguments, bound="paper") <= radius  # type: ignore[arg-type]
+        for other, _ in neighbours(word, 2, ops, max(radius, 0), 10**6):
+            if radius >= 0:
+                assert truth(other)[answer] > Fraction(1, 2)
