@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def random_rate(rng: random.Random, lengths: int = 9) -> TableRate:
     return TableRate(tuple(ticks))
 
 
-@lru_cache(maxsize=None)
+@cache
 def subsequences(word: Word) -> Mapping[Word, int]:
     """Every subsequence with the number of ways to choose its positions."""
     if not word:

@@ -1,91 +1,90 @@
-"""Algorithm 1 of the AdaptDel paper, transcribed literally, in exact integers.
+"""Algorithm 1 of the AdaptDel paper, transcribed literally, in exact arithmetic.
 
 Two slips of the paper are mended: the radius returned is the one before the first that fails, and C(o, r) has
-n_del + n_ins + n_sub = r. Only triples with n_del + n_sub <= n exist. The lemmas are as printed.
+n_del + n_ins + n_sub = r. Only triples with n_del + n_sub <= n exist. The lemmas are as printed. Every number in them
+is a whole multiple of a power of 1/2, so that whole numbers over a common denominator do for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from math import ceil, floor
 
 from adaptdel.rates import DENOMINATOR, Rate
 
+SHIFT = 1100  # every double is a whole multiple of 2**-1074
 
-def binomial_items(n: int, t: int) -> list[Fraction]:
-    """B_i(n, psi) for i = 0..n: the pmf of the number of retained tokens."""
-    ways, out = 1, []
+
+def sizes(n: int, t: int, up: bool) -> Iterator[tuple[int, int]]:
+    """(number of subsequences, weight of one over DENOMINATOR**n) by size: i = 0..n retained, or n..0 if not ``up``."""
+    a, b = (DENOMINATOR - t, t) if up else (t, DENOMINATOR - t)
+    ways, item = 1, b**n
     for i in range(n + 1):
-        out.append(Fraction(ways * (DENOMINATOR - t) ** i * t ** (n - i), DENOMINATOR**n))
+        yield ways, item
         ways = ways * (n - i) // (i + 1)
-    return out
-
-
-class LazyPmf:
-    """The pmf as integers over DENOMINATOR**n, from either end, as far as it is needed."""
-
-    def __init__(self, n: int, t: int, up: bool) -> None:
-        self.n = n
-        # from i = 0 up: retained; from i = n down: the same with the roles of psi and 1 - psi exchanged
-        self.a, self.b = (DENOMINATOR - t, t) if up else (t, DENOMINATOR - t)
-        self.ways, self.powers = 1, self.b**n
-
-    def terms(self) -> Iterator[tuple[int, int, int]]:
-        """(number of subsequences, weight of one, weight of all), all over DENOMINATOR**n."""
-        ways, item = 1, self.b**self.n
-        for i in range(self.n + 1):
-            yield ways, item, ways * item
-            ways = ways * (self.n - i) // (i + 1)
-            item = item // self.b * self.a if self.b else self.a ** (i + 1) * self.b ** (self.n - i - 1)
+        item = item // b * a if b else a**n * (i + 1 == n)
 
 
 def knapsack(n: int, t: int, other_t: int, target: Fraction, up: bool, down: bool) -> Fraction:
     """sum_{i before H} B_i(psi') + B_H(psi') * gridded floor (or ceiling) of c / B_H(psi)."""
-    here = there = Fraction(0)
-    whole = DENOMINATOR**n
-    for (ways, _item, mass), (_, _, other_mass) in zip(
-        LazyPmf(n, t, up).terms(), LazyPmf(n, other_t, up).terms(), strict=True
-    ):
-        if here + Fraction(mass, whole) >= target:
-            if not mass:
-                return there
-            share = (target - here) / Fraction(mass, whole)
-            rounded = Fraction(floor(share * ways) if down else ceil(share * ways), ways)
-            return there + Fraction(other_mass, whole) * rounded
-        here += Fraction(mass, whole)
-        there += Fraction(other_mass, whole)
+    scale = 32 * n + SHIFT
+    while target.denominator > 1 << scale:
+        scale *= 2
+    wanted = target.numerator * ((1 << scale) // target.denominator)
+    lift = scale - 32 * n
+    here = there = 0
+    for (ways, item), (_, other_item) in zip(sizes(n, t, up), sizes(n, other_t, up), strict=True):
+        if here + (ways * item << lift) >= wanted:
+            if item:
+                taken, rest = divmod(wanted - here, item << lift)
+                there += (taken + (0 if down or not rest else 1)) * other_item
+            return Fraction(there, DENOMINATOR**n)
+        here += ways * item << lift
+        there += ways * other_item
     raise AssertionError("the target exceeds 1")
 
 
-def lower_bound(mu: Fraction, n: int, other_n: int, common: int, rate: Rate) -> Fraction:
+def masses(n: int, other_n: int, common: int, rate: Rate) -> tuple[int, int, Fraction, Fraction]:
     t, other_t = rate.threshold(n), rate.threshold(other_n)
-    c, other_c = Fraction(t, DENOMINATOR) ** (n - common), Fraction(other_t, DENOMINATOR) ** (other_n - common)
+    return t, other_t, Fraction(t, DENOMINATOR) ** (n - common), Fraction(other_t, DENOMINATOR) ** (other_n - common)
+
+
+def lower_bound(mu: Fraction, n: int, other_n: int, common: int, rate: Rate) -> Fraction:
+    t, other_t, c, other_c = masses(n, other_n, common, rate)
     if mu - 1 + c <= 0:
         return Fraction(0)  # vacuous
     return other_c / c * knapsack(common, t, other_t, mu - 1 + c, up=t >= other_t, down=True)
 
 
 def upper_bound(mu: Fraction, n: int, other_n: int, common: int, rate: Rate) -> Fraction:
-    t, other_t = rate.threshold(n), rate.threshold(other_n)
-    c, other_c = Fraction(t, DENOMINATOR) ** (n - common), Fraction(other_t, DENOMINATOR) ** (other_n - common)
+    t, other_t, c, other_c = masses(n, other_n, common, rate)
     if c == 0:
         return Fraction(1)  # vacuous
     return other_c / c * knapsack(common, t, other_t, mu, up=t <= other_t, down=False) + 1 - other_c
 
 
-def algorithm_1(p1: float, p2: float | None, n: int, rate: Rate, ops: tuple[str, ...], most: int = 10**6) -> int:
+def holds(first: Fraction, second: Fraction, n: int, other_n: int, common: int, rate: Rate) -> bool:
+    """lower_bound(first) > upper_bound(second), both multiplied by c, which saves long divisions."""
+    t, other_t, c, other_c = masses(n, other_n, common, rate)
+    if first - 1 + c <= 0:
+        return False
+    low = knapsack(common, t, other_t, first - 1 + c, up=t >= other_t, down=True)
+    high = knapsack(common, t, other_t, second, up=t <= other_t, down=False)
+    return other_c * low > other_c * high + c * (1 - other_c)
+
+
+def algorithm_1(p1: float, p2: float | None, n: int, rate: Rate, ops: tuple[str, ...]) -> int:
     first = Fraction(p1)
     second = 1 - first if p2 is None else Fraction(p2)
-    for r in range(most + 1):
+    r = 0
+    while True:
         for n_del in range(r * ("del" in ops) + 1):
             for n_ins in range((r - n_del) * ("ins" in ops) + 1):
                 n_sub = r - n_del - n_ins
                 if (n_sub and "sub" not in ops) or n_del + n_sub > n:
                     continue
-                other, common = n + n_ins - n_del, n - n_del - n_sub
-                if lower_bound(first, n, other, common, rate) <= upper_bound(second, n, other, common, rate):
+                if not holds(first, second, n, n + n_ins - n_del, n - n_del - n_sub, rate):
                     return r - 1
         if "ins" not in ops and r >= n:
             return n
-    return most
+        r += 1

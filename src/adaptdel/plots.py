@@ -55,7 +55,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     axes.fill_between(radii, plan.least_probability, 1.0, step="mid", color="#2a9d8f", alpha=0.18, lw=0)
     axes.step(radii, plan.least_probability, where="mid", color="#1d6f65", lw=1.8)
     axes.plot(radii, plan.least_probability, "o", color="#1d6f65", ms=3.5 if len(radii) <= 60 else 0)
-    axes.annotate("certified", (0.03, 0.93), xycoords="axes fraction", color="#1d6f65", va="top")
+    axes.annotate("certified", (0.12, 0.7), xycoords="axes fraction", color="#1d6f65")
     if plan.lower is not None and plan.radius is not None:
         label = f"{plan.successes} of {plan.trials} votes: p ≥ {plan.lower:.4f}"
         label += f", radius {plan.radius}" if plan.radius >= 0 else ", not settled"

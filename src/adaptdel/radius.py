@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from math import inf
+from math import inf, log
 from typing import overload
 
 import numpy as np
@@ -39,17 +39,30 @@ def default_limit(length: int) -> int:
     return max(2**16, 4 * length)
 
 
-def largest(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest r in [low, high] with ``holds(r)``, given that it holds at ``low`` and, once it fails, fails on."""
+def largest(holds: Callable[[int], bool], low: int, high: int, guess: int | None = None) -> int:
+    """The largest r in [low, high] with ``holds(r)``, given that it holds at ``low`` and, once it fails, fails on.
+
+    It gallops away from the guess, so that the cost depends on how far off that is and not on the limits.
+    """
     if low >= high:
         return low
-    step = 1
-    while low + step < high:  # gallop, so that the cost depends on the answer and not on the limit
-        if not holds(low + step):
-            high = low + step - 1
-            break
-        low += step
-        step *= 2
+    at, step = min(max(low + 1 if guess is None else guess, low + 1), high), 1
+    if holds(at):
+        low = at
+        while low < high:
+            at = min(low + step, high)
+            if not holds(at):
+                high = at - 1
+                break
+            low, step = at, step * 2
+    else:
+        high = at - 1
+        while low < high:
+            at = max(high - step + 1, low + 1)
+            if holds(at):
+                low = at
+                break
+            high, step = at - 1, step * 2
     while low < high:
         middle = (low + high + 1) // 2
         if holds(middle):
@@ -71,7 +84,14 @@ class ToleranceTable:
         self._filled: FloatArray | None = None
         cap = threat.largest(length)
         self.limit = default_limit(length) if cap is None else cap
-        self.reach = largest(self._attainable, 0, self.limit)
+        self.reach = largest(self._attainable, 0, self.limit, self._guess())
+
+    def _guess(self) -> int:
+        """About how many substitutions leave the level attainable."""
+        if not self.length:
+            return 1
+        one = self.noise.overlap(self.length, np.array([self.length]), np.array([self.length - 1])).inside[0]
+        return min(int(log(max(self.level, 1e-9)) / log(one)), self.limit) if 0 < one < 1 else 1
 
     def _attainable(self, radius: int) -> bool:
         return all(
@@ -91,9 +111,7 @@ class ToleranceTable:
         """The largest radius that tolerates q, given that radius 0 does."""
         if self._filled is not None:
             return int(self.radii(np.array([q]))[0])
-        if self.tolerance(self.reach) >= q if self.reach else True:
-            return self.reach
-        return largest(lambda radius: self.tolerance(radius) >= q, 0, self.reach - 1)
+        return largest(lambda radius: self.tolerance(radius) >= q, 0, self.reach, guess=self.reach)
 
     def radii(self, q: FloatArray) -> IntArray:
         """The largest radius that tolerates each q, given that radius 0 does."""

@@ -177,8 +177,8 @@ class BinnedRate(Rate):
     """
 
     kind: ClassVar[str] = "binned"
-    edges: tuple[float, ...]
-    keep: tuple[float, ...]
+    edges: Sequence[float]  # kept as a tuple, like the next
+    keep: Sequence[float]
 
     def __post_init__(self) -> None:
         given = _listed("edges", self.edges)
@@ -204,8 +204,8 @@ class InterpolatedRate(Rate):
     """
 
     kind: ClassVar[str] = "interpolated"
-    lengths: tuple[float, ...]
-    keep: tuple[float, ...]
+    lengths: Sequence[float]  # kept as a tuple, like the next
+    keep: Sequence[float]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", _increasing("lengths", _listed("lengths", self.lengths), at_least=1))

@@ -1,0 +1,93 @@
+"""The rooms of docs/architecture.md: who may import whom, and what stays light."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "adaptdel"
+BASE = {"numpy", "scipy", "adaptdel", *sys.stdlib_module_names}
+# Heavy or optional libraries, and the only rooms that may import them.
+DOORS = {"flint": {"rigorous"}, "matplotlib": {"plots"}, "click": {"cli"}}
+
+
+def rooms() -> list[str]:
+    """The rooms as the page lists them, from the top."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = re.search(r"<!-- rooms -->\n(.*?)<!-- /rooms -->", page, re.DOTALL)
+    assert block
+    return re.findall(r"^\| `(\w+)` \|", block[1], re.MULTILINE)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[tuple[str, str]]:
+    """(library, room of ours or "") for every import, also those inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            module = str(node.module)
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "adaptdel" else [module]
+        else:
+            continue
+        for name in names:
+            library, _, rest = name.partition(".")
+            found.add((library, rest.split(".")[0] if library == "adaptdel" else ""))
+    return found
+
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def test_every_module_has_a_room() -> None:
+    assert {room_of(path) for path in MODULES} == set(rooms())
+    assert len(rooms()) == len(set(rooms()))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_rooms_import_only_from_above(path: Path) -> None:
+    order = rooms()
+    here = room_of(path)
+    for library, room in imports(path):
+        if library == "adaptdel":
+            assert room == here or order.index(room) < order.index(here), f"{here} imports {room}"
+        else:
+            assert library in BASE or here in DOORS.get(library, set()), f"{here} imports {library}"
+
+
+def test_the_base_import_is_light() -> None:
+    code = "import sys, adaptdel; print(sorted({'click', 'flint', 'matplotlib', 'torch', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("library", "code", "extra"),
+    [
+        ("flint", "import adaptdel as ad; ad.rigorous_radius(0.9, length=3, noise=ad.NoNoise())", "rigorous"),
+        ("matplotlib", "from adaptdel.plots import check_figure_path; check_figure_path('x.png')", "plot"),
+    ],
+)
+def test_a_missing_extra_is_named(library: str, code: str, extra: str) -> None:
+    blocked = f"import sys; sys.modules[{library!r}] = None; sys.modules['{library}.figure'] = None\n{code}"
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith(f"pip install 'adaptdel[{extra}]'")
+
+
+def test_public_names() -> None:
+    import adaptdel
+
+    for name in adaptdel.__all__:
+        assert hasattr(adaptdel, name)
+    assert adaptdel.__all__ == sorted(adaptdel.__all__)

@@ -1,0 +1,183 @@
+"""Confidence bounds: rounded outwards, and wrong no more often than they say."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from adaptdel import Looks, clopper_pearson
+from adaptdel.confidence import RunningBounds, class_bounds
+from adaptdel.rigorous import rigorous_lower_confidence
+
+SIGNIFICANCE = 1e-6
+
+
+def tail(p: Fraction, successes: int, trials: int) -> Fraction:
+    return sum(
+        (comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(successes, trials + 1)), start=Fraction(0)
+    )
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.sampled_from([1e-9, 0.001, 0.05, 0.5, 0.999]))
+def test_bounds_are_rounded_outwards(trials: int, successes: int, alpha: float) -> None:
+    successes = min(successes, trials)
+    low, high = clopper_pearson(successes, trials, alpha)
+    assert tail(Fraction(low), successes, trials) <= Fraction(alpha) or successes == 0
+    assert 1 - tail(Fraction(high), successes + 1, trials) <= Fraction(alpha) or successes == trials
+    if successes:
+        assert tail(Fraction(low) + Fraction(1, 10**10), successes, trials) > Fraction(alpha)
+    else:
+        assert low == 0
+    if successes == trials:
+        assert high == 1
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 0.001, 0.05])
+@pytest.mark.parametrize(
+    ("successes", "trials"), [(4000, 4000), (3960, 4000), (2001, 4000), (1, 4000), (99_990, 100_000), (94, 94)]
+)
+def test_bounds_are_proven_in_ball_arithmetic(successes: int, trials: int, alpha: float) -> None:
+    low, high = clopper_pearson(successes, trials, alpha)
+    assert rigorous_lower_confidence(low, successes, trials, alpha)
+    assert not rigorous_lower_confidence(min(low + 1e-10, 1.0), successes, trials, alpha)
+    assert rigorous_lower_confidence(
+        float(np.nextafter(1 - high, 0)) if high < 1 else 0.0, trials - successes, trials, alpha
+    )
+
+
+def test_a_batch_is_the_same_as_one_by_one() -> None:
+    lows, highs = clopper_pearson(np.arange(21), 20, 0.05)
+    for successes in range(21):
+        assert clopper_pearson(successes, 20, 0.05) == (np.asarray(lows)[successes], np.asarray(highs)[successes])
+    assert clopper_pearson(0, 0, 0.05) == (0.0, 1.0)
+
+
+def fails_too_often(failures: int, runs: int, alpha: float) -> bool:
+    return bool(stats.binomtest(failures, runs, alpha, alternative="greater").pvalue < SIGNIFICANCE)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.97, 0.999])
+@pytest.mark.parametrize("alpha", [0.05, 0.2])
+def test_coverage_of_one_look(p: float, alpha: float) -> None:
+    runs = 20_000
+    votes = np.random.default_rng(1).binomial(400, p, size=runs)
+    low, high = (np.asarray(bound) for bound in clopper_pearson(votes, 400, alpha))
+    assert not fails_too_often(int((low > p).sum()), runs, alpha)
+    assert not fails_too_often(int((high < p).sum()), runs, alpha)
+    assert p == 0.999 or (low > p).any()  # a bound that never fails would be wasteful; 400 votes never reach 0.999
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.97, 0.999])
+@pytest.mark.parametrize("alpha", [0.05, 0.2])
+def test_coverage_of_planned_looks(p: float, alpha: float) -> None:
+    """The best bound over all looks: what the worst stopping rule could pick."""
+    looks, runs = Looks.planned(2000, alpha), 20_000
+    assert len(looks.sizes) == 5
+    steps = np.diff(np.array([0, *looks.sizes]))
+    votes = np.random.default_rng(2).binomial(steps, p, size=(runs, len(steps))).cumsum(axis=1)
+    lows = np.stack(
+        [
+            clopper_pearson(votes[:, j], size, a)[0]
+            for j, (size, a) in enumerate(zip(looks.sizes, looks.alphas, strict=True))
+        ]
+    )
+    assert not fails_too_often(int((lows.max(axis=0) > p).sum()), runs, alpha)
+
+
+def test_peeking_without_a_plan_would_fail() -> None:
+    """The test above can fail: the same looks at the full level each are wrong too often."""
+    alpha, p, runs = 0.05, 0.9, 20_000
+    sizes = (125, 250, 500, 1000, 2000)
+    steps = np.diff(np.array([0, *sizes]))
+    votes = np.random.default_rng(2).binomial(steps, p, size=(runs, len(steps))).cumsum(axis=1)
+    lows = np.stack([clopper_pearson(votes[:, j], size, alpha)[0] for j, size in enumerate(sizes)])
+    assert fails_too_often(int((lows.max(axis=0) > p).sum()), runs, alpha)
+
+
+@pytest.mark.parametrize("p", [(0.5, 0.3, 0.2), (0.9, 0.04, 0.03, 0.03), (0.4, 0.39, 0.21), (0.98, 0.01, 0.01)])
+@pytest.mark.parametrize("k", [1, 2])
+def test_coverage_of_many_classes(p: tuple[float, ...], k: int) -> None:
+    alpha, runs = 0.1, 4000
+    votes = np.random.default_rng(3).multinomial(300, p, size=runs)
+    rival = sorted(p[1:])[-k]
+    bounds = [class_bounds(row.tolist(), 0, alpha, k=k) for row in votes]
+    failures = sum(low > p[0] or high < rival for low, high in bounds)
+    assert not fails_too_often(failures, runs, alpha)
+
+
+def test_choosing_the_class_on_the_same_votes_would_fail() -> None:
+    """Why the class is chosen on other votes: near a tie the error rate doubles."""
+    runs, alpha = 20_000, 0.05
+    votes = np.random.default_rng(4).binomial(400, 0.5, size=runs)
+    low = np.asarray(clopper_pearson(np.maximum(votes, 400 - votes), 400, alpha)[0])
+    assert fails_too_often(int((low > 0.5).sum()), runs, alpha)
+
+
+def test_two_classes_need_no_correction() -> None:
+    p1, p2 = class_bounds([3900, 100], 0, 0.05)
+    assert p1 == clopper_pearson(3900, 4000, 0.05)[0]
+    assert p2 == pytest.approx(1 - p1)
+    assert p2 >= 1 - p1
+
+
+def test_many_classes_share_alpha() -> None:
+    p1, p2 = class_bounds([3900, 60, 40], 0, 0.05)
+    assert p1 == clopper_pearson(3900, 4000, 0.025)[0]
+    assert p2 == clopper_pearson(60, 4000, 0.025)[1]
+    assert class_bounds([390, 10, 0], 0, 0.05)[1] <= 1 - class_bounds([390, 10, 0], 0, 0.05)[0] + 1e-15
+
+
+def test_running_bounds_keep_the_best() -> None:
+    looks = Looks.planned(1000, 0.05)
+    running = RunningBounds(looks, label=0, classes=3)
+    best = 0.0
+    for size, dissent in zip(looks.sizes, (0, 0, 40, 90), strict=True):
+        hopeful = running.hopeful()
+        p1, p2 = running.look([size - dissent, dissent - dissent // 2, dissent // 2])
+        best = max(best, p1)
+        assert p1 == best <= hopeful[0]
+        assert p2 >= hopeful[1]
+    assert running.finished
+    assert running.hopeful() == running.best
+
+
+def test_plans() -> None:
+    looks = Looks.planned(4000, 0.05)
+    assert looks.sizes == (125, 250, 500, 1000, 2000, 4000)
+    assert looks.alpha <= 0.05
+    assert looks.alpha == pytest.approx(0.05)
+    assert looks.alphas[-1] == pytest.approx(0.04)
+    assert Looks.planned(100, 0.05) == Looks.fixed(100, 0.05)
+    assert Looks.planned(160, 0.05).sizes == (160,)  # a look at 125 would be wasted
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: clopper_pearson(5, 4, 0.05), "successes must be at most trials = 4, got 5"),
+        (lambda: clopper_pearson(-1, 4, 0.05), "successes must be a whole number of at least 0, got -1"),
+        (lambda: clopper_pearson(1, 4, 0.0), "alpha must be in (0, 1), got 0.0"),
+        (lambda: clopper_pearson(1, 4, 1.0), "alpha must be in (0, 1), got 1.0"),
+        (lambda: clopper_pearson(1, 4, float("nan")), "alpha must be in (0, 1), got nan"),
+        (lambda: clopper_pearson(1.5, 4, 0.1), "successes must be a whole number of at least 0, got 1.5"),
+        (lambda: class_bounds([5], 0, 0.05), "votes must hold a count for each of at least 2 classes, got 1"),
+        (lambda: class_bounds([5, 5], 2, 0.05), "label must be a whole number of at least 0 and at most 1, got 2"),
+        (lambda: Looks((10, 5), (0.1, 0.1)), "sizes must increase strictly, got [10, 5]"),
+        (lambda: Looks((10,), (0.1, 0.1)), "sizes and alphas must be of one length of at least 1, got 1 and 2"),
+        (lambda: Looks((1, 2), (0.5, 0.5)), "alphas must have a sum below 1, got 1.0"),
+        (
+            lambda: RunningBounds(Looks.fixed(9, 0.1), 0, 2).look([4, 4]),
+            "votes must be the counts of 2 classes with sum 9 at look 1, got [4, 4]",
+        ),
+    ],
+)
+def test_bad_votes(make: object, sentence: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        make()  # type: ignore[operator]
+    assert str(caught.value) == sentence

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, certified_frontier, certified_radius
+from adaptdel.noise import Noise
+from adaptdel.radius import pair_test
+from adaptdel.threat import EVERY_SET
+from tests.exact import random_rate
+
+Triple = tuple[int, int, int]
+
+
+def by_enumeration(
+    p1: float, p2: float | None, length: int, noise: Noise, ops: tuple[str, ...], bound: str
+) -> set[Triple]:
+    """All boxes of triples, one by one, up to a size."""
+    test = pair_test(p1, 1 - p1 if p2 is None else p2, noise, length, bound)
+    most = [10 if op in ops else 0 for op in ("del", "ins", "sub")]
+    certified: set[Triple] = set()
+    for d, i, s in product(*(range(m + 1) for m in most)):
+        before = [(d - 1, i, s), (d, i - 1, s), (d, i, s - 1)]
+        if d + s > length or any(t not in certified for t in before if min(t) >= 0):
+            continue
+        if (d, i, s) == (0, 0, 0) or test(np.array([length + i - d]), np.array([length - d - s]))[0]:
+            certified.add((d, i, s))
+    return {
+        t for t in certified if not any(tuple(np.add(t, step)) in certified for step in np.eye(3, dtype=int).tolist())
+    }
+
+
+@pytest.mark.parametrize("ops", EVERY_SET, ids="+".join)
+@pytest.mark.parametrize("bound", ["tight", "paper"])
+@pytest.mark.parametrize("length", [0, 3, 9])
+def test_frontiers_by_enumeration(ops: tuple[str, ...], bound: str, length: int) -> None:
+    import random
+
+    for seed in range(6):
+        noise = Deletion(random_rate(random.Random(seed))) if seed % 2 else Deletion(LengthRate(0.8, 2))
+        for p1, p2 in ((0.9, None), (0.7, 0.1)):
+            if max(certified_radius(p1, p2, length=length, noise=noise, ops=[op], bound=bound) for op in ops) > 9:
+                continue
+            if certified_radius(p1, p2, length=length, noise=noise, ops=ops, bound=bound) < 0:
+                continue
+            found = certified_frontier(p1, p2, length=length, noise=noise, ops=ops, bound=bound)
+            assert set(found) == by_enumeration(p1, p2, length, noise, ops, bound)
+            assert found == sorted(found)
+
+
+@pytest.mark.parametrize("bound", ["tight", "paper"])
+def test_the_radius_is_the_diagonal(bound: str) -> None:
+    noise = Deletion(LengthRate(0.9, 9))
+    radius = certified_radius(0.97, length=150, noise=noise, bound=bound)
+    frontier = certified_frontier(0.97, length=150, noise=noise, bound=bound)
+
+    def under(triple: Triple) -> bool:
+        return any(all(a <= b for a, b in zip(triple, corner, strict=True)) for corner in frontier)
+
+    triples = [(d, i, radius - d - i) for d in range(radius + 1) for i in range(radius + 1 - d)]
+    assert all(under(t) for t in triples)
+    triples = [(d, i, radius + 1 - d - i) for d in range(radius + 2) for i in range(radius + 2 - d)]
+    assert not all(under(t) for t in triples)
+
+
+def test_edges() -> None:
+    assert certified_frontier(0.4, length=5, noise=Deletion(FixedRate(0.9))) == []
+    assert certified_frontier(1.0, length=5, noise=NoNoise()) == [(0, 0, 0)]
+    masked = certified_radius(0.99, length=50, noise=Masking(0.9), ops=["sub"])
+    assert certified_frontier(0.99, length=50, noise=Masking(0.9), ops=["sub"]) == [(0, 0, masked)]
+
+
+def test_too_large() -> None:
+    with pytest.raises(ValueError, match=r"^the frontier of \d+ deletions by \d+ insertions at length 60000 has over"):
+        certified_frontier(0.999, length=60_000, noise=Deletion(LengthRate(0.9, 5)))

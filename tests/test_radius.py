@@ -1,0 +1,322 @@
+"""Radii: closed forms at fixed rates, figures from the design, edges, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import comb, inf, nextafter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptdel import (
+    BinnedRate,
+    Deletion,
+    FixedRate,
+    InterpolatedRate,
+    LengthRate,
+    Masking,
+    NoNoise,
+    certified_radius,
+    certified_top_k,
+    clopper_pearson,
+    least_probability,
+)
+from adaptdel.noise import Noise
+from adaptdel.radius import ToleranceTable
+from adaptdel.rates import DENOMINATOR
+from adaptdel.threat import EVERY_SET, Threat
+from tests.exact import TableRate
+
+UNANIMOUS = clopper_pearson(4000, 4000, 0.05)[0]
+ADAPTDEL = Deletion(LengthRate(0.9, 23))
+BINNED = Deletion(BinnedRate([0, 137, 230, 324], [4, 9, 6, 14]))
+rates = st.sampled_from(
+    [
+        FixedRate(0.9),
+        FixedRate(0.0),
+        FixedRate(1.0),
+        FixedRate(0.5),
+        LengthRate(0.9, 23),
+        LengthRate(0.5, 3),
+        LengthRate(0.0, 10**6),
+        BINNED.rate,
+        InterpolatedRate([10, 40, 60], [3, 9, 6]),
+        TableRate((0, DENOMINATOR - 1, DENOMINATOR, 1, 3 * 2**30)),
+    ]
+)
+sets = st.sampled_from(EVERY_SET)
+
+
+# The closed forms of RS-Del (all its threat models) and CERT-ED: μ' at a fixed rate ψ after r edits.
+CLOSED: dict[tuple[str, ...], Callable[[Fraction, Fraction, int], Fraction]] = {
+    ("del",): lambda mu, psi, r: 1 - (1 - mu) / psi**r,
+    ("ins",): lambda mu, psi, r: mu * psi**r,
+    ("del", "ins"): lambda mu, psi, r: min(1 - (1 - mu) / psi**r, mu * psi**r),
+    ("sub",): lambda mu, psi, r: mu - 1 + psi**r,
+    ("del", "sub"): lambda mu, psi, r: mu - 1 + psi**r,
+    ("ins", "sub"): lambda mu, psi, r: mu - 1 + psi**r,
+    ("del", "ins", "sub"): lambda mu, psi, r: mu - 1 + psi**r,  # CERT-ED
+}
+
+
+@given(sets, st.floats(0.5, 1), st.floats(0.3, 0.995), st.integers(300, 2000))
+def test_closed_forms_at_a_fixed_rate(ops: tuple[str, ...], p: float, psi: float, length: int) -> None:
+    rate = FixedRate(psi)
+    exact = Fraction(rate(0))
+    expected = -1
+    while expected < length and CLOSED[ops](Fraction(p), exact, expected + 1) > Fraction(1, 2):
+        expected += 1
+    assert certified_radius(p, length=length, noise=Deletion(rate), ops=ops) == expected
+
+
+def test_directions_are_not_swapped() -> None:
+    noise = Deletion(FixedRate(0.9))
+    assert certified_radius(0.99, length=100, noise=noise, ops=["ins"]) == 6
+    assert certified_radius(0.99, length=100, noise=noise, ops=["del"]) == 37
+
+
+def test_figures_of_the_design() -> None:
+    assert certified_radius(UNANIMOUS, length=400, noise=ADAPTDEL, ops=["del"]) == 86
+    assert certified_radius(UNANIMOUS, length=400, noise=ADAPTDEL, ops=["del"], bound="paper") == 54
+    assert certified_radius(UNANIMOUS, length=228, noise=BINNED) == 17
+    assert certified_radius(UNANIMOUS, length=228, noise=BINNED, bound="paper") == 11
+    dissent = clopper_pearson(3900, 4000, 0.05)[0]
+    smooth = Deletion(InterpolatedRate([68.5, 183.5, 277, 418], [4, 9, 6, 14]))
+    assert certified_radius(dissent, length=326, noise=BINNED) == 2
+    assert certified_radius(dissent, length=326, noise=smooth) == 22
+
+
+def test_ninety_four_unanimous_votes_are_enough() -> None:
+    noise = Deletion(FixedRate(0.9))
+    assert certified_radius(clopper_pearson(94, 94, 0.05)[0], length=100, noise=noise) == 6
+    assert certified_radius(clopper_pearson(93, 93, 0.05)[0], length=100, noise=noise) == 5
+    assert certified_radius(1.0, length=100, noise=noise) == 6
+
+
+@given(rates, sets, st.integers(0, 60), st.floats(0.5, 1), st.floats(0.5, 1))
+def test_radii_rise_with_the_probability(rate: object, ops: tuple[str, ...], length: int, p: float, q: float) -> None:
+    noise = Deletion(rate)  # type: ignore[arg-type]
+    low, high = (certified_radius(x, length=length, noise=noise, ops=ops) for x in sorted((p, q)))
+    assert low <= high
+
+
+@given(rates, st.integers(0, 60), st.floats(0.5, 1))
+def test_a_stronger_attacker_never_has_a_larger_radius(rate: object, length: int, p: float) -> None:
+    radii = {
+        frozenset(ops): certified_radius(p, length=length, noise=Deletion(rate), ops=ops)  # type: ignore[arg-type]
+        for ops in EVERY_SET
+    }
+    for weak, strong in ((a, b) for a in radii for b in radii if a < b):
+        # without insertions the radius ends at the length, where nothing is left to edit
+        assert radii[strong] <= radii[weak] or (radii[weak] == length and "ins" in strong)
+
+
+@given(rates, sets, st.integers(0, 60), st.integers(0, 8))
+def test_least_probability_is_where_the_radius_begins(
+    rate: object, ops: tuple[str, ...], length: int, radius: int
+) -> None:
+    noise = Deletion(rate)  # type: ignore[arg-type]
+    least = least_probability(radius, length=length, noise=noise, ops=ops)
+    assert least > 0.5
+    capped = min(radius, length) if "ins" not in ops else radius
+    if least <= 1:
+        assert certified_radius(least, length=length, noise=noise, ops=ops) >= capped
+        below = nextafter(least, 0)
+        if below > 0.5 and capped:
+            assert certified_radius(below, length=length, noise=noise, ops=ops) < capped
+    else:
+        assert least == inf
+        assert certified_radius(1.0, length=length, noise=noise, ops=ops) < capped
+
+
+@given(rates, sets, st.integers(0, 40), st.floats(0, 1), st.floats(0, 1))
+def test_many_classes_lie_between_two_class_cases(
+    rate: object, ops: tuple[str, ...], length: int, p1: float, p2: float
+) -> None:
+    noise = Deletion(rate)  # type: ignore[arg-type]
+    radius = certified_radius(p1, p2, length=length, noise=noise, ops=ops)
+    assert radius >= certified_radius(p1, length=length, noise=noise, ops=ops)
+    if p2 <= 1 - p1:
+        assert radius <= max(certified_radius(1 - p2, length=length, noise=noise, ops=ops), -1)
+    assert (radius >= 0) == (p1 > min(p2, 1 - p1))
+
+
+@given(rates, sets, st.integers(0, 60), st.floats(0.5, 1))
+def test_an_explicit_rest_is_the_two_class_case(rate: object, ops: tuple[str, ...], length: int, p: float) -> None:
+    noise = Deletion(rate)  # type: ignore[arg-type]
+    two = certified_radius(p, length=length, noise=noise, ops=ops)
+    wary = certified_radius(max(p - 1e-9, 0.5), length=length, noise=noise, ops=ops)
+    assert (
+        wary
+        <= certified_radius(p, 1 - p, length=length, noise=noise, ops=ops)
+        <= max(two, certified_radius(min(p + 1e-9, 1), length=length, noise=noise, ops=ops))
+    )
+
+
+@given(rates, sets, st.integers(0, 40), st.floats(0, 1), st.floats(0, 1))
+def test_thresholds(rate: object, ops: tuple[str, ...], length: int, p: float, eta: float) -> None:
+    noise = Deletion(rate)  # type: ignore[arg-type]
+    radius = certified_radius(p, length=length, noise=noise, ops=ops, threshold=eta)
+    assert radius >= 0
+    if p > eta:
+        assert radius <= certified_radius(p, length=length, noise=noise, ops=ops, threshold=eta / 2)
+    else:
+        assert radius <= certified_radius(p, length=length, noise=noise, ops=ops, threshold=(1 + eta) / 2)
+
+
+def test_the_threshold_one_half_is_the_two_class_case() -> None:
+    noise = Deletion(FixedRate(0.9))
+    for p in (0.6, 0.9, 0.99):
+        for ops in EVERY_SET:
+            radius = certified_radius(p, length=50, noise=noise, ops=ops)
+            assert certified_radius(p, length=50, noise=noise, ops=ops, threshold=0.5) == radius
+            assert certified_radius(1 - p, length=50, noise=noise, ops=ops, threshold=0.5) == radius
+    assert certified_radius(0.3, length=50, noise=noise, threshold=0.3) == 0
+
+
+def test_top_k() -> None:
+    noise = Deletion(FixedRate(0.9))
+    others = [0.25, 0.2, 0.1]
+    radii = [certified_top_k(0.45, others, k=k, length=80, noise=noise) for k in (1, 2, 3)]
+    assert radii == sorted(radii)
+    assert radii[0] == certified_radius(0.45, 0.25, length=80, noise=noise)
+    exact = Fraction(noise.rate(80))
+    r = radii[1]  # fixed rate: p1 − 1 + ψ^r > p2 + 1 − ψ^r
+    assert Fraction(0.45) - 1 + exact**r > Fraction(0.2) + 1 - exact**r
+    assert Fraction(0.45) - 1 + exact ** (r + 1) <= Fraction(0.2) + 1 - exact ** (r + 1)
+    assert certified_top_k(0.1, [0.5, 0.4], k=1, length=80, noise=noise) == -1
+    assert certified_top_k(0.45, [0.9, 0.9], k=2, length=80, noise=noise) >= 0  # together they have at most 0.55
+
+
+@given(st.integers(0, 200), st.floats(0, 1), st.floats(0.5, 1))
+def test_the_hamming_certificate_of_masking(length: int, fraction: float, p: float) -> None:
+    noise = Masking(fraction)
+    kept = length - noise.masks(length)
+    expected = -1
+    while expected < length:
+        missed = Fraction(comb(length - expected - 1, kept), comb(length, kept))
+        if not Fraction(p) - (1 - missed) > Fraction(1, 2):
+            break
+        expected += 1
+    expected = max(expected, 0) if p > 0.5 else -1
+    assert certified_radius(p, length=length, noise=noise, ops=["sub"]) == expected
+    assert certified_radius(p, length=length, noise=noise, ops=["sub"], bound="paper") == expected
+
+
+def test_masking_with_many_classes() -> None:
+    noise = Masking(0.9)
+    radius = certified_radius(0.7, 0.1, length=100, noise=noise, ops=["sub"])
+    gap = [1 - Fraction(comb(100 - r, 10), comb(100, 10)) for r in (radius, radius + 1)]
+    assert 2 * gap[0] < Fraction(0.7) - Fraction(0.1) <= 2 * gap[1]
+
+
+@pytest.mark.parametrize("ops", EVERY_SET, ids="+".join)
+class TestEdges:
+    def test_without_noise_nothing_is_certified(self, ops: tuple[str, ...]) -> None:
+        assert certified_radius(1.0, length=5, noise=NoNoise(), ops=ops) == 0
+        assert certified_radius(0.5, length=5, noise=NoNoise(), ops=ops) == -1
+
+    def test_the_empty_input(self, ops: tuple[str, ...]) -> None:
+        radius = certified_radius(1.0, length=0, noise=Deletion(FixedRate(0.9)), ops=ops)
+        assert radius == (6 if "ins" in ops else 0)
+
+    def test_one_token(self, ops: tuple[str, ...]) -> None:
+        radius = certified_radius(1.0, length=1, noise=Deletion(FixedRate(0.9)), ops=ops)
+        assert radius == (6 if "ins" in ops else 1)
+
+    def test_more_kept_than_there_are(self, ops: tuple[str, ...]) -> None:
+        """k >= n: the rate is its least value, here 0, and nothing is certified up to where it rises."""
+        assert certified_radius(1.0, length=5, noise=Deletion(LengthRate(0.0, 50)), ops=ops) == 0
+
+    def test_certain_deletion_certifies_everything(self, ops: tuple[str, ...]) -> None:
+        radius = certified_radius(1.0, length=9, noise=Deletion(FixedRate(1.0)), ops=ops)
+        assert radius == (2**16 if "ins" in ops else 9)
+
+    def test_nearly_certain_deletion(self, ops: tuple[str, ...]) -> None:
+        noise = Deletion(TableRate((DENOMINATOR - 1,)))
+        assert certified_radius(1.0, length=9, noise=noise, ops=ops) == (2**16 if "ins" in ops else 9)
+
+    def test_a_million_tokens(self, ops: tuple[str, ...]) -> None:
+        noise = Deletion(FixedRate(0.999))
+        radius = certified_radius(UNANIMOUS, length=10**6, noise=noise, ops=ops)
+        mu, psi = Fraction(UNANIMOUS), Fraction(noise.rate(0))
+        assert CLOSED[ops](mu, psi, radius) > Fraction(1, 2) >= CLOSED[ops](mu, psi, radius + 1)
+
+
+def test_a_million_tokens_at_an_adaptive_rate() -> None:
+    assert certified_radius(0.99, length=10**6, noise=ADAPTDEL) > 25_000
+
+
+@given(rates, sets, st.lists(st.tuples(st.integers(0, 40), st.floats(0, 1)), min_size=1, max_size=40))
+def test_a_batch_is_the_same_as_one_by_one(rate: object, ops: tuple[str, ...], inputs: list[tuple[int, float]]) -> None:
+    noise = Deletion(rate)  # type: ignore[arg-type]
+    lengths, p = [n for n, _ in inputs], [q for _, q in inputs]
+    alone = [certified_radius(q, length=n, noise=noise, ops=ops) for n, q in inputs]
+    assert np.asarray(certified_radius(p, length=lengths, noise=noise, ops=ops)).tolist() == alone
+    many = certified_radius(p, np.array(p) / 3, length=lengths, noise=noise, ops=ops)
+    assert np.asarray(many).tolist() == [certified_radius(q, q / 3, length=n, noise=noise, ops=ops) for n, q in inputs]
+
+
+@pytest.mark.parametrize("ops", EVERY_SET, ids="+".join)
+@pytest.mark.parametrize("noise", [ADAPTDEL, BINNED, Deletion(FixedRate(0.9))], ids=repr)
+def test_a_filled_table_is_the_lazy_one(ops: tuple[str, ...], noise: Noise) -> None:
+    lazy, filled = (ToleranceTable(150, noise, Threat(ops), 0.5) for _ in range(2))
+    for radius, tolerance in enumerate(filled.filled(), start=1):
+        assert lazy.tolerance(radius) == pytest.approx(tolerance, rel=1e-12, abs=1e-15)
+    for q in (0.0, 1e-4, 0.01, 0.1, 0.3, 0.49):
+        assert lazy.radius(q) == filled.radius(q)
+
+
+def test_shapes() -> None:
+    radii = certified_radius(np.full((2, 3), 0.9), length=np.array([10, 20, 30]), noise=ADAPTDEL)
+    assert isinstance(radii, np.ndarray)
+    assert radii.shape == (2, 3)
+    assert isinstance(certified_radius(np.float64(0.9), length=np.int64(10), noise=ADAPTDEL), int)
+    assert np.asarray(certified_radius([], length=[], noise=ADAPTDEL)).shape == (0,)
+
+
+NOT_GIVEN = "noise must be Deletion(rate), Masking(fraction) or NoNoise(), got "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"p1": 1.2}, "p1 must be a probability in [0, 1], got 1.2"),
+        ({"p1": float("nan")}, "p1 must be a probability in [0, 1], got nan"),
+        ({"p1": -0.1}, "p1 must be a probability in [0, 1], got -0.1"),
+        ({"p1": "high"}, "p1 must be a probability in [0, 1], got 'high'"),
+        ({"p1": [0.9, 2.0], "length": [3, 4]}, "p1 must be a probability in [0, 1], got 2.0 at position 1"),
+        ({"p2": 3}, "p2 must be a probability in [0, 1], got 3.0"),
+        ({"length": -1}, "length must be a whole number of at least 0, got -1"),
+        ({"length": 2.5}, "length must be a whole number of at least 0, got 2.5"),
+        ({"length": "x"}, "length must be a whole number of at least 0, got 'x'"),
+        ({"length": None}, "length must be a whole number of at least 0"),
+        ({"length": 2**60}, "length must be a whole number of at most 9007199254740992, got 1152921504606846976"),
+        ({"ops": "swap"}, 'ops must be "edit" or some of "del", "ins", "sub", got \'swap\''),
+        ({"bound": "loose"}, "bound must be one of 'tight', 'paper', got 'loose'"),
+        ({"noise": 0.9}, NOT_GIVEN + "0.9"),
+        ({"noise": FixedRate(0.9)}, NOT_GIVEN + "FixedRate(p=0.9)"),
+        ({"noise": Masking(0.9)}, "ops must be ['sub'] under Masking, which certifies substitutions only, got"),
+        ({"threshold": 1.5}, "threshold must be a probability in [0, 1], got 1.5"),
+        ({"threshold": 0.5, "p2": 0.1}, "p2 must be left out when a threshold is given, which is for two classes"),
+        ({"p1": [0.9, 0.9], "length": [1, 2, 3]}, "p1, p2 and length must have shapes that go together, got (2,)"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, object], sentence: str) -> None:
+    good: dict[str, object] = {"p1": 0.9, "length": 10, "noise": ADAPTDEL}
+    with pytest.raises(ValueError) as caught:
+        certified_radius(**(good | arguments))  # type: ignore[call-overload]
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_arguments_of_the_others() -> None:
+    with pytest.raises(ValueError, match="radius must be a whole number of at least 0, got -1"):
+        least_probability(-1, length=3, noise=ADAPTDEL)
+    with pytest.raises(ValueError, match="k must be a whole number of at least 1 and at most 2, got 3"):
+        certified_top_k(0.5, [0.2, 0.1], k=3, length=3, noise=ADAPTDEL)
+    with pytest.raises(ValueError, match="others must hold the probability of at least one other class"):
+        certified_top_k(0.5, [], k=1, length=3, noise=ADAPTDEL)
