@@ -58,6 +58,15 @@ def test_a_batch_is_the_same_as_one_by_one() -> None:
     assert clopper_pearson(0, 0, 0.05) == (0.0, 1.0)
 
 
+@pytest.mark.parametrize(("successes", "trials"), [(5, 100), (3997, 4000), (9, 10), (0, 1), (10**9 - 1, 10**9), (1, 1)])
+def test_very_small_levels(successes: int, trials: int) -> None:
+    """Where scipy's inverse fails the bound is cruder, still valid, and found at once."""
+    for alpha in (1e-10, 1e-50, 1e-100):
+        low, high = clopper_pearson(successes, trials, alpha)
+        assert 0 <= low <= successes / trials <= high <= 1
+        assert rigorous_lower_confidence(low, successes, trials, alpha)
+
+
 def fails_too_often(failures: int, runs: int, alpha: float) -> bool:
     return bool(stats.binomtest(failures, runs, alpha, alternative="greater").pvalue < SIGNIFICANCE)
 
@@ -164,6 +173,8 @@ def test_plans() -> None:
         (lambda: clopper_pearson(-1, 4, 0.05), "successes must be a whole number of at least 0, got -1"),
         (lambda: clopper_pearson(1, 4, 0.0), "alpha must be in (0, 1), got 0.0"),
         (lambda: clopper_pearson(1, 4, 1.0), "alpha must be in (0, 1), got 1.0"),
+        (lambda: clopper_pearson(1, 4, 1e-200), "alpha must be in (0, 1) and at least 1e-100, got 1e-200"),
+        (lambda: Looks(None, (0.1,)), "sizes must be a list of numbers, got None"),  # type: ignore[arg-type]
         (lambda: clopper_pearson(1, 4, float("nan")), "alpha must be in (0, 1), got nan"),
         (lambda: clopper_pearson(1.5, 4, 0.1), "successes must be a whole number of at least 0, got 1.5"),
         (lambda: class_bounds([5], 0, 0.05), "votes must hold a count for each of at least 2 classes, got 1"),

@@ -24,9 +24,10 @@ from adaptdel import (
     clopper_pearson,
     least_probability,
 )
+from adaptdel.checks import FloatArray
 from adaptdel.noise import Noise
 from adaptdel.radius import ToleranceTable
-from adaptdel.rates import DENOMINATOR
+from adaptdel.rates import DENOMINATOR, Rate
 from adaptdel.threat import EVERY_SET, Threat
 from tests.exact import TableRate
 
@@ -270,6 +271,38 @@ def test_a_filled_table_is_the_lazy_one(ops: tuple[str, ...], noise: Noise) -> N
         assert lazy.radius(q) == filled.radius(q)
 
 
+class WobblyRate(Rate):
+    """A rate that can change, and be nonsense."""
+
+    kind = "wobbly"
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def real(self, lengths: FloatArray) -> FloatArray:
+        return np.full(np.shape(lengths), self.p)
+
+
+def test_a_rate_that_changes_is_not_remembered() -> None:
+    rate = WobblyRate(0.99)
+    assert certified_radius(0.99, length=9, noise=Deletion(rate)) == 67
+    rate.p = 0.5
+    assert certified_radius(0.99, length=9, noise=Deletion(rate)) == 0
+    rate.p = float("nan")
+    with pytest.raises(ValueError, match="a rate must be a number at every length, got NaN from"):
+        certified_radius(0.99, length=9, noise=Deletion(rate))
+
+
+def test_large_batches_at_large_lengths_are_not_filled() -> None:
+    """Filling a table of 30,000 radii would take minutes."""
+    p = np.repeat([0.9, 0.999], 50)
+    radii = np.asarray(certified_radius(p, length=10**5, noise=ADAPTDEL))
+    assert radii[0] == certified_radius(0.9, length=10**5, noise=ADAPTDEL)
+    assert (radii[50:] == radii[-1]).all()
+    paper = np.asarray(certified_radius(np.full(3000, 0.99), length=200, noise=ADAPTDEL, bound="paper"))
+    assert (paper == paper[0]).all()
+
+
 def test_shapes() -> None:
     radii = certified_radius(np.full((2, 3), 0.9), length=np.array([10, 20, 30]), noise=ADAPTDEL)
     assert isinstance(radii, np.ndarray)
@@ -289,6 +322,9 @@ NOT_GIVEN = "noise must be Deletion(rate), Masking(fraction) or NoNoise(), got "
         ({"p1": -0.1}, "p1 must be a probability in [0, 1], got -0.1"),
         ({"p1": "high"}, "p1 must be a probability in [0, 1], got 'high'"),
         ({"p1": [0.9, 2.0], "length": [3, 4]}, "p1 must be a probability in [0, 1], got 2.0 at position 1"),
+        ({"p1": True}, "p1 must be a probability in [0, 1], got True"),
+        ({"p1": 10**400}, "p1 must be a probability in [0, 1], got 1000"),
+        ({"length": [[1], [1, 2]]}, "length must be a whole number of at least 0, got [[1], [1, 2]]"),
         ({"p2": 3}, "p2 must be a probability in [0, 1], got 3.0"),
         ({"length": -1}, "length must be a whole number of at least 0, got -1"),
         ({"length": 2.5}, "length must be a whole number of at least 0, got 2.5"),

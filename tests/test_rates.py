@@ -93,7 +93,7 @@ def test_interpolation_meets_its_knots() -> None:
         (lambda: BinnedRate(None, [1]), "edges must be a list of numbers, got None"),  # type: ignore[arg-type]
         (lambda: BinnedRate([], []), "edges must hold at least 1 number, got []"),
         (lambda: InterpolatedRate([4, 2], [1, 2]), "lengths must increase strictly, got [4, 2]"),
-        (lambda: FixedRate(0.5)(-1), "length must be a whole number of at least 0 and at most"),
+        (lambda: FixedRate(0.5)(-1), "length must be a whole number of at least 0, got -1"),
         (lambda: FixedRate(0.5)(1.5), "length must be a whole number of at least 0"),  # type: ignore[arg-type]
         (lambda: rate_from_dict({"kind": "wobbly"}), "the kind of a rate must be one of binned, fixed, interpolated"),
         (lambda: rate_from_dict({"kind": "fixed", "q": 1}), "a rate of kind 'fixed' takes p, got 'q'"),

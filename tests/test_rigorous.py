@@ -92,3 +92,13 @@ def test_confidence() -> None:
     assert rigorous_lower_confidence(0.049, 1, 1, 0.05)
     assert not rigorous_lower_confidence(0.05, 1, 1, 0.05)  # an exact tie is never decided
     assert not rigorous_lower_confidence(0.06, 1, 1, 0.05)
+
+
+def test_unanimous_votes_where_sums_are_far_apart() -> None:
+    """K(0) = 0 exactly: no line that is merely valid may stand for it."""
+    ticks = [round(0.9 * DENOMINATOR)] * 31
+    ticks[30] = round(0.05 * DENOMINATOR)
+    noise = Deletion(TableRate(tuple(ticks)))
+    assert certified_radius(1.0, length=30, noise=noise, ops=["del"]) == 30
+    assert rigorous_radius(1.0, length=30, noise=noise, ops=["del"]) == 30
+    assert rigorous_radius(0.0, length=30, noise=noise, ops=["del"], threshold=0.3) == 30

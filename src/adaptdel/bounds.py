@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel import paper
-from adaptdel.binomial import EPS, SUM_ERROR, below, quantile
+from adaptdel.binomial import EPS, below, quantile, sum_error
 from adaptdel.checks import LARGEST_LENGTH, FloatArray, check_choice, check_int, check_probabilities
 from adaptdel.noise import Deletion
 from adaptdel.overlap import Overlap
@@ -40,6 +40,13 @@ class Counts(NamedTuple):
     failure: FloatArray
     other_success: FloatArray
     other_failure: FloatArray
+
+    def sum_error(self) -> FloatArray:
+        """The relative error allowed for in a sum, here or there."""
+        return np.maximum(
+            sum_error(self.trials, self.success, self.failure),
+            sum_error(self.trials, self.other_success, self.other_failure),
+        )
 
     def log_ratio(self, y: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Log ρ_y, and a bound on its error."""
@@ -88,7 +95,8 @@ def _envelope(u: FloatArray, counts: Counts) -> FloatArray:
         ratio = np.exp(log_ratio)
         gap = u - here
         line = there + ratio * gap
-        error = SUM_ERROR * there + ratio * (SUM_ERROR * here + 4 * EPS * u + 2 * log_error * np.abs(gap))
+        relative = counts.sum_error()
+        error = relative * there + ratio * (relative * here + 4 * EPS * u + 2 * log_error * np.abs(gap))
         value = line + error + 4 * EPS
     value = np.where((u == 0) & (counts.failure > 0), 0.0, value)
     return np.where(np.isnan(value), 1.0, np.clip(value, 0.0, 1.0))
@@ -156,7 +164,8 @@ def _inverse_envelope(room: FloatArray, counts: Counts) -> FloatArray:
         inverse_ratio = np.exp(-log_ratio)
         gap = room - there
         line = here + gap * inverse_ratio
-        error = SUM_ERROR * here + inverse_ratio * (SUM_ERROR * there + 4 * EPS + 2 * log_error * np.abs(gap))
+        relative = counts.sum_error()
+        error = relative * here + inverse_ratio * (relative * there + 4 * EPS + 2 * log_error * np.abs(gap))
         value = line - error
     value = np.where(np.isnan(value), -1.0, value)
     # K(0) = 0 unless a single count is possible at x, so that unanimous votes always suffice where there is room.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf, log
+from math import inf, log, log10
 
 import numpy as np
 from scipy import special
@@ -37,18 +37,25 @@ def log10_cardinality(
     1.278754
     """
     threat = Threat(ops)
-    radius = check_int("radius", radius, least=-1)
+    radius = check_int("radius", radius, least=-1, most=LARGEST_LENGTH)
     length = check_int("length", length, most=LARGEST_LENGTH)
-    vocab_size = check_int("vocab_size", vocab_size, least=1)
+    vocab_size = check_int("vocab_size", vocab_size, least=1, most=LARGEST_LENGTH)
     if radius < 0:
         return -inf
     budget = min(radius, length) if threat.largest(length) is not None else radius
     first, last = threat.reach(length, budget)
+    if vocab_size == 1 or threat == Threat("del"):
+        return log10(last - first + 1)  # one word of each length
     total = -inf
-    for start in range(first, last + 1, BLOCK // _DEPTH):
-        size = np.arange(start, min(start + BLOCK // _DEPTH, last + 1), dtype=np.int64)
+    stop = last + 1
+    while stop > first:  # from the longest words down: there are ever fewer
+        start = max(first, stop - BLOCK // _DEPTH)
+        size = np.arange(start, stop, dtype=np.int64)
         rows = _log_words(size, np.minimum(_foreign(threat, length, size, budget), size), vocab_size)
         total = float(np.logaddexp(total, special.logsumexp(rows)))
+        if rows[0] + log(max(start - first, 1)) < total - 50:
+            break
+        stop = start
     return total / log(10)
 
 
@@ -63,24 +70,29 @@ def _foreign(threat: Threat, length: int, size: IntArray, radius: int) -> IntArr
 
 
 def _log_words(size: IntArray, foreign: IntArray, vocab_size: int) -> FloatArray:
-    """Log Σ C(size, i) (V−1)^i over i <= foreign: from the last term downwards, until what is left is negligible."""
-    if vocab_size == 1:
-        return np.zeros(size.shape)
-    n = size.astype(np.float64)[:, None]
-    total = np.full(size.shape, -inf)
-    upper = foreign.copy()
-    active = upper >= 0
+    """Log Σ C(size, i) (V−1)^i over i <= foreign: V^size times a binomial sum.
+
+    Where the sum is too small for a double, from the last term downwards, until what is left is negligible.
+    """
+    n, m = size.astype(np.float64), foreign.astype(np.float64)
+    everything = foreign >= size
+    share = special.betainc(np.where(everything, 1.0, n - m), m + 1, 1 / vocab_size)
+    share = np.where(everything, 1.0, share)
+    small = share < 1e-200
+    total = n * log(vocab_size) + np.log(np.where(small, 1.0, share))
+    total[small] = -inf
+    upper, active = foreign.copy(), small
     while active.any():
         terms = upper[active, None].astype(np.float64) - np.arange(_DEPTH)
-        rows = n[active]
-        logs = -np.log1p(rows) - special.betaln(np.maximum(terms, 0) + 1, rows - np.maximum(terms, 0) + 1)
-        logs = np.where(terms >= 0, logs + np.maximum(terms, 0) * log(vocab_size - 1), -inf)
+        rows = n[active, None]
+        counts = np.maximum(terms, 0)
+        logs = -np.log1p(rows) - special.betaln(counts + 1, rows - counts + 1) + counts * log(vocab_size - 1)
+        logs = np.where(terms >= 0, logs, -inf)
         total[active] = np.logaddexp(total[active], special.logsumexp(logs, axis=1))
         upper[active] -= _DEPTH
-        # Below the largest term, terms fall at least geometrically: stop when the last is negligible beside the sum.
-        falling = terms[:, -1] * 2 < (rows[:, 0] - terms[:, -1] + 1) * (vocab_size - 1)
-        negligible = falling & (logs[:, -1] < total[active] - 50)
-        left = np.flatnonzero(active)
-        active[left[negligible]] = False
-        active &= upper >= 0
+        # This far below the largest term they fall geometrically, ever faster.
+        ratio = counts[:, -1] / ((rows[:, 0] - counts[:, -1] + 1) * (vocab_size - 1))
+        left = logs[:, -1] - np.log1p(-np.minimum(ratio, 0.999999))
+        ended = np.flatnonzero(active)[(left < total[active] - 40) | (upper[active] < 0)]
+        active[ended] = False
     return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 LARGEST_LENGTH = 2**53  # lengths are exact in a double up to here
+SMALLEST_ALPHA = 1e-100
 
 
 def _show(value: object) -> str:
@@ -23,11 +24,10 @@ def _show(value: object) -> str:
 
 def check_int(name: str, value: Any, *, least: int | None = 0, most: int | None = None) -> int:
     """Return ``value`` as an int, or raise if it is not a whole number in the range."""
-    accepted = "a whole number"
-    if least is not None:
-        accepted += f" of at least {least}"
-    if most is not None:
-        accepted += f"{' and' if least is not None else ' of'} at most {most}"
+    limits = [f"at least {least}"] if least is not None else []
+    if most is not None and (most < LARGEST_LENGTH or (isinstance(value, int) and value > most)):
+        limits.append(f"at most {most}")
+    accepted = "a whole number" + (f" of {' and '.join(limits)}" if limits else "")
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -42,8 +42,10 @@ def check_int(name: str, value: Any, *, least: int | None = 0, most: int | None 
 def check_real(name: str, value: Any, *, accepted: str, least: float, most: float, open_ends: bool = False) -> float:
     """Return ``value`` as a float, or raise if it is not a number in the range."""
     try:
+        if isinstance(value, (str, bytes, bool, np.bool_)):
+            raise TypeError
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be {accepted}, got {_show(value)}") from None
     inside = least < number < most if open_ends else least <= number <= most
     if not inside:  # also catches NaN
@@ -57,15 +59,20 @@ def check_probability(name: str, value: Any) -> float:
 
 
 def check_alpha(value: Any, name: str = "alpha") -> float:
-    """Return an error level strictly between 0 and 1."""
-    return check_real(name, value, accepted="in (0, 1)", least=0.0, most=1.0, open_ends=True)
+    """Return an error level strictly between 0 and 1, and not so small that doubles cannot hold a multiple of it."""
+    number = check_real(name, value, accepted="in (0, 1)", least=0.0, most=1.0, open_ends=True)
+    if number < SMALLEST_ALPHA:
+        raise ValueError(f"{name} must be in (0, 1) and at least {SMALLEST_ALPHA:g}, got {number!r}")
+    return number
 
 
 def check_probabilities(name: str, value: Any) -> FloatArray:
     """Return a scalar or array of probabilities as an array."""
     try:
+        if np.asarray(value).dtype.kind not in "fiuO" and np.size(value):
+            raise TypeError
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be a probability in [0, 1], got {_show(value)}") from None
     wrong = ~((array >= 0.0) & (array <= 1.0))
     if wrong.any():
@@ -75,7 +82,10 @@ def check_probabilities(name: str, value: Any) -> FloatArray:
 
 def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LENGTH) -> IntArray:
     """Return a scalar or array of whole numbers as an array."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {_show(value)}") from None
     if array.dtype.kind not in "iu" and not (array.dtype.kind == "O" and array.ndim == 0):
         if array.size == 0:
             return np.zeros(array.shape, dtype=np.int64)
@@ -87,6 +97,13 @@ def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LEN
         limit = f"at least {least}" if (array < least).any() else f"at most {most}"
         raise ValueError(f"{name} must be a whole number of {limit}, got {_first(array, wrong)}")
     return array.astype(np.int64)
+
+
+def check_list(name: str, values: Any, of: str = "numbers") -> list[Any]:
+    """Return the elements of an iterable that is not a text."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} must be a list of {of}, got {_show(values)}")
+    return list(values)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:

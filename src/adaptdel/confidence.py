@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from adaptdel.binomial import SUM_ERROR
-from adaptdel.checks import FloatArray, IntArray, check_alpha, check_int, check_ints, check_real
+from adaptdel.binomial import sum_error
+from adaptdel.checks import FloatArray, IntArray, check_alpha, check_int, check_ints, check_list, check_real
 
 
 @overload
@@ -49,7 +49,7 @@ def clopper_pearson(
         place = np.unravel_index(int(np.argmax(count > total)), count.shape)
         raise ValueError(f"successes must be at most trials = {total[place]}, got {count[place]}")
     low = _lower(count, total, alpha)
-    high = np.where(count == total, 1.0, np.nextafter(1 - _lower(total - count, total, alpha), 2.0))
+    high = np.minimum(np.nextafter(1 - _lower(total - count, total, alpha), 2.0), 1.0)
     if low.ndim == 0:
         return float(low), float(high)
     return low, high
@@ -63,10 +63,14 @@ def _lower(count: IntArray, total: IntArray, alpha: float) -> FloatArray:
     some = x_ > 0
     a, b = np.where(some, x_, 1.0), np.where(some, n_ - x_ + 1, 1.0)
     guess = special.betaincinv(a, b, alpha)
+    # (alpha / C(n, x))^(1/x) is a valid bound, and where the inverse fails the only one.
+    crude = np.exp((np.log(alpha) + special.betaln(a, b) + np.log(a)) / a)
+    guess = np.where(np.isfinite(guess), guess, np.minimum(crude, 1.0))
     step = 2.0**-42
     low = guess * (1 - step)
     while True:  # the sum decides, not its inverse
-        wrong = ~(special.betainc(a, b, low) * (1 + SUM_ERROR) <= alpha)
+        error = sum_error(a + b, low, 1 - low)
+        wrong = ~(special.betainc(a, b, low) * (1 + error) <= alpha)
         if not wrong.any():
             break
         step = min(step * 2, 1.0)
@@ -121,8 +125,8 @@ class Looks:
     alphas: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        sizes = tuple(check_int("sizes", size, least=1) for size in self.sizes)
-        alphas = tuple(check_alpha(alpha, "alphas") for alpha in self.alphas)
+        sizes = tuple(check_int("sizes", size, least=1) for size in check_list("sizes", self.sizes))
+        alphas = tuple(check_alpha(alpha, "alphas") for alpha in check_list("alphas", self.alphas))
         if not sizes or len(sizes) != len(alphas):
             raise ValueError(
                 f"sizes and alphas must be of one length of at least 1, got {len(sizes)} and {len(alphas)}"
@@ -181,6 +185,8 @@ class RunningBounds:
     """
 
     def __init__(self, looks: Looks, label: int, classes: int, *, k: int = 1) -> None:
+        if not isinstance(looks, Looks):
+            raise ValueError(f"looks must be planned Looks, got {looks!r}")
         self.looks = looks
         self.classes = check_int("classes", classes, least=2)
         self.label = check_int("label", label, most=classes - 1)

@@ -49,6 +49,7 @@ def certified_frontier(
     check_noise(noise, threat)
     check_choice("bound", bound, BOUNDS)
     p1 = check_probability("p1", p1)
+    p2 = None if p2 is None else check_probability("p2", p2)
     length = check_int("length", length, most=LARGEST_LENGTH)
     bound = "tight" if isinstance(noise, Masking) else bound
 
@@ -82,7 +83,7 @@ def _pair_test(p1: float, p2: float | None, noise: Noise, length: int, bound: st
         q = 1 - p1
         return lambda other, common: tolerance(0.5, noise.overlap(length, other, common)) >= q
     rest = float(np.nextafter(1 - p1, 2))
-    rival = min(1 - p1 if p2 is None else check_probability("p2", p2), rest, 1.0)
+    rival = min(1 - p1 if p2 is None else p2, rest, 1.0)
     return pair_test(p1, rival, noise, length, bound)
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 import numpy as np
 
 from adaptdel.bounds import BOUNDS, lower, upper
-from adaptdel.checks import check_choice, check_int, check_probability
+from adaptdel.checks import check_choice, check_int, check_list, check_probability
 from adaptdel.overlap import deletion_overlap
 from adaptdel.rates import dyadic
 from adaptdel.threat import Threat
 
 Tokens = tuple[Hashable, ...]
+STEPS = 200  # of comparing tokens that are allowed for each neighbour, on average
 
 
 def certify_general(
@@ -57,15 +58,20 @@ def certify_general(
     rest = float(np.nextafter(1 - p1, 2))
     p2 = min(1 - p1 if p2 is None else check_probability("p2", p2), rest, 1.0)
     limit = check_int("limit", limit, least=1)
-    centre = tuple(sequence)
+    if not callable(rate):
+        raise ValueError(f"rate must be a function of a tuple of tokens, got {rate!r}")
+    centre = tuple(sequence) if isinstance(sequence, str) else tuple(check_list("sequence", sequence, "tokens"))
     cap = threat.largest(len(centre))
     if max_radius is not None:
         cap = min(check_int("max_radius", max_radius), max_radius if cap is None else cap)
-    words = tuple(dict.fromkeys(vocabulary))
+    words = tuple(
+        dict.fromkeys(vocabulary if isinstance(vocabulary, str) else check_list("vocabulary", vocabulary, "tokens"))
+    )
     psi = dyadic(rate(centre))
     if p1 <= p2 or not _all_hold(p1, p2, centre, psi, [centre], rate, bound):
         return -1
     seen: set[Tokens] = {centre}
+    work = 0
     layer: list[Tokens] = [centre]
     radius = 0
     while cap is None or radius < cap:
@@ -76,11 +82,12 @@ def certify_general(
                     continue
                 seen.add(neighbour)
                 following.append(neighbour)
-                if len(seen) > limit:
+                work += (len(centre) + 1) * (len(neighbour) + 1)
+                if len(seen) > limit or work > STEPS * limit:
                     raise ValueError(
                         f"limit must be raised to go on: radius {radius} is certified, and the ball of radius "
                         f"{radius + 1} around {len(centre)} tokens over {len(words)} words holds more than {limit} "
-                        f"sequences (max_radius={radius} gives the radius so far)"
+                        f"sequences, or very long ones (max_radius={radius} gives the radius so far)"
                     )
         if not following:
             return radius  # no further neighbour exists

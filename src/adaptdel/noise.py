@@ -53,6 +53,8 @@ class Noise(ABC):
     def sample(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
         """Draw a boolean array (size, length): True where a token is kept."""
         length, size = check_int("length", length, most=LARGEST_LENGTH), check_int("size", size)
+        if not isinstance(rng, np.random.Generator):
+            raise ValueError(f"rng must be a numpy Generator such as numpy.random.default_rng(0), got {rng!r}")
         kept = np.empty((size, length), dtype=np.bool_)
         start = 0
         for chunk in self.chunks(length, size, rng):
@@ -171,6 +173,12 @@ def _smallest(keys: npt.NDArray[np.uint32], count: int) -> tuple[BoolArray, Bool
 
 def _all_masked(length: int, masks: int, changed: IntArray) -> FloatArray:
     """The probability that ``changed`` given positions are all among the masked ones, rounded down."""
+    keep = length - masks
+    if keep < 64:  # C(n − r, k) / C(n, k) has k factors as well as r
+        missed = np.ones(changed.shape)
+        for step in range(keep):
+            missed = missed * (np.maximum(length - changed - step, 0) / (length - step))
+        return np.asarray(missed * (1 - 2.0**-51 * keep))
     steps = np.arange(min(int(changed.max(initial=0)), masks), dtype=np.float64)
     product = np.concatenate([[1.0], np.cumprod((masks - steps) / (length - steps)), [0.0]])
     missed = product[np.minimum(changed, len(product) - 1)]
@@ -187,7 +195,7 @@ def noise_from_dict(values: Mapping[str, Any]) -> Noise:
     >>> noise_from_dict({"kind": "deletion", "rate": {"kind": "fixed", "p": 0.5}})
     Deletion(rate=FixedRate(p=0.5))
     """
-    given = dict(values)
+    given = dict(values) if isinstance(values, Mapping) else {}
     if given.get("kind") == "none" and len(given) == 1:
         return NoNoise()
     if isinstance(given.get("rate"), Mapping):

@@ -8,7 +8,8 @@ import numpy as np
 
 from adaptdel.checks import FloatArray, IntArray
 
-TINY = 1e-290  # a smaller mass has lost its relative precision, or will: it counts as none
+TINY = 1e-290  # a smaller mass has lost its relative precision, or will
+LEAST = 5e-324  # what it counts as, unless it is 0: so little that no probability but 0 fits in
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def deletion_overlap(
     inside = np.power(psi, (length - common).astype(np.float64))
     other_inside = np.power(other_psi, (other_length - common).astype(np.float64))
     return Overlap(
-        inside=np.where(inside < TINY, 0.0, inside),
+        inside=np.where(inside < TINY, LEAST if psi > 0 else 0.0, inside),
         other_inside=np.where(other_inside < TINY, 0.0, other_inside),
         common=common.astype(np.float64),
         psi=np.full(common.shape, psi),

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from adaptdel.binomial import EPS, SUM_ERROR, below, quantile
+from adaptdel.binomial import EPS, below, quantile, sum_error
 from adaptdel.checks import BoolArray, FloatArray
-from adaptdel.overlap import Overlap
+from adaptdel.overlap import TINY, Overlap
 
 
 def _knapsack(
@@ -29,11 +29,12 @@ def _knapsack(
     size = quantile(mass, trials, success, failure)
     here = below(size, trials, success, failure)
     there = below(size, trials, other_success, other_failure)
+    relative = np.maximum(sum_error(trials, success, failure), sum_error(trials, other_success, other_failure))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         item, item_error = _item(size, trials, success, failure)
         other_item, other_error = _item(size, trials, other_success, other_failure)
         rest = np.maximum(mass - here, 0.0)
-        rest_error = SUM_ERROR * here + 4 * EPS * mass
+        rest_error = relative * here + 4 * EPS * mass
         ratio = np.where(rest > 0, other_item / item, 0.0)
         number = np.where(rest > 0, rest / item, 0.0)
         slack = np.where(rest > 0, number * item_error + rest_error / item, 0.0) + 4 * EPS
@@ -41,7 +42,7 @@ def _knapsack(
         whole = np.floor(number + slack) if direction < 0 else np.ceil(number - slack)
         filled = np.where(number < 2.0**50, whole * other_item, rest * ratio)
         filled = np.minimum(filled, rest * ratio) if direction < 0 else np.maximum(filled, rest * ratio)
-        error = SUM_ERROR * there + rest_error * ratio + (item_error + other_error) * filled
+        error = relative * there + rest_error * ratio + (item_error + other_error) * filled
     value = np.where(np.isnan(there + filled), 0.0 if direction < 0 else 1.0, there + filled)
     return value, np.where(np.isnan(error), 1.0, error)
 
@@ -65,7 +66,7 @@ def paper_lower(p: FloatArray, overlap: Overlap) -> FloatArray:
     filled, error = np.where(full, 1.0, filled), np.where(full, 4 * EPS, error)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         value = overlap.other_inside / inside * (filled - error) * (1 - 16 * EPS)
-    return np.where((mass > 0) & (inside > 0), np.clip(value, 0.0, 1.0), 0.0)
+    return np.where((mass > 0) & (inside > TINY), np.clip(value, 0.0, 1.0), 0.0)
 
 
 def paper_upper(p: FloatArray, overlap: Overlap) -> FloatArray:
@@ -76,4 +77,4 @@ def paper_upper(p: FloatArray, overlap: Overlap) -> FloatArray:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         value = overlap.other_inside / overlap.inside * (filled + error) * (1 + 16 * EPS)
         value = value + (1 - overlap.other_inside) + 4 * EPS
-    return np.where(overlap.inside > 0, np.clip(value, 0.0, 1.0), 1.0)
+    return np.where(overlap.inside > TINY, np.clip(value, 0.0, 1.0), 1.0)

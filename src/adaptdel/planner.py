@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.checks import FloatArray, IntArray, check_alpha, check_int
+from adaptdel.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, check_int
 from adaptdel.confidence import clopper_pearson
 from adaptdel.noise import Deletion, Masking, Noise
 from adaptdel.radius import certified_radius, check_noise, default_limit, table, to_probability
@@ -16,6 +16,7 @@ from adaptdel.threat import Threat
 
 MOST_RADII = 500  # a longer list is thinned out to about FEW_RADII
 FEW_RADII = 50
+MOST_VOTES = 2**50  # votes never prove a probability of 1, whose radius may be larger
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,12 @@ def plan(
     check_noise(noise, threat)
     alpha = check_alpha(alpha)
     trials = check_int("trials", trials, least=1)
-    limits = table(check_int("length", length), noise, threat)
+    limits = table(check_int("length", length, most=LARGEST_LENGTH), noise, threat)
     low = radius = None
     if successes is not None:
         low = clopper_pearson(check_int("successes", successes), trials, alpha)[0]
         radius = certified_radius(low, length=length, noise=noise, ops=threat.ops)
-    largest = limits.radius(0.0)
+    largest = limits.radius(1 - clopper_pearson(MOST_VOTES, MOST_VOTES, alpha)[0])
     if largest <= MOST_RADII:
         radii = tuple(range(largest + 1))
         tolerances = limits.filled()[:largest]
@@ -152,7 +153,7 @@ def _fewest_unanimous(least: FloatArray, alpha: float) -> IntArray:
     high = np.ones(least.shape, dtype=np.int64)
     while True:
         enough = np.asarray(clopper_pearson(high, high, alpha)[0]) >= least
-        if enough.all() or high.max() >= 2**52:
+        if enough.all():
             break
         high = np.where(enough, high, high * 2)
     low = high // 2

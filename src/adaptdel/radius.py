@@ -8,6 +8,7 @@ classes, the paper's bound) is decided by comparing the bounds at every neighbou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
 from functools import lru_cache
 from math import inf, log
 from typing import overload
@@ -31,6 +32,7 @@ from adaptdel.noise import Masking, Noise
 from adaptdel.threat import BLOCK, Threat
 
 FILL = 8  # queries at one length from which on it pays to fill the whole table
+FILLED = 512  # the largest table that is filled: its cost grows with the square
 Pairs = Iterator[tuple[IntArray, IntArray]]
 
 
@@ -115,8 +117,9 @@ class ToleranceTable:
 
     def radii(self, q: FloatArray) -> IntArray:
         """The largest radius that tolerates each q, given that radius 0 does."""
-        if self._filled is None and len(q) < FILL:
-            return np.array([self.radius(float(one)) for one in q], dtype=np.int64)
+        if self._filled is None and (len(q) < FILL or self.reach > FILLED):
+            distinct, where = np.unique(q, return_inverse=True)
+            return np.array([self.radius(float(one)) for one in distinct], dtype=np.int64)[where]
         return np.searchsorted(-self.filled(), -q, side="right").astype(np.int64)
 
     def filled(self) -> FloatArray:
@@ -146,11 +149,20 @@ _cached_table = lru_cache(maxsize=8192)(ToleranceTable)
 
 
 def table(length: int, noise: Noise, threat: Threat, level: float = 0.5) -> ToleranceTable:
-    """The table for a length, noise, threat and level, from the cache if the noise can be hashed."""
-    try:
-        return _cached_table(length, noise, threat, level)
-    except TypeError:
+    """The table for a length, noise, threat and level, from the cache if the noise cannot change."""
+    if not _is_frozen(noise):
         return ToleranceTable(length, noise, threat, level)
+    return _cached_table(length, noise, threat, level)
+
+
+def _is_frozen(noise: Noise) -> bool:
+    """Whether neither the noise nor its rate can change, or fail to be hashed."""
+    parts = [noise, getattr(noise, "rate", noise)]
+    frozen = all(is_dataclass(part) and part.__dataclass_params__.frozen for part in parts)
+    try:
+        return frozen and isinstance(hash(noise), int)
+    except TypeError:
+        return False
 
 
 def check_noise(noise: object, threat: Threat) -> Noise:
@@ -330,7 +342,7 @@ def _one_by_one(
     bound: str,
     threshold: float | None,
 ) -> IntArray:
-    rival = np.full(p1.shape, np.nan) if p2 is None else p2
+    rival = np.full(p1.shape, -1.0) if p2 is None else p2
     rows, where = np.unique(np.stack([p1, rival, sizes.astype(np.float64)], axis=1), axis=0, return_inverse=True)
     found = [
         _one_radius(float(a), None if p2 is None else float(b), int(n), noise, threat, bound, threshold)
@@ -373,6 +385,7 @@ def certified_top_k(
     if not len(rivals):
         raise ValueError("others must hold the probability of at least one other class, got none")
     first = check_probability("p", p)
+    length = check_int("length", length, most=LARGEST_LENGTH)
     # Together the k strongest rivals have at most 1 − p.
     rival = min(float(rivals[k - 1]), float(np.nextafter((1 - first) / k, 2)))
     return certified_radius(first, min(rival, 1.0), length=length, noise=noise, ops=ops, bound=bound)
@@ -392,10 +405,9 @@ def least_probability(radius: int, *, length: int, noise: Noise, ops: str | Iter
     length = check_int("length", length, most=LARGEST_LENGTH)
     threat = Threat(ops)
     limits = table(length, check_noise(noise, threat), threat)
-    if radius == 0:
-        return float(np.nextafter(0.5, 1))
     cap = threat.largest(length)
-    return to_probability(limits.tolerance(radius if cap is None else min(radius, max(cap, 1))))
+    radius = radius if cap is None else min(radius, cap)
+    return to_probability(limits.tolerance(radius)) if radius else float(np.nextafter(0.5, 1))
 
 
 def to_probability(q: float) -> float:
@@ -404,3 +416,10 @@ def to_probability(q: float) -> float:
         return inf
     p = 1.0 - q
     return p if 1.0 - p <= q else float(np.nextafter(p, 2.0))
+
+
+def largest_radius_probability(length: int, noise: Noise, threat: Threat, threshold: float | None = None) -> float:
+    """The least probability of the answered class that certifies the largest radius there is."""
+    limits = table(length, check_noise(noise, threat), threat, 0.5 if threshold is None else threshold)
+    reach = limits.radius(0.0)
+    return to_probability(limits.tolerance(reach)) if reach else float(np.nextafter(0.5, 1))

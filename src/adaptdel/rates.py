@@ -17,7 +17,15 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.checks import LARGEST_LENGTH, FloatArray, IntArray, check_int, check_probability, check_real
+from adaptdel.checks import (
+    LARGEST_LENGTH,
+    FloatArray,
+    IntArray,
+    check_int,
+    check_list,
+    check_probability,
+    check_real,
+)
 
 DENOMINATOR = 2**32
 
@@ -34,7 +42,8 @@ def dyadic(rate: float) -> float:
 class Rate(ABC):
     """A deletion rate for every length from 0 on.
 
-    A subclass says what the rate is before rounding (`real`), and is hashable if its certificates are to be cached.
+    A subclass says what the rate is before rounding (`real`). Certificates are cached for frozen dataclasses only,
+    whose rates cannot change.
     """
 
     kind: ClassVar[str]
@@ -46,6 +55,8 @@ class Rate(ABC):
     def thresholds(self, lengths: npt.ArrayLike) -> IntArray:
         """The integers t of ψ = t / 2**32 at an array of lengths."""
         real = self.real(np.asarray(lengths, dtype=np.float64))
+        if np.isnan(real).any():
+            raise ValueError(f"a rate must be a number at every length, got NaN from {self!r}")
         return np.asarray(np.rint(np.clip(real, 0.0, 1.0) * DENOMINATOR), dtype=np.int64)
 
     def threshold(self, length: int) -> int:
@@ -114,7 +125,7 @@ class LengthRate(Rate):
         >>> LengthRate.from_lengths([220, 240], p_min=0.9)
         LengthRate(p_min=0.9, k=23, p_max=1.0)
         """
-        counted = [check_int("lengths", length) for length in lengths]
+        counted = [check_int("lengths", length) for length in check_list("lengths", lengths)]
         if not counted:
             raise ValueError("lengths must hold at least one length, got none")
         mean = Fraction(sum(counted), len(counted))
@@ -125,12 +136,6 @@ class LengthRate(Rate):
         """max(p_min, p_max · (1 − k/n)); k/0 counts as infinite."""
         share = np.divide(self.k, lengths, out=np.full(np.shape(lengths), inf if self.k else 0.0), where=lengths > 0)
         return np.maximum(self.p_min, self.p_max * (1.0 - np.minimum(share, 1.0)))
-
-
-def _listed(name: str, values: Any) -> list[Any]:
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise ValueError(f"{name} must be a list of numbers, got {values!r}")
-    return list(values)
 
 
 def _increasing(name: str, values: Sequence[float], *, at_least: int) -> tuple[float, ...]:
@@ -181,12 +186,12 @@ class BinnedRate(Rate):
     keep: Sequence[float]
 
     def __post_init__(self) -> None:
-        given = _listed("edges", self.edges)
+        given = check_list("edges", self.edges)
         edges = _increasing("edges", given[:-1] if given and given[-1] == inf else given, at_least=1)
         if edges[0] != 0:
             raise ValueError(f"edges must begin with 0, so that every length has a bin, got {given}")
         object.__setattr__(self, "edges", edges)
-        object.__setattr__(self, "keep", _keeps(_listed("keep", self.keep), "bins", len(edges)))
+        object.__setattr__(self, "keep", _keeps(check_list("keep", self.keep), "bins", len(edges)))
 
     def real(self, lengths: FloatArray) -> FloatArray:
         """1 − K/n with the K of the bin that holds n."""
@@ -208,8 +213,8 @@ class InterpolatedRate(Rate):
     keep: Sequence[float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", _increasing("lengths", _listed("lengths", self.lengths), at_least=1))
-        object.__setattr__(self, "keep", _keeps(_listed("keep", self.keep), "lengths", len(self.lengths)))
+        object.__setattr__(self, "lengths", _increasing("lengths", check_list("lengths", self.lengths), at_least=1))
+        object.__setattr__(self, "keep", _keeps(check_list("keep", self.keep), "lengths", len(self.lengths)))
 
     def real(self, lengths: FloatArray) -> FloatArray:
         """1 − K/n with the K that is interpolated at n."""
@@ -236,9 +241,11 @@ def rate_from_dict(values: Mapping[str, Any]) -> Rate:
 
 def build(what: str, kinds: Mapping[str, type[Any]], values: Mapping[str, Any]) -> Any:
     """Build the dataclass that ``values["kind"]`` names out of the other values."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a {what} must be a dictionary with its kind, got {values!r}")
     given = dict(values)
     kind = given.pop("kind", None)
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"the kind of a {what} must be one of {', '.join(sorted(kinds))}, got {kind!r}")
     known = {field.name for field in fields(kinds[kind])}
     for name in given:

@@ -73,7 +73,7 @@ class _Pair:
         self.inside = self.drop ** (length - common)
         self.other_inside = self.other_drop ** (other_length - common)
 
-    def _walk(self, target: Ball, kept: bool) -> tuple[int, Ball, Ball]:
+    def _walk(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
         """The least count h with P(count <= h) >= target, and P(count < h) at x and at x', term by term."""
         arb = _flint().arb
         success, failure = (self.keep, self.drop) if kept else (self.drop, self.keep)
@@ -89,8 +89,12 @@ class _Pair:
                 ways = arb.bin_uiui(n, h)
                 term = ways * success**h * failure ** (n - h)
                 other_term = ways * other_success**h * other_failure ** (n - h)
-            if h == n or not here + term < target:
+            if h == n or here + term >= target:
                 return h, here, there
+            if not here + term < target:
+                if not last:
+                    raise _Unresolved
+                return h, here, there  # any count gives a valid bound
             here, there = here + term, there + other_term
             if by_step:
                 term = term * (n - h) / (h + 1) * success / failure
@@ -103,21 +107,21 @@ class _Pair:
         a, b = (a, b) if kept else (b, a)
         return (a**h if h else 1) * (b ** (self.common - h) if h < self.common else 1)
 
-    def _envelope(self, u: Ball) -> Ball:
+    def _envelope(self, u: Ball, last: bool) -> Ball:
         """K(u), the largest mass at x' of a set of mass u at x, both inside the common subsequence."""
         arb = _flint().arb
         if u >= 1:
             return arb(1)
-        if (self.keep - self.other_keep).is_zero():
+        if (self.keep - self.other_keep).is_zero() or (u.is_zero() and self.keep > 0 and self.drop > 0):
             return u
         kept = self.keep <= self.drop  # walk from the end with the fewer counts
         success, other = (self.keep, self.other_keep) if kept else (self.drop, self.other_drop)
         if success > other:  # small counts are worth most: they go first
-            h, here, there = self._walk(u, kept)
+            h, here, there = self._walk(u, kept, last)
             if h == 0:
                 return self._ratio(0, kept) * u
         else:  # large counts go first: P(count > h) = 1 − P(count <= h)
-            h, here, there = self._walk(1 - u, kept)
+            h, here, there = self._walk(1 - u, kept, last)
             item, other_item = self._terms(h, kept)
             here, there = 1 - here - item, 1 - there - other_item
         return there + self._ratio(h, kept) * (u - here)
@@ -130,16 +134,16 @@ class _Pair:
         c, d = (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
         return ways * a**h * b ** (n - h), ways * c**h * d ** (n - h)
 
-    def _rest(self, p: Ball) -> Ball:
+    def _rest(self, p: Ball, last: bool) -> Ball:
         """C' · (1 − K(p / c))."""
         if self.inside.is_zero():
             return self.inside
-        return self.other_inside * (1 - self._envelope(p / self.inside))
+        return self.other_inside * (1 - self._envelope(p / self.inside, last))
 
     def lower(self, p: Ball, bound: str, last: bool) -> Ball:
         """The lower bound on the probability at x' of a class of probability p at x."""
         if bound == "tight" or not self._printed():
-            return self._rest(1 - p)
+            return self._rest(1 - p, last)
         mass = self.inside - (1 - p)
         if mass <= 0:
             return mass * 0
@@ -150,7 +154,7 @@ class _Pair:
     def upper(self, p: Ball, bound: str, last: bool) -> Ball:
         """The upper bound on the probability at x' of a class of probability p at x."""
         if bound == "tight" or not self._printed():
-            return 1 - self._rest(p)
+            return 1 - self._rest(p, last)
         if self.inside.is_zero():
             return _flint().arb(1)
         filled = self._knapsack(p, self.keep >= self.other_keep, +1, last)
@@ -164,7 +168,7 @@ class _Pair:
         """The paper's knapsack: whole subsequences, the last size rounded down (−1) or up (+1)."""
         if mass >= 1 and self.drop > 0 and self.keep > 0:
             return _flint().arb(1)
-        h, here, there = self._walk(mass, kept)
+        h, here, there = self._walk(mass, kept, last)
         a, b = (self.keep, self.drop) if kept else (self.drop, self.keep)
         item = a**h * b ** (self.common - h)
         rest = mass - here
@@ -210,6 +214,7 @@ def rigorous_radius(
     bound = "tight" if isinstance(noise, Masking) else bound
     hint = certified_radius(p1, p2, length=length, noise=noise, ops=ops, bound=bound, threshold=threshold)
     p2 = None if p2 is None else check_probability("p2", p2)
+    threshold = None if threshold is None else check_probability("threshold", threshold)
 
     def certified(other: int, common: int) -> bool:
         return _decide(lambda last: _margin(_Pair(noise, length, other, common), p1, p2, bound, threshold, last))
@@ -266,7 +271,8 @@ def rigorous_lower_confidence(probability: float, successes: int, trials: int, a
     alpha = check_alpha(alpha)
     trials = check_int("trials", trials)
     successes = check_int("successes", successes, most=trials)
-    if check_probability("probability", probability) == 0 or successes == 0:
+    probability = check_probability("probability", probability)
+    if probability == 0 or successes == 0:
         return probability == 0
 
     def margin(last: bool) -> Ball:

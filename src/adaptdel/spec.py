@@ -38,6 +38,8 @@ def noise_from_spec(text: str) -> Noise:
     >>> noise_from_spec("adaptdel+:edges=0/137,keep=4/9")
     Deletion(rate=BinnedRate(edges=(0, 137), keep=(4, 9)))
     """
+    if not isinstance(text, str):
+        raise ValueError(f"rate must be a text such as adaptdel:p_min=0.9,k=23, got {text!r}")
     name, _, rest = text.strip().partition(":")
     name = _ALIASES.get(name.lower(), name.lower())
     if name not in _BUILDERS:
