@@ -46,8 +46,9 @@ def test_noises_survive_json_and_repr(noise: Noise) -> None:
 
 def test_a_token_is_deleted_iff_its_draw_is_below_the_threshold() -> None:
     rate = LengthRate(0.5, 30)
-    draws = rng(3).integers(0, 2**32, size=(40, 100), dtype=np.uint32)
-    assert np.array_equal(Deletion(rate).sample(100, 40, rng(3)), draws >= rate.threshold(100))
+    words = rng(3).integers(0, 2**64, size=(40, 51), dtype=np.uint64)
+    draws = np.stack([words & (2**32 - 1), words >> 32], axis=2).reshape(40, 102)[:, :101]
+    assert np.array_equal(Deletion(rate).sample(101, 40, rng(3)), draws >= rate.threshold(101))
 
 
 def test_a_higher_rate_keeps_a_subset() -> None:

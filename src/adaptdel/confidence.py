@@ -7,16 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import fsum
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
 from adaptdel.binomial import sum_error
-from adaptdel.checks import FloatArray, IntArray, check_alpha, check_int, check_ints, check_list, check_real
+from adaptdel.checks import (
+    LARGEST_LENGTH,
+    FloatArray,
+    IntArray,
+    check_alpha,
+    check_int,
+    check_ints,
+    check_list,
+    check_real,
+)
 
 
 @overload
@@ -43,16 +53,28 @@ def clopper_pearson(
     (0.987002, 0.992443)
     """
     alpha = check_alpha(alpha)
+    plain: tuple[Any, Any] = (successes, trials)
+    if set(map(type, plain)) == {int} and 0 <= plain[0] <= plain[1] <= LARGEST_LENGTH:
+        return _remembered(*plain, alpha)
     count, total = check_ints("successes", successes), check_ints("trials", trials)
     count, total = np.broadcast_arrays(count, total)
     if (count > total).any():
         place = np.unravel_index(int(np.argmax(count > total)), count.shape)
         raise ValueError(f"successes must be at most trials = {total[place]}, got {count[place]}")
-    low = _lower(count, total, alpha)
-    high = np.minimum(np.nextafter(1 - _lower(total - count, total, alpha), 2.0), 1.0)
-    if low.ndim == 0:
-        return float(low), float(high)
-    return low, high
+    if count.ndim == 0:
+        return _remembered(int(count), int(total), alpha)
+    return _lower(count, total, alpha), _upper(_lower(total - count, total, alpha))
+
+
+@lru_cache(maxsize=2**16)
+def _remembered(count: int, total: int, alpha: float) -> tuple[float, float]:
+    both = _lower(np.array([count, total - count]), np.array([total, total]), alpha)
+    return float(both[0]), float(_upper(both[1]))
+
+
+def _upper(rest: FloatArray) -> FloatArray:
+    """The bound whose rest is bounded from below, rounded up."""
+    return np.minimum(np.nextafter(1 - rest, 2.0), 1.0)
 
 
 def _lower(count: IntArray, total: IntArray, alpha: float) -> FloatArray:
@@ -62,7 +84,7 @@ def _lower(count: IntArray, total: IntArray, alpha: float) -> FloatArray:
     x_, n_ = pairs
     some = x_ > 0
     a, b = np.where(some, x_, 1.0), np.where(some, n_ - x_ + 1, 1.0)
-    guess = special.betaincinv(a, b, alpha)
+    guess = np.asarray(special.betaincinv(a, b, alpha), dtype=np.float64)
     # (alpha / C(n, x))^(1/x) is a valid bound, and where the inverse fails the only one.
     crude = np.exp((np.log(alpha) + special.betaln(a, b) + np.log(a)) / a)
     guess = np.where(np.isfinite(guess), guess, np.minimum(crude, 1.0))

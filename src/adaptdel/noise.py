@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from adaptdel.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability
 from adaptdel.overlap import Overlap, deletion_overlap
-from adaptdel.rates import DENOMINATOR, FixedRate, Rate, build, rate_from_dict
+from adaptdel.rates import FixedRate, Rate, build, rate_from_dict
 
 CHUNK_BYTES = 2**24
 _WORD = 4  # bytes of a 32-bit draw
@@ -64,7 +64,10 @@ class Noise(ABC):
 
 
 def _draws(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.uint32]:
-    return rng.integers(0, DENOMINATOR, size=shape, dtype=np.uint32)
+    """Rows of 32-bit integers: halves of 64-bit draws, the lower first; a row begins with a fresh draw."""
+    rows, length = shape
+    words = rng.integers(0, 2**64, size=(rows, (length + 1) // 2), dtype=np.uint64)
+    return words.astype("<u8", copy=False).view("<u4")[:, :length]
 
 
 @dataclass(frozen=True)

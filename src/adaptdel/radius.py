@@ -8,10 +8,9 @@ classes, the paper's bound) is decided by comparing the bounds at every neighbou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import is_dataclass
 from functools import lru_cache
 from math import inf, log
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -157,8 +156,8 @@ def table(length: int, noise: Noise, threat: Threat, level: float = 0.5) -> Tole
 
 def _is_frozen(noise: Noise) -> bool:
     """Whether neither the noise nor its rate can change, or fail to be hashed."""
-    parts = [noise, getattr(noise, "rate", noise)]
-    frozen = all(is_dataclass(part) and part.__dataclass_params__.frozen for part in parts)
+    parts: list[Any] = [noise, getattr(noise, "rate", noise)]
+    frozen = all(getattr(getattr(part, "__dataclass_params__", None), "frozen", False) for part in parts)
     try:
         return frozen and isinstance(hash(noise), int)
     except TypeError:
