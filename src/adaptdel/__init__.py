@@ -3,6 +3,10 @@
 A certificate says: no attacker who inserts, deletes or substitutes up to r tokens can change this answer.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from adaptdel.bounds import pairwise_bounds
 from adaptdel.cardinality import log10_cardinality
 from adaptdel.confidence import Looks, clopper_pearson
@@ -14,10 +18,16 @@ from adaptdel.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate, 
 from adaptdel.rigorous import rigorous_radius
 from adaptdel.threat import Threat
 
+if TYPE_CHECKING:
+    from adaptdel.certificate import Certificate
+    from adaptdel.pipelines import pipeline
+    from adaptdel.smoothed import SmoothedClassifier
+
 __version__ = "0.1.0"
 
 __all__ = [
     "BinnedRate",
+    "Certificate",
     "Deletion",
     "FixedRate",
     "InterpolatedRate",
@@ -25,6 +35,7 @@ __all__ = [
     "Looks",
     "Masking",
     "NoNoise",
+    "SmoothedClassifier",
     "Threat",
     "certified_frontier",
     "certified_radius",
@@ -35,6 +46,22 @@ __all__ = [
     "log10_cardinality",
     "noise_from_dict",
     "pairwise_bounds",
+    "pipeline",
     "rate_from_dict",
     "rigorous_radius",
 ]
+
+_LATER = {
+    "Certificate": "adaptdel.certificate",
+    "SmoothedClassifier": "adaptdel.smoothed",
+    "pipeline": "adaptdel.pipelines",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs models when it is asked for, so that the certificate core stays light."""
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from math import floor, inf
 from typing import Any, ClassVar
@@ -61,7 +62,8 @@ class Rate(ABC):
 
     def threshold(self, length: int) -> int:
         """The integer t of ψ = t / 2**32 at one length."""
-        return int(self.thresholds(check_int("length", length, most=LARGEST_LENGTH)))
+        length = check_int("length", length, most=LARGEST_LENGTH)
+        return _remembered_threshold(self, length) if type(self) in RATES.values() else int(self.thresholds(length))
 
     def at(self, lengths: npt.ArrayLike) -> FloatArray:
         """The exact rates at an array of lengths."""
@@ -225,6 +227,12 @@ class InterpolatedRate(Rate):
         left = np.clip(np.searchsorted(knots, inside, side="right") - 1, 0, len(knots) - 2)
         weight = (inside - knots[left]) / (knots[left + 1] - knots[left])
         return _kept_to_rate(keep[left] * (1.0 - weight) + keep[left + 1] * weight, lengths)
+
+
+@lru_cache(maxsize=2**14)
+def _remembered_threshold(rate: Rate, length: int) -> int:
+    """The rates of this room cannot change: each threshold is worked out once."""
+    return int(rate.thresholds(length))
 
 
 RATES: dict[str, type[Rate]] = {rate.kind: rate for rate in (FixedRate, LengthRate, BinnedRate, InterpolatedRate)}

@@ -9,6 +9,7 @@ from importlib.metadata import version
 import click
 
 from adaptdel.cli.plan import plan_command
+from adaptdel.cli.verify import verify_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,6 +19,7 @@ def commands() -> None:
 
 
 commands.add_command(plan_command)
+commands.add_command(verify_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

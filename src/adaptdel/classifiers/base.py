@@ -1,0 +1,201 @@
+"""What every base classifier is: votes for the noisy copies of prepared inputs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.checks import BoolArray, IntArray
+from adaptdel.units import Tokens, Unit
+
+REMEMBERED = 2**16  # distinct copies of one input whose answers are kept
+
+
+class BaseClassifierError(RuntimeError):
+    """The base classifier failed on an input; the message says on which."""
+
+
+@dataclass
+class Prepared:
+    """One input, made ready once for all its noisy copies.
+
+    Attributes:
+        name: how the input is called in messages.
+        tokens: its tokens.
+        unit: how tokens are joined.
+        masking: whether tokens that are not kept are replaced by a mask instead of being deleted.
+        data: whatever else the classifier worked out once.
+        answers: what the classifier answered to distinct copies so far.
+    """
+
+    name: str
+    tokens: Tokens
+    unit: Unit
+    masking: bool = False
+    data: Any = None
+    answers: dict[Hashable, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Noisy copies of one input: a row of ``kept`` for each copy, True where a token is kept."""
+
+    prepared: Prepared
+    kept: BoolArray
+
+
+class BaseClassifier(ABC):
+    """A classifier of token sequences.
+
+    Attributes:
+        classes_: the labels that class numbers stand for, or None if they are not known beforehand.
+    """
+
+    classes_: list[Any] | None = None
+
+    def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
+        """Make one input ready; called once an input."""
+        return Prepared(name, tokens, unit, masking)
+
+    @abstractmethod
+    def votes(self, requests: Sequence[Request]) -> list[IntArray]:
+        """The class number of every copy, one array a request.
+
+        The answer to a copy must depend on nothing but the copy: not on the others beside it, nor on their order.
+        """
+
+    def fingerprint(self) -> str:
+        """A hash of the model, or "" if it has none; a certificate carries it."""
+        return ""
+
+
+class DistinctClassifier(BaseClassifier):
+    """A base classifier that is asked about each distinct copy once.
+
+    A subclass says what tells copies apart (`keys`) and answers distinct ones (`answer`).
+    """
+
+    @abstractmethod
+    def keys(self, request: Request) -> list[Hashable]:
+        """What the classifier would read for each copy, hashable."""
+
+    @abstractmethod
+    def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
+        """The class numbers of distinct copies, in any number."""
+
+    def votes(self, requests: Sequence[Request]) -> list[IntArray]:
+        """Ask about the copies that have not been answered yet, those of all inputs together."""
+        keys = [self.keys(request) for request in requests]
+        new: dict[tuple[int, Hashable], tuple[Prepared, Hashable]] = {}
+        for request, row in zip(requests, keys, strict=True):
+            known = request.prepared.answers
+            for key in row:
+                if key not in known:
+                    new.setdefault((id(known), key), (request.prepared, key))
+        fresh = dict(zip(new, self._answered(list(new.values())).tolist(), strict=True)) if new else {}
+        out = []
+        for request, row in zip(requests, keys, strict=True):
+            known = request.prepared.answers
+            out.append(np.array([known[key] if key in known else fresh[id(known), key] for key in row], dtype=np.int64))
+        for (_, key), (prepared, _) in zip(new, new.values(), strict=True):
+            if len(prepared.answers) < REMEMBERED:
+                prepared.answers[key] = fresh[id(prepared.answers), key]
+        return out
+
+    def _answered(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
+        """`answer`, with the input that it failed on named in the error."""
+        try:
+            return self.answer(copies)
+        except BaseClassifierError:
+            raise
+        except Exception as error:
+            culprit = self._culprit(copies)
+            raise BaseClassifierError(
+                f"the base classifier failed on {culprit}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _culprit(self, copies: Sequence[tuple[Prepared, Hashable]]) -> str:
+        """The first input that fails on its own, by halving; or the first of them all, if only together they fail."""
+        while len(copies) > 1:
+            half = copies[: len(copies) // 2]
+            try:
+                self.answer(half)
+            except Exception:
+                copies = half
+            else:
+                copies = copies[len(copies) // 2 :]
+        return copies[0][0].name
+
+
+def kept_tokens(request: Request) -> Iterator[list[Any]]:
+    """The tokens of every copy: without those that are not kept, or with masks in their place."""
+    prepared = request.prepared
+    tokens = np.empty(len(prepared.tokens), dtype=object)
+    tokens[:] = prepared.tokens
+    if prepared.masking:
+        mask = prepared.unit.mask
+        if mask is None:
+            raise ValueError(f"noise must be a deletion for the unit {prepared.unit.kind!r}, which has no mask token")
+        for row in request.kept:
+            yield [token if keep else mask for token, keep in zip(prepared.tokens, row, strict=True)]
+    else:
+        for row in request.kept:
+            yield tokens[row].tolist()
+
+
+def class_numbers(
+    answers: Any, count: int, describe: Callable[[int], str], index: Callable[[Any], int], classes: int | None
+) -> IntArray:
+    """Class numbers out of labels (one a copy) or scores (a row a copy), checked.
+
+    Args:
+        answers: what the model returned for ``count`` copies.
+        count: how many answers there have to be.
+        describe: names the input of a copy, for messages.
+        index: turns a label into a class number.
+        classes: how many scores a row has to have, if known.
+    """
+    try:
+        array = np.asarray(answers)
+    except ValueError:
+        array = np.asarray(list(answers), dtype=object)
+    if array.ndim == 0 or len(array) != count:
+        got = "a single value" if array.ndim == 0 else str(len(array))
+        raise BaseClassifierError(
+            f"the base classifier must return {count} answers for {count} copies, got {got} ({describe(0)})"
+        )
+    if array.ndim == 1:
+        return np.array(
+            [_label(label, place, describe, index) for place, label in enumerate(array.tolist())], dtype=np.int64
+        )
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or (classes is not None and array.shape[1] != classes):
+        wanted = "classes" if classes is None else f"{classes} classes"
+        raise BaseClassifierError(
+            f"the base classifier must return labels or a table of scores (copies by {wanted}), "
+            f"got an array of shape {array.shape} and type {array.dtype} ({describe(0)})"
+        )
+    return best_class(array, describe)
+
+
+def best_class(scores: npt.NDArray[Any], describe: Callable[[int], str]) -> IntArray:
+    """The class of the highest score in every row; NaN is an error that names its input."""
+    wrong = np.isnan(scores).any(axis=1)
+    if wrong.any():
+        raise BaseClassifierError(f"the base classifier returned NaN on {describe(int(np.argmax(wrong)))}")
+    return np.argmax(scores, axis=1).astype(np.int64)
+
+
+def _label(label: Any, place: int, describe: Callable[[int], str], index: Callable[[Any], int]) -> int:
+    if isinstance(label, float) and label != label:
+        raise BaseClassifierError(f"the base classifier returned NaN on {describe(place)}")
+    try:
+        return index(label)
+    except (KeyError, TypeError):
+        raise BaseClassifierError(
+            f"the base classifier returned an unknown label {label!r} on {describe(place)}"
+        ) from None

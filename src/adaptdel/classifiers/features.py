@@ -1,0 +1,168 @@
+"""From a token to the columns of a linear model: hashed, or out of a vocabulary.
+
+A token has one feature or a few, and they depend on nothing but the token, so that a bag of tokens stays additive: the
+weight of a token is the sum of the weights of its features. A text token has itself as a feature and the words inside
+it: ``"Good!"`` has ``good!`` and ``good``. Any other token has itself.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from adaptdel.checks import IntArray
+
+REMEMBERED = 2**18  # tokens whose columns are kept at hand
+_WORD = re.compile(r"\w+")
+
+
+def parts(token: Hashable, *, lowercase: bool) -> tuple[Hashable, ...]:
+    """The features of a token, each once.
+
+    >>> parts("Well-made!", lowercase=True)
+    ('well-made!', 'made', 'well')
+    >>> parts(255, lowercase=True)
+    (255,)
+    """
+    if not isinstance(token, str):
+        return (token,)
+    text = token.lower() if lowercase else token
+    return (text, *sorted(set(_WORD.findall(text)) - {text}))
+
+
+def token_bytes(token: Hashable) -> bytes:
+    """A token as bytes, the same on every machine: equal tokens give equal bytes and different ones different bytes."""
+    if isinstance(token, str):
+        return b"s" + token.encode("utf-8", "surrogatepass")
+    if isinstance(token, bytes):
+        return b"b" + token
+    if isinstance(token, tuple):
+        inner = [token_bytes(element) for element in token]
+        return b"t" + b"".join(b"%d:" % len(data) + data for data in inner)
+    return b"i%d" % _whole(token)
+
+
+def hashed(token: Hashable, bits: int) -> int:
+    """The lowest bits of the CRC-32 of a token: never Python's own hash, which changes from run to run.
+
+    >>> hashed("good", 18), hashed(b"good", 18), hashed(7, 18)
+    (64652, 17086, 223006)
+    """
+    return zlib.crc32(token_bytes(token)) & ((1 << bits) - 1)
+
+
+def _whole(token: Hashable) -> int:
+    try:
+        return operator.index(token)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(
+            f"a token must be a text, bytes, a whole number or a tuple of these, got {token!r} ({type(token).__name__})"
+        ) from None
+
+
+class Features(ABC):
+    """The columns of tokens, looked up once for each distinct token.
+
+    Attributes:
+        size: how many columns there are.
+        lowercase: whether texts are lowered first.
+    """
+
+    size: int
+    lowercase: bool
+
+    def __init__(self, size: int, lowercase: bool) -> None:
+        self.size = size
+        self.lowercase = lowercase
+        self._known: dict[Hashable, tuple[int, ...]] = {}
+
+    @abstractmethod
+    def column(self, part: Hashable) -> int | None:
+        """The column of one feature, or None if it is unknown."""
+
+    def columns(self, token: Hashable) -> tuple[int, ...]:
+        """The columns of a token; those of unknown features are left out."""
+        found = self._known.get(token)
+        if found is None:
+            places = (self.column(part) for part in parts(token, lowercase=self.lowercase))
+            found = tuple(place for place in places if place is not None)
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[token] = found
+        return found
+
+    def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray]:
+        """The columns of several tokens one after another, and where those of each begin and end (CSR)."""
+        found = [self.columns(token) for token in tokens]
+        ends = np.zeros(len(found) + 1, dtype=np.int64)
+        np.cumsum([len(columns) for columns in found], out=ends[1:])
+        return np.fromiter(chain.from_iterable(found), dtype=np.int64, count=int(ends[-1])), ends
+
+
+class HashedFeatures(Features):
+    """``2**bits`` columns; features that fall into the same one share its weight."""
+
+    def __init__(self, bits: int, lowercase: bool) -> None:
+        super().__init__(2**bits, lowercase)
+        self.bits = bits
+
+    def column(self, part: Hashable) -> int:
+        """The bucket of the feature."""
+        return hashed(part, self.bits)
+
+
+class VocabularyFeatures(Features):
+    """A column for each feature of a list; any other counts nothing."""
+
+    def __init__(self, vocabulary: Sequence[Hashable], lowercase: bool) -> None:
+        super().__init__(len(vocabulary), lowercase)
+        self.vocabulary = list(vocabulary)
+        self._columns = {part: place for place, part in enumerate(self.vocabulary)}
+
+    @classmethod
+    def learn(cls, counts: Mapping[Hashable, int], min_count: int, lowercase: bool) -> VocabularyFeatures:
+        """The features of the counted tokens that occur at least ``min_count`` times, in the order of their bytes."""
+        found: Counter[Hashable] = Counter()
+        for token, count in counts.items():
+            for part in parts(token, lowercase=lowercase):
+                found[part] += count
+        return cls(sorted((part for part, count in found.items() if count >= min_count), key=token_bytes), lowercase)
+
+    def column(self, part: Hashable) -> int | None:
+        """The place of the feature in the list."""
+        return self._columns.get(part)
+
+
+def numbered(tokens: Iterable[Hashable], numbers: dict[Hashable, int], count: int) -> IntArray:
+    """The numbers of ``count`` tokens; one that has none yet gets the next, in ``numbers``."""
+    return np.fromiter((numbers.setdefault(token, len(numbers)) for token in tokens), dtype=np.int64, count=count)
+
+
+def token_to_json(token: Hashable) -> Any:
+    """A token as plain JSON: a text or a number as itself, bytes as ``{"bytes": hex}``, a tuple as a list."""
+    if isinstance(token, str):
+        return str(token)
+    if isinstance(token, bytes):
+        return {"bytes": token.hex()}
+    if isinstance(token, tuple):
+        return [token_to_json(element) for element in token]
+    return _whole(token)
+
+
+def token_from_json(value: Any) -> Hashable:
+    """Undo `token_to_json`; ValueError if it cannot have come from there."""
+    if isinstance(value, dict) and list(value) == ["bytes"] and isinstance(value["bytes"], str):
+        return bytes.fromhex(value["bytes"])
+    if isinstance(value, list):
+        return tuple(token_from_json(element) for element in value)
+    if isinstance(value, str) or type(value) is int:
+        return value
+    raise ValueError(f"no token is written as {value!r}")

@@ -1,0 +1,94 @@
+"""ONNX models as base classifiers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.checks import IntArray, check_int
+from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
+
+MARGIN = 1e-3
+
+
+class OnnxClassifier(SubwordClassifier):
+    """A sequence classifier in an ONNX file, run by ONNX Runtime.
+
+    The graph reads ``input_ids`` and, if it has them, ``attention_mask`` and ``token_type_ids``; its output ``logits``,
+    or else its first, has a row a copy.
+
+    Args:
+        path: the file.
+        tokenizer: a loaded Hugging Face tokenizer, or its folder or name.
+        providers: of ONNX Runtime; None takes the first that is there, GPU before CPU.
+        classes: the labels in the order of the scores; None numbers them.
+        batch_tokens: the most ids in a batch.
+        tokenise: "auto", "gather" or "join": see `Subwords`.
+        max_length: the most ids that the model reads; None takes the tokenizer's.
+        margin: two scores closer than this are a near tie; a quantised model needs more than the 0.001 for float32.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        tokenizer: Any,
+        *,
+        providers: Sequence[str] | None = None,
+        classes: Sequence[Any] | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        tokenise: str = "auto",
+        max_length: int | None = None,
+        margin: float = MARGIN,
+    ) -> None:
+        try:
+            import onnxruntime
+            import transformers
+        except ImportError as error:
+            raise ImportError(
+                "OnnxClassifier needs onnxruntime and transformers: pip install 'adaptdel[onnx]'"
+            ) from error
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise ValueError(f"path must be an ONNX file, got {str(path)!r}")
+        self.batch_tokens = check_int("batch_tokens", batch_tokens, least=1)
+        self.margin = margin
+        if isinstance(tokenizer, (str, Path)):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
+        if max_length is None and tokenizer.model_max_length < UNLIMITED:
+            max_length = tokenizer.model_max_length
+        self.subwords = Subwords(tokenizer, max_length=max_length, tokenise=tokenise, name=self.path.name)
+        self.pads = tokenizer.pad_token_id is not None
+        self.session = onnxruntime.InferenceSession(
+            str(path), providers=list(providers or onnxruntime.get_available_providers())
+        )
+        self._inputs = {node.name for node in self.session.get_inputs()}
+        outputs = [node.name for node in self.session.get_outputs()]
+        self._output = "logits" if "logits" in outputs else outputs[0]
+        self._fingerprint: str | None = None
+        ids = np.array(self.subwords.encode(["a"])[0], dtype=np.int32)
+        width = self.scores(self.subwords.padded([ids])).shape[1]
+        self.classes_ = list(range(width) if classes is None else classes)
+        if len(self.classes_) != width or width < 2:
+            raise ValueError(f"classes must be one for each of the (at least 2) scores, got {width} scores")
+
+    def __repr__(self) -> str:
+        return f"OnnxClassifier({str(self.path)!r}, classes={self.classes_!r})"
+
+    def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
+        """The logits."""
+        given = {name: array for name, array in inputs.items() if name in self._inputs}
+        return np.asarray(self.session.run([self._output], given)[0], dtype=np.float32)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the file, of the files of weights beside it, and of the tokenizer."""
+        if self._fingerprint is None:
+            digest = hashlib.sha256(self.subwords.state().encode())
+            for file in [self.path, *sorted(self.path.parent.glob(self.path.name + "*data*"))]:
+                digest.update(file.read_bytes())
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint

@@ -1,0 +1,298 @@
+"""Subword ids of noisy copies: each word is tokenised once, and the ids of a copy are gathered.
+
+The ids of a copy are those of its joined text under the tokenizer itself. Gathering is used where that holds: the
+tokenizer splits at every space before it looks for subwords, agrees with gathering on the probes below, and gives every
+word of the input the same subwords in other company. Else the joined text is tokenised.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.checks import BoolArray, IntArray, check_choice
+from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, best_class
+from adaptdel.units import Tokens, Unit, Words
+
+Ids: TypeAlias = npt.NDArray[np.int32]
+
+TOKENISE = ("auto", "gather", "join")
+BATCH_TOKENS = 4096
+ONLY_IDS = {"return_attention_mask": False, "return_token_type_ids": False}
+REMEMBERED_WORDS = 2**16
+CHUNK = 2**22  # entries of ``kept`` that are gathered at a time
+ID_BYTES = 4
+LONG = 2**14  # truncation is tried out up to here
+UNLIMITED = 10**9  # tokenizers without a limit give 10**30
+PROBES = (
+    "The quick brown fox jumps over the lazy dog and of the in a to it is .",
+    "Don't you're we'll I've he'd it's 'tis rock'n'roll 'quoted' ''double''",
+    "3 14159 1,000,000 2024-01-31 v1.2.3 50% $9.99 #1 +44 1e-10 x2 2x",
+    "Hello, world! (really?) [sic] {braces} <b>bold</b> a/b\\c e.g. i.e. ... -- — “quotes” ‘single’ ;) :-( @user",
+    "naïve café ÅNGSTRÖM e\u0301 \u0301x ﬁne ½ ´a ¨ ² ① İstanbul straße ΣΟΦΟΣ Москва हिन्दी العربية עברית ไทย",
+    "中文 日本語 テスト 한국어 漢字kanji 你好,世界! ｆｕｌｌ",
+    "😀 👍🏽 👨‍👩‍👧‍👦 I❤️NY 🇫🇷 ok😀ok",
+    "a\u200bb \u200b \ufeff x\u00ad \ufffd \x00 \x7f z\u202e \u2581 ▁a _b ##c Ġd @@e",
+    "Pneumonoultramicroscopicsilicovolcanoconiosis " + "x" * 120 + " " + "ab1." * 40 + " http://example.com/?q=1&r=%20",
+    "[MASK] text [CLS] and [SEP] here <mask> text <s> and </s> here <pad> <unk> <|endoftext|>",
+    "camelCase UPPER lower MiXeD under_score dash-ed q q q . . . 7 7",
+)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The subwords of an input's words and of the mask: ``ids[starts[i]:starts[i] + lengths[i]]``.
+
+    Entry i is word i within a text, or the mask after the last word; entry ``shift + i`` is the same at the beginning.
+    """
+
+    ids: Ids
+    starts: IntArray
+    lengths: IntArray
+    shift: int
+
+
+class Subwords:
+    """A tokenizer that reads noisy copies.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        max_length: the most ids that the model reads, special tokens included; None for no limit.
+        tokenise: "gather" ids of words, "join" the text and tokenise it, or "auto": gather where it gives the same ids.
+        name: what the model is called in messages.
+    """
+
+    def __init__(self, tokenizer: Any, *, max_length: int | None, tokenise: str, name: str) -> None:
+        check_choice("tokenise", tokenise, TOKENISE)
+        self.tokenizer, self.max_length, self.name = tokenizer, max_length, name
+        self._known: dict[str, tuple[list[int], list[int]] | None] = {}
+        self._masks = False  # whether gathering is right under masking too
+        added = [re.escape(token) for token in tokenizer.get_added_vocab() if token.strip()]
+        # A word that holds an added token may change its neighbours: such an input is joined.
+        self._added = re.compile("|".join(added) or r"(?!)", re.IGNORECASE)
+        one, two = self.encode(["a", "a a"], special=False)
+        self._anchor = one, two[len(one) :]  # "a" at the beginning, and after a word
+        whole = list(tokenizer("a")["input_ids"])
+        place = whole.index(one[0]) if one else 0
+        self._prefix, self._suffix = whole[:place], whole[place + len(one) :]
+        ends = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, 0)
+        self._nothing = np.array([end for end in ends if end is not None][:1])  # models cannot read 0 ids
+        self.room = (UNLIMITED if max_length is None else max_length) - len(self._prefix) - len(self._suffix)
+        if self.room < 1:
+            raise ValueError(f"the maximum length of {name} must leave room for a token, got {max_length}")
+        self.gathers = tokenise != "join" and self._agrees()
+        if tokenise == "gather" and not self.gathers:
+            raise ValueError(f"tokenise must be 'auto' or 'join' for {name}: its tokenizer does not work word by word")
+
+    def prepare(self, tokens: Tokens, unit: Unit, masking: bool) -> Pieces | None:
+        """What is gathered from, or None where the joined text of each copy has to be tokenised."""
+        if masking and self.tokenizer.mask_token is None:
+            raise ValueError(f"noise must be a deletion for {self.name}, whose tokenizer has no mask token")
+        if not isinstance(unit.join(tokens[:1]), str):
+            raise ValueError(f"unit must join to a text, as 'word' and 'char' do, for {self.name}, got {unit.kind!r}")
+        if not self.gathers or not isinstance(unit, Words) or (masking and not self._masks):
+            return None
+        return self._pieces([str(token) for token in tokens], masking)
+
+    def copies(self, request: Request) -> list[bytes]:
+        """The ids of every copy, with special tokens and truncated, as the bytes of 32-bit numbers."""
+        prepared, kept, pieces = request.prepared, request.kept, request.prepared.data
+        if pieces is None:
+            return self._joined(prepared.tokens, prepared.unit, prepared.masking, kept)
+        rows = max(1, CHUNK // max(1, kept.shape[1]))
+        parts = (kept[start : start + rows] for start in range(0, len(kept), rows))
+        return [copy for part in parts for copy in self._gathered(pieces, prepared.masking, part)]
+
+    def encode(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+        """The ids of texts by the tokenizer itself; with special tokens it truncates too."""
+        if not texts:
+            return []
+        limit = {"truncation": True, "max_length": self.max_length} if special and self.max_length is not None else {}
+        found = self.tokenizer(list(texts), add_special_tokens=special, verbose=False, **limit, **ONLY_IDS)
+        return list(found["input_ids"])
+
+    def padded(self, rows: Sequence[Ids]) -> dict[str, IntArray]:
+        """The inputs of a model for a batch of ids, padded to the longest on the tokenizer's own side."""
+        rows = [row if len(row) else self._nothing for row in rows]
+        sizes = np.array([len(row) for row in rows])
+        real = np.arange(sizes.max()) < sizes[:, None]
+        real = real[:, ::-1] if self.tokenizer.padding_side == "left" else real
+        ids = np.full(real.shape, self.tokenizer.pad_token_id or 0, dtype=np.int64)
+        ids[real] = np.concatenate(rows)
+        return {"input_ids": ids, "attention_mask": real.astype(np.int64), "token_type_ids": np.zeros_like(ids)}
+
+    def state(self) -> str:
+        """All that ids depend on, as text: for fingerprints."""
+        tokenizer = self.tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        state = json.loads(backend.to_str()) if backend is not None else {"vocabulary": tokenizer.get_vocab()}
+        state.update(truncation=[self.max_length, tokenizer.truncation_side], padding=tokenizer.padding_side)
+        return json.dumps([state, tokenizer.mask_token, tokenizer.pad_token_id], sort_keys=True)
+
+    def _joined(self, tokens: Tokens, unit: Unit, masking: bool, kept: BoolArray) -> list[bytes]:
+        absent = [self.tokenizer.mask_token] if masking else []
+        rows = ([[token] if keep else absent for token, keep in zip(tokens, row, strict=True)] for row in kept)
+        texts = [unit.join(list(chain.from_iterable(row))) for row in rows]
+        distinct = list(dict.fromkeys(texts))
+        ids = (np.array(row, dtype=np.int32).tobytes() for row in self.encode(distinct))
+        found = dict(zip(distinct, ids, strict=True))
+        return [found[text] for text in texts]
+
+    def _gathered(self, pieces: Pieces, masking: bool, kept: BoolArray) -> list[bytes]:
+        """Vectorised over copies and tokens: the only loop cuts the result into one string of bytes a copy."""
+        count, length = kept.shape
+        entries = np.where(kept, np.arange(length), length).ravel() if masking else np.nonzero(kept)[1]
+        words = np.full(count, length) if masking else np.count_nonzero(kept, axis=1)
+        ends = np.cumsum(words)
+        entries[(ends - words)[words > 0]] += pieces.shift
+        sizes = pieces.lengths[entries]
+        before = np.concatenate([[0], np.cumsum(sizes)])  # subwords before each word
+        start = before[ends - words]
+        taken = before[ends] - start
+        if self.tokenizer.truncation_side == "left":
+            start = start + np.maximum(taken - self.room, 0)
+        taken = np.minimum(taken, self.room)
+        source = np.repeat(pieces.starts[entries] - before[:-1], sizes) + np.arange(before[-1])
+        head, tail = len(self._prefix), len(self._suffix)
+        borders = np.concatenate([[0], np.cumsum(taken + head + tail)])
+        run = np.arange(int(taken.sum()))
+        skipped = np.cumsum(taken) - taken
+        out = np.empty(borders[-1], dtype=np.int32)
+        inner = source[np.repeat(start - skipped, taken) + run]
+        out[np.repeat(borders[:-1] + head - skipped, taken) + run] = pieces.ids[inner]
+        out[borders[:-1, None] + np.arange(head)] = self._prefix
+        out[borders[1:, None] - tail + np.arange(tail)] = self._suffix
+        data, cuts = out.tobytes(), (ID_BYTES * borders).tolist()
+        return [data[left:right] for left, right in pairwise(cuts)]
+
+    def _pieces(self, words: list[str], masking: bool) -> Pieces | None:
+        """The pieces of an input, if for the whole of it (and with every other word masked) they are the right ones."""
+        mask = [self.tokenizer.mask_token] if masking else []
+        if any(word.split() != [word] for word in words):
+            return None
+        self._learn(mask, even_added=True)
+        self._learn(words)
+        found = {word: self._known[word] for word in [*words, *mask]}
+        if len(self._known) > REMEMBERED_WORDS:
+            self._known.clear()
+        forms = {word: form for word, form in found.items() if form is not None}
+        if len(forms) < len(found):
+            return None
+        whole = [words, *([word if place % 2 else absent for place, word in enumerate(words)] for absent in mask)]
+        for row, ids in zip(whole, self.encode([" ".join(row) for row in whole], special=False), strict=True):
+            if ids != [token for place, word in enumerate(row) for token in forms[word][place > 0]]:
+                return None
+        lists = [forms[word][1] for word in [*words, *mask]] + [forms[word][0] for word in [*words, *mask]]
+        lengths, flat = (
+            np.array([len(ids) for ids in lists], dtype=np.int64),
+            np.array([*chain(*lists)], dtype=np.int32),
+        )
+        return Pieces(flat, np.cumsum(lengths) - lengths, lengths, len(lists) // 2)
+
+    def _learn(self, words: Sequence[str], even_added: bool = False) -> None:
+        """Tokenise new words at the beginning and after a word, and see whether it is the same in other company."""
+        known = self._known
+        fresh = [word for word in dict.fromkeys(words) if known.get(word) is None and (even_added or word not in known)]
+        new = [word for word in fresh if even_added or not self._added.search(word)]
+        known.update(dict.fromkeys(fresh))  # None stays where a word holds an added token
+        if not new:
+            return
+        one, other = self._anchor
+        firsts = self.encode(new, special=False)
+        afters = self.encode([f"a {word} a" for word in new], special=False)
+        mixed = self.encode([f"{word} {word} a a {word} a" for word in new], special=False)
+        for word, first, after, mix in zip(new, firsts, afters, mixed, strict=True):
+            rest = after[len(one) : len(after) - len(other)]
+            right = one + rest + other == after and first + rest + other + other + rest + other == mix
+            known[word] = (first, rest) if right and first and rest else None
+
+    def _agrees(self) -> bool:
+        """Whether gathering gives the tokenizer's ids: by how it works, and on the probes."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None or backend.pre_tokenizer is None or getattr(backend.model, "dropout", None):
+            return False
+        unit, rng, right = Words(), np.random.Generator(np.random.Philox(0)), [True, True]
+        for probe in PROBES:
+            text = probe if backend.normalizer is None else backend.normalizer.normalize_str(probe)
+            parts = [text[start:end] for _, (start, end) in backend.pre_tokenizer.pre_tokenize_str(text)]
+            if "▁" not in probe and any(re.search(r"[^\s▁][\s▁]+[^\s▁]", part) for part in parts):
+                return False  # subwords may reach over a space
+            self._learn(probe.split())
+            words = tuple(word for word in probe.split() if self._known[word] is not None)
+            words *= 1 + min(self.max_length or 0, LONG) // (len(words) or 1) if probe is PROBES[0] else 1
+            kept = rng.random((9, len(words))) < np.linspace(0, 1, 9)[:, None]
+            for masking in (False, True) if self.tokenizer.mask_token is not None else (False,):
+                pieces = self._pieces(list(words), masking)
+                wanted = self._joined(words, unit, masking, kept)
+                right[masking] &= pieces is not None and self._gathered(pieces, masking, kept) == wanted
+        self._masks = right[True]
+        return right[False]
+
+
+def batches(sizes: IntArray, budget: int) -> Iterator[IntArray]:
+    """Places in batches of like sizes: a batch of several has rows · longest ≤ ``budget``.
+
+    >>> [batch.tolist() for batch in batches(np.array([3, 9, 3, 4]), 12)]
+    [[0, 2, 3], [1]]
+    """
+    order = np.argsort(sizes, kind="stable")
+    ordered = sizes[order].tolist()
+    start = 0
+    for end in range(1, len(ordered) + 1):
+        if end == len(ordered) or (end + 1 - start) * ordered[end] > budget:
+            yield order[start:end]
+            start = end
+
+
+class SubwordClassifier(DistinctClassifier):
+    """A model of subword ids. Its votes do not depend on batches.
+
+    Scores differ in their last bits with the shape of a batch. A copy whose two best scores are closer than ``margin``
+    is asked about again, alone and without padding, and that answer counts.
+    """
+
+    subwords: Subwords
+    batch_tokens: int  # the most ids, with padding, in a batch of several copies
+    margin: float  # more than scores differ between batches
+    pads: bool  # whether copies can share a batch
+
+    @abstractmethod
+    def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
+        """A row of scores for each row of ``input_ids``, ``attention_mask`` and ``token_type_ids``."""
+
+    def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
+        """Tokenise the words."""
+        return Prepared(name, tokens, unit, masking, self.subwords.prepare(tokens, unit, masking))
+
+    def keys(self, request: Request) -> list[Hashable]:
+        """The ids of the copies, as bytes."""
+        return list(self.subwords.copies(request))
+
+    def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
+        """Ask about batches of like length, then about near ties one by one."""
+        sizes = np.array([len(key) for _, key in copies if isinstance(key, bytes)]) // ID_BYTES
+        out = np.empty(len(copies), dtype=np.int64)
+        close: list[int] = []
+        for places in batches(sizes, self.batch_tokens if self.pads else 1):
+            out[places], gaps = self._best([copies[place] for place in places])
+            if len(places) > 1:
+                close += places[gaps < self.margin].tolist()
+        for place in close:
+            out[place] = self._best([copies[place]])[0][0]
+        return out
+
+    def _best(self, chosen: Sequence[tuple[Prepared, Hashable]]) -> tuple[IntArray, npt.NDArray[Any]]:
+        """The best class of each copy in a batch, and by how much."""
+        rows = [np.frombuffer(key, np.int32) for _, key in chosen if isinstance(key, bytes)]
+        scores = self.scores(self.subwords.padded(rows))
+        best = best_class(scores, lambda row: chosen[row][0].name)
+        ordered = np.sort(scores, axis=1)
+        return best, ordered[:, -1] - ordered[:, -2]

@@ -1,0 +1,294 @@
+"""Hugging Face sequence classifiers as base classifiers."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.checks import IntArray, check_choice, check_int
+from adaptdel.classifiers.base import BaseClassifierError, Request
+from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
+from adaptdel.noise import Masking, Noise
+from adaptdel.units import Tokens, check_unit
+
+MARGINS = {"float32": 1e-3, "bfloat16": 0.25, "int8": 0.1}
+NEEDS = "TransformersClassifier needs torch and transformers: pip install 'adaptdel[transformers]'"
+SAFE = {"use_safetensors": True, "trust_remote_code": False}
+VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
+WINDOW = 16  # training batches whose examples are sorted by length together
+
+
+def libraries() -> tuple[Any, Any]:
+    """Torch and transformers, or an error that names the extra."""
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise ImportError(NEEDS) from error
+    return torch, transformers
+
+
+class TransformersClassifier(SubwordClassifier):
+    """A model of `AutoModelForSequenceClassification` with its tokenizer.
+
+    Only safetensors are read, and no code that comes with a model is run. Words are tokenised once an input, the ids of
+    a copy are those of its joined text, and the votes do not depend on batches: see `subwords`.
+
+    Args:
+        model: a folder, a name on the hub, or a loaded model.
+        tokenizer: a loaded tokenizer, a folder or a name; needed with a loaded model, else that of the model.
+        device: "cpu", "cuda", ... or "auto": the GPU if there is one.
+        dtype: "float32", "bfloat16", or "int8": linear layers in 8 bits, on the CPU.
+        batch_tokens: the most ids in a batch.
+        tokenise: "auto", "gather" or "join": see `Subwords`.
+        revision: of a model on the hub.
+        margin: two scores closer than this are a near tie; None takes what was measured for the dtype.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer: Any = None,
+        device: str = "auto",
+        dtype: str = "float32",
+        batch_tokens: int = BATCH_TOKENS,
+        tokenise: str = "auto",
+        revision: str | None = None,
+        margin: float | None = None,
+    ) -> None:
+        torch, transformers = libraries()
+        check_choice("dtype", dtype, tuple(MARGINS))
+        self.source, self.dtype, self.tokenise, self.revision = model, dtype, tokenise, revision
+        self.batch_tokens = check_int("batch_tokens", batch_tokens, least=1)
+        self.margin = MARGINS[dtype] if margin is None else margin
+        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        if dtype == "int8" and self.device != "cpu":
+            raise ValueError(f"device must be 'cpu' for dtype 'int8', got {self.device!r}")
+        loaded = not isinstance(model, (str, Path))
+        if loaded and tokenizer is None:
+            raise ValueError("tokenizer must be given with a loaded model, got None")
+        if tokenizer is None or isinstance(tokenizer, (str, Path)):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                str(tokenizer or model), revision=None if tokenizer else revision, trust_remote_code=False
+            )
+        self.tokenizer = tokenizer
+        self.name = type(model).__name__ if loaded else str(model)
+        self.untrained_ = False
+        self._fingerprint: str | None = None
+        self._install(model if loaded else self._read())
+
+    def __repr__(self) -> str:
+        return f"TransformersClassifier({self.name!r}, device={self.device!r}, dtype={self.dtype!r})"
+
+    @classmethod
+    def load(cls, folder: str | Path, **options: Any) -> TransformersClassifier:
+        """Read what `save` wrote; ``options`` are those of the class."""
+        return cls(str(folder), **options)
+
+    def save(self, folder: str | Path) -> None:
+        """Write configuration, weights (safetensors, in full precision) and tokenizer to a folder."""
+        self.model.save_pretrained(str(folder))
+        self.tokenizer.save_pretrained(str(folder))
+
+    def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
+        """The logits."""
+        torch, _ = libraries()
+        if self.untrained_:
+            raise BaseClassifierError(f"the model {self.name} has no trained classification head: call fit first")
+        with torch.inference_mode():
+            logits = self._running(**self._tensors(inputs)).logits
+        scores: npt.NDArray[Any] = logits.float().cpu().numpy()
+        return scores
+
+    def fingerprint(self) -> str:
+        """SHA-256 of configuration, tokenizer, weights and precision: all that the answers depend on."""
+        if self._fingerprint is None:
+            config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
+            digest = hashlib.sha256(json.dumps([config, self.dtype], sort_keys=True, default=str).encode())
+            digest.update(self.subwords.state().encode())
+            for name, tensor in sorted(self.model.state_dict().items()):
+                values = tensor.detach().cpu().contiguous()
+                digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+                digest.update(values.flatten().view(libraries()[0].uint8).numpy().data)
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def fit(
+        self,
+        tokens: Sequence[Tokens],
+        labels: Sequence[Any],
+        *,
+        noise: Noise,
+        unit: Any = "word",
+        epochs: int = 1,
+        batch_size: int = 32,
+        learning_rate: float = 2e-5,
+        weight_decay: float = 1e-6,
+        clip: float = 1.0,
+        seed: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> TransformersClassifier:
+        """Train on noisy copies, drawn afresh for each example and epoch; the same seed gives the same model.
+
+        A model that was given by name is read anew, with a head for the classes of ``labels``; a loaded one is
+        trained on from where it is.
+
+        Args:
+            tokens: the tokens of every example.
+            labels: the label of every example: texts or whole numbers.
+            noise: what is done to the examples.
+            unit: how their tokens are joined.
+            epochs: how often each example is seen.
+            batch_size: how many examples make a step.
+            learning_rate: of the first step; it falls to 0 in a straight line.
+            weight_decay: of AdamW.
+            clip: the largest norm of a gradient.
+            seed: of the head, the order, the noise and the dropout.
+            progress: called with (steps done, steps in all).
+        """
+        torch, _ = libraries()
+        if not tokens or len(tokens) != len(labels):
+            raise ValueError(f"labels must be one for each of at least 1 example, got {len(labels)} for {len(tokens)}")
+        plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
+        classes = sorted(set(plain))
+        numbers = {label: number for number, label in enumerate(classes)}
+        targets = torch.tensor([numbers[label] for label in plain])
+        rng = np.random.Generator(np.random.Philox(seed))
+        total = epochs * -(-len(tokens) // batch_size)
+        with torch.random.fork_rng([] if self.device == "cpu" else None):
+            torch.manual_seed(seed)
+            model = self._headed(classes).to(self.device).train()
+            decayed = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
+            schedule = torch.optim.lr_scheduler.LambdaLR(decayed, lambda step: max(0.0, 1 - step / total))
+            masking, unit = isinstance(noise, Masking), check_unit(unit)
+            ready = [self.prepare(f"example {place}", row, unit, masking=masking) for place, row in enumerate(tokens)]
+            done = 0
+            for _ in range(epochs):
+                drawn = [Request(one, noise.sample(len(one.tokens), 1, rng)) for one in ready]
+                copies = [np.frombuffer(self.subwords.copies(one)[0], np.int32) for one in drawn]
+                for places in _training_batches(np.array([len(row) for row in copies]), batch_size, rng):
+                    inputs = self._tensors(self.subwords.padded([copies[place] for place in places]))
+                    loss = model(**inputs, labels=targets[places].to(self.device)).loss
+                    loss.backward()
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                    decayed.step()
+                    schedule.step()
+                    decayed.zero_grad()
+                    done += 1
+                    if progress is not None:
+                        progress(done, total)
+        self.untrained_ = False
+        self._install(model)
+        return self
+
+    def _read(self, **options: Any) -> Any:
+        """The model from its folder or the hub, in full precision."""
+        torch, transformers = libraries()
+        model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+            str(self.source), revision=self.revision, dtype=torch.float32, output_loading_info=True, **SAFE, **options
+        )
+        self.untrained_ = bool(info["missing_keys"])
+        return model
+
+    def _headed(self, classes: list[Any]) -> Any:
+        """The model to train, with these classes."""
+        if len(classes) < 2 or {type(label) for label in classes} not in ({str}, {int}):
+            raise ValueError(f"labels must be texts or whole numbers of at least 2 classes, got {classes[:3]!r}")
+        model = self.model
+        if isinstance(self.source, (str, Path)):
+            model = self._read(num_labels=len(classes), ignore_mismatched_sizes=True)
+        if model.config.num_labels != len(classes):
+            raise ValueError(f"labels must be of {model.config.num_labels} classes for {self.name}, got {len(classes)}")
+        if classes != list(range(len(classes))):
+            model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
+            model.config.label2id = {str(label): number for number, label in enumerate(classes)}
+            model.config.adaptdel_whole_numbers = not isinstance(classes[0], str)
+        return model
+
+    def _install(self, model: Any) -> None:
+        """Take a model: in full precision to save and train, and a copy in the wanted one to run."""
+        torch, _ = libraries()
+        if model.config.num_labels < 2:
+            raise ValueError(f"model must have at least 2 labels, got {model.config.num_labels} in {self.name}")
+        self.model = model.eval()
+        self._fingerprint = None
+        self._accepted = set(inspect.signature(model.forward).parameters)
+        self.pads = None not in (model.config.pad_token_id, self.tokenizer.pad_token_id)
+        self.classes_ = _classes(model.config)
+        most = _longest(self.tokenizer, model)
+        self.subwords = Subwords(self.tokenizer, max_length=most, tokenise=self.tokenise, name=self.name)
+        if self.dtype == "int8":
+            self._running = int8_copy(model)
+        elif any(parameter.dtype != getattr(torch, self.dtype) for parameter in model.parameters()):
+            self._running = copy.deepcopy(model).to(getattr(torch, self.dtype)).to(self.device)
+        else:
+            self._running = model.to(self.device)
+
+    def _tensors(self, inputs: dict[str, IntArray]) -> dict[str, Any]:
+        torch, _ = libraries()
+        return {name: torch.from_numpy(inputs[name]).to(self.device) for name in inputs if name in self._accepted}
+
+
+def int8_copy(model: Any) -> Any:
+    """A copy whose linear layers, but for the last, multiply whole numbers of 8 bits.
+
+    Weights are scaled by output, inputs by token: what becomes of a token does not depend on the others in its batch.
+    """
+    torch, _ = libraries()
+    model = copy.deepcopy(model).float()
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear) and layer.out_features != model.config.num_labels:
+            weight = layer.weight.detach()
+            scale = weight.abs().amax(dim=1).clamp_min(1e-30) / 127
+            whole = (weight / scale[:, None]).round().to(torch.int8)
+            layer.weight = torch.nn.Parameter(whole, requires_grad=False)
+            layer.forward = partial(_int8_linear, torch, whole.t().contiguous(), scale, layer.bias)
+    return model
+
+
+def _int8_linear(torch: Any, weight: Any, weight_scale: Any, bias: Any, values: Any) -> Any:
+    flat = values.reshape(-1, values.shape[-1])
+    scale = flat.abs().amax(dim=1, keepdim=True).clamp_min_(1e-30).div_(127)
+    product = torch._int_mm((flat / scale).round_().to(torch.int8), weight).float().mul_(scale).mul_(weight_scale)
+    if bias is not None:
+        product.add_(bias)
+    return product.view(*values.shape[:-1], -1)
+
+
+def _classes(config: Any) -> list[Any]:
+    names = [config.id2label[number] for number in range(config.num_labels)]
+    if getattr(config, "adaptdel_whole_numbers", False):
+        return [int(name) for name in names]
+    return list(range(len(names))) if names == [f"LABEL_{number}" for number in range(len(names))] else names
+
+
+def _longest(tokenizer: Any, model: Any) -> int | None:
+    """The most ids that tokenizer and model allow; models like RoBERTa count positions from the padding on."""
+    limits = [tokenizer.model_max_length] if tokenizer.model_max_length < UNLIMITED else []
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(positions, int) and positions > 0:
+        tables = [table for name, table in model.named_modules() if name.endswith("position_embeddings")]
+        offsets = [table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None]
+        limits.append(positions - max(offsets, default=0))
+    return min(limits, default=None)
+
+
+def _training_batches(sizes: IntArray, size: int, rng: np.random.Generator) -> list[IntArray]:
+    """Every place once, in batches of like sizes out of a random order, themselves in random order."""
+    order = rng.permutation(len(sizes))
+    found = []
+    for start in range(0, len(order), size * WINDOW):
+        window = order[start : start + size * WINDOW]
+        window = window[np.argsort(sizes[window], kind="stable")]
+        found += [window[first : first + size] for first in range(0, len(window), size)]
+    return [found[place] for place in rng.permutation(len(found))]

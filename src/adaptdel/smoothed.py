@@ -1,0 +1,299 @@
+"""SmoothedClassifier: any sequence classifier, smoothed by noise, with certificates. The front door of the library."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptdel.bounds import BOUNDS
+from adaptdel.certificate import Certificate
+from adaptdel.checks import FloatArray, check_choice, check_int, check_probability
+from adaptdel.classifiers.base import BaseClassifier, Prepared
+from adaptdel.classifiers.linear import LinearClassifier
+from adaptdel.classifiers.text import CallableClassifier, SklearnClassifier, as_base
+from adaptdel.derivation import Rule, exact_shares
+from adaptdel.noise import Deletion, Masking, Noise
+from adaptdel.progress import reporter
+from adaptdel.radius import check_noise
+from adaptdel.rates import LengthRate
+from adaptdel.sampling import Plan, Tally, content_key, run_all
+from adaptdel.threat import Threat
+from adaptdel.units import Custom, Tokens, check_unit
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+except ImportError:  # the conventions hold without scikit-learn too
+
+    class ClassifierMixin:  # type: ignore[no-redef]
+        """Stands in where scikit-learn is not installed."""
+
+        def score(self, X: Sequence[Any], y: Sequence[Any]) -> float:
+            """The share of right answers."""
+            return float(np.mean([a == b for a, b in zip(self.predict(X), y, strict=True)]))  # type: ignore[attr-defined]
+
+    class BaseEstimator:  # type: ignore[no-redef]
+        """Stands in where scikit-learn is not installed."""
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            """The arguments of the constructor."""
+            names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+            return {name: getattr(self, name) for name in names}
+
+        def set_params(self, **params: Any) -> Any:
+            """Change arguments of the constructor."""
+            for name, value in params.items():
+                if name not in self.get_params():
+                    raise ValueError(f"{name!r} is not a parameter of {type(self).__name__}")
+                setattr(self, name, value)
+            return self
+
+
+class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A base classifier whose answer is the majority over noisy copies of the input, with certificates.
+
+    Args:
+        base: one of `adaptdel.classifiers`, an object with scikit-learn's ``predict(list of texts)``, or a callable of
+            that shape that returns labels or scores; None for the embedded `LinearClassifier`.
+        noise: `Deletion`, `Masking` or `NoNoise`; None for AdaptDel at 90% with k from the lengths seen in `fit`.
+        alpha: the probability that a certificate is wrong.
+        n_select: votes that choose the answer.
+        n_estimate: independent votes that bound its probability.
+        sampling: "adaptive" stops when more votes would hardly raise the radius, and enumerates short inputs;
+            "fixed" is the paper's protocol.
+        ops: what the attacker may do: "edit", or some of "del", "ins", "sub"; "edit" means "sub" under `Masking`, which
+            certifies nothing else.
+        bound: "tight" or "paper".
+        unit: "word", "char", "byte", "chunk:SIZE", "labelled", or a pair of callables (split, join).
+        seed: the seed of all noise.
+        threshold: for two classes, answer the second one iff its probability exceeds this.
+        k: certify that the answer stays among the k most probable classes.
+        classes: the labels, for a callable that returns scores or whose labels are all known.
+        copies: noisy copies of each example that `fit` trains on.
+        progress: True, False, "auto" (if a terminal watches) or a callable (done, total).
+
+    Attributes:
+        base_: the fitted base classifier.
+        noise_: the noise in use.
+        classes_: the labels.
+    """
+
+    def __init__(
+        self,
+        base: Any = None,
+        noise: Noise | None = None,
+        *,
+        alpha: float = 0.05,
+        n_select: int = 1000,
+        n_estimate: int = 4000,
+        sampling: str = "adaptive",
+        ops: str | Iterable[str] = "edit",
+        bound: str = "tight",
+        unit: Any = "word",
+        seed: int = 0,
+        threshold: float | None = None,
+        k: int = 1,
+        classes: Sequence[Any] | None = None,
+        copies: int = 8,
+        progress: Any = "auto",
+    ) -> None:
+        self.base = base
+        self.noise = noise
+        self.alpha = alpha
+        self.n_select = n_select
+        self.n_estimate = n_estimate
+        self.sampling = sampling
+        self.ops = ops
+        self.bound = bound
+        self.unit = unit
+        self.seed = seed
+        self.threshold = threshold
+        self.k = k
+        self.classes = classes
+        self.copies = copies
+        self.progress = progress
+
+    def fit(self, X: Sequence[Any], y: Sequence[Any]) -> SmoothedClassifier:
+        """Train the base classifier under fresh noise; k of AdaptDel comes from the lengths if no noise was given."""
+        unit = check_unit(self.unit)
+        tokens = [self._split(text, number) for number, text in enumerate(_listed(X))]
+        labels = np.asarray(y).tolist() if not isinstance(y, list) else y
+        if len(tokens) != len(labels):
+            raise ValueError(f"y must hold one label for each of the {len(tokens)} inputs, got {len(labels)}")
+        if not tokens:
+            raise ValueError("X must hold at least one input, got none")
+        self.noise_ = self.noise or Deletion(LengthRate.from_lengths(map(len, tokens), 0.9))
+        base = as_base(LinearClassifier() if self.base is None else self.base, self.classes)
+        options: dict[str, Any] = {"noise": self.noise_, "seed": self.seed}
+        if isinstance(base, SklearnClassifier):
+            self.base_: BaseClassifier = base.fit(tokens, labels, unit=unit, copies=self.copies, **options)
+        elif isinstance(base, LinearClassifier):
+            fresh = LinearClassifier(**base.get_params())
+            self.base_ = fresh.fit(tokens, labels, copies=self.copies, **options)
+        elif hasattr(base, "fit"):
+            self.base_ = base.fit(tokens, labels, unit=unit, **options)
+        else:
+            raise ValueError(f"base must be trainable for fit, got {base!r}: use it as it is, without fit")
+        self.classes_ = np.array(self.base_.classes_)
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether the base classifier can be asked: fitted here, or given fitted."""
+        return hasattr(self, "base_") or (self.base is not None and self.noise is not None)
+
+    def predict(self, X: Sequence[Any]) -> Any:
+        """The majority answer for every input, chosen by up to ``n_select`` votes."""
+        plan = Plan(self._rule(), n_select=self.n_select, n_estimate=0, **self._common())
+        base, tallies = self._tally(X, plan, "predictions")
+        answers = [_label(base, tally.label) for tally in tallies]
+        return np.array(answers) if len({type(a) for a in answers}) <= 1 else np.array(answers, dtype=object)
+
+    def predict_proba(self, X: Sequence[Any]) -> FloatArray:
+        """The share of the ``n_select`` votes for every class; exact for short inputs."""
+        plan = Plan(self._rule(), n_select=self.n_select, n_estimate=0, **self._common() | {"sampling": "fixed"})
+        base, tallies = self._tally(X, plan, "predictions")
+        width = max([len(base.classes_ or []), *(len(tally.selection) for tally in tallies)])
+        shares = np.zeros((len(tallies), width))
+        for row, tally, text in zip(shares, tallies, _listed(X), strict=True):
+            if tally.exact is not None:
+                exact = exact_shares(tally.exact.tolist(), plan.rule.noise, len(self._split(text, 0)))
+                row[: len(exact)] = [float(share) for share in exact]
+            else:
+                row[: len(tally.selection)] = tally.selection / tally.selection.sum()
+        return shares
+
+    def certify(self, X: Sequence[Any]) -> list[Certificate]:
+        """A certificate for every input, in order.
+
+        An answer that is not settled is still named, with a radius of −1: see `Certificate.abstained`.
+        """
+        rule = self._rule()
+        plan = Plan(rule, alpha=self.alpha, n_select=self.n_select, n_estimate=self.n_estimate, **self._common())
+        texts = _listed(X)
+        base, tallies = self._tally(texts, plan, "certificates")
+        unit = check_unit(self.unit)
+        described = None if isinstance(unit, Custom) else unit.to_dict()
+        model = base.fingerprint()
+        return [
+            self._certificate(base, tally, self._split(text, number), rule, described, model)
+            for number, (text, tally) in enumerate(zip(texts, tallies, strict=True))
+        ]
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder: safetensors, JSON and a model card."""
+        from adaptdel.model_files import save_model
+
+        save_model(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> SmoothedClassifier:
+        """Read a model that `save` wrote; nothing in the folder is executed."""
+        from adaptdel.model_files import load_model
+
+        return load_model(cls, Path(path))
+
+    def _common(self) -> dict[str, Any]:
+        return {"sampling": self.sampling, "seed": self.seed, "exact": self.sampling == "adaptive"}
+
+    def _rule(self) -> Rule:
+        noise = getattr(self, "noise_", None) or self.noise
+        if noise is None:
+            raise ValueError("noise must be given, or learnt by fit, before inputs can be classified; got None")
+        ops = Threat("sub") if isinstance(noise, Masking) and self.ops == "edit" else Threat(self.ops)
+        check_noise(noise, ops)
+        check_choice("bound", self.bound, BOUNDS)
+        threshold = None if self.threshold is None else check_probability("threshold", self.threshold)
+        return Rule(noise, ops.ops, self.bound, threshold, check_int("k", self.k, least=1))
+
+    def _ready(self) -> BaseClassifier:
+        """The base classifier to ask."""
+        if hasattr(self, "base_"):
+            return self.base_
+        if self.base is None:
+            raise ValueError("base must be given, or fit called, before inputs can be classified; got None")
+        return as_base(self.base, self.classes)
+
+    def _split(self, text: Any, number: int) -> Tokens:
+        try:
+            return check_unit(self.unit).split(text)
+        except ValueError as error:
+            raise ValueError(f"input {number}: {error}") from None
+
+    def _tally(self, X: Sequence[Any], plan: Plan, noun: str) -> tuple[BaseClassifier, list[Tally]]:
+        base, texts = self._ready(), _listed(X)
+        known = base.classes_
+        if known is not None and plan.rule.threshold is not None and len(known) != 2:
+            raise ValueError(f"threshold must be None for {len(known)} classes, got {plan.rule.threshold}")
+        if known is not None and plan.rule.k >= len(known):
+            raise ValueError(f"k must be below the number of classes {len(known)}, got {plan.rule.k}")
+        unit, masking = check_unit(self.unit), isinstance(plan.rule.noise, Masking)
+        report = reporter(self.progress, noun)
+
+        def prepared(number: int, text: Any) -> Prepared:
+            return base.prepare(_name(number, text), self._split(text, number), unit, masking=masking)
+
+        tallies: list[Tally | None] = [None] * len(texts)
+        inputs = (prepared(number, text) for number, text in enumerate(texts))
+        done = None if report is None else lambda finished: report(finished, len(texts))
+        for number, tally in run_all(inputs, plan, base, done=done):
+            tallies[number] = tally
+        return base, [tally for tally in tallies if tally is not None]
+
+    def _certificate(
+        self, base: BaseClassifier, tally: Tally, tokens: Tokens, rule: Rule, unit: dict[str, Any] | None, model: str
+    ) -> Certificate:
+        rows = tally.exact if tally.exact is not None else np.stack([tally.selection, *tally.votes]).T
+        known = base.classes_ is not None
+        names = list(base.classes_ or []) or [_label(base, number) for number in range(_seen(base))]
+        names = names[: len(rows)] if not known else names
+        rows = np.pad(rows, ((0, max(0, len(names) - len(rows))), (0, 0)))[: max(len(names), 1)]
+        order = list(range(len(names)))
+        if not known:  # numbers were given in the order of asking: sort, so that it does not matter
+            order = sorted((n for n in order if rows[n].any()), key=lambda n: (str(type(names[n])), names[n]))
+        exact = None if tally.exact is None else tuple(tuple(int(c) for c in rows[n]) for n in order)
+        counts = rows[order].T if exact is None else np.zeros((1, len(order)), dtype=np.int64)
+        return Certificate(
+            label=names[tally.label],
+            classes=tuple(names[n] for n in order),
+            known=known,
+            answer=order.index(tally.label),
+            length=len(tokens),
+            noise=rule.noise,
+            selection=tuple(int(c) for c in counts[0]),
+            looks=tally.looks,
+            votes=tuple(tuple(int(c) for c in row) for row in counts[1:]),
+            exact=exact,
+            ops=rule.ops,
+            bound=rule.bound,
+            threshold=rule.threshold,
+            k=rule.k,
+            seed=self.seed,
+            unit=unit,
+            model_hash=model,
+            input_hash=content_key(tokens).hex(),
+        )
+
+
+def _seen(base: BaseClassifier) -> int:
+    return len(base._numbers) if isinstance(base, CallableClassifier) else 0
+
+
+def _label(base: BaseClassifier, number: int) -> Any:
+    if base.classes_ is not None:
+        return base.classes_[number]
+    assert isinstance(base, CallableClassifier)
+    return base.label(number)
+
+
+def _listed(X: Any) -> list[Any]:
+    if isinstance(X, (str, bytes)):
+        raise ValueError(f"X must be a list of inputs, got a single {type(X).__name__}: put it in a list")
+    return list(X)
+
+
+def _name(number: int, text: Any) -> str:
+    shown = repr(text[:60] if isinstance(text, (str, bytes)) else text)
+    return f"input {number} ({shown if len(shown) < 80 else shown[:77] + '...'})"

@@ -1,0 +1,550 @@
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import tracemalloc
+from collections.abc import Callable, Hashable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+from scipy.optimize import minimize
+
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
+from adaptdel.checks import BoolArray, FloatArray, IntArray
+from adaptdel.classifiers import linear_training
+from adaptdel.classifiers.base import Request
+from adaptdel.classifiers.features import (
+    HashedFeatures,
+    VocabularyFeatures,
+    hashed,
+    parts,
+    token_bytes,
+    token_from_json,
+    token_to_json,
+)
+from adaptdel.classifiers.lbfgs import minimise
+from adaptdel.classifiers.linear import LinearClassifier
+from adaptdel.classifiers.linear_training import Fitted, noisy_counts, rounded
+from adaptdel.classifiers.linear_votes import scores
+from adaptdel.noise import Noise
+from adaptdel.units import Bytes, Tokens, Words
+
+HASHES = [898694284, 1745896126, 1297835806, 3934446647]
+NOISES: list[Noise | None] = [None, Deletion(FixedRate(0.5)), Deletion(LengthRate(0.5, 6)), Masking(0.5), NoNoise()]
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def toy(classes: int, examples: int = 300, seed: int = 0) -> tuple[list[Tokens], list[str]]:
+    """Words of which a third give the class away, and one other word that all share."""
+    draw = rng(seed)
+    tokens: list[Tokens] = []
+    labels = []
+    for _ in range(examples):
+        label = int(draw.integers(classes))
+        telling = draw.random(int(draw.integers(8, 30))) < 1 / 3
+        words = [f"Tell{label}-{draw.integers(4)}" if told else f"word{draw.integers(50)}" for told in telling]
+        tokens.append((*words, "and"))
+        labels.append(f"class {label}")
+    return tokens, labels
+
+
+def fitted(classes: int = 2, noise: Noise | None = None, seed: int = 0, **settings: Any) -> LinearClassifier:
+    tokens, labels = toy(classes)
+    return LinearClassifier(**{"bits": 12, **settings}).fit(tokens, labels, noise=noise, copies=3, seed=seed)
+
+
+def votes(model: LinearClassifier, tokens: Tokens, kept: BoolArray, *, masking: bool = False) -> IntArray:
+    return model.votes([Request(model.prepare("an input", tokens, Words(), masking=masking), kept)])[0]
+
+
+def random_model(draw: np.random.Generator, classes: int, largest: int = 2**20, bits: int = 6) -> LinearClassifier:
+    """A model with weights as large as they may be, among them ties."""
+    model = LinearClassifier(bits=bits)
+    columns = 1 if classes == 2 else classes
+    weights = draw.integers(-largest, largest + 1, size=(2**bits + 1, columns)).astype(np.int32)
+    bias = draw.integers(-largest, largest + 1, size=columns).astype(np.int32)
+    model._set(HashedFeatures(bits, True), list(range(classes)), weights, bias, 20)
+    model.training_ = {}
+    return model
+
+
+def reference(model: LinearClassifier, tokens: Tokens, kept: BoolArray, masking: bool) -> list[int]:
+    """Token by token, in fractions."""
+    worth = Fraction(1, 2**model.exponent_)
+    answers = []
+    for row in kept:
+        found = [int(b) * worth for b in model.bias_]
+        for token, keep in zip(tokens, row, strict=True):
+            columns = [hashed(part, model.bits) for part in parts(token, lowercase=True)]
+            if not keep:
+                columns = [len(model.weights_) - 1] if masking else []
+            for column in columns:
+                found = [s + int(w) * worth for s, w in zip(found, model.weights_[column], strict=True)]
+        if len(found) == 1:
+            found = [Fraction(0), *found]
+        answers.append(found.index(max(found)))
+    return answers
+
+
+@pytest.mark.parametrize("masking", [False, True])
+@given(
+    classes=st.integers(2, 5),
+    length=st.integers(0, 60),
+    rows=st.integers(0, 12),
+    largest=st.sampled_from([1, 1000, 2**20]),
+    seed=st.integers(0, 2**32),
+)
+def test_votes_are_exact(masking: bool, classes: int, length: int, rows: int, largest: int, seed: int) -> None:
+    draw = rng(seed)
+    model = random_model(draw, classes, largest)
+    tokens = tuple(f"w{draw.integers(30)}-x" for _ in range(length))
+    kept = draw.random((rows, length)) < 0.5
+    assert votes(model, tokens, kept, masking=masking).tolist() == reference(model, tokens, kept, masking)
+
+
+@pytest.mark.parametrize("masking", [False, True])
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize(("length", "precision"), [(10, np.float32), (700, np.float64)])
+def test_votes_do_not_depend_on_order_or_batches(classes: int, masking: bool, length: int, precision: Any) -> None:
+    draw = rng(1)
+    model = random_model(draw, classes)
+    tokens = tuple(f"w{draw.integers(500)}" for _ in range(length))
+    kept = draw.random((300, length)) < 0.5
+    model.bias_ -= (
+        scores(model.prepare("an input", tokens, Words(), masking=masking).data, kept).mean(axis=0).astype(np.int32)
+    )
+    prepared = model.prepare("an input", tokens, Words(), masking=masking)  # now every class gets votes
+    assert prepared.data.weights.dtype == precision
+    whole = model.votes([Request(prepared, kept)])[0]
+    assert whole[:20].tolist() == reference(model, tokens, kept[:20], masking)
+    assert len(set(whole.tolist())) == classes
+    order = draw.permutation(300)
+    assert np.array_equal(votes(model, tokens, kept[order], masking=masking), whole[order])
+    turned = draw.permutation(length)
+    moved = tuple(tokens[place] for place in turned)
+    assert np.array_equal(votes(model, moved, kept[:, turned], masking=masking), whole)
+    for size in (1, 7, 256):
+        chunks = [Request(prepared, kept[start : start + size]) for start in range(0, 300, size)]
+        assert np.array_equal(np.concatenate(model.votes(chunks)), whole)
+
+
+def test_single_precision_is_used_up_to_its_last_whole_number() -> None:
+    """Sums up to 2**24 are exact in it; beyond, 2**24 + 1 is not, and double precision takes over."""
+    model = random_model(rng(), 2)
+    model.weights_[:] = 2**20
+    model.bias_[:] = -(2**24) + 1
+    for length, precision in ((16, np.float32), (17, np.float64)):
+        tokens = tuple(range(length))
+        assert model.prepare("an input", tokens, Words()).data.weights.dtype == precision
+        kept = np.tri(length + 1, length, -1, dtype=np.bool_)
+        assert votes(model, tokens, kept).tolist() == [0] * 16 + [1] * (length - 15)
+    column = next(token for token in range(17, 99) if hashed(token, 6) not in {hashed(n, 6) for n in range(16)})
+    model.weights_[hashed(column, 6)] = 1
+    model.bias_[:] = -(2**24)
+    assert votes(model, (*range(16), column), np.ones((1, 17), dtype=np.bool_)).tolist() == [1]
+
+
+def test_ties_go_to_the_lowest_class() -> None:
+    for classes in (2, 4):
+        model = random_model(rng(), classes)
+        model.weights_[:] = 0
+        model.bias_[:] = 0
+        assert votes(model, ("a", "b"), np.ones((3, 2), dtype=np.bool_)).tolist() == [0, 0, 0]
+
+
+def test_a_long_input_needs_little_memory_besides_its_masks() -> None:
+    model = random_model(rng(), 3)
+    tokens = tuple(np.resize(np.arange(256), 10**6).tolist())
+    prepared = model.prepare("an input", tokens, Bytes())
+    kept = rng().random((4, 10**6)) < 0.5
+    tracemalloc.start()
+    found = model.votes([Request(prepared, kept)])[0]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**21
+    exact = kept.astype(np.int64) @ prepared.data.weights.astype(np.int64) + prepared.data.offset.astype(np.int64)
+    assert np.array_equal(found, exact.argmax(axis=1))
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def test_hashes_are_the_same_for_ever() -> None:
+    tokens: list[Hashable] = ["good", b"good", 7, ("a", b"b", 1), "", "\udc80", -1]
+    assert [hashed(token, 32) for token in tokens[:4]] == HASHES
+    assert [hashed(token, 18) for token in tokens[:4]] == [value % 2**18 for value in HASHES]
+    assert len({token_bytes(token) for token in tokens}) == len(tokens)
+    assert token_bytes(np.int64(7)) == token_bytes(7)
+    assert token_bytes(("ab", "c")) != token_bytes(("a", "bc"))
+
+
+@pytest.mark.parametrize("token", ["good", "", "\udc80", b"\x00\xff", 255, -3, ("a", (b"b", 1)), ()])
+def test_tokens_survive_json(token: Hashable) -> None:
+    assert token_from_json(json.loads(json.dumps(token_to_json(token)))) == token
+
+
+def test_parts_of_a_token() -> None:
+    assert parts("Good", lowercase=True) == ("good",)
+    assert parts("Good!", lowercase=True) == ("good!", "good")
+    assert parts("Good!", lowercase=False) == ("Good!", "Good")
+    assert parts("--", lowercase=True) == ("--",)
+    assert parts(b"Good!", lowercase=True) == (b"Good!",)
+
+
+def test_a_token_of_another_kind_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"^a token must be a text, bytes, a whole number or a tuple of these, got 0.5"
+    ):
+        hashed(0.5, 18)
+    with pytest.raises(ValueError, match=r"frozenset"):
+        LinearClassifier().fit([(frozenset(),), ("a",)], [0, 1])
+
+
+@pytest.mark.parametrize("features", ["hash", "vocabulary"])
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("noise", NOISES, ids=repr)
+def test_learns(noise: Noise | None, classes: int, features: str) -> None:
+    model = fitted(classes, noise, features=features)
+    assert model.classes_ == [f"class {label}" for label in range(classes)]
+    tokens, labels = toy(classes, seed=1)
+    assert np.mean([a == b for a, b in zip(model.predict(tokens), labels, strict=True)]) > 0.95
+    if noise is None:
+        return
+    right: list[bool] = []
+    for example, label in zip(tokens, labels, strict=True):
+        kept = noise.sample(len(example), 30, rng(len(right)))
+        found = votes(model, example, kept, masking=isinstance(noise, Masking))
+        right.append(model.classes_[np.bincount(found).argmax()] == label)
+    assert np.mean(right) > 0.9
+
+
+def test_training_finds_the_minimum() -> None:
+    """Against the conditions of the optimum, computed densely: the gradient of the penalised loss is zero."""
+    tokens, labels = toy(3, 60)
+    model = LinearClassifier(bits=8, lowercase=False).fit(tokens, labels, l2=1e-3, iterations=2000)
+    assert model.classes_ is not None
+    weights = np.ldexp(model.weights_.astype(np.float64), -model.exponent_)
+    counts = np.zeros((60, 257))
+    for row, example in enumerate(tokens):
+        for token in example:
+            for part in parts(token, lowercase=False):
+                counts[row, hashed(part, 8)] += 1
+    logits = counts @ weights + np.ldexp(model.bias_.astype(np.float64), -model.exponent_)
+    share = np.exp(logits - logits.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    slope = (share - (np.array(labels)[:, None] == np.array(model.classes_))) / 60
+    penalty = 1e-3 * np.mean([len(example) for example in tokens])
+    assert model.training_["penalty"] == pytest.approx(penalty)
+    assert np.abs(counts.T @ slope + penalty * weights).max() < 1e-3
+    assert np.abs(slope.sum(axis=0)).max() < 1e-3
+    assert np.abs(counts.T @ (1 / 3 - (np.array(labels)[:, None] == np.array(model.classes_))) / 60).max() > 0.1
+
+
+def test_minimise() -> None:
+    """A quadratic with a known minimum, as fast as scipy's L-BFGS; and the cases where there is nothing to gain."""
+    curvature, target = np.logspace(-1, 1, 30), rng().normal(size=30)
+
+    def quadratic(point: FloatArray) -> tuple[float, FloatArray]:
+        away = point - target
+        return float((curvature * away**2).sum()) / 2, curvature * away
+
+    options: Any = {"maxiter": 50, "ftol": 0.0, "gtol": 0.0}
+    known = minimize(quadratic, np.zeros(30), jac=True, method="L-BFGS-B", options=options)
+    near = minimise(quadratic, np.zeros(30), iterations=50, tolerance=0.0, step=lambda steps: None)
+    assert near.value < 10 * known.fun < 1e-7
+    taken: list[int] = []
+    found = minimise(quadratic, np.zeros(30), iterations=500, tolerance=1e-16, step=taken.append)
+    assert found.value < 1e-10
+    assert np.abs(found.point - target).max() < 1e-3
+    assert taken == list(range(1, found.steps + 1))
+    few = minimise(quadratic, np.zeros(30), iterations=3, tolerance=1e-16, step=taken.append)
+    assert few.steps == 3
+    assert found.value < few.value < quadratic(np.zeros(30))[0]
+    still = minimise(quadratic, target, iterations=5, tolerance=1e-16, step=taken.append)
+    assert (still.value, still.steps) == (0.0, 0)
+    nowhere = minimise(lambda x: (1.0, np.ones(30)), target, iterations=5, tolerance=0.0, step=taken.append)
+    assert (nowhere.value, nowhere.steps) == (1.0, 0)
+
+
+@pytest.mark.parametrize("noise", [Deletion(FixedRate(0.5)), Masking(0.5)], ids=repr)
+def test_noise_does_not_depend_on_memory_or_neighbours(noise: Noise, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = [rng(n).integers(0, 20, size=n % 7 * 10) for n in range(25)]
+    whole = noisy_counts(codes, 20, noise=noise, copies=4, seed=3).toarray()
+    assert whole.shape == (100, 21)
+    fewer = noisy_counts(codes[:5], 20, noise=noise, copies=4, seed=3).toarray()
+    assert np.array_equal(fewer, whole[:20])
+    monkeypatch.setattr(linear_training, "BUFFER", 10)
+    assert np.array_equal(noisy_counts(codes, 20, noise=noise, copies=4, seed=3).toarray(), whole)
+    masks = [noise.masks(len(code)) if isinstance(noise, Masking) else 0 for code in codes]
+    assert np.array_equal(whole[:, 20], np.repeat(masks, 4))
+    assert not np.array_equal(noisy_counts(codes, 20, noise=noise, copies=4, seed=4).toarray(), whole)
+
+
+def test_training_is_reproducible_by_seed() -> None:
+    noise = Deletion(FixedRate(0.7))
+    first, again, other = fitted(3, noise), fitted(3, noise), fitted(3, noise, seed=1)
+    assert first.fingerprint() == again.fingerprint()
+    assert np.array_equal(first.weights_, again.weights_)
+    assert first.training_ == again.training_
+    assert first.fingerprint() != other.fingerprint()
+    assert fitted(3, NoNoise()).fingerprint() == fitted(3).fingerprint() == fitted(3, seed=5).fingerprint()
+
+
+def test_rounding_keeps_20_bits() -> None:
+    for largest in (3.7, 2.0**-40, 1e9, 1.0):
+        weights = np.array([[largest], [-largest / 3], [0.0]])
+        whole, bias, exponent = rounded(Fitted(weights, np.array([largest / 7]), {}))
+        assert 2**19 <= np.abs(whole).max() <= 2**20
+        assert np.abs(np.ldexp(whole.astype(np.float64), -exponent) - weights).max() <= 2.0**-20 * largest
+        assert bias.shape == (1,)
+    whole, bias, exponent = rounded(Fitted(np.zeros((2, 1)), np.zeros(1), {}))
+    assert not whole.any()
+
+
+@pytest.mark.parametrize("features", ["hash", "vocabulary"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_save_and_load(features: str, classes: int, tmp_path: Path) -> None:
+    noise = Masking(0.5)
+    model = fitted(classes, noise, features=features)
+    folder = tmp_path / "new" / "model"
+    model.save(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["linear.json", "linear.safetensors"]
+    other = LinearClassifier.load(folder)
+    assert other.fingerprint() == model.fingerprint()
+    assert other.classes_ == model.classes_
+    assert other.training_ == model.training_
+    assert other.training_["noise"] == noise.to_dict()
+    assert other.features == features
+    for example in toy(classes, seed=2)[0][:20]:
+        kept = noise.sample(len(example), 50, rng())
+        for masking in (False, True):
+            expected = votes(model, example, kept, masking=masking)
+            assert np.array_equal(votes(other, example, kept, masking=masking), expected)
+    other.save(folder)
+    assert LinearClassifier.load(folder).fingerprint() == model.fingerprint()
+
+
+def test_bytes_and_chunks(tmp_path: Path) -> None:
+    draw = rng()
+    labels = [n % 2 == 1 for n in range(100)]
+    data = [bytes(draw.integers(128 * label, 128 + 128 * label, size=40).astype(np.uint8)) for label in labels]
+    for split in (Bytes().split, lambda data: tuple(data[place : place + 1] for place in range(len(data)))):
+        for features in ("hash", "vocabulary"):
+            tokens = [split(one) for one in data]
+            model = LinearClassifier(features=features).fit(tokens, labels, noise=Deletion(FixedRate(0.5)))
+            assert model.classes_ == [False, True]
+            assert model.predict(tokens) == labels
+            model.save(tmp_path)
+            assert LinearClassifier.load(tmp_path).predict(tokens) == labels
+
+
+def test_empty_inputs_and_copies_get_the_bias() -> None:
+    tokens: list[Tokens] = [("good",), ("bad",), ()] * 10
+    model = LinearClassifier().fit(tokens, ["pos", "neg", "pos"] * 10, noise=Deletion(FixedRate(0.5)))
+    assert model.predict([()]) == ["pos"]
+    assert votes(model, (), np.ones((3, 0), dtype=np.bool_)).tolist() == [1, 1, 1]
+    assert votes(model, ("bad",), np.array([[False], [True]])).tolist() == [1, 0]
+    assert votes(model, ("bad",), np.ones((0, 1), dtype=np.bool_)).shape == (0,)
+    assert model.votes([]) == []
+    nothing = LinearClassifier().fit([(), (), ()], [0, 1, 1], noise=Masking(0.5))
+    assert nothing.predict([(), ("new",)]) == [1, 1]
+
+
+def test_unknown_tokens_count_nothing() -> None:
+    model = LinearClassifier(features="vocabulary", min_count=3).fit(
+        [("a", "b"), ("c", "d")] * 3 + [("e",)], [0, 1] * 3 + [1]
+    )
+    assert isinstance(model._features, VocabularyFeatures)
+    assert model._features.vocabulary == ["a", "b", "c", "d"]
+    rows = model.prepare("an input", ("a", "e", "new", 5), Words()).data.weights
+    assert (rows[1:] == 0).all()
+    assert rows[0] < 0
+
+
+def test_masks_weigh_as_one_feature_of_their_own() -> None:
+    """Where only the length tells the class, the number of masks does."""
+    tokens: list[Tokens] = [("a",) * 4, ("a",) * 12] * 20
+    model = LinearClassifier().fit(tokens, [0, 1] * 20, noise=Masking(1.0), l2=1e-4)
+    assert model.weights_[-1] > 0
+    for example, label in ((("b",) * 4, 0), (("b",) * 12, 1)):
+        assert votes(model, example, np.zeros((2, len(example)), dtype=np.bool_), masking=True).tolist() == [label] * 2
+    assert not LinearClassifier().fit(tokens, [0, 1] * 20, noise=Deletion(FixedRate(0.5))).weights_[-1].any()
+
+
+def test_labels_are_sorted_and_plain() -> None:
+    tokens: list[Tokens] = [("a",), ("b",), ("c",)]
+    assert LinearClassifier().fit(tokens, np.array([7, -1, 7])).classes_ == [-1, 7]
+    model = LinearClassifier().fit(tokens, np.array(["z", "y", "x"]))
+    assert model.classes_ == ["x", "y", "z"]
+    assert type(model.classes_[0]) is str
+    assert model.predict(tokens) == ["z", "y", "x"]
+
+
+def test_progress_ends_at_its_total() -> None:
+    seen: list[tuple[int, int]] = []
+    tokens, labels = toy(2, 50)
+    LinearClassifier().fit(tokens, labels, iterations=30, progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1] == (80, 80)
+
+
+def test_parameters_and_repr() -> None:
+    model = LinearClassifier(features="vocabulary", min_count=5)
+    assert eval(repr(model)).get_params() == model.get_params()
+    assert LinearClassifier(**model.get_params()).get_params() == model.get_params()
+    assert model.set_params(bits=4) is model
+    assert model.get_params(deep=False)["bits"] == 4
+    with pytest.raises(ValueError, match=r"^a LinearClassifier takes features, bits, min_count, lowercase, got 'bit'$"):
+        model.set_params(bit=4)
+
+
+def test_a_failed_fit_changes_nothing() -> None:
+    model = fitted()
+    before = model.fingerprint()
+    with pytest.raises(ValueError, match="labels"):
+        model.fit([("a",)], [1])
+    assert model.fingerprint() == before
+
+
+UNFITTED = "LinearClassifier must be fitted before it is asked: call fit(...) or load(...)"
+
+
+def test_unfitted_use(tmp_path: Path) -> None:
+    model = LinearClassifier()
+    uses: list[Callable[[], Any]] = [
+        lambda: model.prepare("x", (), Words()),
+        lambda: model.votes([]),
+        lambda: model.predict([]),
+        lambda: model.save(tmp_path),
+        model.fingerprint,
+    ]
+    for use in uses:
+        with pytest.raises(ValueError) as error:
+            use()
+        assert str(error.value) == UNFITTED
+
+
+PAIR: list[Tokens] = [("a",), ("b",)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "sentence"),
+    [
+        ({}, (PAIR, [0, 1, 1]), "tokens and labels must be of the same length, got 2 and 3"),
+        ({}, (PAIR, [1, 1]), "labels must hold at least two different labels, got only 1"),
+        ({}, ([], []), "labels must hold at least two different labels, got no examples"),
+        ({}, (PAIR, [0, None]), "labels must be texts or numbers, got None at position 1"),
+        ({}, (PAIR, [0.0, float("nan")]), "labels must be texts or numbers, got nan at position 1"),
+        ({}, (PAIR, [0, "b"]), "labels must be all texts or all numbers, got both"),
+        (
+            {},
+            (["a text", "b"], [0, 1]),
+            "tokens must hold a sequence of tokens for every example, got str at position 0: a text has to be split "
+            "first, as Words().split(text) does",
+        ),
+        ({"features": "tfidf"}, (PAIR, [0, 1]), "features must be one of 'hash', 'vocabulary', got 'tfidf'"),
+        ({"bits": 40}, (PAIR, [0, 1]), "bits must be a whole number of at least 1 and at most 28, got 40"),
+        ({"min_count": 0}, (PAIR, [0, 1]), "min_count must be a whole number of at least 1, got 0"),
+        ({"lowercase": "no"}, (PAIR, [0, 1]), "lowercase must be True or False, got 'no'"),
+    ],
+)
+def test_bad_training_input(settings: dict[str, Any], arguments: tuple[Any, Any], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        LinearClassifier(**settings).fit(*arguments)
+    assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"copies": 0}, "copies must be a whole number of at least 1, got 0"),
+        ({"iterations": 0}, "iterations must be a whole number of at least 1, got 0"),
+        ({"l2": -1.0}, "l2 must be a finite number of at least 0, got -1.0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"noise": 0.9}, "noise must be None or a noise such as Deletion(FixedRate(0.9)), got 0.9"),
+    ],
+)
+def test_bad_training_options(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        LinearClassifier().fit(PAIR, [0, 1], **options)
+    assert str(error.value) == sentence
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    fitted(3, features="vocabulary").save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"format": "other"}, "must describe a linear model of adaptdel, version 1"),
+        ({"version": 2}, "must describe a linear model of adaptdel, version 1"),
+        ({"features": "tfidf"}, "is damaged: features must be one of 'hash', 'vocabulary', got 'tfidf'"),
+        ({"features": "hash"}, "is damaged: bits must be a whole number of at least 1 and at most 28, got None"),
+        ({"vocabulary": "abc"}, "is damaged: vocabulary must be a list"),
+        ({"vocabulary": ["a", "a"]}, "is damaged: vocabulary must not hold anything twice"),
+        ({"vocabulary": [None]}, "is damaged: no token is written as None"),
+        ({"lowercase": None}, "is damaged: lowercase must be true or false, got None"),
+        ({"classes": "abc"}, "is damaged: classes must be a list of texts or numbers"),
+        ({"classes": ["a"]}, "is damaged: classes must be two or more different labels"),
+        ({"exponent": "x"}, "is damaged: exponent must be a whole number of at least -1100 and at most 1100, got 'x'"),
+        ({"training": None}, "is damaged: training must be a dictionary and fingerprint a text"),
+        ({"classes": ["a", "b", "c"]}, "does not belong to the weights beside it: their fingerprint differs"),
+        ({"lowercase": False}, "does not belong to the weights beside it: their fingerprint differs"),
+    ],
+)
+def test_a_damaged_description(saved: Path, changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "linear.json"
+    path.write_text(json.dumps(json.loads(path.read_text("ascii")) | changes), encoding="ascii")
+    with pytest.raises(ValueError) as error:
+        LinearClassifier.load(tmp_path)
+    assert str(error.value) == f"{path} {sentence}"
+
+
+def test_damaged_files(saved: Path, tmp_path: Path) -> None:
+    def sentence() -> str:
+        with pytest.raises(ValueError) as error:
+            LinearClassifier.load(tmp_path)
+        return str(error.value)
+
+    description, tensors = tmp_path / "linear.json", tmp_path / "linear.safetensors"
+    assert sentence() == f"{description} cannot be read: No such file or directory"
+    description.write_bytes(b"\xff\x00{")
+    assert sentence().startswith(f"{description} must be a JSON file: ")
+    shutil.copy(saved / "linear.json", description)
+    assert sentence() == f"{tensors} cannot be read: No such file or directory"
+    whole = (saved / "linear.safetensors").read_bytes()
+    for broken in (b"", b"junk", whole[:-4], whole[:20]):
+        tensors.write_bytes(broken)
+        assert sentence().startswith(f"{tensors} must be a safetensors file: ")
+    arrays = load_file(saved / "linear.safetensors")
+    rows, columns = arrays["weights"].shape
+    save_file({"bias": arrays["bias"]}, tensors)
+    assert sentence() == f"{tensors} must hold weights as int32 of shape ({rows}, {columns}), got none"
+    save_file(arrays | {"weights": arrays["weights"][:-1].copy()}, tensors)
+    assert sentence().endswith(f"shape ({rows}, {columns}), got int32 of shape ({rows - 1}, {columns})")
+    save_file(arrays | {"bias": arrays["bias"].astype(np.float32)}, tensors)
+    assert sentence() == f"{tensors} must hold bias as int32 of shape (3,), got float32 of shape (3,)"
+    save_file(arrays | {"bias": np.full(3, 2**30, dtype=np.int32)}, tensors)
+    assert sentence() == f"{tensors} must hold bias of at most 1048576 in size"
+    changed = arrays["weights"].copy()
+    changed[0, 0] ^= 1
+    save_file(arrays | {"weights": changed}, tensors)
+    assert sentence() == f"{description} does not belong to the weights beside it: their fingerprint differs"

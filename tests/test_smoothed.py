@@ -1,0 +1,470 @@
+"""Smoothing any classifier: the same votes whatever the batching, right certificates, scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, certified_radius
+from adaptdel.certificate import Certificate
+from adaptdel.classifiers import BaseClassifierError, CallableClassifier, LinearClassifier
+from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepared, Request
+from adaptdel.confidence import Looks
+from adaptdel.derivation import Rule
+from adaptdel.noise import Noise
+from adaptdel.pipelines import pipeline
+from adaptdel.sampling import Plan, Tally, run_all, stream, take_votes
+from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.units import Bytes, Characters, Chunks, Custom, Labelled, Unit, Words, check_unit, unit_from_dict
+
+ADAPTDEL = Deletion(LengthRate(0.7, 6))
+WORDS = ["good", "bad", "fine", "awful", "the", "a", "film", "plot", "spam", "offer"]
+
+
+def texts(count: int, seed: int = 0, longest: int = 60) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randrange(longest))) for _ in range(count)]
+
+
+def by_words(batch: list[str]) -> list[str]:
+    """Labels by counting."""
+    return [
+        "pos" if t.split().count("good") + t.split().count("fine") >= t.split().count("bad") else "neg" for t in batch
+    ]
+
+
+def by_bytes(batch: list[bytes]) -> list[int]:
+    return [int(sum(data) % 7 < 3) for data in batch]
+
+
+# One table: every base classifier with every unit that it reads.
+def fitted_linear(unit: Unit, inputs: list[Any]) -> BaseClassifier:
+    tokens = [unit.split(one) for one in inputs]
+    return LinearClassifier(bits=10).fit(tokens, [i % 2 for i in range(len(tokens))], noise=ADAPTDEL, copies=2)
+
+
+def sklearn_pipeline(unit: Unit, inputs: list[Any]) -> Any:
+    pytest.importorskip("sklearn")
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(CountVectorizer(token_pattern=r"\S+"), LogisticRegression())
+    return model.fit([unit.join(unit.split(one)) or "empty" for one in inputs], [i % 2 for i in range(len(inputs))])
+
+
+def a_callable(unit: Unit, inputs: list[Any]) -> Any:
+    return by_words if isinstance(unit.join(()), str) else by_bytes
+
+
+def scores(unit: Unit, inputs: list[Any]) -> Any:
+    labels = a_callable(unit, inputs)
+    return CallableClassifier(
+        lambda batch: np.array([[0.3, 0.7] if v in ("pos", 1) else [0.6, 0.4] for v in labels(batch)])
+    )
+
+
+def encode(inputs: list[str]) -> list[Any]:
+    return [text.encode() for text in inputs]
+
+
+def labelled(inputs: list[str]) -> list[Any]:
+    return [(text.encode(), [i // 3 for i in range(len(text.encode()))]) for text in inputs]
+
+
+UNITS: list[tuple[Unit, Callable[[list[str]], list[Any]]]] = [
+    (Words(), list),
+    (Characters(), lambda inputs: [text[:40] for text in inputs]),
+    (Bytes(), encode),
+    (Chunks(4), encode),
+    (Labelled(), labelled),
+    (Custom(str.split, " ".join), list),
+]
+MAKERS = [fitted_linear, sklearn_pipeline, a_callable, scores]
+TABLE = [
+    pytest.param(unit, convert, make, id=f"{make.__name__}-{unit.kind}")
+    for unit, convert in UNITS
+    for make in MAKERS
+    if not (make is sklearn_pipeline and not isinstance(unit.join(()), str))
+]
+
+
+@pytest.mark.parametrize(("unit", "convert", "make"), TABLE)
+def test_every_classifier_and_unit(unit: Unit, convert: Callable[[list[str]], list[Any]], make: Any) -> None:
+    inputs = convert(texts(12))
+    model = SmoothedClassifier(make(unit, inputs), ADAPTDEL, unit=unit, n_select=64, n_estimate=200, seed=3)
+    certificates = model.certify(inputs)
+    assert [c.length for c in certificates] == [len(unit.split(one)) for one in inputs]
+    assert model.predict(inputs).tolist() == [c.label for c in certificates]
+    # in another order, one by one, beside others: the same to the last vote
+    backwards = model.certify(inputs[::-1])[::-1]
+    alone = [model.certify([one])[0] for one in inputs]
+    for c, b, a in zip(certificates, backwards, alone, strict=True):
+        assert c.to_dict() == b.to_dict() == a.to_dict()
+        assert Certificate.from_json(c.to_json()).to_dict() == c.to_dict()
+        assert c.radius == c.rederive(ops=c.ops).radius
+    shares = model.predict_proba(inputs)
+    assert shares.sum(axis=1) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("size", [1, 7, 256])
+@pytest.mark.parametrize("noise", [ADAPTDEL, Masking(0.8)], ids=repr)
+def test_votes_do_not_depend_on_the_batch_size(size: int, noise: Noise) -> None:
+    inputs = texts(20, seed=1)
+    reference = SmoothedClassifier(CallableClassifier(by_words, ["neg", "pos"]), noise, n_estimate=500).certify(inputs)
+    batched = SmoothedClassifier(CallableClassifier(by_words, ["neg", "pos"], batch_size=size), noise, n_estimate=500)
+    shuffled = random.Random(5).sample(range(20), 20)
+    certificates = batched.certify([inputs[i] for i in shuffled])
+    for place, certificate in zip(shuffled, certificates, strict=True):
+        assert certificate.to_dict() == reference[place].to_dict()
+
+
+def test_workers_get_the_same(tmp_path: Path) -> None:
+    """Other processes, each with a part of the inputs."""
+    import json
+    import subprocess
+    import sys
+
+    inputs = texts(12, seed=2)
+    code = (
+        "import json, sys\nfrom tests.test_smoothed import *\n"
+        "model = SmoothedClassifier(CallableClassifier(by_words, ['neg', 'pos']), ADAPTDEL, n_estimate=300)\n"
+        "print(json.dumps([c.to_dict() for c in model.certify(json.loads(sys.argv[1]))]))"
+    )
+    found: list[Any] = []
+    for part in (inputs[:5], inputs[5:6], inputs[6:]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, json.dumps(part)], capture_output=True, text=True, check=True
+        )
+        found += json.loads(done.stdout)
+    model = SmoothedClassifier(CallableClassifier(by_words, ["neg", "pos"]), ADAPTDEL, n_estimate=300)
+    assert found == [c.to_dict() for c in model.certify(inputs)]
+
+
+@pytest.mark.parametrize("noise", [ADAPTDEL, Deletion(FixedRate(0.9)), Masking(0.6)], ids=repr)
+def test_short_inputs_are_enumerated_exactly(noise: Noise) -> None:
+    text = "good bad good awful fine bad"
+    model = SmoothedClassifier(by_words, noise, classes=["neg", "pos"])
+    certificate = model.certify([text])[0]
+    assert certificate.exact is not None
+    assert certificate.alpha == 0
+    words = text.split()
+    share = Fraction(0)
+    for mask in range(64):
+        kept = [w for i, w in enumerate(words) if mask >> i & 1]
+        if isinstance(noise, Masking):
+            weight = Fraction(int(len(kept) == 6 - noise.masks(6)), 15) if noise.masks(6) == 4 else Fraction(0)
+            copy = " ".join(w if mask >> i & 1 else "<mask>" for i, w in enumerate(words))
+        else:
+            psi = Fraction(noise.rate(6))  # type: ignore[attr-defined]
+            weight = psi ** (6 - len(kept)) * (1 - psi) ** len(kept)
+            copy = " ".join(kept)
+        share += weight * (by_words([copy])[0] == certificate.label)
+    assert certificate.bounds[0] <= share
+    assert certificate.bounds[0] == pytest.approx(float(share), abs=1e-15)
+    ops = certificate.ops
+    assert certificate.radius == certified_radius(*certificate.bounds, length=6, noise=noise, ops=ops)
+    # and sampling agrees with it
+    sampled = SmoothedClassifier(by_words, noise, classes=["neg", "pos"], sampling="fixed").certify([text])[0]
+    assert sampled.exact is None
+    count = sampled.votes[-1][sampled.answer]
+    assert stats.binomtest(count, 4000, float(share)).pvalue > 1e-6
+
+
+class Coin(BaseClassifier):
+    """Answers 1 with a known probability, whatever it reads: the noise is in the answer."""
+
+    def __init__(self, p: tuple[float, ...], seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.p = p
+        self.classes_ = list(range(len(p)))
+
+    def votes(self, requests: Any) -> list[Any]:
+        return [self.rng.choice(len(self.p), p=self.p, size=len(request.kept)) for request in requests]
+
+
+@pytest.mark.parametrize("sampling", ["adaptive", "fixed"])
+@pytest.mark.parametrize("p", [(0.03, 0.97), (0.1, 0.9), (0.4, 0.6), (0.1, 0.75, 0.15), (0.2, 0.5, 0.3)])
+def test_radii_are_wrong_no_more_often_than_alpha(sampling: str, p: tuple[float, ...]) -> None:
+    """With known probabilities: a radius above the true one is an error, as is the wrong class."""
+    alpha, runs = 0.1, 600
+    noise = Deletion(LengthRate(0.9, 23))
+    rule = Rule(noise, ("del", "ins", "sub"))
+    plan = Plan(rule, alpha=alpha, n_select=100, n_estimate=1000, sampling=sampling)
+    best = int(np.argmax(p))
+    truth = certified_radius(p[best], None if len(p) == 2 else sorted(p)[-2], length=200, noise=noise)
+    coin = Coin(p, seed=7)
+    inputs = [Prepared(f"{i}", tuple(f"{i}-{j}" for j in range(200)), Words()) for i in range(runs)]
+    failures = 0
+    two = len(p) == 2
+    for number, tally in run_all(inputs, plan, coin):
+        certificate = as_certificate(tally, rule, len(p), inputs[number])
+        radius = certificate.radius
+        failures += radius > truth or (radius >= 0 and tally.label != best)
+    assert two or len(p) == 3
+    assert stats.binomtest(failures, runs, alpha, alternative="greater").pvalue > 1e-6
+
+
+def as_certificate(tally: Tally, rule: Rule, classes: int, prepared: Prepared) -> Certificate:
+    return Certificate(
+        label=tally.label,
+        classes=tuple(range(classes)),
+        known=True,
+        answer=tally.label,
+        length=len(prepared.tokens),
+        noise=rule.noise,
+        selection=tuple(tally.selection.tolist()),
+        looks=tally.looks,
+        votes=tuple(tuple(row.tolist()) for row in tally.votes),
+        exact=None,
+    )
+
+
+def test_unanimous_inputs_stop_early() -> None:
+    model = SmoothedClassifier(lambda batch: ["spam"] * len(batch), Deletion(FixedRate(0.9)), classes=["ham", "spam"])
+    adaptive = model.certify([" ".join(map(str, range(200)))])[0]
+    fixed = model.set_params(sampling="fixed").certify([" ".join(map(str, range(200)))])[0]
+    assert adaptive.radius == fixed.radius == 6
+    assert fixed.calls == 5000
+    assert adaptive.calls < 250
+
+
+def test_distinct_copies_are_asked_once() -> None:
+    asked: list[str] = []
+
+    def spy(batch: list[str]) -> list[int]:
+        asked.extend(batch)
+        return [len(text) % 2 for text in batch]
+
+    SmoothedClassifier(spy, Deletion(FixedRate(0.95)), classes=[0, 1]).certify(["a b c d e f g h i j k l m n o p"])
+    assert len(asked) == len(set(asked))
+
+
+def test_streams_are_independent() -> None:
+    draws = {phase: stream(0, b"key", phase).integers(0, 2**32, 1000) for phase in ("select", "estimate")}
+    assert not np.array_equal(draws["select"], draws["estimate"])
+    assert not np.array_equal(stream(1, b"key", "select").integers(0, 2**32, 1000), draws["select"])
+    assert np.array_equal(stream(0, b"key", "select").integers(0, 2**32, 1000), draws["select"])
+
+
+def test_thresholds_and_top_k() -> None:
+    inputs = [" ".join(random.Random(i).choices(WORDS, k=40)) for i in range(8)]
+    for threshold in (0.2, 0.8):
+        model = SmoothedClassifier(by_words, ADAPTDEL, classes=["neg", "pos"], threshold=threshold, n_estimate=1000)
+        for c in model.certify(inputs):
+            share = c.votes[-1][1] / sum(c.votes[-1])
+            assert c.abstained or (c.label == "pos") == (share > threshold)
+    first = SmoothedClassifier(first_word, ADAPTDEL, classes=[*WORDS, ""], n_estimate=1000).certify(inputs)
+    third = SmoothedClassifier(first_word, ADAPTDEL, classes=[*WORDS, ""], n_estimate=1000, k=3).certify(inputs)
+    assert all(a.radius <= b.radius for a, b in zip(first, third, strict=True))
+    assert any(a.radius < b.radius for a, b in zip(first, third, strict=True))
+
+
+def first_word(batch: list[str]) -> list[str]:
+    return [(text.split() or [""])[0] for text in batch]
+
+
+def test_unknown_labels_are_learnt_as_they_come() -> None:
+    inputs = [" ".join(random.Random(i).choices(WORDS, k=30)) for i in range(5)]
+    forwards = SmoothedClassifier(first_word, ADAPTDEL, n_estimate=300).certify(inputs)
+    backwards = SmoothedClassifier(first_word, ADAPTDEL, n_estimate=300).certify(inputs[::-1])[::-1]
+    assert [c.to_dict() for c in forwards] == [c.to_dict() for c in backwards]
+    assert not any(c.known for c in forwards)
+
+
+class TestConventions:
+    def fitted(self) -> SmoothedClassifier:
+        inputs = texts(200, seed=9)
+        return SmoothedClassifier(n_select=64, n_estimate=200, copies=4).fit(inputs, by_words(inputs))
+
+    def test_fit_learns(self) -> None:
+        model = self.fitted()
+        inputs = texts(60, seed=10)
+        assert model.score(inputs, by_words(inputs)) > 0.6
+        assert isinstance(model.noise_, Deletion)
+        assert isinstance(model.noise_.rate, LengthRate)
+        assert model.classes_.tolist() == ["neg", "pos"]
+
+    def test_save_and_load(self, tmp_path: Path) -> None:
+        model = self.fitted()
+        inputs = texts(10, seed=11)
+        model.save(tmp_path / "model")
+        model.save(tmp_path / "model")  # over itself
+        loaded = SmoothedClassifier.load(tmp_path / "model")
+        assert [c.to_dict() for c in loaded.certify(inputs)] == [c.to_dict() for c in model.certify(inputs)]
+        assert "SmoothedClassifier.load" in (tmp_path / "model" / "README.md").read_text()
+        assert [p.name for p in tmp_path.iterdir()] == ["model"]
+        answers = pipeline(tmp_path / "model")(inputs)
+        assert [a["radius"] for a in answers] == [c.radius for c in model.certify(inputs)]
+        assert set(pipeline(model)(inputs[0])) == {"label", "score", "radius", "abstained"}
+
+    def test_a_changed_file_is_refused(self, tmp_path: Path) -> None:
+        self.fitted().save(tmp_path / "model")
+        config = tmp_path / "model" / "adaptdel.json"
+        config.write_text(config.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
+        with pytest.raises(ValueError, match="the base classifier is not the one that was saved"):
+            SmoothedClassifier.load(tmp_path / "model")
+        with pytest.raises(ValueError, match="path must be a folder that save wrote"):
+            SmoothedClassifier.load(tmp_path / "nothing")
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "thesis.txt").write_text("text")
+        with pytest.raises(ValueError, match="path must be a new folder, an empty one or a saved model"):
+            self.fitted().save(tmp_path / "mine")
+
+    def test_scikit_learn(self) -> None:
+        pytest.importorskip("sklearn")
+        from sklearn.base import clone
+        from sklearn.model_selection import GridSearchCV
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import FunctionTransformer
+
+        inputs = texts(120, seed=12)
+        labels = by_words(inputs)
+        model = SmoothedClassifier(n_select=32, n_estimate=64, copies=2)
+        copy = clone(model)
+        assert copy.get_params() == model.get_params()
+        search = GridSearchCV(model, {"copies": [1, 2]}, cv=2).fit(inputs, labels)
+        assert search.best_score_ > 0.5
+        piped = make_pipeline(FunctionTransformer(lambda X: [x.lower() for x in X]), clone(model)).fit(inputs, labels)
+        assert len(piped.predict(inputs[:3])) == 3
+
+    def test_an_estimator_is_fitted_under_noise(self) -> None:
+        pytest.importorskip("sklearn")
+        inputs = texts(100, seed=13)
+        estimator = sklearn_pipeline(Words(), inputs)
+        model = SmoothedClassifier(estimator, ADAPTDEL, n_select=32, n_estimate=64).fit(inputs, by_words(inputs))
+        assert model.base_.estimator is not estimator  # type: ignore[attr-defined]
+        assert model.score(inputs, by_words(inputs)) > 0.6
+        with pytest.raises(ValueError, match="others could only be pickled, which is not safe to load"):
+            model.save("never")
+
+
+class Broken(DistinctClassifier):
+    """Fails on copies that hold a word."""
+
+    def __init__(self) -> None:
+        self.classes_ = [0, 1]
+
+    def keys(self, request: Request) -> list[Any]:
+        return [" ".join(np.array(request.prepared.tokens, dtype=object)[row]) for row in request.kept]
+
+    def answer(self, copies: Any) -> Any:
+        if any("poison" in key for _, key in copies):
+            raise ArithmeticError("overflow in layer 3")
+        return np.zeros(len(copies), dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("base", "sentence"),
+    [
+        (Broken(), "the base classifier failed on input 1 ('poison poison poison"),
+        (lambda batch: [1] * (len(batch) + 1), "the base classifier must return"),
+        (lambda batch: np.full((len(batch), 2), np.nan), "the base classifier returned NaN on input 0"),
+        (lambda batch: [float("nan")] * len(batch), "the base classifier returned NaN on input 0"),
+        (lambda batch: 1, "the base classifier must return"),
+        (
+            CallableClassifier(lambda batch: ["x"] * len(batch), ["a", "b"]),
+            "the base classifier returned an unknown label 'x'",
+        ),
+        (
+            CallableClassifier(lambda batch: np.zeros((len(batch), 3)), ["a", "b"]),
+            "the base classifier must return labels or",
+        ),
+    ],
+)
+def test_a_base_classifier_that_fails_is_reported_with_the_input(base: Any, sentence: str) -> None:
+    inputs = ["good " * 30, "poison " * 30, "bad " * 30]
+    with pytest.raises(BaseClassifierError) as caught:
+        SmoothedClassifier(base, ADAPTDEL).certify(inputs)
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: SmoothedClassifier(3, ADAPTDEL).certify(["a"]), "base must be a classifier of adaptdel.classifiers"),
+        (lambda: SmoothedClassifier(by_words).certify(["a"]), "noise must be given, or learnt by fit"),
+        (lambda: SmoothedClassifier(None, ADAPTDEL).certify(["a"]), "base must be given, or fit called"),
+        (
+            lambda: SmoothedClassifier(by_words, ADAPTDEL).certify("a text"),
+            "X must be a list of inputs, got a single str",
+        ),
+        (lambda: SmoothedClassifier(by_words, ADAPTDEL).certify(["a", 3]), "input 1: an input must be a text (str)"),
+        (lambda: SmoothedClassifier(by_words, ADAPTDEL, alpha=2).certify(["a"]), "alpha must be in (0, 1), got 2"),
+        (lambda: SmoothedClassifier(by_words, ADAPTDEL, sampling="lazy").certify(["a"]), "sampling must be one of"),
+        (
+            lambda: SmoothedClassifier(by_words, ADAPTDEL, n_estimate=-1).certify(["a"]),
+            "n_estimate must be a whole number",
+        ),
+        (lambda: SmoothedClassifier(by_words, ADAPTDEL, unit="line").certify(["a"]), "unit must be one of word, char"),
+        (lambda: SmoothedClassifier(by_words, ADAPTDEL, ops="swap").certify(["a"]), "ops must be"),
+        (lambda: SmoothedClassifier(by_words, ADAPTDEL, classes=["a", "b"], k=2).certify(["a"]), "k must be below"),
+        (lambda: SmoothedClassifier(copies=1).fit(["a"], []), "y must hold one label for each of the 1 inputs, got 0"),
+        (lambda: SmoothedClassifier().fit([], []), "X must hold at least one input, got none"),
+        (lambda: SmoothedClassifier(by_words, ADAPTDEL).fit(["a"], [1]), "base must be trainable for fit"),
+        (lambda: SmoothedClassifier(by_words, ADAPTDEL, progress=3).certify(["a"]), "progress must be True, False"),
+    ],
+)
+def test_bad_input(make: Any, sentence: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+def test_progress_is_reported() -> None:
+    seen: list[tuple[int, int]] = []
+    SmoothedClassifier(by_words, ADAPTDEL, n_estimate=100, progress=lambda d, t: seen.append((d, t))).certify(texts(5))
+    assert seen[-1] == (5, 5)
+    assert [d for d, _ in seen] == [1, 2, 3, 4, 5]
+
+
+def test_units() -> None:
+    for unit, convert in UNITS[:-1]:
+        assert unit_from_dict(unit.to_dict()) == unit
+        one = convert(["good film \u00e9 no"])[0]
+        joined = unit.join(unit.split(one))
+        assert joined == (one[0] if isinstance(one, tuple) else one)
+    assert check_unit("chunk:4") == Chunks(4)
+    with pytest.raises(ValueError, match="labels must be one for each of the 2 bytes, got 1"):
+        Labelled().split((b"ab", [1]))
+    with pytest.raises(ValueError, match="size must be a whole number of at least 1, got 0"):
+        Chunks(0)
+
+
+def test_a_million_bytes_need_little_memory() -> None:
+    import tracemalloc
+
+    model = SmoothedClassifier(
+        by_bytes, Deletion(FixedRate(0.999)), unit="byte", classes=[0, 1], n_select=8, n_estimate=8
+    )
+    tracemalloc.start()
+    certificate = model.certify([bytes(10**6)])[0]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert certificate.length == 10**6
+    assert peak < 500e6
+
+
+def test_looks_are_planned_before_the_first_vote() -> None:
+    prepared = Prepared("x", tuple(map(str, range(100))), Words())
+    plan = Plan(Rule(Deletion(FixedRate(0.9)), ("del", "ins", "sub")), n_estimate=1000)
+    tallies = []
+    for answer in (0, 1):
+        task = take_votes(prepared, plan, 2)
+        kept = next(task)
+        try:
+            while True:
+                kept = task.send(np.full(len(kept), answer))
+        except StopIteration as stop:
+            tallies.append(stop.value)
+    assert tallies[0].looks == tallies[1].looks
+    assert isinstance(tallies[0].looks, Looks)
+    assert [t.label for t in tallies] == [0, 1]
