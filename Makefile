@@ -10,7 +10,7 @@ help:
 	@echo "make demo      what a certificate gives: the planner, with a picture in out/"
 	@echo "make test      linters, types and all quick tests"
 	@echo "make test-all  the same with the exhaustive and statistical suites"
-	@echo "make bench     measure speed; figures and JSON in out/"
+	@echo "make bench     measure speed; figures and JSON in out/; with DATA=folder also that of sampling"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,10 @@ test-all: lint types
 bench: $(STAMP)
 	@mkdir -p out
 	$(BIN)/python benchmarks/certificate.py --out out
+ifdef DATA
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/sampling.py --data $(DATA) --out out
+endif
 
 clean:
 	rm -rf $(VENV) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis

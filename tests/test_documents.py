@@ -23,7 +23,7 @@ def test_examples_run(path: Path) -> None:
 def test_the_readme_prints_what_it_says() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(code) == 1
+    assert len(code) == 2
     with redirect_stdout(StringIO()) as out:
         exec(code[0], {})
     printed = out.getvalue().splitlines()
@@ -31,6 +31,17 @@ def test_the_readme_prints_what_it_says() -> None:
     assert said[:2] == printed[:2] == ["11", "50"]
     assert round(float(printed[2]), 4) == float(said[2].rstrip(":"))
     assert printed[3].startswith("[(")
+
+
+def test_the_readme_smooths_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    with redirect_stdout(StringIO()) as out:
+        exec(code, {})
+    label, radius, abstained = out.getvalue().splitlines()[0].split()
+    assert (label, abstained) == ("spam", "False")
+    assert int(radius) >= 0
+    assert (tmp_path / "out" / "model" / "adaptdel.json").exists()
 
 
 def test_the_readme_s_plan_is_the_real_one() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import fsum
+from math import fsum, isfinite, nextafter
 from typing import Any, overload
 
 import numpy as np
@@ -68,8 +68,24 @@ def clopper_pearson(
 
 @lru_cache(maxsize=2**16)
 def _remembered(count: int, total: int, alpha: float) -> tuple[float, float]:
-    both = _lower(np.array([count, total - count]), np.array([total, total]), alpha)
-    return float(both[0]), float(_upper(both[1]))
+    """One pair of bounds: the same numbers as in an array, without the arrays."""
+    low, rest = _one_lower(count, total, alpha), _one_lower(total - count, total, alpha)
+    return low, min(nextafter(1 - rest, 2.0), 1.0)
+
+
+def _one_lower(count: int, total: int, alpha: float) -> float:
+    if not count:
+        return 0.0
+    a, b = float(count), float(total - count + 1)
+    guess = float(special.betaincinv(a, b, alpha))
+    if not isfinite(guess):
+        return float(_lower(np.array([count]), np.array([total]), alpha)[0])
+    step = 2.0**-42
+    low = guess * (1 - step)
+    while not special.betainc(a, b, low) * (1 + sum_error(a + b, low, 1 - low)) <= alpha:  # type: ignore[arg-type]
+        step = min(step * 2, 1.0)
+        low = guess * (1 - step)
+    return low
 
 
 def _upper(rest: FloatArray) -> FloatArray:

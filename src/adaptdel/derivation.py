@@ -10,7 +10,7 @@ from math import comb
 
 import numpy as np
 
-from adaptdel.confidence import Looks, class_bounds
+from adaptdel.confidence import Looks, class_bounds, clopper_pearson
 from adaptdel.noise import Deletion, Masking, Noise
 from adaptdel.radius import certified_radius, table
 from adaptdel.rates import DENOMINATOR
@@ -63,6 +63,11 @@ def vote_bounds(
     ``known`` says that the classes are all there are. Otherwise one more, without votes, stands for those never seen.
     """
     best = (0.0, 1.0)
+    if known and len(votes[0]) == 2 and k == 1:  # one bound is enough: the short way
+        low = max(
+            clopper_pearson(int(c[label]), int(c[0] + c[1]), a)[0] for c, a in zip(votes, looks.alphas, strict=False)
+        )
+        return low, float(min(np.nextafter(1 - low, 2.0), 1.0))
     for counts, alpha in zip(votes, looks.alphas, strict=False):
         row = list(counts) if known and len(counts) > 1 else [*counts, 0, 0]
         p1, p2 = class_bounds(row, label, alpha, k=min(k, len(row) - 1))

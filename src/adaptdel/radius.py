@@ -149,12 +149,12 @@ _cached_table = lru_cache(maxsize=8192)(ToleranceTable)
 
 def table(length: int, noise: Noise, threat: Threat, level: float = 0.5) -> ToleranceTable:
     """The table for a length, noise, threat and level, from the cache if the noise cannot change."""
-    if not _is_frozen(noise):
+    if not is_frozen(noise):
         return ToleranceTable(length, noise, threat, level)
     return _cached_table(length, noise, threat, level)
 
 
-def _is_frozen(noise: Noise) -> bool:
+def is_frozen(noise: Noise) -> bool:
     """Whether neither the noise nor its rate can change, or fail to be hashed."""
     parts: list[Any] = [noise, getattr(noise, "rate", noise)]
     frozen = all(getattr(getattr(part, "__dataclass_params__", None), "frozen", False) for part in parts)

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from math import comb, sqrt
 from typing import Any
@@ -21,7 +22,7 @@ from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
 from adaptdel.confidence import Looks, clopper_pearson
 from adaptdel.derivation import Rule, exact_shares, vote_bounds
 from adaptdel.noise import Masking, Noise
-from adaptdel.radius import largest_radius_probability
+from adaptdel.radius import is_frozen, largest_radius_probability
 from adaptdel.threat import Threat
 from adaptdel.units import Tokens
 
@@ -104,7 +105,8 @@ def take_votes(prepared: Prepared, plan: Plan, known_classes: int | None) -> Gen
     chosen, selection = yield from _select(noise, length, plan, stream(plan.seed, key, "select"))
     if not plan.n_estimate:  # a prediction without a certificate
         return Tally(chosen, selection, None, [])
-    looks = plan_looks(plan, length, known_classes)
+    planned = plan_looks if is_frozen(noise) else plan_looks.__wrapped__
+    looks = planned(plan, length, known_classes)
     rng = stream(plan.seed, key, "estimate")
     counts = np.zeros(len(selection), dtype=np.int64)
     taken: list[IntArray] = []
@@ -148,6 +150,7 @@ def _select(noise: Noise, length: int, plan: Plan, rng: np.random.Generator) -> 
         size = min(2 * size, plan.n_select)
 
 
+@lru_cache(maxsize=2**13)
 def plan_looks(plan: Plan, length: int, classes: int | None) -> Looks:
     """The looks at the votes on an input of a length: settled before the first vote, hence valid.
 
