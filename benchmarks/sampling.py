@@ -113,6 +113,7 @@ def timed(model: Any, inputs: list[str]) -> dict[str, Any]:
     start = time.perf_counter()
     found = [model.certify(text) for text in inputs]
     taken = time.perf_counter() - start
+    print(f"{sorted(model.levers) or 'baseline'}: {taken / len(inputs):.2f} s an input", file=sys.stderr, flush=True)
     return {
         "inputs": len(inputs),
         "seconds_per_input": taken / len(inputs),

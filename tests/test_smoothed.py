@@ -71,6 +71,13 @@ def scores(unit: Unit, inputs: list[Any]) -> Any:
     )
 
 
+def tiny_transformer(unit: Unit, inputs: list[Any]) -> Any:
+    pytest.importorskip("transformers")
+    from tests.test_transformers import classifier
+
+    return classifier("bert")
+
+
 def encode(inputs: list[str]) -> list[Any]:
     return [text.encode() for text in inputs]
 
@@ -87,12 +94,12 @@ UNITS: list[tuple[Unit, Callable[[list[str]], list[Any]]]] = [
     (Labelled(), labelled),
     (Custom(str.split, " ".join), list),
 ]
-MAKERS = [fitted_linear, sklearn_pipeline, a_callable, scores]
+MAKERS = [fitted_linear, sklearn_pipeline, tiny_transformer, a_callable, scores]
 TABLE = [
     pytest.param(unit, convert, make, id=f"{make.__name__}-{unit.kind}")
     for unit, convert in UNITS
     for make in MAKERS
-    if not (make is sklearn_pipeline and not isinstance(unit.join(()), str))
+    if isinstance(unit.join(()), str) or make not in (sklearn_pipeline, tiny_transformer)
 ]
 
 
