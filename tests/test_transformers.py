@@ -185,6 +185,8 @@ def test_units_and_masks_that_do_not_fit() -> None:
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=60), budget=st.integers(1, 400))
 def test_batches_hold_every_copy_once_within_the_budget(sizes: list[int], budget: int) -> None:
     array = np.array(sizes)
+    for batch in batches(array, budget, equal=True):
+        assert len(set(array[batch].tolist())) == 1
     found = list(batches(array, budget))
     assert sorted(np.concatenate(found).tolist()) == list(range(len(sizes)))
     assert all(len(batch) == 1 or len(batch) * array[batch].max() <= budget for batch in found)

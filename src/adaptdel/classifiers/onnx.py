@@ -62,7 +62,7 @@ class OnnxClassifier(SubwordClassifier):
         if max_length is None and tokenizer.model_max_length < UNLIMITED:
             max_length = tokenizer.model_max_length
         self.subwords = Subwords(tokenizer, max_length=max_length, tokenise=tokenise, name=self.path.name)
-        self.pads = tokenizer.pad_token_id is not None
+        self.shares = tokenizer.pad_token_id is not None
         self.session = onnxruntime.InferenceSession(
             str(path), providers=list(providers or onnxruntime.get_available_providers())
         )
