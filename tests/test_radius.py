@@ -26,8 +26,8 @@ from adaptdel import (
 )
 from adaptdel.checks import FloatArray
 from adaptdel.noise import Noise
-from adaptdel.radius import ToleranceTable
 from adaptdel.rates import DENOMINATOR, Rate
+from adaptdel.tables import ToleranceTable
 from adaptdel.threat import EVERY_SET, Threat
 from tests.exact import TableRate
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from adaptdel.confidence import Looks, class_bounds, clopper_pearson
 from adaptdel.noise import Deletion, Masking, Noise
-from adaptdel.radius import certified_radius, table
+from adaptdel.radius import certified_radius
 from adaptdel.rates import DENOMINATOR
+from adaptdel.tables import table
 from adaptdel.threat import Threat
 
 

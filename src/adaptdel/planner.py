@@ -11,7 +11,8 @@ import numpy as np
 from adaptdel.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, check_int
 from adaptdel.confidence import clopper_pearson
 from adaptdel.noise import Deletion, Masking, Noise
-from adaptdel.radius import certified_radius, check_noise, default_limit, table, to_probability
+from adaptdel.radius import certified_radius, check_noise
+from adaptdel.tables import default_limit, table, to_probability
 from adaptdel.threat import Threat
 
 MOST_RADII = 500  # a longer list is thinned out to about FEW_RADII

@@ -14,8 +14,9 @@ import numpy as np
 from adaptdel.bounds import BOUNDS, lower, upper
 from adaptdel.checks import LARGEST_LENGTH, check_alpha, check_choice, check_int, check_probability
 from adaptdel.noise import Deletion, Masking, Noise
-from adaptdel.radius import certified_radius, check_noise, default_limit, largest
+from adaptdel.radius import certified_radius, check_noise
 from adaptdel.rates import DENOMINATOR
+from adaptdel.tables import default_limit, largest
 from adaptdel.threat import Threat
 
 PRECISIONS = (64, 128, 256, 512, 1024, 2048)

@@ -22,7 +22,8 @@ from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
 from adaptdel.confidence import Looks, clopper_pearson
 from adaptdel.derivation import Rule, exact_shares, vote_bounds
 from adaptdel.noise import Masking, Noise
-from adaptdel.radius import is_frozen, largest_radius_probability
+from adaptdel.radius import largest_radius_probability
+from adaptdel.tables import is_frozen
 from adaptdel.threat import Threat
 from adaptdel.units import Tokens
 
