@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 
 import numpy as np
@@ -44,11 +45,33 @@ def test_noises_survive_json_and_repr(noise: Noise) -> None:
     assert eval(repr(noise)) == noise
 
 
-def test_a_token_is_deleted_iff_its_draw_is_below_the_threshold() -> None:
-    rate = LengthRate(0.5, 30)
-    words = rng(3).integers(0, 2**64, size=(40, 51), dtype=np.uint64)
-    draws = np.stack([words & (2**32 - 1), words >> 32], axis=2).reshape(40, 102)[:, :101]
-    assert np.array_equal(Deletion(rate).sample(101, 40, rng(3)), draws >= rate.threshold(101))
+@pytest.mark.parametrize("length", [1, 8, 101, 700])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 0.9961, 1.0])
+def test_a_token_is_deleted_iff_its_draw_is_below_the_threshold(p: float, length: int) -> None:
+    """The draw is a byte and, where that equals the threshold's first byte, three more: assembled here one by one."""
+    rate = FixedRate(p)
+    threshold, width = rate.threshold(length), -(-length // 8)
+    if p == 1:
+        assert not Deletion(rate).sample(length, 40, rng(3)).any()
+        return
+    spare = (math.ceil(length / 256 + 4 * math.sqrt(length / 256)) + 5) // 2
+    words = rng(3).integers(0, 2**64, size=(40, width + spare), dtype=np.uint64)
+    expected = []
+    for row in words.tolist():
+        lead = [word >> 8 * i & 255 for word in row[:width] for i in range(8)][:length]
+        more = iter([half >> 8 for word in row[width:] for half in (word & 2**32 - 1, word >> 32)])
+        expected.append([(b << 24 | (next(more) if b == threshold >> 24 else 0)) >= threshold for b in lead])
+    assert Deletion(rate).sample(length, 40, rng(3)).tolist() == expected
+
+
+def test_a_row_whose_spare_draws_run_out_is_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too rare to wait for: take the spare draws away, and see that rates stay exact and rows independent of chunks."""
+    monkeypatch.setattr("adaptdel.noise.ceil", lambda _: -5)
+    noise = Deletion(FixedRate(0.9))
+    whole = noise.sample(100, 300, rng())
+    assert np.array_equal(np.concatenate(list(noise.chunks(100, 300, rng(), max_bytes=2000))), whole)
+    kept = int(noise.sample(1000, 500, rng(2)).sum())
+    assert stats.binomtest(kept, 500_000, 0.1).pvalue > 1e-6
 
 
 def test_a_higher_rate_keeps_a_subset() -> None:

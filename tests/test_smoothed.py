@@ -121,6 +121,30 @@ def test_every_classifier_and_unit(unit: Unit, convert: Callable[[list[str]], li
     assert shares.sum(axis=1) == pytest.approx(1)
 
 
+def test_ties_between_unknown_classes_do_not_depend_on_the_neighbours() -> None:
+    """Classes are numbered as they come up: an input whose votes tie must not see in which order others brought."""
+    inputs = [" ".join(f"word{j}" for j in range(16 + i)) for i in range(6)]
+    noise = Deletion(FixedRate(0.5))
+    for n_select in (2, 4, 8):
+        kinds = {}
+        for order in (inputs, inputs[::-1]):
+            model = SmoothedClassifier(
+                lambda copies: [("odd", "even")[len(copy.split()) % 2] for copy in copies],
+                noise,
+                n_select=n_select,
+                n_estimate=40,
+            )
+            kinds[order[0]] = {c.input_hash: c.to_dict() for c in model.certify(order)}
+        first, second = kinds.values()
+        assert first == second
+
+
+def test_a_threshold_needs_known_classes() -> None:
+    model = SmoothedClassifier(lambda copies: ["a"] * len(copies), ADAPTDEL, threshold=0.3)
+    with pytest.raises(ValueError, match=r"^threshold must be None for an unknown number of classes, got 0.3: give"):
+        model.certify(["some words to be classified " * 9])
+
+
 @pytest.mark.parametrize("size", [1, 7, 256])
 @pytest.mark.parametrize("noise", [ADAPTDEL, Masking(0.8)], ids=repr)
 def test_votes_do_not_depend_on_the_batch_size(size: int, noise: Noise) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,6 +71,36 @@ def _draws(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.u
     return words.astype("<u8", copy=False).view("<u4")[:, :length]
 
 
+def _at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: int) -> BoolArray:
+    """Where independent 32-bit draws are at or above a threshold; a row begins with a fresh draw.
+
+    The leading byte of a draw mostly decides. Only where it equals the threshold's own are the other 24 bits looked at:
+    they come from spare draws at the end of the row, enough for all but one row in ten thousand or fewer.
+    """
+    rows, length = shape
+    first, rest = divmod(threshold, 2**24)
+    if first == 2**8:
+        return np.zeros(shape, dtype=np.bool_)
+    width = -(-length // 8)
+    spare = (ceil(length / 256 + 4 * sqrt(length / 256)) + 5) // 2
+    before = rng.bit_generator.state
+    words = rng.integers(0, 2**64, size=(rows, width + spare), dtype=np.uint64).astype("<u8", copy=False)
+    leading = np.ascontiguousarray(words[:, :width].view(np.uint8)[:, :length])
+    if not rest:
+        return leading >= first
+    kept: BoolArray = leading > first
+    row, column = np.divmod(np.flatnonzero(leading == first), length)
+    place = np.arange(len(row)) - np.searchsorted(row, row)
+    if place.max(initial=0) < 2 * spare:
+        kept[row, column] = words[:, width:].view("<u4")[row, place] >> 8 >= rest
+    elif rows == 1:
+        kept[row, column] = _draws(rng, (1, len(row)))[0] >> 8 >= rest
+    else:  # begin again, row by row, so that a row does not depend on those drawn with it
+        rng.bit_generator.state = before
+        kept = np.concatenate([_at_least(rng, (1, length), threshold) for _ in range(rows)])
+    return kept
+
+
 @dataclass(frozen=True)
 class Deletion(Noise):
     """Delete each token independently with the rate of the input's length.
@@ -87,7 +118,7 @@ class Deletion(Noise):
             raise ValueError(f"rate must be a Rate such as FixedRate(0.9), got {self.rate!r}")
 
     def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        return _draws(rng, (size, length)) >= self.rate.threshold(length)
+        return _at_least(rng, (size, length), self.rate.threshold(length))
 
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
         """The masses c = ψ^(n−N) and c' = ψ'^(n'−N) of the common subsequence."""

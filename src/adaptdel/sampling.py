@@ -120,6 +120,33 @@ def take_votes(prepared: Prepared, plan: Plan, known_classes: int | None) -> Gen
     return Tally(chosen, _widen(selection, width), looks, [_widen(row, width) for row in taken])
 
 
+def _own_numbers(task: Generator[BoolArray, IntArray, Tally]) -> Generator[BoolArray, IntArray, Tally]:
+    """Number classes that are not known beforehand as they come up in this input's own votes.
+
+    The classifier numbers them as they come up in any input; a tie goes to the lowest, and must not depend on others.
+    """
+    numbers: dict[int, int] = {}
+    kept = next(task)
+    while True:
+        answers = (yield kept).tolist()
+        try:
+            kept = task.send(np.array([numbers.setdefault(answer, len(numbers)) for answer in answers], dtype=np.int64))
+        except StopIteration as stop:
+            tally: Tally = stop.value
+            break
+    outside = list(numbers)
+    width = max(2, *(number + 1 for number in outside)) if outside else 2
+
+    def back(counts: IntArray) -> IntArray:
+        found = np.zeros((width, *counts.shape[1:]), dtype=np.int64)
+        found[outside] = counts[: len(outside)]
+        return found
+
+    exact = None if tally.exact is None else back(tally.exact)
+    label = outside[tally.label] if outside else tally.label
+    return Tally(label, back(tally.selection), tally.looks, [back(row) for row in tally.votes], exact)
+
+
 def _widen(counts: IntArray, width: int) -> IntArray:
     return counts if len(counts) >= width else np.concatenate([counts, np.zeros(width - len(counts), dtype=np.int64)])
 
@@ -188,22 +215,26 @@ def _unanimous(probability: float, alpha: float, most: int) -> int:
     return high
 
 
+@lru_cache(maxsize=2**13)
+def _last_look(looks: Looks) -> Looks:
+    return Looks.fixed(looks.total, looks.alphas[-1])
+
+
 def _settled(taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, length: int, classes: int | None) -> bool:
     """Whether more votes would hardly raise the radius: not even if their share were a standard error better."""
-    counts, size = taken[-1], int(taken[-1].sum())
+    counts = taken[-1].tolist()
+    size = sum(counts)
     if label >= len(counts):
         return True
-    share = (int(counts[label]) + 1) / (size + 2)
+    share = (counts[label] + 1) / (size + 2)
     share = min(share + sqrt(share * (1 - share) / size), 1.0)
     rest = looks.total - size
-    against = counts.copy()
-    against[label] = 0
-    more = (against * (rest * (1 - share) / max(int(against.sum()), 1))).astype(np.int64)
-    last = counts + more
-    last[label] += rest - int(more.sum())
+    scale = rest * (1 - share) / max(size - counts[label], 1)
+    last = [count + int(count * scale) for count in counts]
+    last[label] = looks.total - (sum(last) - last[label])
     known = classes is not None
     now = vote_bounds(looks, [row.tolist() for row in taken], label, known=known, k=rule.k)
-    final = vote_bounds(Looks.fixed(looks.total, looks.alphas[-1]), [last.tolist()], label, known=known, k=rule.k)
+    final = vote_bounds(_last_look(looks), [last], label, known=known, k=rule.k)
     hoped = max(now[0], final[0]), min(now[1], final[1])
     radii = [rule.radius(*bounds, label=label, length=length, two=classes == 2) for bounds in (hoped, now)]
     return radii[0] <= radii[1]
@@ -249,7 +280,8 @@ def run_all(
 
     def start(prepared: Prepared) -> Generator[BoolArray, IntArray, Tally]:
         known = classifier.classes_
-        return take_votes(prepared, plan, None if known is None else len(known))
+        task = take_votes(prepared, plan, None if known is None else len(known))
+        return task if known is not None else _own_numbers(task)
 
     waiting = iter(enumerate(inputs))
     active: list[tuple[int, Prepared, Generator[BoolArray, IntArray, Tally], BoolArray]] = []

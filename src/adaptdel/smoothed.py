@@ -224,16 +224,13 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _tally(self, X: Sequence[Any], plan: Plan, noun: str) -> tuple[BaseClassifier, list[Tally]]:
         base, texts = self._ready(), _listed(X)
-        known = base.classes_
-        if known is not None and plan.rule.threshold is not None and len(known) != 2:
-            raise ValueError(f"threshold must be None for {len(known)} classes, got {plan.rule.threshold}")
-        if known is not None and plan.rule.k >= len(known):
-            raise ValueError(f"k must be below the number of classes {len(known)}, got {plan.rule.k}")
         unit, masking = check_unit(self.unit), isinstance(plan.rule.noise, Masking)
         report = reporter(self.progress, noun)
 
         def prepared(number: int, text: Any) -> Prepared:
-            return base.prepare(_name(number, text), self._split(text, number), unit, masking=masking)
+            ready = base.prepare(_name(number, text), self._split(text, number), unit, masking=masking)
+            _check_classes(plan.rule, base.classes_)
+            return ready
 
         tallies: list[Tally | None] = [None] * len(texts)
         inputs = (prepared(number, text) for number, text in enumerate(texts))
@@ -275,6 +272,16 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model_hash=model,
             input_hash=content_key(tokens).hex(),
         )
+
+
+def _check_classes(rule: Rule, classes: list[Any] | None) -> None:
+    """A threshold and a k have to fit the classes, which some classifiers show only once they have been asked."""
+    if rule.threshold is not None and (classes is None or len(classes) != 2):
+        found = "an unknown number of" if classes is None else str(len(classes))
+        hint = ": give classes=[...]" if classes is None else ""
+        raise ValueError(f"threshold must be None for {found} classes, got {rule.threshold}{hint}")
+    if classes is not None and rule.k >= len(classes):
+        raise ValueError(f"k must be below the number of classes {len(classes)}, got {rule.k}")
 
 
 def _seen(base: BaseClassifier) -> int:
