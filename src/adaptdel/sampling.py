@@ -30,7 +30,7 @@ from adaptdel.units import Tokens
 EXACT_COPIES = 4096  # up to so many choices of kept tokens are enumerated instead of sampled
 WINDOW_INPUTS = 64
 WINDOW_TOKENS = 200_000  # inputs that are worked on together have at most so many tokens, or are a single one
-FIRST_SHARE, LAST_SHARE = 0.15, 0.7  # of alpha, for the first and the last look
+FIRST_SHARE, LAST_SHARE = 0.1, 0.8  # of alpha, for the first and the last look
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ def take_votes(prepared: Prepared, plan: Plan, known_classes: int | None) -> Gen
     if not plan.n_estimate:  # a prediction without a certificate
         return Tally(chosen, selection, None, [])
     planned = plan_looks if is_frozen(noise) else plan_looks.__wrapped__
-    looks = planned(plan, length, known_classes)
+    spared = plan.n_select - int(selection.sum())  # by the selection, whose votes are independent: looks stay valid
+    looks = planned(plan, length, known_classes, plan.n_estimate + spared)
     rng = stream(plan.seed, key, "estimate")
     counts = np.zeros(len(selection), dtype=np.int64)
     taken: list[IntArray] = []
@@ -179,28 +180,28 @@ def _select(noise: Noise, length: int, plan: Plan, rng: np.random.Generator) -> 
 
 
 @lru_cache(maxsize=2**13)
-def plan_looks(plan: Plan, length: int, classes: int | None) -> Looks:
-    """The looks at the votes on an input of a length: settled before the first vote, hence valid.
+def plan_looks(plan: Plan, length: int, classes: int | None, most: int) -> Looks:
+    """The looks at up to ``most`` votes on an input of a length: settled before the first vote, hence valid.
 
     The first look comes as soon as unanimous votes would give the largest radius there is; each further one at twice as
     many votes.
     """
     if plan.sampling == "fixed":
-        return Looks.fixed(plan.n_estimate, plan.alpha)
+        return Looks.fixed(most, plan.alpha)
     rule = plan.rule
     needed = largest_radius_probability(length, rule.noise, Threat(rule.ops), rule.threshold)
     share = plan.alpha * FIRST_SHARE
-    first = _unanimous(needed, share if classes == 2 else share / 2, plan.n_estimate)
+    first = _unanimous(needed, share if classes == 2 else share / 2, most)
     sizes = []
-    while first * 4 <= plan.n_estimate * 3:
+    while first * 4 <= most * 3:
         sizes.append(first)
         first *= 2
     if not sizes:
-        return Looks.fixed(plan.n_estimate, plan.alpha)
+        return Looks.fixed(most, plan.alpha)
     middle = len(sizes) - 1
     early = [share, *([plan.alpha * (1 - FIRST_SHARE - LAST_SHARE) / middle] * middle if middle else [])]
     last = float(np.nextafter(plan.alpha - sum(early), 0))
-    return Looks((*sizes, plan.n_estimate), (*early, last))
+    return Looks((*sizes, most), (*early, last))
 
 
 def _unanimous(probability: float, alpha: float, most: int) -> int:

@@ -62,8 +62,8 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         alpha: the probability that a certificate is wrong.
         n_select: votes that choose the answer.
         n_estimate: independent votes that bound its probability.
-        sampling: "adaptive" stops when more votes would hardly raise the radius, and enumerates short inputs;
-            "fixed" is the paper's protocol.
+        sampling: "adaptive" stops when more votes would hardly raise the radius, gives votes that the choice did not
+            need to the bound, and enumerates short inputs; "fixed" is the paper's protocol.
         ops: what the attacker may do: "edit", or some of "del", "ins", "sub"; "edit" means "sub" under `Masking`, which
             certifies nothing else.
         bound: "tight" or "paper".
