@@ -19,7 +19,12 @@ DOORS = {
     "matplotlib": {"plots"},
     "click": {"cli"},
     "sklearn": {"classifiers", "smoothed"},
-} | {name: {"classifiers"} for name in ("torch", "transformers", "tokenizers", "onnxruntime", "safetensors")}
+    "torch": {"classifiers", "training"},
+    "transformers": {"classifiers", "training"},
+    "pyarrow": {"data", "evaluation"},
+    "datasets": {"data"},
+    "yaml": {"training"},
+} | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime", "safetensors")}
 
 
 def rooms() -> list[str]:

@@ -21,11 +21,12 @@ def check_figure_path(path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"a figure's name must end in {', '.join(FORMATS)}, got {target.name!r}")
     if not target.parent.is_dir():
         raise ValueError(f"a figure needs an existing folder, got {str(target.parent)!r}")
-    _figure(1, 1)  # says at once if matplotlib is missing
+    new_figure(1, 1)  # says at once if matplotlib is missing
     return target
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of a size in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -47,7 +48,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Draw p*(r): the least probability of the answered class that certifies each radius."""
-    figure = _figure(7, 4)
+    figure = new_figure(7, 4)
     from matplotlib.ticker import MaxNLocator
 
     axes = figure.subplots()

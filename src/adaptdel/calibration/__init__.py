@@ -1,0 +1,1 @@
+"""AdaptDel+: how much is kept at each length."""

@@ -1,0 +1,1 @@
+"""Certify a data set; measures, tables, figures, the report."""

@@ -1,0 +1,1 @@
+"""Fit a base classifier under noise, for every method of the paper."""
