@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, noise_from_dict
-from adaptdel.noise import Noise, _smallest
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, certified_radius, noise_from_dict
+from adaptdel.noise import Noise, RandomDeletion, _smallest
 
 NOISES: list[Noise] = [
     Deletion(FixedRate(0.9)),
     Deletion(LengthRate(0.5, 3)),
     Deletion(FixedRate(1.0)),
+    RandomDeletion(0.7, 0.99),
     Masking(0.8),
     Masking(0.0),
     Masking(1.0),
@@ -149,3 +150,10 @@ def test_bad_noise(make: object, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
         make()  # type: ignore[operator]
     assert str(caught.value).startswith(sentence)
+
+
+def test_random_rates_cover_their_range_and_are_not_certified() -> None:
+    shares = RandomDeletion(0.7, 0.99).sample(2000, 2000, rng()).mean(axis=1)
+    assert stats.kstest(shares, "uniform", args=(0.01, 0.29)).pvalue > 1e-3
+    with pytest.raises(ValueError, match=r"^noise must have a rate for every length to certify, got RandomDeletion"):
+        certified_radius(0.9, length=5, noise=RandomDeletion())

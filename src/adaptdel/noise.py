@@ -150,6 +150,41 @@ class NoNoise(Deletion):
 
 
 @dataclass(frozen=True)
+class RandomDeletion(Noise):
+    """Delete each token with a rate that is itself drawn, evenly from ``low`` to ``high``, for each row.
+
+    AdaptDel+ trains under it, when the rates it will have are not known yet. Nothing can be certified under it.
+
+    >>> RandomDeletion(1.0, 1.0).sample(3, 1, np.random.default_rng(0))
+    array([[False, False, False]])
+    """
+
+    kind: ClassVar[str] = "random deletion"
+    low: float = 0.7
+    high: float = 0.99
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", check_probability("low", self.low))
+        object.__setattr__(self, "high", check_probability("high", self.high))
+        if self.high < self.low:
+            raise ValueError(f"high must be at least low = {self.low}, got {self.high}")
+
+    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        draws = _draws(rng, (size, length + 1)).astype(np.float64)
+        return draws[:, 1:] >= self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        """An error: the noise is for training."""
+        raise ValueError(
+            f"noise must have a rate for every length to be certified, got {self!r}, which is for training"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind and the two rates."""
+        return {"kind": self.kind, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
 class Masking(Noise):
     """RanMASK: mask exactly round(fraction · n) of the n tokens, every choice of positions being as likely.
 
@@ -220,7 +255,7 @@ def _all_masked(length: int, masks: int, changed: IntArray) -> FloatArray:
     return np.asarray(missed * (1 - 2.0**-51 * changed))  # a step errs by at most 2**-52
 
 
-NOISES: dict[str, type[Noise]] = {noise.kind: noise for noise in (Deletion, Masking, NoNoise)}
+NOISES: dict[str, type[Noise]] = {noise.kind: noise for noise in (Deletion, Masking, NoNoise, RandomDeletion)}
 
 
 def noise_from_dict(values: Mapping[str, Any]) -> Noise:

@@ -25,7 +25,7 @@ from adaptdel.checks import (
     check_probabilities,
     check_probability,
 )
-from adaptdel.noise import Masking, Noise
+from adaptdel.noise import Masking, Noise, RandomDeletion
 from adaptdel.tables import default_limit, largest, table, to_probability
 from adaptdel.threat import Threat
 
@@ -36,6 +36,8 @@ def check_noise(noise: object, threat: Threat) -> Noise:
     """Return the noise if it can certify the threat."""
     if not isinstance(noise, Noise):
         raise ValueError(f"noise must be Deletion(rate), Masking(fraction) or NoNoise(), got {noise!r}")
+    if isinstance(noise, RandomDeletion):
+        raise ValueError(f"noise must have a rate for every length to certify, got {noise!r}, which is for training")
     if isinstance(noise, Masking) and threat != Threat("sub"):
         raise ValueError(
             f"ops must be ['sub'] under Masking, which certifies substitutions only, got {list(threat.ops)}"

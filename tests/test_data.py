@@ -1,0 +1,165 @@
+"""Labelled files: every format gives the same rows, and what is wrong is said with file and row."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adaptdel.data import Row, held_out, read_examples, read_rows
+from adaptdel.data.examples import content_digest
+
+RECORDS: list[dict[str, Any]] = [
+    {"id": "a", "text": "good, really\ngood", "label": 1},
+    {"id": "b", "text": 'bad "film"', "label": 0},
+    {"id": "c", "text": "ünïcode \u2028 line", "label": 1},
+]
+
+
+def write(folder: Path, kind: str, records: list[dict[str, Any]] = RECORDS) -> Path:
+    path = folder / f"data.{kind}"
+    bare = kind.removesuffix(".gz")
+    if bare == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+        data = path.read_bytes()
+    elif bare == "jsonl":
+        data = "\n".join(json.dumps(record, ensure_ascii=False) for record in records).encode()
+    else:
+        mark = "\t" if bare == "tsv" else ","
+        lines = [mark.join(records[0])]
+        lines += [mark.join('"' + str(v).replace('"', '""') + '"' for v in record.values()) for record in records]
+        data = "\r\n".join(lines).encode("utf-8-sig")
+    path.write_bytes(gzip.compress(data) if kind.endswith(".gz") else data)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "csv.gz", "tsv", "parquet", "parquet.gz"])
+def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
+    rows = list(read_rows(write(tmp_path, kind)))
+    assert rows == [Row(i, r["id"], r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
+    assert read_examples(write(tmp_path, kind)).digest == content_digest(
+        [r["text"] for r in RECORDS], [r["label"] for r in RECORDS]
+    )
+
+
+def test_names_of_classes_are_kept_and_columns_can_be_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "csv", [{"body": "one", "kind": "spam"}, {"body": "two", "kind": "1"}])
+    examples = read_examples(path, text="body", label="kind")
+    assert examples.labels == ["spam", "1"]  # not all whole numbers: all names
+    assert examples.ids == ["1", "2"]
+
+
+def test_labels_are_optional_for_rows_only(tmp_path: Path) -> None:
+    path = write(tmp_path, "jsonl", [{"text": "one"}])
+    assert list(read_rows(path)) == [Row(1, None, "one", None)]
+    with pytest.raises(ValueError, match=r"data.jsonl, row 1: no column 'label': there are 'text'$"):
+        read_examples(path)
+
+
+def test_odd_rows_are_counted(tmp_path: Path) -> None:
+    texts = [("x", 0), ("x", 0), ("y", 1), ("y", 0), ("  ", 0)]
+    path = write(tmp_path, "jsonl", [{"text": text, "label": label} for text, label in texts])
+    examples = read_examples(path)
+    assert len(examples.texts) == 4
+    assert examples.notes == [
+        "1 empty texts were left out",
+        "2 texts are repeated",
+        "1 texts stand there with different labels",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("x.jsonl", b'{"text": "a", "label": 0}\n{"text"', "x.jsonl, row 2: not JSON (Expecting ':' delimiter): every"),
+        ("x.jsonl", b"[1, 2]", "x.jsonl, row 1: must be a JSON object, got '[1, 2]'"),
+        (
+            "x.jsonl",
+            b'{"text": "\xff", "label": 0}',
+            "x.jsonl, row 1: not UTF-8 (invalid start byte): save the file as",
+        ),
+        ("x.jsonl", b'{"txt": "a", "label": 0}', "x.jsonl, row 1: no column 'text': did you mean 'txt'?"),
+        ("x.jsonl", b'{"text": 3, "label": 0}', "x.jsonl, row 1: the column 'text' must hold text, got 3"),
+        ("x.jsonl", b'{"text": "a", "label": 0.5}', "x.jsonl, row 1: the column 'label' must hold whole numbers or"),
+        ("x.jsonl", b'{"text": "a", "label": null}', "x.jsonl, row 1: no label in the column 'label': give every row"),
+        ("x.jsonl", b"", "x.jsonl: holds no rows"),
+        ("x.jsonl", b'{"text": " ", "label": 0}', "x.jsonl: holds no text that is not empty"),
+        ("x.csv", b"", "x.csv: the file is empty"),
+        ("x.csv", b"text,text\n", "x.csv: the header names a column twice: text, text"),
+        ("x.csv", b"text,label\na,1\nb\n", "x.csv, row 2: must have 2 fields as the header has, got 1"),
+        ("x.csv", b"text,label\na\xe9,1\n", "x.csv, row 1: not UTF-8: save the file as UTF-8, or name its encoding"),
+        ("x.csv", b'text,label\n"a,1\n', "x.csv, row 1: not CSV: unexpected end of data"),
+        ("x.parquet", b"nonsense", "x.parquet: not a Parquet file:"),
+        (
+            "x.jsonl.gz",
+            gzip.compress(b'{"text": "a", "label": 0}\n' * 99)[:-20],
+            "x.jsonl.gz: the gzip file is damaged",
+        ),
+        ("x.jsonl.gz", b"nonsense", "x.jsonl.gz: the gzip file is damaged after row 0: make or copy it anew"),
+        ("x.docx", b"nonsense", "x.docx: must be a .jsonl, .csv, .tsv or .parquet file, also with .gz, or a data set"),
+    ],
+)
+def test_bad_files_get_one_sentence(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(ValueError) as error:
+        read_examples(path)
+    assert str(error.value).removeprefix(f"{tmp_path}/").startswith(sentence)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nothing.csv: there is no such file$"):
+        read_examples(tmp_path / "nothing.csv")
+    with pytest.raises(ValueError, match=r"must be a .jsonl, .csv"):
+        read_examples(tmp_path)
+
+
+def test_an_encoding_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes("text,label\ncafé,1\n".encode("latin-1"))
+    assert read_examples(path, encoding="latin-1").texts == ["café"]
+
+
+def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"text": "a"}\nnonsense\n{"text": "\xff"}\n{"text": "b"}\n')
+    found: list[tuple[int, str]] = []
+    rows = list(read_rows(path, on_problem=lambda number, sentence: found.append((number, sentence))))
+    assert [(row.number, row.text) for row in rows] == [(1, "a"), (4, "b")]
+    assert [number for number, _ in found] == [2, 3]
+
+
+def test_data_sets_of_hugging_face(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(path: str, *, split: str, streaming: bool) -> list[dict[str, Any]]:
+        asked.append((path, split, streaming))
+        if path == "gone":
+            raise FileNotFoundError("Dataset 'gone' doesn't exist on the Hub")
+        return [{"text": "a b", "label": 3}]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    assert list(read_rows("some/reviews:test")) == [Row(1, None, "a b", 3)]
+    assert list(read_rows("reviews")) == [Row(1, None, "a b", 3)]
+    assert asked == [("some/reviews", "test", True), ("reviews", "train", True)]
+    with pytest.raises(ValueError, match=r"^gone: neither a file nor a data set that can be read: Dataset 'gone'"):
+        list(read_rows("gone"))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match=r"pip install 'adaptdel\[datasets\]'$"):
+        list(read_rows("reviews"))
+
+
+def test_duplicates_are_held_out_together_and_shares_hold() -> None:
+    texts = [f"text {number}" for number in range(4000)]
+    assert [held_out(text, 0.25, 1) for text in texts] == [held_out(text, 0.25, 1) for text in texts]
+    assert 900 < sum(held_out(text, 0.25, 1) for text in texts) < 1100
+    assert sum(held_out(text, 0.25, 1) and held_out(text, 0.25, 2) for text in texts) < 350  # seeds are independent
+    assert not any(held_out(text, 0.0, 0) for text in texts)
