@@ -6,25 +6,30 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.noise import noise_from_dict
+from adaptdel.model_card import model_card
+from adaptdel.noise import Noise, noise_from_dict
 from adaptdel.threat import Threat
 from adaptdel.units import check_unit, unit_from_dict
 
 Model = Any  # a SmoothedClassifier, whose room is further down
 
-CONFIG = "adaptdel.json"
+CONFIG, TRAINING, CALIBRATION = "adaptdel.json", "training.json", "calibration.json"
 FORMAT = 1
 _PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "k", "copies")
 
 
-def save_model(model: Model, path: Path) -> None:
-    """Write a model whole or not at all; a folder that holds something else is not touched."""
+def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None = None) -> None:
+    """Write a model whole or not at all; a folder that holds something else is not touched.
+
+    ``extras`` may write more files into the folder before it takes its place.
+    """
     base = model._ready()
     kind = _kind(base)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
@@ -34,6 +39,7 @@ def save_model(model: Model, path: Path) -> None:
         "version": version("adaptdel"),
         "base": kind,
         "fingerprint": base.fingerprint(),
+        "classes": base.classes_,
         "noise": model._rule().noise.to_dict(),
         "ops": list(Threat(model.ops).ops),
         "unit": check_unit(model.unit).to_dict(),
@@ -43,8 +49,15 @@ def save_model(model: Model, path: Path) -> None:
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         base.save(partial / "base")
-        (partial / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        (partial / "README.md").write_text(_card(model, base, settings), encoding="utf-8")
+        training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))
+        _write(partial / CONFIG, settings)
+        if training is not None:
+            _write(partial / TRAINING, training)
+        if calibration is not None:
+            _write(partial / CALIBRATION, calibration)
+        (partial / "README.md").write_text(model_card(settings, training, calibration), encoding="utf-8")
+        if extras is not None:
+            extras(partial)
         partial.chmod(0o755)
         old = partial.with_name(partial.name + ".old")
         if path.exists():
@@ -78,11 +91,57 @@ def load_model(cls: type[Model], path: Path) -> Model:
     if base.fingerprint() != settings["fingerprint"]:
         raise ValueError(f"{path / 'base'}: the base classifier is not the one that was saved: its fingerprint differs")
     model.base_, model.noise_ = base, noise
+    for name, file in (("training_", TRAINING), ("calibration_", CALIBRATION)):
+        if (path / file).exists():
+            setattr(model, name, _read(path / file))
     if base.classes_ is not None:
         import numpy as np
 
         model.classes_ = np.array(base.classes_)
     return model
+
+
+def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> None:
+    """Give a saved model the noise that calibration found, and keep the trace beside it.
+
+    The configuration is replaced last and at once: until then the model is what it was.
+    """
+    settings = _read(path / CONFIG)
+    settings["noise"] = noise.to_dict()
+    training = _read(path / TRAINING) if (path / TRAINING).exists() else None
+    if training is not None:
+        training["calibrated"] = True
+        _write(path / TRAINING, training)
+    _write(path / CALIBRATION, calibration)
+    write_text(path / "README.md", model_card(settings, training, calibration))
+    _write(path / CONFIG, settings)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, and durably."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(path: Path, values: Any) -> None:
+    write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: not a file of a saved model: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: not a file of a saved model: must hold an object")
+    return values
 
 
 def _kind(base: BaseClassifier) -> str:
@@ -104,29 +163,3 @@ def _load_base(kind: str, folder: Path) -> BaseClassifier:
 
         return TransformersClassifier.load(folder)
     raise ValueError(f"the base of a saved model must be linear or transformers, got {kind!r}")
-
-
-def _card(model: Model, base: BaseClassifier, settings: dict[str, Any]) -> str:
-    classes = ", ".join(map(str, base.classes_ or []))
-    return f"""---
-library_name: adaptdel
-tags: [certified-robustness, randomized-smoothing]
----
-# A smoothed classifier
-
-- Classes: {classes}
-- Noise: `{model._rule().noise!r}`, on units of kind `{settings["unit"]["kind"]}`
-- Base classifier: {settings["base"]}, fingerprint `{settings["fingerprint"][:16]}`
-- Written by adaptdel {settings["version"]}
-
-```python
-import adaptdel as ad
-
-model = ad.SmoothedClassifier.load("this folder")
-certificate = model.certify(["a text"])[0]
-print(certificate.label, certificate.radius)  # no attacker with up to that many edits can change the label
-```
-
-A certificate holds with probability {1 - model.alpha:g} over the noise that is drawn for the input. It says that the
-answer stays the same, not that it is right.
-"""

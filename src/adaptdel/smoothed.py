@@ -79,6 +79,8 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         base_: the fitted base classifier.
         noise_: the noise in use.
         classes_: the labels.
+        training_: how the model was trained, if it was by `adaptdel.training`, in plain values.
+        calibration_: how its rates were found, if they were by `adaptdel.calibration`, in plain values.
     """
 
     def __init__(
@@ -138,6 +140,8 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             raise ValueError(f"base must be trainable for fit, got {base!r}: use it as it is, without fit")
         self.classes_ = np.array(self.base_.classes_)
+        for record in ("training_", "calibration_"):  # of another model
+            self.__dict__.pop(record, None)
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
