@@ -1,0 +1,141 @@
+"""The columns of a run: a certificate as a row, and back. Raw counts first; the radius is derived from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from adaptdel.certificate import Certificate
+from adaptdel.confidence import Looks
+from adaptdel.noise import Deletion, Masking, Noise, noise_from_dict
+from adaptdel.threat import Threat
+
+_COUNTS = pa.list_(pa.int64())
+
+CERTIFICATES = pa.schema(
+    [
+        ("id", pa.string()),  # None for a row that could not be read
+        ("row", pa.int64()),  # in the file, from 1
+        ("truth", pa.string()),  # the label in the file as JSON, None if there is none
+        ("answer", pa.string()),  # a class as JSON
+        ("correct", pa.bool_()),  # whether the answer is the truth, settled or not
+        ("abstained", pa.bool_()),  # not even the unedited input is settled
+        ("length", pa.int64()),  # tokens
+        ("rate", pa.float64()),  # of deletion at that length; under masking, the fraction that is masked
+        ("selection", _COUNTS),  # votes by class that chose the answer
+        ("look_sizes", _COUNTS),  # the planned looks; none if every copy was enumerated
+        ("look_alphas", pa.list_(pa.float64())),
+        ("votes", pa.list_(_COUNTS)),  # votes by class at each look that was taken
+        ("exact", pa.list_(_COUNTS)),  # copies by class and number kept, if all were enumerated
+        ("radius", pa.int64()),  # -1 if abstained
+        ("log10_cardinality", pa.float64()),  # of the certified region; minus infinity if abstained
+        ("calls", pa.int64()),  # votes taken, enumerated copies included
+        ("input_hash", pa.string()),  # of the tokens
+        ("digest", pa.string()),  # of the certificate with what follows from it
+        ("problem", pa.string()),  # why there is no certificate, None if there is one
+    ],
+    metadata={"adaptdel": "certificates, format 1"},
+)
+TIMES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("row", pa.int64()),
+        ("seconds", pa.float64()),  # a worker's time since the input it finished before: sums and means are true
+    ],
+    metadata={"adaptdel": "times, format 1"},
+)
+
+Record = dict[str, Any]
+
+
+def label_text(label: Any) -> str:
+    """A label as JSON."""
+    return json.dumps(label.item() if hasattr(label, "item") else label, ensure_ascii=False)
+
+
+def rate_of(noise: Noise, length: int) -> float:
+    """The rate of deletion at a length, or the fraction that is masked."""
+    if isinstance(noise, Masking):
+        return noise.masks(length) / length if length else 0.0
+    assert isinstance(noise, Deletion)
+    return noise.rate(length)
+
+
+def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None) -> Record:
+    """A certificate as a row; ``truth`` is a label, or None if it is not known."""
+    looks = certificate.looks
+    return {
+        "id": id,
+        "row": row,
+        "truth": None if truth is None else label_text(truth),
+        "answer": label_text(certificate.label),
+        "correct": None if truth is None else label_text(truth) == label_text(certificate.label),
+        "abstained": certificate.abstained,
+        "length": certificate.length,
+        "rate": rate_of(certificate.noise, certificate.length),
+        "selection": list(certificate.selection),
+        "look_sizes": [] if looks is None else list(looks.sizes),
+        "look_alphas": [] if looks is None else list(looks.alphas),
+        "votes": [list(counts) for counts in certificate.votes],
+        "exact": None if certificate.exact is None else [list(counts) for counts in certificate.exact],
+        "radius": certificate.radius,
+        "log10_cardinality": certificate.log10_cardinality(),
+        "calls": certificate.calls,
+        "input_hash": certificate.input_hash,
+        "digest": certificate.to_dict()["digest"],
+        "problem": None,
+    }
+
+
+def problem_record(sentence: str, *, id: str | None, row: int) -> Record:
+    """A row that could not be certified, and why."""
+    return dict.fromkeys(CERTIFICATES.names) | {"id": id, "row": row, "problem": sentence}
+
+
+def setting_of(certificate: Certificate) -> dict[str, Any]:
+    """What the certificates of a run have in common, for its manifest."""
+    if not certificate.known:
+        raise ValueError("a run needs a base classifier whose classes are known, got one that shows them as they come")
+    return {
+        "model_hash": certificate.model_hash,
+        "noise": certificate.noise.to_dict(),
+        "unit": certificate.unit,
+        "classes": list(certificate.classes),
+        "threshold": certificate.threshold,
+        "k": certificate.k,
+        "ops": list(certificate.ops),
+        "bound": certificate.bound,
+        "alpha": certificate.alpha,
+        "seed": certificate.seed,
+    }
+
+
+def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Certificate:
+    """The certificate that a row and its manifest hold; what was derived is derived again, not believed."""
+    classes = tuple(manifest["classes"])
+    names = [label_text(label) for label in classes]
+    answer = names.index(record["answer"]) if record["answer"] in names else -1
+    exact = record["exact"]
+    return Certificate(
+        label=json.loads(record["answer"]),
+        classes=classes,
+        known=True,
+        answer=answer,
+        length=record["length"],
+        noise=noise_from_dict(manifest["noise"]),
+        selection=tuple(record["selection"]),
+        looks=Looks(tuple(record["look_sizes"]), tuple(record["look_alphas"])) if record["look_sizes"] else None,
+        votes=tuple(map(tuple, record["votes"])),
+        exact=None if exact is None else tuple(map(tuple, exact)),
+        ops=Threat(manifest["ops"]).ops,
+        bound=manifest["bound"],
+        threshold=manifest["threshold"],
+        k=manifest["k"],
+        seed=manifest["seed"],
+        unit=manifest["unit"],
+        model_hash=manifest["model_hash"],
+        input_hash=record["input_hash"],
+    )
