@@ -23,11 +23,12 @@ Objective = Callable[[FloatArray], tuple[float, FloatArray]]
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where the search ended, the value there, and the number of steps."""
+    """Where the search ended, the value there, the number of steps, and the value after each."""
 
     point: FloatArray
     value: float
     steps: int
+    values: list[float]
 
 
 def minimise(
@@ -41,14 +42,15 @@ def minimise(
     point = start
     value, gradient = objective(point)
     pairs: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=MEMORY)
+    values: list[float] = []
     for number in range(1, iterations + 1):
         direction = _direction(gradient, pairs)
         slope = _dot(gradient, direction)
         if not slope < 0.0:
-            return Minimum(point, value, number - 1)
+            return Minimum(point, value, number - 1, values)
         found = _search(objective, point, value, slope, direction)
         if found is None:
-            return Minimum(point, value, number - 1)
+            return Minimum(point, value, number - 1, values)
         moved, lower, turned = found
         change, bend = moved - point, turned - gradient
         product = _dot(change, bend)
@@ -56,10 +58,11 @@ def minimise(
             pairs.append((change, bend, product))
         gain = value - lower
         point, value, gradient = moved, lower, turned
+        values.append(value)
         step(number)
         if gain <= tolerance * max(1.0, abs(value)):
-            return Minimum(point, value, number)
-    return Minimum(point, value, iterations)
+            return Minimum(point, value, number, values)
+    return Minimum(point, value, iterations, values)
 
 
 def _dot(a: FloatArray, b: FloatArray) -> float:

@@ -141,7 +141,14 @@ def train(
     table = found.point.reshape(-1, scores)
     weights = np.zeros((composition.shape[1], scores))
     weights[used] = table[:-1] * unit[:, None]
-    record = {"copies": rows, "kept_mean": kept, "penalty": penalty, "loss": found.value, "steps": found.steps}
+    record: dict[str, Any] = {
+        "copies": rows,
+        "kept_mean": kept,
+        "penalty": penalty,
+        "loss": found.value,
+        "steps": found.steps,
+    }
+    record["losses"] = found.values
     return Fitted(weights, table[-1].copy(), record)
 
 

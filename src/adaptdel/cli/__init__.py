@@ -9,6 +9,7 @@ from importlib.metadata import version
 import click
 
 from adaptdel.cli.plan import plan_command
+from adaptdel.cli.train import train_command
 from adaptdel.cli.verify import verify_command
 
 
@@ -19,6 +20,7 @@ def commands() -> None:
 
 
 commands.add_command(plan_command)
+commands.add_command(train_command)
 commands.add_command(verify_command)
 
 

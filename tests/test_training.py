@@ -1,0 +1,241 @@
+"""Training with the linear model: methods, settings, files and folders."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, SmoothedClassifier
+from adaptdel.cli import main
+from adaptdel.model_files import store_calibration
+from adaptdel.noise import RandomDeletion
+from adaptdel.rates import BinnedRate
+from adaptdel.training import METHODS, Job, Settings, train, train_job
+from adaptdel.training.config import read_jobs
+from adaptdel.training.history import history_text
+from adaptdel.training.methods import method_noises
+
+WORDS = {
+    "ham": ["lunch", "meeting", "report", "minutes", "agenda"],
+    "spam": ["free", "money", "offer", "click", "winner"],
+}
+
+
+def mails(count: int = 80, seed: int = 0) -> tuple[list[str], list[str]]:
+    rng = random.Random(seed)
+    labels = [("ham", "spam")[number % 2] for number in range(count)]
+    filler = [f"w{number}" for number in range(30)]
+    texts = [
+        " ".join(rng.choices(WORDS[label], k=8) + rng.choices(filler, k=rng.randint(5, 40)) + [f"id{number}"])
+        for number, label in enumerate(labels)
+    ]
+    return texts, labels
+
+
+def write(path: Path, count: int = 80) -> Path:
+    texts, labels = mails(count)
+    path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in zip(texts, labels, strict=True)))
+    return path
+
+
+def run(*arguments: Any) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return int(stop.value.code or 0)
+
+
+def test_the_noises_of_the_methods() -> None:
+    lengths = [100, 300]
+    found = {method: method_noises(method, 0.95, lengths) for method in METHODS}
+    adaptdel = Deletion(LengthRate(0.95, 10))
+    assert {m: n.smoothing for m, n in found.items()} == {
+        "nosmooth": NoNoise(),
+        "freelb": NoNoise(),
+        "ranmask": Masking(0.95),
+        "cert-ed": Deletion(FixedRate(0.95)),
+        "adaptdel": adaptdel,
+        "adaptdel+": adaptdel,
+    }
+    assert found["adaptdel+"].training == RandomDeletion(0.7, 0.99)
+    assert all(n.training == n.smoothing for m, n in found.items() if m != "adaptdel+")
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "freelb"])
+def test_every_method_learns_and_is_saved_with_its_record(tmp_path: Path, method: str) -> None:
+    texts, labels = mails(200)
+    model = train(texts, labels, method=method, bits=12, copies=4, progress=False)
+    assert model.predict(mails(40, seed=9)[0]).tolist() == mails(40, seed=9)[1]
+    record = model.training_
+    assert record["method"] == method
+    assert record["data"]["rows"] + record["data"]["held_out"] == 200
+    assert 5 <= record["data"]["held_out"] <= 40
+    assert record["history"][-1]["valid_accuracy"] == 1.0
+    losses = [row["train_loss"] for row in record["history"]]
+    assert losses == sorted(losses, reverse=True)
+    model.save(tmp_path / "model")
+    loaded = SmoothedClassifier.load(tmp_path / "model")
+    assert loaded.training_ == json.loads(json.dumps(record))
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert f"Method: {method}" in card
+    assert record["data"]["digest"][:16] in card
+    assert ("Not calibrated yet" in card) == (method == "adaptdel+")
+
+
+def test_training_is_deterministic_and_the_seed_matters() -> None:
+    texts, labels = mails()
+    first, again, other = (train(texts, labels, seed=seed, bits=10, copies=2, progress=False) for seed in (1, 1, 2))
+    assert first.base_.fingerprint() == again.base_.fingerprint() != other.base_.fingerprint()
+
+
+def test_a_held_out_file_is_used_and_not_trained_on() -> None:
+    texts, labels = mails()
+    flipped = [{"ham": "spam", "spam": "ham"}[label] for label in labels]
+    model = train(texts, labels, bits=12, validation=(texts, flipped), progress=False)
+    assert model.training_["history"][-1]["valid_accuracy"] == 0.0
+    assert model.training_["data"]["rows"] == len(texts)
+    assert model.training_["validation"] is None
+
+
+def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
+    texts, labels = mails()
+    train(texts, labels, method="adaptdel+", bits=10, copies=2, progress=False).save(tmp_path / "m")
+    noise = Deletion(BinnedRate([0, 30], [4, 6]))
+    store_calibration(tmp_path / "m", {"trace": [1], "warnings": ["bin 0 did not reach it"]}, noise)
+    loaded = SmoothedClassifier.load(tmp_path / "m")
+    assert loaded.noise_ == noise
+    assert loaded.calibration_ == {"trace": [1], "warnings": ["bin 0 did not reach it"]}
+    assert loaded.training_["calibrated"] is True
+    assert "bin 0 did not reach it" in (tmp_path / "m" / "README.md").read_text()
+    assert not [path for path in (tmp_path / "m").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"method": "adaptdell"}, "method must be one of 'nosmooth', 'ranmask', 'cert-ed', 'adaptdel'"),
+        ({"metod": "adaptdel"}, "'metod' is not a field: did you mean 'method'?"),
+        ({"epochs": 3}, "epochs has no meaning for model linear: leave it out"),
+        ({"model": "some/bert", "copies": 3}, "copies has no meaning for model some/bert: leave it out"),
+        ({"method": "nosmooth", "rate": 0.9}, "rate has no meaning for method nosmooth: leave it out"),
+        ({"rates": (0.7, 0.9)}, "rates has no meaning for method adaptdel: leave it out"),
+        ({"model": "x", "adv_lr": 1.0}, "adv_lr has no meaning for method adaptdel: leave it out"),
+        ({"method": "freelb"}, "method freelb perturbs embeddings, which the linear model does not have: give"),
+        ({"method": "adaptdel+", "rates": (0.9, 0.7)}, "rates must rise, got 0.9 and 0.7"),
+        ({"method": "adaptdel+", "rates": (0.9,)}, "rates must be two rates such as 0.7, 0.99, got (0.9,)"),
+        ({"rate": 1.5}, "rate must be"),
+        ({"validation": 0.95}, "validation must be a share below 0.9 or a file, got 0.95"),
+        ({"model": "x", "epochs": 0}, "epochs must be"),
+        ({"model": ""}, "model must be 'linear', a folder or a name on the hub, got ''"),
+    ],
+)
+def test_wrong_settings_get_one_sentence(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        Settings.from_dict(fields)
+    assert str(error.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "sentence"),
+    [
+        (["a", "b"], [0, 0], "labels must be of at least two classes, got only 0"),
+        (["a", "b"], [0], "labels must be one for each of the 2 texts, got 1"),
+        ([], [], "training needs at least one example, got none"),
+    ],
+)
+def test_wrong_examples_get_one_sentence(texts: list[str], labels: list[int], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        train(texts, labels, progress=False)
+    assert str(error.value) == sentence
+
+
+def test_the_command_trains_once_and_refuses_other_settings(tmp_path: Path, capsys: Any) -> None:
+    data, out = write(tmp_path / "train.jsonl"), tmp_path / "model"
+    arguments = ("train", "--data", data, "--method", "cert-ed", "--bits", 10, "--out", out)
+    assert run(*arguments) == 0
+    said = capsys.readouterr()
+    assert "cert-ed, 2 classes" in said.out
+    assert "next: adaptdel certify" in said.out
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert set(before) == {"adaptdel.json", "README.md", "training.json", "history.csv", "history.png"}
+    assert run(*arguments) == 0
+    assert "trained already, nothing to do" in capsys.readouterr().out
+    assert run(*arguments, "--rate", 0.95) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "holds a model of another training (rate was 0.9, now 0.95): choose another --out, or --overwrite" in error
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert run(*arguments, "--rate", 0.95, "--overwrite", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["rate"] == 0.95
+    assert SmoothedClassifier.load(out).noise_ == Deletion(FixedRate(0.95))
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_data_that_changed_is_noticed(tmp_path: Path) -> None:
+    job = Job(str(write(tmp_path / "x.jsonl")), str(tmp_path / "m"), Settings(bits=10, copies=1))
+    assert not train_job(job, progress=False).before
+    assert train_job(job, progress=False).before
+    write(tmp_path / "x.jsonl", 90)
+    with pytest.raises(ValueError, match=r"holds a model of another training \(data was [0-9a-f]{12}, now"):
+        train_job(job, progress=False)
+
+
+def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("precious")
+    data = write(tmp_path / "x.jsonl")
+    assert run("train", "--data", data, "--bits", 10, "--out", tmp_path / "thesis", "--overwrite") == 2
+    assert "holds something that is not a model: choose another folder for --out" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("data: x.jsonl\nout: m\nmethods: adaptdel\n", "c.yaml: 'methods' is not a field: did you mean 'method'?"),
+        ("runs:\n- {data: x.jsonl, out: m}\n- {data: x.jsonl, out: m}\n", "c.yaml: run 1 and run 2 have the same out"),
+        (
+            "defaults: {data: x}\nruns:\n- {out: m, rat: 0.9}\n",
+            "c.yaml, run 1: 'rat' is not a field: did you mean 'rate'",
+        ),
+        ("default: {data: x}\nruns: []\n", "c.yaml: 'default' is not a field: did you mean 'defaults'?"),
+        ("runs: nonsense\n", "c.yaml: runs must be a list with the fields of each run"),
+        ("out: m\n", "c.yaml: data must be given: a labelled file"),
+        ("", "c.yaml: must hold fields such as 'data: train.csv', or a list of runs"),
+        ("a: [1\n", "c.yaml, line 2: not YAML"),
+        ("!!python/object/apply:os.system [ls]\n", "c.yaml, line 1: not YAML: could not determine a constructor"),
+    ],
+)
+def test_wrong_configurations_get_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ValueError) as error:
+        read_jobs(tmp_path / "c.yaml")
+    assert str(error.value).removeprefix(f"{tmp_path}/").startswith(sentence)
+
+
+def test_several_runs_from_a_file(tmp_path: Path, capsys: Any) -> None:
+    data = write(tmp_path / "x.jsonl")
+    (tmp_path / "c.yaml").write_text(
+        f"defaults: {{data: {data}, bits: 10, copies: 2}}\n"
+        f"runs:\n- {{method: ranmask, rate: 0.5, out: {tmp_path / 'a'}}}\n"
+        f"- {{method: adaptdel+, rates: [0.5, 0.8], out: {tmp_path / 'b'}}}\n"
+    )
+    assert run("train", "--config", tmp_path / "c.yaml", "--json") == 0
+    assert [one["method"] for one in json.loads(capsys.readouterr().out)] == ["ranmask", "adaptdel+"]
+    assert SmoothedClassifier.load(tmp_path / "a").noise_ == Masking(0.5)
+    assert SmoothedClassifier.load(tmp_path / "b").training_["noise"]["high"] == 0.8
+    assert run("train", "--config", tmp_path / "c.yaml", "--data", data) == 2
+    assert "--config and --data cannot be given together" in capsys.readouterr().err
+
+
+def test_long_histories_are_shortened() -> None:
+    rows = [{"epoch": number, "train_loss": float(np.exp(-number))} for number in range(1, 101)]
+    lines = history_text(rows).splitlines()
+    assert len(lines) == 22
+    assert lines[11].split() == ["...", "..."]
+    assert lines[-1].split()[0] == "100"
