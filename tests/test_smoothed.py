@@ -23,6 +23,7 @@ from adaptdel.pipelines import pipeline
 from adaptdel.sampling import Plan, Tally, run_all, stream, take_votes
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Bytes, Characters, Chunks, Custom, Labelled, Unit, Words, check_unit, unit_from_dict
+from adaptdel.verify import verify
 
 ADAPTDEL = Deletion(LengthRate(0.7, 6))
 WORDS = ["good", "bad", "fine", "awful", "the", "a", "film", "plot", "spam", "offer"]
@@ -498,3 +499,21 @@ def test_looks_are_planned_before_the_first_vote() -> None:
     assert tallies[0].looks == tallies[1].looks
     assert isinstance(tallies[0].looks, Looks)
     assert [t.label for t in tallies] == [0, 1]
+
+
+@pytest.mark.parametrize(("rate", "answer"), [(0.0, "long"), (1.0, "none")])
+def test_certain_noise_asks_once(rate: float, answer: str) -> None:
+    """Without chance there is one copy, at any length: nothing is sampled, and nothing but 0 or infinity certified."""
+    calls = []
+
+    def count(copies: list[str]) -> list[str]:
+        calls.extend(copies)
+        return ["long" if len(copy) > 9 else "none" for copy in copies]
+
+    model = SmoothedClassifier(count, Deletion(FixedRate(rate)), classes=["none", "long"])
+    text = "some words " * 2000
+    found = model.certify([text])[0]
+    assert len(calls) == 1
+    assert (found.label, found.abstained) == (answer, False)
+    assert found.radius == 0 if rate == 0 else found.radius > 1000
+    assert verify(found.to_dict()) == []

@@ -99,6 +99,9 @@ def size_weights(noise: Noise, length: int) -> list[Fraction]:
         return [Fraction(int(i == kept), comb(length, kept)) for i in range(length + 1)]
     assert isinstance(noise, Deletion)
     t = noise.rate.threshold(length)
+    if t in (0, DENOMINATOR):  # nothing is left to chance, at any length
+        only = length if t == 0 else 0
+        return [Fraction(int(i == only)) for i in range(length + 1)]
     return [Fraction(t ** (length - i) * (DENOMINATOR - t) ** i, DENOMINATOR**length) for i in range(length + 1)]
 
 

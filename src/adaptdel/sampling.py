@@ -21,8 +21,9 @@ from adaptdel.checks import BoolArray, IntArray, check_alpha, check_choice, chec
 from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
 from adaptdel.confidence import Looks, clopper_pearson
 from adaptdel.derivation import Rule, exact_shares, vote_bounds
-from adaptdel.noise import Masking, Noise
+from adaptdel.noise import Deletion, Masking, Noise
 from adaptdel.radius import largest_radius_probability
+from adaptdel.rates import DENOMINATOR
 from adaptdel.tables import is_frozen
 from adaptdel.threat import Threat
 from adaptdel.units import Tokens
@@ -245,7 +246,14 @@ def _choices(noise: Noise, length: int) -> int:
     """How many choices of kept tokens there are."""
     if isinstance(noise, Masking):
         return comb(length, noise.masks(length))
-    return 1 << min(length, 40)
+    return 1 if _certain(noise, length) is not None else 1 << min(length, 40)
+
+
+def _certain(noise: Noise, length: int) -> bool | None:
+    """Whether all tokens are surely kept (True) or deleted (False); None if chance decides."""
+    if not isinstance(noise, Deletion) or 0 < noise.rate.threshold(length) < DENOMINATOR:
+        return None
+    return noise.rate.threshold(length) == 0
 
 
 def _enumerate(noise: Noise, length: int, plan: Plan, classes: int | None) -> Generator[BoolArray, IntArray, Tally]:
@@ -255,6 +263,8 @@ def _enumerate(noise: Noise, length: int, plan: Plan, classes: int | None) -> Ge
         kept = np.zeros((len(places), length), dtype=np.bool_)
         for row, place in enumerate(places):
             kept[row, list(place)] = True
+    elif _certain(noise, length) is not None:
+        kept = np.full((1, length), _certain(noise, length), dtype=np.bool_)
     else:
         kept = (np.arange(1 << length)[:, None] >> np.arange(length) & 1).astype(np.bool_)
     answers = yield kept
