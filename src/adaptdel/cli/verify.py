@@ -13,27 +13,43 @@ from adaptdel.verify import verify
 
 
 @click.command("verify")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 @click.pass_context
 def verify_command(context: click.Context, file: Path, as_json: bool) -> None:
     """Re-derive every certificate in FILE from its votes, and say which do not hold.
 
-    FILE holds one certificate, a list of them, or one a line (JSON). Exit status 1 if any does not hold.
+    FILE holds one certificate, a list of them, or one a line (JSON); or it is the folder of a run. Exit status 1 if any
+    does not hold.
     """
     failed, count, rows = 0, 0, []
-    for place, values in read_certificates(file):
-        wrong = verify(values)
-        count += 1
+    for place, wrong in checked(file):
+        count += place != "the run"
         failed += bool(wrong)
-        rows.append({"place": place, "holds": not wrong, "wrong": wrong})
-        if wrong and not as_json:
+        if as_json:
+            rows.append({"place": place, "holds": not wrong, "wrong": wrong})
+        elif wrong:
             click.echo(f"{place}: does not hold: {'; '.join(wrong)}")
     if as_json:
         click.echo(json.dumps({"certificates": count, "failed": failed, "results": rows}, indent=2))
     else:
-        click.echo(f"{count - failed} of {count} certificates hold, proven in ball arithmetic")
+        click.echo(f"{max(count - failed, 0)} of {count} certificates hold, proven in ball arithmetic")
     context.exit(1 if failed else 0)
+
+
+def checked(file: Path) -> Iterator[tuple[str, list[str]]]:
+    """What is wrong with every certificate of a file or of a run, with where it stands."""
+    if file.is_dir():
+        from adaptdel.evaluation.audit import audit
+        from adaptdel.evaluation.runs import read_run
+
+        run = read_run(file)
+        if not run.finished:
+            click.echo(f"{file}: the run is not finished: what it has so far is checked", err=True)
+        yield from audit(run)
+        return
+    for place, values in read_certificates(file):
+        yield place, verify(values)
 
 
 def read_certificates(file: Path) -> Iterator[tuple[str, Any]]:

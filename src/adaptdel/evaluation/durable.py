@@ -50,6 +50,25 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep others out of a folder; the lock ends with the program, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # on Windows two runs into one folder are not told apart
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{folder}: another run is at work in this folder") from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what `replacing` left behind when it was killed."""
     for path in folder.glob(".*.*"):

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from adaptdel.certificate import Certificate
 from adaptdel.evaluation.durable import replacing, write_json
 from adaptdel.evaluation.schema import CERTIFICATES, TIMES, Record, certificate_of
-from adaptdel.evaluation.store import decode, read_journal
+from adaptdel.evaluation.store import decode, encode, read_journal
 
 FORMAT = 1
 MANIFEST, TABLE, TIMES_TABLE, JOURNAL = "manifest.json", "certificates.parquet", "times.parquet", "journal"
@@ -145,6 +145,15 @@ def ordered_records(journal: Path) -> Iterator[Record]:
             found = decode(file.readline())
             assert found is not None
             yield found
+
+
+def write_journal(folder: Path) -> None:
+    """Turn the tables of a finished run back into a journal, so that more can be added."""
+    seconds = pq.ParquetFile(folder / TIMES_TABLE).iter_batches(GROUP, columns=["seconds"])
+    with replacing(folder / JOURNAL) as file:
+        for batch, times in zip(pq.ParquetFile(folder / TABLE).iter_batches(GROUP), seconds, strict=True):
+            for record, time in zip(batch.to_pylist(), times.column(0).to_pylist(), strict=True):
+                file.write(encode(record | {"seconds": time}))
 
 
 def timestamp() -> str:

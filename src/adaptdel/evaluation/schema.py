@@ -56,6 +56,11 @@ def label_text(label: Any) -> str:
     return json.dumps(label.item() if hasattr(label, "item") else label, ensure_ascii=False)
 
 
+def truth_of(record: Mapping[str, Any]) -> Any:
+    """The truth of a row, or None."""
+    return None if record["truth"] is None else json.loads(record["truth"])
+
+
 def rate_of(noise: Noise, length: int) -> float:
     """The rate of deletion at a length, or the fraction that is masked."""
     if isinstance(noise, Masking):

@@ -1,0 +1,85 @@
+"""``adaptdel certify``: a data file into a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adaptdel.checks import check_int
+
+
+@click.command("certify")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--data", required=True, help="JSON lines, CSV or Parquet, also gzipped, or a data set of Hugging Face.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder of the run.")
+@click.option("--ops", default=None, help="What the attacker may do: edit, or some of del,ins,sub.  [the model's]")
+@click.option("--alpha", default=None, type=float, help="Probability that a certificate is wrong.  [the model's: 0.05]")
+@click.option("--votes", default=None, metavar="SELECT,ESTIMATE", help="Votes.  [the model's: 1000,4000]")
+@click.option("--sampling", default=None, help="adaptive, or fixed as in the paper.  [the model's: adaptive]")
+@click.option("--bound", default=None, help="tight or paper.  [the model's: tight]")
+@click.option("--seed", default=None, type=int, help="Of the noise.  [the model's: 0]")
+@click.option("--limit", default=None, type=int, help="Certify the first so many rows; it can be raised later.")
+@click.option("--workers", default=1, show_default=True, type=int, help="Processes; each holds the model.")
+@click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified, instead of noting it.")
+@click.option("--text-column", default="text", show_default=True)
+@click.option("--label-column", default="label", show_default=True)
+@click.option("--id-column", default="id", show_default=True, help="'' for ids made of the texts.")
+@click.option("--encoding", default="utf-8", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@click.pass_context
+def certify_command(
+    context: click.Context, /, model: Path, data: str, out: Path, as_json: bool, votes: str | None, **options: Any
+) -> None:
+    """Certify the inputs of a file with the model in the folder MODEL.
+
+    The run can be stopped at any time, also by force: the same command goes on where it was. Exit status 1 if rows
+    could not be certified, 2 if the run stopped.
+    """
+    from adaptdel.evaluation.certify import Order, certify_data
+    from adaptdel.evaluation.inputs import Source
+
+    settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed")}
+    if votes is not None:
+        settings |= read_votes(votes)
+    source = Source(data, options["text_column"], options["label_column"], options["id_column"], options["encoding"])
+    order = Order(
+        model,
+        source,
+        out,
+        {name: value for name, value in settings.items() if value is not None},
+        **{name: options[name] for name in ("limit", "workers", "strict")},
+    )
+    result = certify_data(order, note=lambda text: click.echo(text, err=True))
+    if result.before:
+        click.echo(f"{out}: the run was finished before, on {result.manifest['finished']}", err=True)
+    click.echo(summary(result.manifest, out, as_json=as_json))
+    context.exit(1 if result.manifest["totals"]["problems"] else 0)
+
+
+def read_votes(text: str) -> dict[str, int]:
+    """Read "1000,4000"."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"votes must be two whole numbers such as 1000,4000, got {text!r}")
+    select, estimate = (check_int("votes", int(part), least=1) for part in parts)
+    return {"n_select": select, "n_estimate": estimate}
+
+
+def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
+    """What a run came to, in words or for machines."""
+    totals = manifest["totals"]
+    if as_json:
+        shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
+        return json.dumps({"run": str(out), **totals, **shared}, indent=2)
+    certified = totals["inputs"] - totals["problems"]
+    lines = [f"{certified} of {totals['inputs']} inputs certified, {totals['abstained']} of them not settled"]
+    if totals["accuracy"] is not None:
+        lines.append(f"accuracy {totals['accuracy']:.2%}")
+    if totals["mean_radius"] is not None:
+        ops = "edits" if len(manifest["ops"]) == 3 else f"edits out of {','.join(manifest['ops'])}"
+        lines.append(f"mean certified radius {totals['mean_radius']:.3f} {ops}, at alpha {manifest['alpha']:g}")
+        lines.append(f"{totals['calls'] / max(certified, 1):.1f} votes an input")
+    return "\n".join([*lines, f"in {out}"])

@@ -1,0 +1,30 @@
+"""``adaptdel recertify``: new radii from the votes of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from adaptdel.cli.certify import summary
+
+
+@click.command("recertify")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder of the new run.")
+@click.option("--alpha", default=None, type=float, help="Probability that a certificate is wrong.")
+@click.option("--ops", default=None, help="What the attacker may do: edit, or some of del,ins,sub.")
+@click.option("--bound", default=None, help="tight or paper.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+def recertify_command(
+    run: Path, out: Path, alpha: float | None, ops: str | None, bound: str | None, as_json: bool
+) -> None:
+    """Derive new radii from the votes in the folder RUN, without the model.
+
+    What is not given stays as it was. Each certificate holds at its own error level; which of several runs is used must
+    not depend on what they show.
+    """
+    from adaptdel.evaluation.recertify import recertify
+
+    manifest = recertify(run, out, alpha=alpha, ops=ops, bound=bound)
+    click.echo(summary(manifest, out, as_json=as_json))

@@ -1,0 +1,225 @@
+"""Certify a data file into a run: resumable, the same result whatever happens in between and whoever works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adaptdel.checks import check_int
+from adaptdel.evaluation.certifier import Certifier, Task
+from adaptdel.evaluation.durable import FULL, locked, remove_leftovers, sync_folder, write_json
+from adaptdel.evaluation.engine import certify_by_workers
+from adaptdel.evaluation.inputs import Job, Known, Source, Survey, Truths, Unfit, inputs, survey
+from adaptdel.evaluation.manifest import differences, limit_of, new_manifest, session
+from adaptdel.evaluation.runs import (
+    JOURNAL,
+    MANIFEST,
+    ordered_records,
+    read_manifest,
+    timestamp,
+    write_journal,
+    write_tables,
+)
+from adaptdel.evaluation.schema import Record, problem_record
+from adaptdel.evaluation.store import Journal, read_journal
+from adaptdel.evaluation.totals import Totals
+from adaptdel.evaluation.watch import Watch
+
+FAILURES = 25  # inputs that the model fails on one after the other: it is the model, then, and the run stops
+_KEPT = "everything certified so far is kept, and the same command goes on from there"
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be certified, by what, and how.
+
+    Attributes:
+        model: the folder of a model.
+        source: the data.
+        out: the folder of the run, new or to be gone on with.
+        settings: what replaces the model's own: alpha, ops, bound, sampling, n_select, n_estimate, seed.
+        limit: certify the first so many rows.
+        workers: processes; 1 means this one.
+        strict: stop at a row that cannot be certified, instead of noting it.
+    """
+
+    model: Path
+    source: Source
+    out: Path
+    settings: dict[str, Any]
+    limit: int | None = None
+    workers: int = 1
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        check_int("workers", self.workers, least=1)
+        if self.limit is not None:
+            check_int("limit", self.limit, least=1)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its manifest, and whether it had been finished before."""
+
+    manifest: dict[str, Any]
+    before: bool = False
+
+
+def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
+    """Certify, or go on with what was begun; a run that is finished already is left as it is.
+
+    ValueError if the folder holds a run of something else, if the data cannot be read or the disk is full.
+    """
+    task = Task(order.model, order.settings)
+    model = task.load()
+    manifest = new_manifest(order.model, model, order.source, order.limit)
+    task = replace(task, fingerprint=manifest["model_hash"])
+    here = Certifier(model) if order.workers == 1 else None
+    del model  # workers load their own
+    _check_folder(order.out)
+    try:
+        order.out.mkdir(parents=True, exist_ok=True)
+        with locked(order.out):
+            return _Run(order, here or task, note).go(manifest)
+    except OSError as error:
+        if error.errno in FULL:
+            raise ValueError(f"{order.out}: the disk is full: {_KEPT} once there is room") from error
+        raise
+
+
+class _Run:
+    """One sitting of a run."""
+
+    def __init__(self, order: Order, means: Certifier | Task, note: Note) -> None:
+        self.order, self.means, self.note = order, means, note
+        self.folder, self.journal = order.out, order.out / JOURNAL
+
+    def go(self, manifest: dict[str, Any]) -> Result:
+        """Everything, from the manifest to the finished tables."""
+        remove_leftovers(self.folder)
+        old = read_manifest(self.folder) if (self.folder / MANIFEST).exists() else None
+        if old is not None:
+            self._check_same(old, manifest)
+            if old["finished"] and limit_of(manifest) == limit_of(old):
+                self._drop_journal()
+                return Result(old, before=True)
+            manifest = old | {"limit": manifest["limit"], "finished": None}
+        truths = Truths(manifest["classes"])
+        found = survey(self.order.source, truths, self.order.limit)
+        self._tell(found)
+        if old is not None and old["finished"]:  # the limit was raised
+            write_journal(self.folder)
+        manifest["sessions"] = [*manifest["sessions"], session(self.order.workers)]
+        write_json(self.folder / MANIFEST, manifest)
+        self._certify(truths, found)
+        return Result(self._finish(manifest, found))
+
+    def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
+        wrong = differences(old, new)
+        if wrong:
+            raise ValueError(f"{self.folder}: holds another run: {'; '.join(wrong)}: choose another folder for --out")
+
+    def _tell(self, found: Survey) -> None:
+        """Say what the first look found; ``strict`` stops here."""
+        path = self.order.source.path
+        if found.first is not None:
+            where = f"{path}, row {found.first.number}: {found.first.problem}"
+            if self.order.strict:
+                raise ValueError(where)
+            others = f", and {found.unfit - 1} more such rows" if found.unfit > 1 else ""
+            self.note(f"{where}{others}: not certified")
+        if not found.labelled:
+            self.note(f"{path}: no row has a label in the column {self.order.source.label!r}: no accuracy is known")
+
+    def _certify(self, truths: Truths, found: Survey) -> None:
+        """Certify what is not in the journal yet."""
+        with Journal(self.journal) as journal:
+            totals, known = self._so_far()
+            watch = Watch(found.rows, totals.inputs)
+
+            def keep(record: Record) -> None:
+                journal.append(record)
+                totals.add(record)
+                watch(totals)
+
+            failures = 0
+            left = found.rows - found.unfit - totals.certified
+            with closing(self._records(self._jobs(truths, found, known, keep), left)) as records:
+                for record in records:
+                    failures = self._count_failure(record, failures)
+                    keep(record)
+            watch.close()
+
+    def _so_far(self) -> tuple[Totals, Known]:
+        """What the journal holds. Rows with a problem are tried again."""
+        totals = Totals()
+
+        def ids() -> Iterator[str]:
+            for _, record in read_journal(self.journal):
+                if record["problem"] is None:
+                    totals.add(record)
+                    yield record["id"]
+
+        known = Known(ids())
+        return totals, known
+
+    def _jobs(self, truths: Truths, found: Survey, known: Known, keep: Callable[[Record], None]) -> Iterator[Job]:
+        """The inputs that are left; rows that are none go straight to the journal."""
+        for one in inputs(self.order.source, truths, self.order.limit, found.repeats):
+            if isinstance(one, Unfit):
+                keep(problem_record(one.problem, id=one.id, row=one.number))
+            elif one.id not in known:
+                yield one
+
+    def _records(self, jobs: Iterator[Job], left: int) -> Generator[Record, None, None]:
+        if isinstance(self.means, Certifier):
+            return self.means(jobs)
+        return certify_by_workers(self.means, jobs, left, min(self.order.workers, max(left, 1)))
+
+    def _count_failure(self, record: Record, failures: int) -> int:
+        """How many inputs in a row the model has failed on; ValueError if it is enough."""
+        if record["problem"] is None:
+            return 0
+        if self.order.strict:
+            raise ValueError(f"{self.order.source.path}, row {record['row']}: {record['problem']}: {_KEPT}")
+        if failures + 1 >= FAILURES:
+            raise ValueError(f"the model failed on {FAILURES} inputs one after the other: {record['problem']}: {_KEPT}")
+        return failures + 1
+
+    def _finish(self, manifest: dict[str, Any], found: Survey) -> dict[str, Any]:
+        """Turn the journal into tables, then say so in the manifest, then remove the journal."""
+        totals = Totals()
+
+        def counted() -> Iterator[Record]:
+            for record in ordered_records(self.journal):
+                totals.add(record)
+                yield record
+
+        write_tables(self.folder, counted())
+        if totals.inputs != found.rows:
+            raise ValueError(f"{self.order.source.path}: the data were changed while the run went on")
+        manifest["totals"] = totals.to_dict()
+        manifest["finished"] = timestamp()
+        write_json(self.folder / MANIFEST, manifest)
+        self._drop_journal()
+        return manifest
+
+    def _drop_journal(self) -> None:
+        with suppress(FileNotFoundError):
+            self.journal.unlink()
+            sync_folder(self.folder)
+
+
+def _check_folder(folder: Path) -> None:
+    """A folder that holds something else is not touched."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: must be a folder for the run, got a file")
+    if folder.exists() and not (folder / MANIFEST).exists():
+        foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".manifest.json.")]
+        if foreign:
+            raise ValueError(f"{folder}: holds something that is not a run: {sorted(foreign)[0]}: choose another --out")
