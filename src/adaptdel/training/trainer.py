@@ -1,0 +1,160 @@
+"""Hugging Face's Trainer on noisy copies, without a word of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch.utils.data import DataLoader
+from transformers.utils import logging as hf_logging
+
+from adaptdel.training.checkpoints import LOSS, mark
+from adaptdel.training.epochs import Copies, Epochs, Validation
+from adaptdel.training.schedule import Schedule
+
+KEPT = 2  # checkpoints: the best and the last
+
+
+class NoisyTrainer(transformers.Trainer):
+    """The Trainer, reading fresh copies in batches of like length, with the times of every epoch in its log."""
+
+    def __init__(
+        self,
+        model: Any,
+        schedule: Schedule,
+        train: Copies,
+        valid: Copies,
+        folder: Path,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.schedule, self.train_copies, self.valid_copies = schedule, train, valid
+        self.epochs = Epochs(train, schedule.batch_size)
+        self.validation = Validation(valid, schedule.batch_size)
+        super().__init__(
+            model=model,
+            args=arguments(schedule, folder, steps=len(self.epochs), cpu=train.classifier.device == "cpu"),
+            data_collator=train.collate,
+            train_dataset=train,
+            eval_dataset=valid,
+            compute_metrics=_measures,
+            preprocess_logits_for_metrics=_logits,
+            callbacks=[Steps(self.epochs, folder, progress), transformers.EarlyStoppingCallback(schedule.patience)],
+        )
+        self.remove_callback(transformers.PrinterCallback)
+
+    def get_train_dataloader(self) -> Any:
+        """Batches of fresh copies."""
+        copies: Any = self.train_copies
+        return DataLoader(copies, batch_sampler=self.epochs, collate_fn=copies.collate)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Batches of the validation copies."""
+        copies: Any = self.valid_copies
+        return DataLoader(copies, batch_sampler=self.validation, collate_fn=copies.collate)
+
+    def log(self, logs: dict[str, float], *others: Any, **more: Any) -> None:
+        """Add the times of an epoch to its loss: the log is part of every checkpoint."""
+        if "loss" in logs:
+            logs.update(self.train_copies.clock.reading())
+        super().log(logs, *others, **more)
+
+
+class Steps(transformers.TrainerCallback):
+    """Tells the batches which epoch it is and the caller how far training is, and marks whole checkpoints."""
+
+    def __init__(self, epochs: Epochs, folder: Path, progress: Callable[[int, int], None] | None) -> None:
+        self.epochs, self.folder, self.progress = epochs, folder, progress
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """The epoch follows from the steps, also after a resume."""
+        self.epochs.epoch = state.global_step // len(self.epochs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Report."""
+        if self.progress is not None:
+            self.progress(state.global_step, state.max_steps)
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """All files of the checkpoint are written."""
+        mark(self.folder / f"checkpoint-{state.global_step}")
+
+
+def arguments(schedule: Schedule, folder: Path, *, steps: int, cpu: bool) -> Any:
+    """The Trainer's own settings, for epochs of so many steps."""
+    found = transformers.TrainingArguments(
+        output_dir=str(folder),
+        optim="adamw_torch",
+        learning_rate=schedule.learning_rate,
+        weight_decay=schedule.weight_decay,
+        max_grad_norm=schedule.clip,
+        lr_scheduler_type="linear",
+        warmup_steps=round(schedule.warmup_epochs * steps),
+        num_train_epochs=schedule.epochs,
+        per_device_train_batch_size=schedule.batch_size,
+        per_device_eval_batch_size=schedule.batch_size,
+        seed=schedule.seed,
+        eval_strategy="epoch",
+        logging_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=KEPT,
+        load_best_model_at_end=True,
+        metric_for_best_model=LOSS,
+        greater_is_better=False,
+        restore_callback_states_from_checkpoint=True,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        report_to=[],
+        use_cpu=cpu,
+    )
+    if found.n_gpu > 1:
+        found._n_gpu = 1  # batches are whole: they are not shared out among devices
+    return found
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without reports on new heads, bars, or advice: what goes wrong is raised."""
+    logging: Any = hf_logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Seed torch, and leave the generators that all share, which the Trainer seeds too, as they were."""
+    python, old = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(old)  # noqa: NPY002
+
+
+def _logits(outputs: Any, labels: Any) -> Any:
+    """Some models answer with more than logits."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def _measures(found: Any) -> dict[str, float]:
+    """Means over copies: the Trainer's own loss is one over batches, which differ in size."""
+    logits = np.asarray(found.predictions, dtype=np.float64)
+    right = logits[np.arange(len(logits)), found.label_ids]
+    with np.errstate(all="ignore"):  # training that went wrong gives NaN, which is reported at its end
+        losses = np.logaddexp.reduce(logits, axis=1) - right
+    return {LOSS: float(losses.mean()), "accuracy": float(np.mean(logits.argmax(1) == found.label_ids))}

@@ -1,0 +1,200 @@
+"""Train a transformer under noise on Hugging Face's Trainer: resumable, and the same for the same seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptdel.classifiers.transformers import NEEDS, SAFE, TransformersClassifier, libraries
+from adaptdel.noise import Noise
+from adaptdel.training.checkpoints import (
+    State,
+    best_checkpoint,
+    best_epoch,
+    claim,
+    epochs_of,
+    history_of,
+    is_over,
+    last_whole,
+    read_state,
+)
+from adaptdel.training.epochs import COPIES, VALIDATION, Copies
+from adaptdel.training.schedule import Schedule
+from adaptdel.units import Tokens, Unit
+
+LIBRARIES = ("torch", "transformers", "accelerate")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives.
+
+    Attributes:
+        classifier: the model of the best epoch.
+        history: a dictionary an epoch: epoch (from 1 on), train_loss, valid_loss, valid_accuracy, learning_rate (of the
+            last step) and seconds.
+        record: versions, epochs and steps run, the best epoch, tokens a second with and without the time for noise.
+    """
+
+    classifier: TransformersClassifier
+    history: list[dict[str, float]]
+    record: dict[str, Any]
+
+
+def train_transformer(
+    source: str,
+    tokens: Sequence[Tokens],
+    labels: Sequence[Any],
+    *,
+    valid_tokens: Sequence[Tokens],
+    valid_labels: Sequence[Any],
+    noise: Noise,
+    unit: Unit,
+    schedule: Schedule,
+    folder: Path,
+    freelb: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Trained:
+    """Train a model on noisy copies, drawn afresh for every example and epoch.
+
+    Each epoch ends with a checkpoint. If ``folder`` holds some, training goes on after the last whole one, and ends as
+    if it had never stopped. The same seed gives the same model on the same machine with as many threads.
+
+    Args:
+        source: a folder or a name on the hub; the model gets a new head unless it has one for as many classes.
+        tokens: the tokens of every example.
+        labels: the label of every example: texts or whole numbers.
+        valid_tokens: the tokens of every validation example.
+        valid_labels: their labels, none of them new.
+        noise: what is done to the examples; to those of validation it is done once.
+        unit: how tokens are joined.
+        schedule: how long and how fast.
+        folder: for checkpoints; at most three are there at a time, and two in the end.
+        freelb: whether an adversary moves the embeddings: see `freelb`.
+        progress: called with (steps done, the most steps there can be).
+        **options: of `TransformersClassifier`: device, dtype (of the answers; training is in float32), revision, ...
+    """
+    versions = _versions()
+    from adaptdel.training.trainer import own_randomness, quietly
+
+    classes, targets, valid_targets = _targets(tokens, labels, valid_tokens, valid_labels)
+    folder = Path(folder)
+    run = {"model": str(source), "noise": json.dumps(noise.to_dict(), sort_keys=True), "unit": unit.kind}
+    run |= {"schedule": json.dumps(asdict(schedule)), "method": "FreeLB" if freelb else "ordinary"}
+    run |= {"training data": _digest(tokens, labels), "validation data": _digest(valid_tokens, valid_labels)}
+    with quietly(), own_randomness(schedule.seed):
+        classifier = TransformersClassifier(source, **options)
+        claim(folder, run)
+        last = last_whole(folder)
+        if last is None or not _is_over(last, schedule):
+            train, valid = (
+                Copies(
+                    classifier, rows, numbers, noise=noise, unit=unit, seed=schedule.seed, purpose=purpose, noun=noun
+                )
+                for rows, numbers, purpose, noun in (
+                    (tokens, targets, COPIES, "example"),
+                    (valid_tokens, valid_targets, VALIDATION, "validation example"),
+                )
+            )
+            model = classifier._headed(classes)
+            model.config.problem_type = "single_label_classification"
+            _run(model, schedule, train, valid, folder, freelb, progress, last)
+            last = last_whole(folder)
+        return _result(classifier, last, versions)
+
+
+def _run(
+    model: Any,
+    schedule: Schedule,
+    train: Copies,
+    valid: Copies,
+    folder: Path,
+    freelb: bool,
+    progress: Callable[[int, int], None] | None,
+    last: Path | None,
+) -> None:
+    from adaptdel.training.freelb import FreeLBTrainer
+    from adaptdel.training.trainer import NoisyTrainer
+
+    kind = FreeLBTrainer if freelb else NoisyTrainer
+    kind(model, schedule, train, valid, folder, progress).train(
+        resume_from_checkpoint=None if last is None else str(last)
+    )
+
+
+def _result(classifier: TransformersClassifier, last: Path | None, versions: dict[str, str]) -> Trained:
+    """What the checkpoints hold: the same whether training just ended or had ended before."""
+    torch, transformers = libraries()
+    best = None if last is None else best_checkpoint(last)
+    if last is None or best is None:
+        raise ValueError(
+            "learning_rate must be smaller for this model and data: the validation loss was never a number"
+        )
+    reader = transformers.AutoModelForSequenceClassification
+    classifier._install(reader.from_pretrained(str(best), dtype=torch.float32, **SAFE))
+    classifier.untrained_ = False
+    state = read_state(last)
+    history = history_of(state)
+    return Trained(classifier, history, {"versions": versions, **_record(state, history)})
+
+
+def _record(state: State, history: list[dict[str, float]]) -> dict[str, Any]:
+    names = ("tokens", "seconds", "drawing", "waiting", "collating")
+    sums = {name: sum(entry[name] for entry in epochs_of(state)) for name in names}
+    tokens, seconds, standing = sums["tokens"], sums["seconds"], sums["waiting"] + sums["collating"]
+    return {
+        "epochs": len(history),
+        "best_epoch": best_epoch(history),
+        "steps": state["global_step"],
+        "tokens": tokens,
+        "training_seconds": seconds,
+        "noise_seconds": sums["drawing"] + sums["collating"],
+        "standing_still_seconds": standing,
+        "tokens_per_second": tokens / seconds,
+        "tokens_per_second_without_noise": tokens / (seconds - standing),
+    }
+
+
+def _is_over(last: Path, schedule: Schedule) -> bool:
+    return is_over(history_of(read_state(last)), schedule.epochs, schedule.patience)
+
+
+def _targets(
+    tokens: Sequence[Tokens], labels: Sequence[Any], valid_tokens: Sequence[Tokens], valid_labels: Sequence[Any]
+) -> tuple[list[Any], list[int], list[int]]:
+    """The classes, and the class numbers of both sets."""
+    plain = []
+    for name, rows, given in (("labels", tokens, labels), ("valid_labels", valid_tokens, valid_labels)):
+        if not len(rows) or len(rows) != len(given):
+            raise ValueError(f"{name} must be one for each of at least 1 example, got {len(given)} for {len(rows)}")
+        plain.append([label.item() if isinstance(label, np.generic) else label for label in given])
+    classes = sorted(set(plain[0]))
+    numbers = {label: number for number, label in enumerate(classes)}
+    new = [label for label in plain[1] if label not in numbers]
+    if new:
+        raise ValueError(f"valid_labels must be among the labels of the training data, got {new[0]!r}")
+    return classes, [numbers[label] for label in plain[0]], [numbers[label] for label in plain[1]]
+
+
+def _digest(tokens: Sequence[Tokens], labels: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+    for row, label in zip(tokens, labels, strict=True):
+        digest.update(repr((list(row), str(label))).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    """Those of the libraries that training rests on."""
+    libraries()
+    try:
+        return {name: version(name) for name in LIBRARIES}
+    except PackageNotFoundError as error:
+        raise ImportError(NEEDS.replace("torch and transformers", "torch, transformers and accelerate")) from error

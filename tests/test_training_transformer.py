@@ -1,0 +1,475 @@
+"""Training of transformers on the Trainer, and FreeLB, on tiny models made in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from adaptdel import Deletion, FixedRate, Masking, NoNoise  # noqa: E402
+from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
+from adaptdel.training import checkpoints  # noqa: E402
+from adaptdel.training.epochs import VALIDATION, Copies, Epochs  # noqa: E402
+from adaptdel.training.freelb import FreeLBTrainer, first_perturbation, next_perturbation  # noqa: E402
+from adaptdel.training.schedule import Schedule  # noqa: E402
+from adaptdel.training.transformer import Trained, train_transformer  # noqa: E402
+from adaptdel.units import Words  # noqa: E402
+from tests.test_transformers import fixed, tiny  # noqa: E402
+
+WORDS = ("film", "was", "dull", "plot", "the", "and", "not", "all")
+FAST = Schedule(epochs=4, batch_size=16, learning_rate=2e-3, warmup=0)
+NOISE = Deletion(FixedRate(0.2))
+STEPS = 5  # an epoch of 70 examples
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("encoder")
+    tokenizer = fixed("bert")
+    tiny("bert", tokenizer, spread=0.1).bert.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def examples(count: int = 70, seed: int = 0) -> tuple[list[tuple[str, ...]], list[str]]:
+    rng = np.random.default_rng(seed)
+    rows = [tuple(rng.choice(WORDS, size=int(rng.integers(2, 14))).tolist()) for _ in range(count)]
+    labels = [str(label) for label in rng.choice(["pos", "neg"], count)]
+    told = {"pos": ("good", "good"), "neg": ("bad", "bad")}
+    return [told[label] + row for row, label in zip(rows, labels, strict=True)], labels
+
+
+def train(encoder: str, folder: Path, schedule: Schedule = FAST, **options: Any) -> Trained:
+    rows, labels = examples()
+    valid, valid_labels = examples(20, seed=1)
+    settings: dict[str, Any] = {
+        "noise": NOISE,
+        "unit": Words(),
+        "valid_tokens": valid,
+        "valid_labels": valid_labels,
+    } | options
+    return train_transformer(encoder, rows, labels, schedule=schedule, folder=folder, **settings)
+
+
+def losses(found: Trained) -> list[dict[str, float]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in found.history]
+
+
+@pytest.fixture(scope="module")
+def whole(encoder: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A run without interruption."""
+    return train(encoder, tmp_path_factory.mktemp("whole"))
+
+
+def assert_same(one: Trained, other: Trained) -> None:
+    assert losses(one) == losses(other)
+    assert one.classifier.fingerprint() == other.classifier.fingerprint()
+
+
+def killed_at(step: int) -> Callable[[int, int], None]:
+    def progress(done: int, total: int) -> None:
+        if done == step:
+            raise Killed
+
+    return progress
+
+
+def test_history_and_record(encoder: str, whole: Trained) -> None:
+    names = {"epoch", "train_loss", "valid_loss", "valid_accuracy", "learning_rate", "seconds"}
+    assert [set(row) for row in whole.history] == [names] * 4
+    assert [row["epoch"] for row in whole.history] == [1, 2, 3, 4]
+    assert whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]
+    assert whole.classifier.classes_ == ["neg", "pos"]
+    record = whole.record
+    assert set(record["versions"]) == {"torch", "transformers", "accelerate"}
+    assert (record["epochs"], record["steps"]) == (4, 4 * STEPS)
+    drawn = [copies(encoder).draw(epoch, range(70)) for epoch in range(4)]
+    assert record["tokens"] == sum(len(row) for rows in drawn for row in rows.values())
+    assert record["tokens_per_second"] == record["tokens"] / record["training_seconds"]
+    assert record["tokens_per_second_without_noise"] > record["tokens_per_second"]
+
+
+def shared_numpy() -> str:
+    """The state of numpy's old generator."""
+    state: Any = np.random.get_state()  # noqa: NPY002
+    return repr(state[1:])
+
+
+def test_the_same_seed_gives_the_same_model(encoder: str, whole: Trained, tmp_path: Path) -> None:
+    torch.rand(3)  # what was drawn before does not matter
+    before, others = torch.get_rng_state(), [random.getstate(), shared_numpy()]
+    assert_same(train(encoder, tmp_path / "again"), whole)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [random.getstate(), shared_numpy()] == others
+    other = train(encoder, tmp_path / "other", Schedule(**{**vars(FAST), "seed": 1}))
+    assert losses(other) != losses(whole)
+
+
+def test_training_is_silent_and_keeps_few_checkpoints(
+    encoder: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found: list[int] = []
+    steps: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        steps.append((done, total))
+        found.append(len(list(tmp_path.glob("checkpoint-*"))))
+
+    train(encoder, tmp_path, progress=progress)
+    assert capfd.readouterr() == ("", "")
+    assert steps == [(step, 4 * STEPS) for step in range(1, 4 * STEPS + 1)]
+    assert max(found) == 2
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+@pytest.mark.parametrize("steps", [(1,), (STEPS,), (STEPS + 1,), (4 * STEPS,), (7, 7, 13)], ids=str)
+def test_a_killed_run_goes_on(encoder: str, whole: Trained, tmp_path: Path, steps: tuple[int, ...]) -> None:
+    for step in steps:
+        with pytest.raises(Killed):
+            train(encoder, tmp_path, progress=killed_at(step))
+    seen: list[int] = []
+    assert_same(train(encoder, tmp_path, progress=lambda done, total: seen.append(done)), whole)
+    assert seen[0] == 1 + (steps[-1] - 1) // STEPS * STEPS  # at the beginning of the epoch that was lost
+
+
+@pytest.mark.parametrize("call", [1, 4, 6, 15])
+def test_a_run_killed_while_it_saves_goes_on(
+    encoder: str, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    calls = 0
+    save = torch.save
+
+    def dying(value: Any, path: Any, *others: Any, **options: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            Path(path).write_bytes(b"PK")
+            raise Killed
+        save(value, path, *others, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", dying)
+        with pytest.raises(Killed):
+            train(encoder, tmp_path)
+    assert_same(train(encoder, tmp_path), whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [(checkpoints.STATE, None), (checkpoints.MARK, 40), ("model.safetensors", 40), ("optimizer.pt", None)],
+)
+def test_a_broken_checkpoint_is_not_used(
+    encoder: str, whole: Trained, tmp_path: Path, name: str, left: int | None
+) -> None:
+    with pytest.raises(Killed):
+        train(encoder, tmp_path, progress=killed_at(2 * STEPS + 1))
+    broken = tmp_path / f"checkpoint-{2 * STEPS}" / name
+    content = broken.read_bytes()
+    broken.unlink() if left is None else broken.write_bytes(content[:left])
+    seen: list[int] = []
+    assert_same(train(encoder, tmp_path, progress=lambda done, total: seen.append(done)), whole)
+    assert seen[0] == STEPS + 1
+
+
+def test_a_folder_may_be_moved(encoder: str, whole: Trained, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(encoder, tmp_path / "one", progress=killed_at(4 * STEPS))
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert_same(train(encoder, tmp_path / "two"), whole)
+    (tmp_path / "two").rename(tmp_path / "three")
+    assert_same(train(encoder, tmp_path / "three"), whole)
+
+
+def test_a_finished_run_is_read(encoder: str, whole: Trained, tmp_path: Path) -> None:
+    train(encoder, tmp_path)
+    assert_same(train(encoder, tmp_path, progress=killed_at(1)), whole)
+
+
+def test_a_folder_of_another_run_is_refused(encoder: str, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(encoder, tmp_path, progress=killed_at(1))
+    for options, name in (({"noise": NoNoise()}, "noise"), ({"freelb": True}, "method")):
+        with pytest.raises(ValueError) as error:
+            train(encoder, tmp_path, **options)
+        assert str(error.value) == (
+            f"folder must be empty or hold checkpoints of the same run, got {str(tmp_path)!r} with a run of another "
+            f"{name}: delete it or choose another folder"
+        )
+
+
+def test_early_stopping_gives_the_best_epoch(encoder: str, tmp_path: Path) -> None:
+    valid, labels = examples(40, seed=2)
+    wrong = ["neg" if label == "pos" and place % 4 else "pos" for place, label in enumerate(labels)]
+    schedule = Schedule(epochs=30, batch_size=16, learning_rate=1e-3, warmup=0, patience=3)
+    found = train(encoder, tmp_path, schedule, valid_tokens=valid, valid_labels=wrong, noise=NoNoise())
+    valid_losses = [row["valid_loss"] for row in found.history]
+    best = 1 + int(np.argmin(valid_losses))
+    assert found.record["best_epoch"] == best
+    assert len(found.history) == found.record["epochs"] == best + 3 < 30
+    assert loss_of(found.classifier, valid, wrong) == pytest.approx(valid_losses[best - 1], rel=1e-5)
+    assert valid_losses[best - 1] < valid_losses[-1] - 1e-3
+    again = train(
+        encoder, tmp_path, schedule, valid_tokens=valid, valid_labels=wrong, noise=NoNoise(), progress=killed_at(1)
+    )
+    assert_same(again, found)
+
+
+def loss_of(model: TransformersClassifier, rows: list[tuple[str, ...]], labels: list[str]) -> float:
+    """The mean cross-entropy on texts, one by one."""
+    assert model.classes_ is not None
+    total = 0.0
+    for row, label in zip(rows, labels, strict=True):
+        inputs = model.tokenizer(" ".join(row), return_tensors="pt")
+        with torch.inference_mode():
+            total -= float(model.model(**inputs).logits.log_softmax(1)[0, model.classes_.index(label)])
+    return total / len(rows)
+
+
+def test_a_kill_keeps_the_patience(encoder: str, tmp_path: Path) -> None:
+    """The epochs without improvement are counted across the interruption."""
+    valid, labels = examples(40, seed=2)
+    options = {"valid_tokens": valid, "valid_labels": [{"pos": "neg", "neg": "pos"}[label] for label in labels]}
+    schedule = Schedule(epochs=30, batch_size=16, learning_rate=1e-3, warmup=0, patience=3)
+    found = train(encoder, tmp_path / "whole", schedule, **options)
+    last = len(found.history) * STEPS
+    for step in (last - STEPS, last):
+        with pytest.raises(Killed):
+            train(encoder, tmp_path / "killed", schedule, progress=killed_at(step), **options)
+    assert_same(train(encoder, tmp_path / "killed", schedule, **options), found)
+
+
+def test_warm_up(encoder: str, tmp_path: Path) -> None:
+    schedule = Schedule(epochs=4, batch_size=16, learning_rate=1e-3, warmup=2)
+    rates = [row["learning_rate"] for row in train(encoder, tmp_path, schedule).history]
+    assert rates == pytest.approx([4e-4, 9e-4, 6e-4, 1e-4])  # of the steps 4, 9, 14 and 19, counted from 0
+    assert Schedule().warmup_epochs == 10
+    assert Schedule(epochs=30).warmup_epochs == 1.5
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("learning_rate", 0, "learning_rate must be a positive number, got 0"),
+        ("clip", float("inf"), "clip must be a positive number, got inf"),
+        ("weight_decay", -1, "weight_decay must be a number of at least 0, got -1"),
+        ("adv_norm", float("nan"), "adv_norm must be a number of at least 0, got nan"),
+        ("adv_init", "big", "adv_init must be a number of at least 0, got 'big'"),
+        ("adv_lr", -0.1, "adv_lr must be a number of at least 0, got -0.1"),
+        ("batch_size", 0, "batch_size must be a whole number of at least 1, got 0"),
+        ("epochs", 1.5, "epochs must be a whole number of at least 1, got 1.5"),
+        ("patience", 0, "patience must be a whole number of at least 1, got 0"),
+        ("adv_steps", 0, "adv_steps must be a whole number of at least 1, got 0"),
+        ("warmup", 201, "warmup must be a number of epochs from 0 to 200, got 201"),
+        ("seed", 2**32, "seed must be a whole number of at least 0 and at most 4294967295, got 4294967296"),
+    ],
+)
+def test_schedules_are_checked(field: str, value: Any, sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        Schedule(**{field: value})
+    assert str(error.value) == sentence
+
+
+def test_arguments_are_checked(encoder: str, tmp_path: Path) -> None:
+    for options, sentence in (
+        ({"valid_tokens": []}, "valid_labels must be one for each of at least 1 example, got 20 for 0"),
+        (
+            {"valid_tokens": [("a",)], "valid_labels": ["x"]},
+            "valid_labels must be among the labels of the training data, got 'x'",
+        ),
+    ):
+        with pytest.raises(ValueError) as error:
+            train(encoder, tmp_path, **options)
+        assert str(error.value) == sentence
+    with pytest.raises(ValueError) as error:
+        train(encoder, tmp_path / "wild", Schedule(epochs=2, batch_size=16, learning_rate=1e30, warmup=0))
+    assert str(error.value).startswith("learning_rate must be smaller for this model and data")
+
+
+def test_masking_needs_a_mask_token(encoder: str, tmp_path: Path) -> None:
+    tokenizer = fixed("bert", mask=False)
+    tiny("bert", tokenizer).save_pretrained(tmp_path / "bare")
+    tokenizer.save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError) as error:
+        train(str(tmp_path / "bare"), tmp_path / "out", noise=Masking(0.5))
+    bare = str(tmp_path / "bare")
+    assert str(error.value) == f"noise must be a deletion for {bare}, whose tokenizer has no mask token"
+    assert list((tmp_path / "out").glob("checkpoint-*")) == []
+
+
+def copies(encoder: str, *, seed: int = 0, noise: Any = NOISE, **options: Any) -> Copies:
+    rows, labels = examples()
+    targets = [int(label == "pos") for label in labels]
+    return Copies(TransformersClassifier(encoder), rows, targets, noise=noise, unit=Words(), seed=seed, **options)
+
+
+def test_noise_depends_on_seed_epoch_and_example_only(encoder: str) -> None:
+    one = copies(encoder)
+    every = {place: row.tolist() for place, row in one.draw(3, range(70)).items()}
+    assert {place: row.tolist() for place, row in copies(encoder).draw(3, [69, 5, 5, 33]).items()} == {
+        place: every[place] for place in (69, 5, 33)
+    }
+    for other in (one.draw(4, range(70)), copies(encoder, seed=1).draw(3, range(70))):
+        assert sum(row.tolist() == every[place] for place, row in other.items()) < 30
+    validation = copies(encoder, purpose=VALIDATION).draw(3, range(70))
+    assert sum(row.tolist() == every[place] for place, row in validation.items()) < 30
+    twice = Copies(one.classifier, [WORDS, WORDS], [0, 1], noise=NOISE, unit=Words(), seed=0)
+    assert any(a.tolist() != b.tolist() for a, b in (twice.draw(epoch, [0, 1]).values() for epoch in range(3)))
+
+
+def read(epochs: Epochs, epoch: int) -> list[list[tuple[int, list[int]]]]:
+    epochs.epoch = epoch
+    return [[(place, epochs.copies[place][0].tolist()) for place in batch] for batch in epochs]
+
+
+def test_batches_of_an_epoch(encoder: str) -> None:
+    one = Epochs(copies(encoder), 2)  # windows of 32 examples
+    epochs = [read(one, epoch) for epoch in range(3)]
+    for batches in epochs:
+        assert len(batches) == len(one) == 35
+        assert sorted(place for batch in batches for place, _ in batch) == list(range(70))
+        spread = [abs(len(a[1]) - len(b[1])) for a, b in batches]
+        assert np.mean(spread) < 1.5  # 4 in random order
+    assert [[place for place, _ in batch] for batch in epochs[0]] != [
+        [place for place, _ in batch] for batch in epochs[1]
+    ]
+    sizes = [len(batch[0][1]) for batch in epochs[0][:16]]
+    assert sizes not in (sorted(sizes), sorted(sizes, reverse=True))
+    assert read(Epochs(copies(encoder), 2), 2) == epochs[2]  # after a resume
+    wide = {place: row for batch in read(Epochs(copies(encoder), 16), 2) for place, row in batch}
+    assert wide == {place: row for batch in epochs[2] for place, row in batch}
+
+
+def test_words_are_tokenised_once(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = copies(encoder)
+    wanted = one.classifier.tokenizer(" ".join(examples()[0][7]))["input_ids"]
+    monkeypatch.setattr(one.classifier.subwords, "tokenizer", None)
+    monkeypatch.setattr(one, "noise", NoNoise())
+    with pytest.raises(TypeError):  # nothing can be tokenised any more
+        one.classifier.subwords.encode(["a"])
+    with monkeypatch.context() as patch:
+        patch.setattr(one.classifier.subwords, "tokenizer", type("Side", (), {"truncation_side": "right"}))
+        assert one.draw(0, [7])[7].tolist() == wanted
+
+
+def test_masks_stand_for_words(encoder: str) -> None:
+    one = copies(encoder, noise=Masking(0.5))
+    rows = one.draw(0, range(70))
+    mask = one.classifier.tokenizer.mask_token_id
+    for place, words in enumerate(examples()[0]):
+        assert rows[place].tolist().count(mask) == round(len(words) / 2)
+
+
+def test_a_failing_noise_is_reported(encoder: str, tmp_path: Path) -> None:
+    class Broken(NoNoise):
+        def sample(self, length: int, size: int, rng: np.random.Generator) -> Any:
+            raise RuntimeError("no noise today")
+
+    with pytest.raises(RuntimeError, match="no noise today"):
+        train(encoder, tmp_path, noise=Broken())
+
+
+# FreeLB
+
+
+def literal(model: Any, batch: dict[str, Any], start: Any, steps: int, length: float, ball: float) -> tuple[Any, float]:
+    """Algorithm 1 of Zhu et al., text by text, by autograd on the embeddings: mean gradients and mean loss."""
+    table = model.get_input_embeddings().weight
+    others = {name: batch[name] for name in ("attention_mask", "token_type_ids", "labels")}
+    delta, total, mean = start.clone(), 0.0, [torch.zeros_like(one) for one in model.parameters()]
+    state = torch.get_rng_state()
+    for _ in range(steps):
+        torch.set_rng_state(state)  # the same dropout
+        delta.requires_grad_(True)
+        loss = model(inputs_embeds=table[batch["input_ids"]] + delta, **others).loss
+        *gradients, up = torch.autograd.grad(loss, [*model.parameters(), delta])
+        mean = [one + gradient / steps for one, gradient in zip(mean, gradients, strict=True)]
+        total += loss.item() / steps
+        moved = []
+        for text, direction in zip(delta.detach(), up, strict=True):
+            step = text + length * direction / direction.norm()
+            moved.append(step if not ball or step.norm() <= ball else ball * step / step.norm())
+        delta = torch.stack(moved)
+    return mean, total
+
+
+@pytest.mark.parametrize(("steps", "ball"), [(3, 0.0), (2, 0.15), (4, 0.25)])
+def test_freelb_is_that_of_the_paper(encoder: str, tmp_path: Path, steps: int, ball: float) -> None:
+    schedule = Schedule(adv_steps=steps, adv_lr=0.1, adv_init=0.2, adv_norm=ball)
+    one = copies(encoder)
+    model = one.classifier.model.train()
+    one.rows = one.draw(0, [1, 2, 3, 4])
+    batch = one.collate([one[place] for place in (1, 2, 3, 4)])
+    real = batch["attention_mask"].float()
+    assert real.min() == 0  # some padding
+    torch.manual_seed(5)
+    start = first_perturbation(real, 32, 0.2)
+    mean, loss = literal(model, batch, start, steps, 0.1, ball)
+    trainer = FreeLBTrainer(model, schedule, one, copies(encoder, purpose=VALIDATION), tmp_path)
+    trainer.current_gradient_accumulation_steps = 1
+    torch.manual_seed(5)
+    found = trainer.training_step(model, batch)
+    assert float(found) == pytest.approx(loss, rel=1e-5)
+    for (name, parameter), wanted in zip(model.named_parameters(), mean, strict=True):
+        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-3, atol=1e-6, msg=name)
+    assert not model.get_input_embeddings()._forward_hooks
+
+
+def test_perturbations_leave_the_padding_alone() -> None:
+    real = torch.tensor([[1.0, 1, 1, 0], [1, 0, 0, 0]])
+    start = first_perturbation(real, 50, 0.2)
+    assert (start[real == 0] == 0).all()
+    assert (start[real == 1] != 0).any(dim=1).all()
+    for text, length in zip(start, (3, 1), strict=True):
+        assert 0.8 < float(text.abs().max()) / (0.2 / (length * 50) ** 0.5) <= 1
+    start.requires_grad_()
+    start.grad = torch.ones_like(start)
+    moved = next_perturbation(start, real, Schedule(adv_lr=0.3))
+    step = (moved - start).detach()
+    assert (step[real == 0] == 0).all()
+    assert step.flatten(1).norm(dim=1).tolist() == pytest.approx([0.3, 0.3])
+    held = next_perturbation(start, real, Schedule(adv_lr=0.3, adv_norm=0.1))
+    assert held.flatten(1).norm(dim=1).tolist() == pytest.approx([0.1, 0.1])
+
+
+def test_freelb_without_an_adversary_is_ordinary_training(encoder: str, whole: Trained, tmp_path: Path) -> None:
+    still = Schedule(**{**vars(FAST), "adv_steps": 1, "adv_init": 0})
+    found = train(encoder, tmp_path / "still", still, freelb=True)
+    assert_same(found, whole)
+
+
+def test_freelb_trains_and_goes_on(encoder: str, whole: Trained, tmp_path: Path) -> None:
+    found = train(encoder, tmp_path / "whole", freelb=True)
+    assert found.history[-1]["train_loss"] < found.history[0]["train_loss"]
+    assert losses(found) != losses(whole)
+    with pytest.raises(Killed):
+        train(encoder, tmp_path / "killed", freelb=True, progress=killed_at(2 * STEPS + 3))
+    assert_same(train(encoder, tmp_path / "killed", freelb=True), found)
+
+
+def test_labels_that_are_whole_numbers(encoder: str, tmp_path: Path) -> None:
+    rows, labels = examples()
+    stars: Any = np.array([4 if label == "pos" else 1 for label in labels])
+    found = train_transformer(
+        encoder, rows, stars, valid_tokens=rows[:9], valid_labels=stars[:9], noise=NOISE, unit=Words(),
+        schedule=Schedule(epochs=1), folder=tmp_path / "checkpoints", dtype="int8",
+    )  # fmt: skip
+    assert found.classifier.classes_ == [1, 4]
+    assert found.classifier.dtype == "int8"
+    found.classifier.save(tmp_path / "model")
+    assert TransformersClassifier.load(tmp_path / "model").classes_ == [1, 4]
+    assert json.loads((tmp_path / "checkpoints" / checkpoints.RUN).read_text())["method"] == "ordinary"
