@@ -8,7 +8,9 @@ from importlib.metadata import version
 
 import click
 
+from adaptdel.cli.certify import certify_command
 from adaptdel.cli.plan import plan_command
+from adaptdel.cli.recertify import recertify_command
 from adaptdel.cli.train import train_command
 from adaptdel.cli.verify import verify_command
 
@@ -21,6 +23,8 @@ def commands() -> None:
 
 commands.add_command(plan_command)
 commands.add_command(train_command)
+commands.add_command(certify_command)
+commands.add_command(recertify_command)
 commands.add_command(verify_command)
 
 
