@@ -1,0 +1,139 @@
+"""The report on one or more runs: one page that opens anywhere, with the same as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from adaptdel.checks import check_int
+from adaptdel.evaluation.entries import Entry, read_entries
+from adaptdel.evaluation.report.contents import (
+    Differences,
+    curves,
+    difference_table,
+    differences,
+    file_name,
+    main_table,
+    outcome_table,
+    quartile_table,
+    settings_table,
+)
+from adaptdel.evaluation.report.parts import Drawing, Report
+from adaptdel.evaluation.report.sample import sample_inputs
+from adaptdel.evaluation.report.words import notes, plural, summary
+from adaptdel.evaluation.report.writing import beside, check_out, swap_in, write_figures, write_texts
+from adaptdel.plots import new_figure
+
+__all__ = ["write_report"]
+
+_ENDINGS = r"(\.(jsonl?|csv|tsv|parquet|gz))+$"
+
+
+def write_report(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    data: str | None = None,
+    sample: int = 30,
+    baseline: int = 0,
+    title: str | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Write a report on runs to a folder, whole or not at all, and return its numbers.
+
+    Args:
+        runs: the folders of the runs; the summary speaks of the first.
+        out: a new folder, an empty one, or a report, which is replaced. Anything else is not touched.
+        data: where the texts of the inputs are, if not where the runs say.
+        sample: how many inputs are shown with their certificates.
+        baseline: the place of the run that the others are compared with, from 0.
+        title: the heading; the name of the data if left out.
+        resamples: how many resamples the intervals come from.
+        seed: of the sample, the noisy copies shown, and the resamples.
+    """
+    out = Path(out)
+    if not runs:
+        raise ValueError("runs must name at least one run, got none")
+    check_int("sample", sample)
+    check_int("baseline", baseline, most=len(runs) - 1)
+    check_int("seed", seed)
+    check_out(out)
+    new_figure(1, 1)  # says at once if matplotlib is missing
+    entries = read_entries([Path(run) for run in runs])
+    partial = beside(out)
+    try:
+        drawings = write_figures(entries, partial / "figures")
+        base = entries[baseline]
+        found = differences(entries, base, resamples=resamples, seed=seed)
+        report = _report(entries, base, found, drawings, data=data, sample=sample, title=title, seed=seed)
+        write_texts(report, [*report.tables, curves(entries)], partial)
+        swap_in(partial, out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return report.values
+
+
+def _report(
+    entries: list[Entry],
+    baseline: Entry,
+    found: Differences,
+    drawings: list[Drawing],
+    *,
+    data: str | None,
+    sample: int,
+    title: str | None,
+    seed: int,
+) -> Report:
+    sampled, missing = sample_inputs(entries, sample, data=data, seed=seed)
+    tables = [main_table(entries), *([difference_table(found, baseline)] if found else []), outcome_table(entries),
+              quartile_table(entries)]  # fmt: skip
+    name = re.sub(_ENDINGS, "", file_name(entries[0].run.manifest.get("data") or {}))
+    words = (
+        f"{plural(len(sampled), 'input')} drawn at random, each with its certificates. Numbers beside the colours are "
+        "certified radii. The noisy copies are fresh draws, not those that voted."
+    )
+    return Report(
+        title=title or f"Certified robustness{f' on {name}' if name else ''}",
+        generator=f"adaptdel {version('adaptdel')}",
+        entries=entries,
+        summary=summary(entries, found, baseline),
+        notes=notes(entries, found, baseline),
+        tables=tables,
+        settings=settings_table(entries),
+        csv_names=[*(table.name for table in tables), "curves"],
+        drawings=drawings,
+        sampled=sampled,
+        sample_words=words,
+        sample_note=missing,
+        values=_values(entries, baseline, found),
+    )
+
+
+def _values(entries: Sequence[Entry], baseline: Entry, found: Differences) -> dict[str, Any]:
+    """All numbers, for programs."""
+    runs = [
+        {
+            "name": entry.name,
+            "run": entry.run.folder.name,
+            "finished": entry.run.finished,
+            "problems": entry.outcomes.problems,
+            "unlabelled": entry.outcomes.unlabelled,
+            "measures": entry.measures.to_dict(),
+            "quartiles": [quarter.to_dict() for quarter in entry.quartiles],
+        }
+        for entry in entries
+    ]
+    compared = {
+        name: {"inputs": common} | {key: [_plain(v) for v in (d.value, d.low, d.high)] for key, d in measures.items()}
+        for name, (common, measures) in found.items()
+    }
+    return {"runs": runs, "baseline": baseline.name, "differences": compared}
+
+
+def _plain(value: float) -> float | None:
+    return None if value != value else value
