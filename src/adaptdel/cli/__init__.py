@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 
 import click
 
-from adaptdel.cli.certify import certify_command
-from adaptdel.cli.plan import plan_command
-from adaptdel.cli.recertify import recertify_command
-from adaptdel.cli.train import train_command
-from adaptdel.cli.verify import verify_command
+COMMANDS = ("demo", "plan", "train", "calibrate", "certify", "recertify", "report", "verify")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands in the order of use, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, from the module of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = getattr(import_module(f"adaptdel.cli.{cmd_name}"), f"{cmd_name}_command")
+        return found
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("adaptdel"), prog_name="adaptdel")
 def commands() -> None:
     """Proofs of robustness for sequence classifiers."""
-
-
-commands.add_command(plan_command)
-commands.add_command(train_command)
-commands.add_command(certify_command)
-commands.add_command(recertify_command)
-commands.add_command(verify_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

