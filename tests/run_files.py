@@ -1,0 +1,71 @@
+"""A small model, data and command line for the tests of runs."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from adaptdel import Deletion, LengthRate
+from adaptdel.classifiers import LinearClassifier
+from adaptdel.cli import main
+from adaptdel.noise import Noise
+from adaptdel.smoothed import SmoothedClassifier
+
+WORDS = [f"w{number}" for number in range(300)]
+LENGTHS = [0, 1, 5, 11, 30, 60, 120]
+
+
+def examples(count: int, seed: int = 0, labels: tuple[Any, ...] = (0, 1)) -> list[tuple[str, Any]]:
+    """Texts of two kinds of words, half of them shared."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(count):
+        kind = rng.randrange(len(labels))
+        words = rng.choices(WORDS[100 * kind : 100 * kind + 200], k=rng.choice(LENGTHS))
+        found.append((" ".join(words), labels[kind]))
+    return found
+
+
+def make_model(folder: Path, noise: Noise | None = None, labels: tuple[Any, ...] = (0, 1), **settings: Any) -> Path:
+    """A linear model in a folder."""
+    texts, answers = zip(*examples(200, seed=1, labels=labels), strict=True)
+    base = LinearClassifier(bits=12)
+    model = SmoothedClassifier(base, noise or Deletion(LengthRate(0.7, 6)), n_select=100, n_estimate=400, **settings)
+    model.fit(list(texts), list(answers)).save(folder)
+    return folder
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any] | bytes]) -> Path:
+    """A file of JSON lines; bytes are written as they are."""
+    lines = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+def make_data(path: Path, count: int = 60, seed: int = 2) -> Path:
+    """A file of labelled texts without ids."""
+    return write_rows(path, [{"text": text, "label": label} for text, label in examples(count, seed)])
+
+
+def run(*arguments: object) -> int:
+    """Call the command line in this process; its exit status."""
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    raise AssertionError("main always exits")
+
+
+def command(*arguments: object) -> list[str]:
+    """The command line as a process of its own."""
+    return [str(Path(sys.executable).with_name("adaptdel")), *map(str, arguments)]
+
+
+def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a process of its own."""
+    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, **options)

@@ -1,0 +1,470 @@
+"""Runs: the same whatever the number of workers, refused if something differs, honest about bad rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adaptdel import Deletion, FixedRate, Masking, NoNoise
+from adaptdel.certificate import Certificate
+from adaptdel.data import read_rows
+from adaptdel.evaluation import certify
+from adaptdel.evaluation.certifier import Certifier, Task
+from adaptdel.evaluation.durable import locked
+from adaptdel.evaluation.inputs import Job
+from adaptdel.evaluation.runs import Run, read_run, write_run
+from adaptdel.evaluation.schema import record_of, setting_of
+from adaptdel.evaluation.totals import Totals
+from adaptdel.evaluation.watch import Watch
+from adaptdel.noise import Noise
+from adaptdel.smoothed import SmoothedClassifier
+from tests.run_files import call, examples, make_data, make_model, run, write_rows
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "test.jsonl")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> Path:
+    """A finished run."""
+    out = tmp_path_factory.mktemp("run") / "run"
+    assert run("certify", model, "--data", data, "--out", out) == 0
+    return out
+
+
+def table_bytes(folder: Path) -> bytes:
+    return (folder / "certificates.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("noise", [None, Masking(0.7), NoNoise(), Deletion(FixedRate(0.9))])
+def test_a_run_holds_what_the_model_certifies(tmp_path: Path, noise: Noise | None) -> None:
+    folder, data = make_model(tmp_path / "model", noise), make_data(tmp_path / "test.jsonl", 30)
+    assert run("certify", folder, "--data", data, "--out", tmp_path / "run") == 0
+    found = read_run(tmp_path / "run")
+    rows = list(read_rows(data))
+    smoothed = SmoothedClassifier.load(folder)
+    smoothed.ops = "edit"
+    expected = smoothed.certify([row.text for row in rows])
+    assert [c.to_dict() for c in found.certificates()] == [c.to_dict() for c in expected]
+    assert [c.radius for c in expected] == found.table["radius"].to_pylist()
+    assert found.table["row"].to_pylist() == list(range(1, 31))
+    assert found.table["truth"].to_pylist() == [json.dumps(row.label) for row in rows]
+    assert found.table["correct"].to_pylist() == [c.label == r.label for c, r in zip(expected, rows, strict=True)]
+    assert found.manifest["model_hash"] == expected[0].model_hash
+    assert found.finished
+    assert len(found.times) == 30
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "certificates.parquet",
+        "manifest.json",
+        "times.parquet",
+    ]
+
+
+def test_workers_do_not_matter(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:
+    assert run("certify", model, "--data", data, "--out", tmp_path / "run", "--workers", 2) == 0
+    assert table_bytes(tmp_path / "run") == table_bytes(whole)
+
+
+def test_a_finished_run_is_left_alone(model: Path, data: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in whole.iterdir()}
+    assert run("certify", model, "--data", data, "--out", whole) == 0
+    captured = capsys.readouterr()
+    assert "the run was finished before" in captured.err
+    assert "60 of 60 inputs certified" in captured.out
+    assert {path.name: path.stat().st_mtime_ns for path in whole.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--alpha", 0.01], "alpha was 0.05, now 0.01"),
+        (["--ops", "ins"], "ops were del,ins,sub, now ins"),
+        (["--bound", "paper"], "the bound was tight, now paper"),
+        (["--votes", "100,300"], "the votes were 100,400, now 100,300"),
+        (["--sampling", "fixed"], "the sampling was adaptive, now fixed"),
+        (["--seed", 7], "the seed was 0, now 7"),
+        (["--limit", 3], "the limit was none, now 3, and can only be raised"),
+        (["--id-column", "name"], "the id column was id, now name"),
+        (["--seed", 7, "--alpha", 0.01], "alpha was 0.05, now 0.01; the seed was 0, now 7"),
+    ],
+)
+def test_another_setting_is_refused(
+    model: Path, data: Path, whole: Path, capsys: pytest.CaptureFixture[str], options: list[Any], words: str
+) -> None:
+    before = table_bytes(whole)
+    assert run("certify", model, "--data", data, "--out", whole, *options) == 2
+    error = capsys.readouterr().err
+    assert error == f"adaptdel: {whole}: holds another run: {words}: choose another folder for --out\n"
+    assert table_bytes(whole) == before
+
+
+def test_another_model_or_data_is_refused(
+    tmp_path: Path, model: Path, data: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make_model(tmp_path / "model", Deletion(FixedRate(0.9)))
+    assert run("certify", other, "--data", data, "--out", whole) == 2
+    error = capsys.readouterr().err
+    assert "the base classifier was" in error
+    assert "the noise was deletion length p_min=0.7 k=6 p_max=1.0, now deletion fixed p=0.9" in error
+    assert run("certify", model, "--data", make_data(tmp_path / "test.jsonl", seed=9), "--out", whole) == 2
+    assert "holds another run: the data were " in capsys.readouterr().err
+    moved = tmp_path / "moved.jsonl"
+    moved.write_bytes(data.read_bytes())
+    assert run("certify", model, "--data", moved, "--out", whole) == 0
+
+
+def test_the_limit_can_be_raised(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:
+    out = tmp_path / "run"
+    for limit, rows in ((10, 10), (25, 25), (99, 60)):
+        assert run("certify", model, "--data", data, "--out", out, "--limit", limit) == 0
+        assert read_run(out).table.equals(read_run(whole).table.slice(0, rows))
+    assert run("certify", model, "--data", data, "--out", out) == 0
+    assert table_bytes(out) == table_bytes(whole)
+    assert len(read_run(out).times.filter(pa.compute.field("seconds") > 0)) == 60
+
+
+BAD_ROWS: list[tuple[Any, str]] = [
+    (b'{"text": "w1 w2", "label": 0', "not JSON"),
+    (b'{"text": "caf\xe9", "label": 0}', "not UTF-8"),
+    (b"[1, 2]", "must be a JSON object"),
+    ({"label": 1}, "no column 'text'"),
+    ({"text": 7, "label": 1}, "the column 'text' must hold text"),
+    ({"text": "w1", "label": 2}, "the label 2 is not among the model's classes 0, 1"),
+    ({"text": "w1", "label": "pos"}, "the label 'pos' is not among the model's classes 0, 1"),
+]
+
+
+@pytest.mark.parametrize(("bad", "words"), BAD_ROWS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_bad_row_is_noted_and_the_rest_goes_on(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], bad: Any, words: str
+) -> None:
+    good = [{"text": text, "label": label} for text, label in examples(9)]
+    data = write_rows(tmp_path / "test.jsonl", [*good[:4], bad, *good[4:], bad])
+    assert run("certify", model, "--data", data, "--out", tmp_path / "strict", "--strict") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"adaptdel: {data}, row 5: {words}")
+    assert error.count("\n") == 1
+    for workers in (1, 2) if words == "not UTF-8" else (1,):
+        out = tmp_path / f"run{workers}"
+        assert run("certify", model, "--data", data, "--out", out, "--workers", workers) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"{data}, row 5: {words}")
+        assert error.endswith(", and 1 more such rows: not certified\n")
+        found = read_run(out)
+        problems = found.table["problem"].to_pylist()
+        assert [place for place, problem in enumerate(problems) if problem] == [4, 10]
+        assert all(words in problem for problem in problems if problem)
+        assert len(list(found.certificates())) == 9
+        assert found.manifest["totals"]["problems"] == 2
+        assert run("certify", model, "--data", data, "--out", out) == 1
+        assert "finished before" in capsys.readouterr().err
+    if (tmp_path / "run2").exists():
+        assert table_bytes(tmp_path / "run1") == table_bytes(tmp_path / "run2")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("test.jsonl", b"", "holds no rows"),
+        ("test.csv", b"", "the file is empty"),
+        ("test.csv", b"text,label\n", "holds no rows"),
+        ("test.jsonl", b"\x00\xff\x00\xff\n", "none of the 1 rows can be used; row 1: not UTF-8"),
+        ("test.jsonl", b'{"txt": "a"}\n' * 5, "none of the 5 rows can be used; row 1: no column 'text': did you mean"),
+        ("test.jsonl", b'{"txt": "a"}\n' * 2000, "none of the first 1000 rows can be used; row 1: no column 'text'"),
+        ("test.jsonl", b'{"text": "a", "label": 5}\n' * 5, "none of the 5 rows can be used; row 1: the label 5 is not"),
+        ("test.jsonl.gz", b"no gzip", "the gzip file is damaged after row 0"),
+        ("test.parquet", b"no parquet", "not a Parquet file"),
+        ("test.doc", b"x", "must be a .jsonl, .csv"),
+        ("test.csv", b"text,label\na,0\nb\nc,1,2\n", None),
+        ("test.jsonl", b'{"text": "a", "id": 1}\n{"text": "b", "id": 2}\n{"text": "c", "id": "1"}\n',
+         "rows 1 and 3: both have the id '1'"),
+    ],
+)  # fmt: skip
+def test_bad_files(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, words: str | None
+) -> None:
+    data = tmp_path / name
+    data.write_bytes(content)
+    status = run("certify", model, "--data", data, "--out", tmp_path / "run")
+    error = capsys.readouterr().err
+    if words is None:
+        assert status == 1
+        assert "row 2: must have 2 fields as the header has, got 1, and 1 more" in error
+        assert read_run(tmp_path / "run").table["problem"].null_count == 1
+    else:
+        assert status == 2
+        assert error.startswith(f"adaptdel: {data}")
+        assert words in error
+        assert error.count("\n") == 1
+        assert not list((tmp_path / "run").glob("*")) if (tmp_path / "run").exists() else True
+
+
+def test_bad_arguments(tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "letter.txt").write_text("dear")
+    new = tmp_path / "run"
+    for arguments, words in (
+        ([tmp_path / "none", "--data", data, "--out", new], "path must be a folder that save wrote"),
+        ([model, "--data", tmp_path / "none.jsonl", "--out", new], "none.jsonl: there is no such file"),
+        ([model, "--data", data, "--out", full], "holds something that is not a run: letter.txt"),
+        ([model, "--data", data, "--out", data], "must be a folder for the run, got a file"),
+        ([model, "--data", data, "--out", new, "--alpha", 2], "alpha must be in (0, 1), got 2.0"),
+        ([model, "--data", data, "--out", new, "--ops", "swap"], 'ops must be "edit" or some of'),
+        ([model, "--data", data, "--out", new, "--votes", "9"], "votes must be two whole numbers such as 1000,4000"),
+        ([model, "--data", data, "--out", new, "--workers", 0], "workers must be a whole number of at least 1, got 0"),
+        ([model, "--data", data, "--out", new, "--limit", 0], "limit must be a whole number of at least 1, got 0"),
+        ([model, "--data", data, "--out", new, "--sampling", "some"], "sampling must be one of 'adaptive', 'fixed'"),
+        ([model, "--data", data, "--out", new, "--bound", "some"], "bound must be one of 'tight', 'paper'"),
+        ([model, "--data", data, "--out", new, "--text-column", "txt"], "row 1: no column 'txt': did you mean 'text'?"),
+    ):
+        assert run("certify", *arguments) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+
+
+def test_labels_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model(tmp_path / "model", labels=("no", "7"))
+    texts = [text for text, _ in examples(4, seed=5)]
+    rows = [{"text": text, "label": 7} for text in (*texts, texts[2], texts[2])]
+    data = write_rows(tmp_path / "test.jsonl", rows)
+    assert run("certify", model, "--data", data, "--out", tmp_path / "run") == 0
+    table = read_run(tmp_path / "run").table
+    assert set(table["truth"].to_pylist()) == {'"7"'}
+    ids = table["id"].to_pylist()
+    assert ids[4:] == [f"{ids[2]}#2", f"{ids[2]}#3"]
+    assert len(set(ids)) == 6
+    capsys.readouterr()
+    named = write_rows(tmp_path / "named.jsonl", [{"body": text, "key": f"n{n}"} for n, text in enumerate(texts)])
+    options = ["--text-column", "body", "--id-column", "key", "--json"]
+    assert run("certify", model, "--data", named, "--out", tmp_path / "named", *options) == 0
+    captured = capsys.readouterr()
+    assert captured.err == f"{named}: no row has a label in the column 'label': no accuracy is known\n"
+    assert json.loads(captured.out)["accuracy"] is None
+    table = read_run(tmp_path / "named").table
+    assert table["id"].to_pylist() == ["n0", "n1", "n2", "n3"]
+    assert table["correct"].to_pylist() == [None] * 4
+
+
+def test_an_input_of_a_million_words(tmp_path: Path, model: Path) -> None:
+    rows = [{"text": "w1 " * 10**6, "label": 0}, {"text": "", "label": 0}, {"text": "w1 w2", "label": 0}]
+    data = write_rows(tmp_path / "test.jsonl", rows)
+    options = ["--votes", "16,32"]
+    assert run("certify", model, "--data", data, "--out", tmp_path / "run", *options) == 0
+    assert read_run(tmp_path / "run").table["length"].to_pylist() == [10**6, 0, 2]
+
+
+def test_two_runs_keep_out_of_each_others_way(
+    tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run"):
+        assert run("certify", model, "--data", data, "--out", tmp_path / "run") == 2
+    assert "another run is at work in this folder" in capsys.readouterr().err
+
+
+class Picky(Certifier):
+    """Fails on inputs with a certain word."""
+
+    def __init__(self, model: SmoothedClassifier) -> None:
+        super().__init__(model)
+        votes = self.base.votes
+
+        def some_votes(requests: Any) -> Any:
+            for request in requests:
+                if "poison" in request.prepared.tokens:
+                    raise ValueError(f"cannot read {request.prepared.name}")
+            return votes(requests)
+
+        self.base.votes = some_votes  # type: ignore[method-assign]
+
+
+def test_a_model_that_fails_on_some_inputs(model: Path) -> None:
+    jobs = [Job(n, str(n), text if n % 50 else text + " poison", None) for n, (text, _) in enumerate(examples(150), 1)]
+    records = {record["row"]: record for record in Picky(Task(model).load())(jobs)}
+    assert set(records) == set(range(1, 151))
+    expected = {record["row"]: record for record in Certifier(Task(model).load())(jobs)}
+    for row, record in records.items():
+        if row % 50:
+            assert record | {"seconds": 0} == expected[row] | {"seconds": 0}
+        else:
+            assert record["problem"] == f"cannot read row {row}"
+
+
+def test_inputs_that_break_off_lose_nothing(model: Path) -> None:
+    def jobs() -> Any:
+        yield from (Job(n, str(n), text, None) for n, (text, _) in enumerate(examples(10), 1))
+        raise OSError("the disk is gone")
+
+    records: list[Any] = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        records.extend(Certifier(Task(model).load())(jobs()))  # extend keeps what came before the error
+    assert sorted(record["row"] for record in records) == list(range(1, 11))
+
+
+def test_a_model_that_always_fails_stops_the_run(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned = write_rows(tmp_path / "test.jsonl", [{"text": f"poison {n}", "label": 0} for n in range(60)])
+    monkeypatch.setattr(certify, "Certifier", Picky)
+    assert run("certify", model, "--data", poisoned, "--out", tmp_path / "run") == 2
+    assert "the model failed on 25 inputs one after the other: cannot read row" in capsys.readouterr().err
+    assert not read_run(tmp_path / "run").finished
+    monkeypatch.undo()  # the model is mended: what had a problem is tried again
+    assert run("certify", model, "--data", poisoned, "--out", tmp_path / "run") == 0
+    assert read_run(tmp_path / "run").table["problem"].null_count == 60
+
+
+def test_recertify(tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = ["--sampling", "fixed", "--data", data]
+    assert run("certify", model, *fixed, "--out", tmp_path / "a") == 0
+    assert run("certify", model, *fixed, "--out", tmp_path / "b", "--alpha", 0.01, "--ops", "ins") == 0
+    assert run("recertify", tmp_path / "a", "--out", tmp_path / "c", "--alpha", 0.01, "--ops", "ins") == 0
+    fresh, derived = (read_run(tmp_path / name) for name in "bc")
+    for name in fresh.table.column_names:
+        if name not in ("look_alphas", "digest"):
+            assert fresh.table[name].equals(derived.table[name]), name
+    assert derived.manifest["source"]["alpha"] == 0.05
+    assert derived.manifest["alpha"] == 0.01
+    assert [c.ops for c in derived.certificates()] == [("ins",)] * 60
+    assert run("verify", tmp_path / "c") == 0
+    capsys.readouterr()
+    assert run("recertify", tmp_path / "a", "--out", tmp_path / "c") == 2
+    assert "must be a new folder" in capsys.readouterr().err
+    assert run("recertify", tmp_path / "a", "--out", tmp_path / "d", "--bound", "best") == 2
+    assert run("recertify", tmp_path / "none", "--out", tmp_path / "d") == 2
+    assert not (tmp_path / "d").exists()
+
+
+def raise_radius(row: dict[str, Any]) -> None:
+    row["radius"] += 1
+
+
+def move_votes(row: dict[str, Any]) -> None:
+    row["votes"][-1].reverse()
+
+
+def other_answer(row: dict[str, Any]) -> None:
+    row["answer"] = "1" if row["answer"] == "0" else "0"
+
+
+def unknown_answer(row: dict[str, Any]) -> None:
+    row["answer"] = '"neither"'
+
+
+def other_truth(row: dict[str, Any]) -> None:
+    row["truth"] = "1" if row["truth"] == "0" else "0"
+
+
+def more_calls(row: dict[str, Any]) -> None:
+    row["calls"] += 1
+
+
+def other_length(row: dict[str, Any]) -> None:
+    row["length"] += 1
+
+
+def resign(row: dict[str, Any], manifest: dict[str, Any]) -> None:
+    """A forger who knows how the digest is made."""
+    from adaptdel.evaluation.schema import certificate_of
+
+    row["digest"] = certificate_of(manifest, row).to_dict()["digest"]
+
+
+CHANGES = [raise_radius, move_votes, other_answer, unknown_answer, other_truth, more_calls, other_length]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("signed", [False, True])
+def test_verify_catches_what_was_changed(
+    tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Any], None], signed: bool
+) -> None:
+    found = read_run(whole)
+    rows = list(found.records())
+    row = next(row for row in rows if row["exact"] is None and row["radius"] > 0)
+    change(row)
+    if signed and change is not unknown_answer:
+        resign(row, found.manifest)
+    write_run(tmp_path / "run", found.manifest, rows)
+    assert run("verify", tmp_path / "run") == 1
+    out = capsys.readouterr().out
+    assert out.startswith(f"row {row['row']} (id {row['id']}): does not hold: ")
+    assert out.endswith("59 of 60 certificates hold, proven in ball arithmetic\n")
+
+
+def test_verify_looks_at_the_whole(tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("verify", whole) == 0
+    assert capsys.readouterr().out == "60 of 60 certificates hold, proven in ball arithmetic\n"
+    found = read_run(whole)
+    rows = list(found.records())
+    write_run(tmp_path / "less", found.manifest, rows[1:])
+    assert run("verify", tmp_path / "less") == 1
+    assert "the run: does not hold: the manifest counts 60 rows" in capsys.readouterr().out
+    write_run(tmp_path / "twice", found.manifest, [rows[0], *rows[:59]])
+    assert run("verify", tmp_path / "twice") == 1
+    assert "rows stand there twice" in capsys.readouterr().out
+    write_run(tmp_path / "surer", found.manifest | {"alpha": 0.001}, rows)
+    assert run("verify", tmp_path / "surer", "--json") == 1
+    assert "its alpha is 0.05, above that of the run, 0.001" in capsys.readouterr().out
+
+
+def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
+    with pytest.raises(ValueError, match=r"not a run: there is no manifest.json"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match="not the manifest of a run"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": 9}')
+    with pytest.raises(ValueError, match="the format must be 1, got 9"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
+    with pytest.raises(ValueError, match="missing from a run that its manifest calls finished"):
+        read_run(tmp_path)
+    (tmp_path / "certificates.parquet").write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="not a Parquet file"):
+        read_run(tmp_path)
+    pq.write_table(pa.table({"id": ["a"]}), tmp_path / "certificates.parquet")
+    with pytest.raises(ValueError, match="must have the columns id, row"):
+        read_run(tmp_path)
+
+
+def test_runs_written_by_hand(tmp_path: Path) -> None:
+    model = SmoothedClassifier(lambda batch: ["w1" in t for t in batch], Masking(0.5), classes=[False, True])
+    certificates = model.certify([text for text, _ in examples(5)])
+    records = [record_of(c, id=f"a{n}", row=n, truth=True) for n, c in enumerate(certificates, 1)]
+    write_run(tmp_path / "run", setting_of(certificates[0]), records)
+    found: Run = read_run(tmp_path / "run")
+    assert [c.to_dict() for c in found.certificates()] == [c.to_dict() for c in certificates]
+    assert all(isinstance(c, Certificate) for c in found.certificates())
+
+
+def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch(10, 0, patience=0.0)
+    watch.due = 0.0
+    watch(Totals(inputs=4, labelled=4, correct=3, radius=8, problems=1))
+    watch(Totals(inputs=5))
+    watch.close()
+    error = capsys.readouterr().err
+    assert error.startswith("4 of 10 inputs, ")
+    assert error.endswith("left, accuracy 75.0%, mean radius 2.67, 1 not certified\n")
+
+
+def test_the_command_as_a_process(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:
+    done = call("certify", model, "--data", data, "--out", tmp_path / "run", "--workers", 2, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["inputs"] == 60
+    assert table_bytes(tmp_path / "run") == table_bytes(whole)
