@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adaptdel.certificate import Certificate
 from adaptdel.evaluation.measures import Measures, Outcomes, by_quartile, measure, outcomes
 from adaptdel.evaluation.runs import Run, read_run
@@ -30,6 +32,7 @@ METHODS = {
     "cert-ed": "CERT-ED",
     "ranmask": "RanMASK",
     "nosmooth": "NoSmooth",
+    "freelb": "FreeLB",
 }
 
 
@@ -83,7 +86,7 @@ class Entry:
         names = self.run.table["id"].to_pylist()
         good = [text is None for text in self.run.table["problem"].to_pylist()]
         chosen = [place for place, name in enumerate(names) if name in wanted and good[place]]
-        few = replace(self.run, table=self.run.table.take(chosen))
+        few = replace(self.run, table=self.run.table.take(np.array(chosen, dtype=np.int64)))
         return {names[place]: made for place, made in zip(chosen, few.certificates(), strict=True)}
 
 

@@ -61,23 +61,24 @@ def quartile_panels(entries: Sequence[Entry]) -> Figure:
     figure = new_figure(WIDTH, 6.2)
     grid = figure.add_gridspec(4, 2, width_ratios=[2.1, 1])
     parts = [by_quartile(entry.outcomes) for entry in entries]
+    panels = [list(zip(entries, row, strict=True)) for row in zip(*parts, strict=True)]
+    reach = [_reach(panel, log_cardinality_curve) for panel in panels]
+    shared = max(reach) <= 3 * float(np.median(reach))  # one scale for all, unless that would leave most panels empty
     first: Axes | None = None
-    for row in range(4):
-        axes = figure.add_subplot(grid[row, 0], sharex=first)
+    for row, panel in enumerate(panels):
+        axes = figure.add_subplot(grid[row, 0])
         first = first or axes
-        _curves(axes, [(entry, part[row]) for entry, part in zip(entries, parts, strict=True)], log_cardinality_curve)
-        axes.annotate(
-            _range(entries[0].quartiles[row].shortest, entries[0].quartiles[row].longest, len(parts[0][row])),
-            (0.98, 0.93), xycoords="axes fraction", ha="right", va="top", fontsize=8, color=MUTED,
-        )  # fmt: skip
-        axes.tick_params(labelbottom=row == 3)
-    assert first is not None
-    limits = [_reach([(entry, part[row]) for entry, part in zip(entries, parts, strict=True)], log_cardinality_curve)
-              for row in range(4)]  # fmt: skip
-    first.set_xlim(-0.02 * max(limits), max(limits))
+        limit = max(reach) if shared else reach[row]
+        _curves(axes, panel, log_cardinality_curve)
+        axes.set_xlim(-0.02 * limit, limit)
+        quarter = entries[0].quartiles[row]
+        axes.annotate(_range(quarter.shortest, quarter.longest, quarter.inputs), (0.98, 0.93), fontsize=8, color=MUTED,
+                      xycoords="axes fraction", ha="right", va="top")  # fmt: skip
+        axes.tick_params(labelbottom=row == 3 or not shared)
     axes.set_xlabel("log₁₀ of the size of the region", color=INK)
     figure.supylabel("certified accuracy", fontsize=10, color=INK)
     _quantiles(figure.add_subplot(grid[:, 1]), entries)
+    assert first is not None
     _legend(figure, first)
     return figure
 
@@ -239,7 +240,7 @@ def _percent(value: float, _: float) -> str:
 
 
 def _thousands(value: float, _: float) -> str:
-    return f"{value:,.6g}"
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
 
 
 def _length_scale(axes: Axes, lengths: Any) -> None:

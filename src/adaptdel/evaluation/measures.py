@@ -76,7 +76,7 @@ def outcomes(table: Any, seconds: Mapping[str, float] | None = None) -> Outcomes
     known = np.array([value is not None for value in correct], dtype=np.bool_) & ~problem
     labelled = bool(known.any()) or bool(problem.all())
     used = known if labelled else ~problem
-    rows = table.filter(used.tolist())
+    rows = table.take(np.flatnonzero(used))
     right = correct[used].astype(np.bool_) if labelled else np.ones(int(used.sum()), dtype=np.bool_)
     radius = _column(rows, "radius", np.int64)
     certified = right & (radius >= 0)

@@ -124,7 +124,7 @@ class Table:
         return (
             f'<div class="sheet"><p class="caption" id="{name}-caption">{escape(self.caption)}</p>'
             f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{name}-caption">'
-            f'<table id="{name}" aria-labelledby="{name}-caption">'
+            f'<table aria-labelledby="{name}-caption">'
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div></div>"
         )
 

@@ -47,7 +47,7 @@ def write_report(
     """Write a report on runs to a folder, whole or not at all, and return its numbers.
 
     Args:
-        runs: the folders of the runs; the summary speaks of the first.
+        runs: the folders of the runs.
         out: a new folder, an empty one, or a report, which is replaced. Anything else is not touched.
         data: where the texts of the inputs are, if not where the runs say.
         sample: how many inputs are shown with their certificates.

@@ -13,6 +13,7 @@ from adaptdel.certificate import Certificate
 from adaptdel.checks import BoolArray
 from adaptdel.data import read_rows
 from adaptdel.evaluation.entries import Entry, from_json
+from adaptdel.evaluation.inputs import content_id
 from adaptdel.evaluation.report.contents import file_name
 from adaptdel.noise import Masking, Noise, NoNoise
 from adaptdel.sampling import content_key, stream
@@ -121,11 +122,11 @@ def _matching(entry: Entry, wanted: dict[str, str], path: str) -> dict[str, str]
 
 
 def _rows(entry: Entry, path: str) -> Iterator[tuple[str, str]]:
-    """The id, or else the number, and the text of every row that can be read."""
+    """The id, as the run has it, and the text of every row that can be read."""
     described = entry.run.manifest.get("data") or {}
     names = {key: described[key] for key in ("text", "label", "ids", "encoding") if isinstance(described.get(key), str)}
     for row in read_rows(path, **names, on_problem=lambda number, sentence: None):
-        yield row.id if row.id is not None else str(row.number), row.text
+        yield row.id if row.id is not None else content_id(row.text), row.text
 
 
 def _hash(unit: Unit, text: Any) -> str:

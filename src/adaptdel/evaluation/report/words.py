@@ -45,8 +45,13 @@ def attacker(entry: Entry) -> str:
 
 
 def summary(entries: Sequence[Entry], found: Differences, baseline: Entry) -> str:
-    """One paragraph: what the first run gives, and the others beside it."""
-    return " ".join(filter(None, [*_lead(entries[0]), *_others(found, entries, baseline)]))
+    """One paragraph: what the best run gives, and how the others stand to the baseline."""
+    return " ".join(filter(None, [*_lead(leading(entries)), *_others(found, entries, baseline)]))
+
+
+def leading(entries: Sequence[Entry]) -> Entry:
+    """The run that the summary speaks of: against the most able attacker, that with the largest mean radius."""
+    return max(entries, key=lambda entry: (entry.measures.inputs > 0, len(entry.ops), entry.measures.mean_radius))
 
 
 def _lead(entry: Entry) -> list[str]:
@@ -88,7 +93,8 @@ def _confidence(entry: Entry) -> str:
 
 def _others(found: Differences, entries: Sequence[Entry], baseline: Entry) -> list[str]:
     """The mean radii of the other runs beside that of the baseline, where they have inputs in common."""
-    common = [entry for entry in entries if found.get(entry.name, (0, {}))[0]]
+    noisy = [entry for entry in entries if entry.run.manifest["noise"]["kind"] != "none"]
+    common = [entry for entry in noisy if found.get(entry.name, (0, {}))[0]]
     if not common:
         return []
     parts = [_beside(entry, baseline, found[entry.name][1]["mean_radius"]) for entry in common[:_FEW]]

@@ -48,6 +48,7 @@ def write_figures(entries: list[Entry], folder: Path) -> list[Drawing]:
     for name, title, caption, figure in draw(entries):
         for ending in FORMATS:
             save(figure, folder / f"{name}{ending}")
+            figure.set_layout_engine("none")  # laid out once is enough
         made.append(Drawing(name, title, caption, (folder / f"{name}.svg").read_text(encoding="utf-8")))
     return made
 

@@ -1,0 +1,254 @@
+"""Measures against values worked out by hand and against their formulas, written down word by word."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import isnan, nan, sqrt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from adaptdel.evaluation import bootstrap
+from adaptdel.evaluation.bootstrap import STATISTICS, paired, paired_differences
+from adaptdel.evaluation.measures import (
+    Outcomes,
+    by_quartile,
+    certified_at_log_cardinality,
+    certified_at_radius,
+    log_cardinality_curve,
+    measure,
+    outcomes,
+    radius_curve,
+    wasserstein,
+)
+
+COLUMNS = ("id", "correct", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash", "problem")
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows as a run holds them; what is left out has a default."""
+    defaults = {"correct": True, "length": 10, "rate": 0.9, "radius": 0, "log10_cardinality": 0.0, "calls": 100}
+    full = [defaults | {"id": f"i{n}", "input_hash": f"h{n}", "problem": None} | row for n, row in enumerate(rows)]
+    return pa.table({name: [row[name] for row in full] for name in COLUMNS})
+
+
+def random_outcomes(seed: int, size: int) -> Outcomes:
+    rng = np.random.default_rng(seed)
+    length = rng.integers(1, 300, size)
+    radius = rng.integers(-1, 2 + length // 40)
+    rows = [
+        {
+            "correct": bool(rng.random() < 0.8),
+            "length": int(length[n]),
+            "radius": int(radius[n]),
+            "log10_cardinality": float(radius[n] * (4.7 + length[n] / 300)) if radius[n] >= 0 else -np.inf,
+            "calls": int(rng.integers(50, 5000)),
+        }
+        for n in range(size)
+    ]
+    return outcomes(table(rows), {f"i{n}": float(rng.random()) for n in range(0, size, 2)})
+
+
+HAND = [
+    {"length": 10, "radius": 0, "log10_cardinality": 0.0, "calls": 100},  # right, radius 0
+    {"length": 20, "radius": 2, "log10_cardinality": 12.0, "calls": 200},  # right, certified
+    {"length": 30, "radius": 4, "log10_cardinality": 25.0, "calls": 300},  # right, certified
+    {"length": 40, "radius": 9, "log10_cardinality": 50.0, "calls": 400, "correct": False},  # settled, wrong
+    {"length": 50, "radius": -1, "log10_cardinality": -np.inf, "calls": 500},  # abstained, would be right
+    {"length": 60, "radius": -1, "log10_cardinality": -np.inf, "calls": 600, "correct": False},  # abstained, wrong
+]
+
+
+def test_values_worked_out_by_hand() -> None:
+    found = outcomes(table(HAND), {"i0": 1.0, "i1": 3.0})
+    m = measure(found)
+    assert (m.inputs, m.certified, m.certified_zero, m.wrong, m.abstained, m.abstained_right) == (6, 2, 1, 1, 2, 1)
+    assert m.certified + m.certified_zero + m.wrong + m.abstained == m.inputs
+    assert m.clean_accuracy == pytest.approx(4 / 6)
+    assert m.mean_radius == 1.0  # 0 + 2 + 4 + 0 + 0 + 0
+    assert m.mean_radius_se == pytest.approx(sqrt((4 * 1 + 1 + 9) / 5) / sqrt(6))
+    assert m.median_log_cardinality == 0.0
+    assert m.lower_log_cardinality == 0.0
+    assert m.upper_log_cardinality == 9.0  # 0 0 0 0 12 25 at place 3.75
+    assert m.median_certified_radius == 2.0
+    assert m.calls == 350.0
+    assert m.seconds == 2.0
+    assert (m.shortest, m.median_length, m.longest) == (10, 35.0, 60)
+
+
+def test_certified_accuracy_by_hand() -> None:
+    found = outcomes(table(HAND))
+    assert certified_at_radius(found, [0, 1, 2, 3, 4, 5]) == pytest.approx([3 / 6, 2 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
+    assert certified_at_log_cardinality(found, [0, 12, 12.5, 25, 26]) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
+    radii, share = radius_curve(found)
+    assert radii.tolist() == [0, 2, 4]
+    assert share == pytest.approx([3 / 6, 2 / 6, 1 / 6])
+    assert log_cardinality_curve(found)[0].tolist() == [0.0, 12.0, 25.0]
+
+
+def test_wasserstein_by_hand() -> None:
+    # Radii 0 0 3: mean 1, deviation sqrt 2. Lengths 1 2 3: mean 2, deviation sqrt(2/3).
+    radii = np.array([-1, -1, 2]) / sqrt(2)
+    lengths = np.array([-1, 0, 1]) / sqrt(2 / 3)
+    assert wasserstein(np.array([3, 0, 0]), np.array([2, 3, 1])) == pytest.approx(np.abs(radii - lengths).mean())
+    assert isnan(wasserstein(np.array([1, 1]), np.array([2, 3])))
+    assert isnan(wasserstein(np.array([1, 2]), np.array([2, 2])))
+    assert isnan(wasserstein(np.array([], dtype=np.int64), np.array([], dtype=np.int64)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_literal_formulas(seed: int) -> None:
+    found = random_outcomes(seed, 57)
+    m, size = measure(found), 57
+    radius, logs, length = found.radius.tolist(), found.log_cardinality.tolist(), found.length.tolist()
+    certified = [r and not a for r, a in zip(found.right.tolist(), found.abstained.tolist(), strict=True)]
+    assert all(one == 0 for one, yes in zip(radius, certified, strict=True) if not yes)
+    assert all(one == 0 for one, yes in zip(logs, certified, strict=True) if not yes)
+    mean = sum(radius) / size
+    assert m.mean_radius == pytest.approx(mean)
+    assert m.mean_radius_se == pytest.approx(sqrt(sum((r - mean) ** 2 for r in radius) / (size - 1) / size))
+    assert m.median_log_cardinality == sorted(logs)[28]
+    assert m.lower_log_cardinality == sorted(logs)[14]
+    assert m.upper_log_cardinality == sorted(logs)[42]
+    for r in range(max(radius) + 2):
+        share = sum(yes and one >= r for one, yes in zip(radius, certified, strict=True)) / size
+        assert certified_at_radius(found, [r])[0] == pytest.approx(share)
+    for c in [0.0, 1.0, *logs]:
+        share = sum(yes and one >= c for one, yes in zip(logs, certified, strict=True)) / size
+        assert certified_at_log_cardinality(found, [c])[0] == pytest.approx(share)
+    assert m.wasserstein == pytest.approx(literal_wasserstein(radius, length))
+    assert m.wasserstein == pytest.approx(stats.wasserstein_distance(stats.zscore(radius), stats.zscore(length)))
+
+
+def literal_wasserstein(radius: list[int], length: list[int]) -> float:
+    """The integral of |F - G| over the line, with F and G the distribution functions of the standardised values."""
+
+    def standard(values: list[int]) -> list[float]:
+        mean = sum(values) / len(values)
+        spread = sqrt(sum((v - mean) ** 2 for v in values) / len(values))
+        return [(v - mean) / spread for v in values]
+
+    left, right = standard(radius), standard(length)
+    points = sorted(left + right)
+    total = 0.0
+    for here, there in pairwise(points):
+        f = sum(v <= here for v in left) / len(left)
+        g = sum(v <= here for v in right) / len(right)
+        total += abs(f - g) * (there - here)
+    return total
+
+
+def test_quartiles_hold_every_input_once_and_keep_equal_lengths_together() -> None:
+    found = outcomes(table([{"length": n} for n in (5, 1, 2, 3, 3, 3, 3, 8, 9)]))
+    parts = by_quartile(found)  # quartiles 3, 3 and 5
+    assert [part.length.tolist() for part in parts] == [[1, 2, 3, 3, 3, 3], [], [5], [8, 9]]
+    assert isnan(measure(parts[1]).mean_radius)
+    assert measure(parts[1]).to_dict()["mean_radius"] is None
+    eight = by_quartile(random_outcomes(1, 200))
+    assert sum(map(len, eight)) == 200
+    assert [len(part) for part in eight] == pytest.approx([50] * 4, abs=3)
+
+
+def test_rows_that_measures_leave_out() -> None:
+    bad = dict.fromkeys(COLUMNS, None) | {"problem": "not UTF-8"}
+    mixed = outcomes(table([{"radius": 3}, {"correct": None}, bad]))
+    assert (len(mixed), mixed.problems, mixed.unlabelled, mixed.labelled) == (1, 1, 1, True)
+    unlabelled = outcomes(table([{"radius": 3, "correct": None}, {"radius": -1, "correct": None}, bad]))
+    assert (len(unlabelled), unlabelled.problems, unlabelled.unlabelled, unlabelled.labelled) == (2, 1, 0, False)
+    m = measure(unlabelled)
+    assert isnan(m.clean_accuracy)
+    assert (m.certified, m.abstained, m.wrong, m.mean_radius) == (1, 1, 0, 1.5)
+    nothing = measure(outcomes(table([bad])))
+    assert nothing.inputs == 0
+    assert isnan(nothing.clean_accuracy)
+
+
+def test_one_input() -> None:
+    m = measure(outcomes(table([{"radius": 3, "log10_cardinality": 17.0}])))
+    assert (m.mean_radius, m.median_log_cardinality) == (3.0, 17.0)
+    assert isnan(m.mean_radius_se)
+    assert isnan(m.wasserstein)
+
+
+def literal_statistics(found: Outcomes) -> dict[str, float]:
+    m = measure(found)
+    return {
+        "clean_accuracy": m.clean_accuracy,
+        "certified_accuracy_1": m.certified / m.inputs,
+        "mean_radius": m.mean_radius,
+        "median_log_cardinality": m.median_log_cardinality,
+        "wasserstein": m.wasserstein,
+        "calls": m.calls,
+    }
+
+
+@pytest.mark.parametrize("size", [40, 41])
+def test_bootstrap_is_the_literal_one(size: int) -> None:
+    first, second = random_outcomes(1, size), random_outcomes(2, size)
+    found = paired_differences(first, second, resamples=300, seed=5)
+    drawn = np.random.default_rng(5).integers(size, size=(300, size))
+    rows = []
+    for places in drawn:
+        left, right = literal_statistics(first.take(places)), literal_statistics(second.take(places))
+        rows.append([left[name] - right[name] for name in STATISTICS])
+    left, right = literal_statistics(first), literal_statistics(second)
+    for name, column in zip(STATISTICS, np.array(rows).T, strict=True):
+        assert found[name].value == pytest.approx(left[name] - right[name])
+        assert (found[name].low, found[name].high) == pytest.approx(tuple(np.percentile(column, [2.5, 97.5])))
+
+
+def test_bootstrap_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = random_outcomes(1, 30), random_outcomes(2, 30)
+    whole = paired_differences(first, second, resamples=100)
+    monkeypatch.setattr(bootstrap, "_CELLS", 200)
+    assert paired_differences(first, second, resamples=100) == whole
+    assert paired_differences(first, second, resamples=100, seed=1) != whole
+
+
+def test_bootstrap_intervals_cover() -> None:
+    """Radii with a known mean difference of 0.5: the interval holds it in about 95 of 100 cases."""
+    rng = np.random.default_rng(0)
+    covered = 0
+    for trial in range(200):
+        base = rng.integers(1, 6, 80)
+        extra = rng.integers(0, 2, 80)
+        left = outcomes(table([{"radius": int(r)} for r in base + extra]))
+        right = outcomes(table([{"radius": int(r)} for r in base]))
+        one = paired_differences(left, right, resamples=200, seed=trial)["mean_radius"]
+        covered += one.low <= 0.5 <= one.high
+    assert 178 <= covered <= 198
+
+
+def test_pairs_are_made_by_id_and_by_tokens() -> None:
+    first = outcomes(table([{"id": "a", "radius": 1}, {"id": "b", "radius": 2}, {"id": "c", "radius": 3}]))
+    second = outcomes(
+        table(
+            [
+                {"id": "c", "radius": 30, "input_hash": "h2"},
+                {"id": "a", "radius": 10, "input_hash": "h0"},
+                {"id": "b", "radius": 20, "input_hash": "another text"},
+                {"id": "d", "radius": 40},
+            ]
+        )
+    )
+    left, right = paired(first, second)
+    assert (left.ids.tolist(), left.radius.tolist(), right.radius.tolist()) == (["a", "c"], [1, 3], [10, 30])
+    left, right = paired(first, second, same_tokens=False)
+    assert right.radius.tolist() == [10, 20, 30]
+
+
+def test_bootstrap_where_nothing_can_be_said() -> None:
+    same = outcomes(table([{"radius": 2}, {"radius": 2}]))
+    found = paired_differences(same, same, resamples=50)
+    assert isnan(found["wasserstein"].value)
+    assert isnan(found["wasserstein"].low)
+    assert not found["wasserstein"].clear
+    assert (found["mean_radius"].value, found["mean_radius"].clear) == (0.0, False)
+    nothing = same.take([])
+    assert isnan(paired_differences(nothing, nothing)["mean_radius"].value)
+    with pytest.raises(ValueError, match="baseline must hold the same 2 inputs, got 0"):
+        paired_differences(same, nothing)
+    assert nan != found["calls"].value == 0.0
