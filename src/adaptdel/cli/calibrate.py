@@ -1,0 +1,108 @@
+"""``adaptdel calibrate``: the rates of AdaptDel+, searched for on labelled data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adaptdel.calibration.folders import Done, calibrate_folder
+from adaptdel.calibration.objective import OBJECTIVES
+from adaptdel.calibration.result import BinResult
+from adaptdel.calibration.rows import CHOICES
+from adaptdel.cli.certify import read_votes
+from adaptdel.data import read_examples
+
+
+@click.command("calibrate")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or data set.")
+@click.option("--threshold", default=0.75, show_default=True, type=float, help="Certified accuracy to reach.")
+@click.option("--objective", default="certified", show_default=True, type=click.Choice(OBJECTIVES))
+@click.option("--min-accuracy", default=None, type=float, help="Clean accuracy to reach, for the objective mean.")
+@click.option("--bins", default="auto", show_default=True, help="auto, or where bins begin, such as 0,137,230,324.")
+@click.option("--interpolate", is_flag=True, help="Interpolate the kept length between the centres of bins.")
+@click.option("--monotone", is_flag=True, help="Fit kept lengths that do not fall with the length.")
+@click.option("--per-bin", default=200, show_default=True, type=int, help="The most examples of a bin that are used.")
+@click.option("--min-count", default=50, show_default=True, type=int, help="The fewest examples of an automatic bin.")
+@click.option("--votes", default="32,256", show_default=True, metavar="SELECT,ESTIMATE", help="Votes an example.")
+@click.option("--tol", default=0.5, show_default=True, type=float, help="How closely to search, in tokens.")
+@click.option("--on", default="auto", show_default=True, type=click.Choice(CHOICES), help="The rows to use.")
+@click.option("--seed", default=0, show_default=True, type=int, help="Of the noise and the choice of examples.")
+@click.option("--out", default=None, type=click.Path(path_type=Path), help="A calibrated copy.  [default: in place]")
+@click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
+@click.option("--text-column", default="text", show_default=True)
+@click.option("--label-column", default="label", show_default=True)
+@click.option("--encoding", default="utf-8", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+def calibrate_command(
+    model: Path,
+    data: str,
+    bins: str,
+    votes: str,
+    on: str,
+    out: Path | None,
+    overwrite: bool,
+    text_column: str,
+    label_column: str,
+    encoding: str,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Find how much the saved model MODEL should keep of inputs of every length (AdaptDel+), and store it there.
+
+    --on auto uses the rows that training held out, if there are enough for the bins, and otherwise all. Stopped
+    half-way, the same command goes on. Finished, it shows what it found.
+    """
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        click.echo(f"note: {text}", err=True)
+
+    examples = read_examples(data, text=text_column, label=label_column, encoding=encoding)
+    for sentence in examples.notes:
+        note(f"{data}: {sentence}")
+    settings |= {"bins": read_bins(bins), **read_votes(votes)}
+    done = calibrate_folder(model, examples, settings, on=on, out=out, overwrite=overwrite, note=note)
+    for sentence in done.calibration.warnings:
+        click.echo(f"warning: {sentence}", err=True)
+    if as_json:
+        shared = {"out": str(done.folder), "finished_before": done.before, "notes": notes}
+        click.echo(json.dumps(shared | done.calibration.to_dict(), indent=2))
+    else:
+        click.echo(describe(done))
+
+
+def read_bins(text: str) -> str | list[float]:
+    """Read "auto" or "0,137,230,324"."""
+    if text.strip() == "auto":
+        return "auto"
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"bins must be auto, or numbers such as 0,137,230,324, got {text!r}") from None
+
+
+def describe(done: Done) -> str:
+    """What was found, in a table."""
+    rows = [["tokens", "kept", "radius", "certified", "clean", "mean radius", "examples"]]
+    rows += [_row(one) for one in done.calibration.bins]
+    verb = "was calibrated before, nothing to do" if done.before else "calibrated"
+    noise = f"noise: {done.calibration.noise!r}"
+    return "\n".join([*_aligned(rows), "", f"{done.folder}: {verb}", noise])
+
+
+def _row(one: BinResult) -> list[str]:
+    lengths = f"from {one.lower:g}" if one.upper is None else f"{one.lower:g} to {one.upper:g}"
+    radius = str(one.radius) if one.radius >= 0 else "none"
+    shares = [f"{one.certified:.3f}", f"{one.clean:.3f}", f"{one.mean_radius:.2f}"]
+    return [lengths, f"{one.keep:.4g}", radius, *shares, f"{one.count} of {one.available}"]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
