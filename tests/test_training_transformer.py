@@ -336,8 +336,9 @@ def read(epochs: Epochs, epoch: int) -> list[list[tuple[int, list[int]]]]:
     return [[(place, epochs.copies[place][0].tolist()) for place in batch] for batch in epochs]
 
 
-def test_batches_of_an_epoch(encoder: str) -> None:
-    one = Epochs(copies(encoder), 2)  # windows of 32 examples
+def test_batches_of_an_epoch(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adaptdel.training.epochs.WINDOW", 18)
+    one = Epochs(copies(encoder), 2)  # 35 batches: windows of 18 and 17
     epochs = [read(one, epoch) for epoch in range(3)]
     for batches in epochs:
         assert len(batches) == len(one) == 35
@@ -347,7 +348,7 @@ def test_batches_of_an_epoch(encoder: str) -> None:
     assert [[place for place, _ in batch] for batch in epochs[0]] != [
         [place for place, _ in batch] for batch in epochs[1]
     ]
-    sizes = [len(batch[0][1]) for batch in epochs[0][:16]]
+    sizes = [len(batch[0][1]) for batch in epochs[0][:18]]
     assert sizes not in (sorted(sizes), sorted(sizes, reverse=True))
     assert read(Epochs(copies(encoder), 2), 2) == epochs[2]  # after a resume
     wide = {place: row for batch in read(Epochs(copies(encoder), 16), 2) for place, row in batch}

@@ -17,10 +17,11 @@ import numpy as np
 
 from adaptdel.classifiers.base import Request
 from adaptdel.classifiers.subwords import Ids
-from adaptdel.classifiers.transformers import WINDOW, TransformersClassifier
+from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.noise import Masking, Noise
 from adaptdel.units import Tokens, Unit
 
+WINDOW = 50  # the most batches whose copies are sorted by length together, as in the Trainer's own grouping
 COPIES, ORDER, SHUFFLE, VALIDATION = range(4)  # what a stream is for
 
 
@@ -114,8 +115,8 @@ class Copies:
 class Epochs:
     """The batches of an epoch: every example once, those of like length together.
 
-    Examples come in random order, in windows of `WINDOW` batches; the copies of a window are sorted by length, cut into
-    batches, and these are shuffled. ``epoch`` says which epoch comes next.
+    Examples come in random order, in equal windows of at most `WINDOW` batches; the copies of a window are sorted by
+    length, cut into batches, and these are shuffled. ``epoch`` says which epoch comes next.
     """
 
     def __init__(self, copies: Copies, batch_size: int) -> None:
@@ -141,7 +142,7 @@ class Epochs:
 
     def _windows(self, epoch: int) -> list[list[int]]:
         order = stream(self.copies.seed, ORDER, epoch).permutation(len(self.copies)).tolist()
-        size = self.batch_size * WINDOW
+        size = self.batch_size * -(-len(self) // -(-len(self) // WINDOW))
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _ask(self, epoch: int, number: int, window: list[int]) -> None:

@@ -89,7 +89,7 @@ def arguments(schedule: Schedule, folder: Path, *, steps: int, cpu: bool) -> Any
     """The Trainer's own settings, for epochs of so many steps."""
     found = transformers.TrainingArguments(
         output_dir=str(folder),
-        optim="adamw_torch",
+        optim="adamw_torch_fused",
         learning_rate=schedule.learning_rate,
         weight_decay=schedule.weight_decay,
         max_grad_norm=schedule.clip,
