@@ -79,6 +79,11 @@ def test_values_worked_out_by_hand() -> None:
     assert (m.shortest, m.median_length, m.longest) == (10, 35.0, 60)
 
 
+def test_quartiles_of_the_log_cardinality_by_hand() -> None:
+    m = measure(outcomes(table([{"radius": 1, "log10_cardinality": c} for c in (1.0, 2.0, 4.0, 8.0, 16.0)])))
+    assert (m.lower_log_cardinality, m.median_log_cardinality, m.upper_log_cardinality) == (2.0, 4.0, 8.0)
+
+
 def test_certified_accuracy_by_hand() -> None:
     found = outcomes(table(HAND))
     assert certified_at_radius(found, [0, 1, 2, 3, 4, 5]) == pytest.approx([3 / 6, 2 / 6, 2 / 6, 1 / 6, 1 / 6, 0])

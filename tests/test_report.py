@@ -21,6 +21,7 @@ from adaptdel.cli.report import report_command
 from adaptdel.confidence import Looks
 from adaptdel.evaluation.entries import read_entries
 from adaptdel.evaluation.report import sample, write_report, writing
+from adaptdel.evaluation.report.parts import draw
 from adaptdel.evaluation.runs import JOURNAL, write_run
 from adaptdel.evaluation.schema import problem_record, record_of, setting_of
 from adaptdel.evaluation.store import encode
@@ -245,8 +246,7 @@ def test_the_summary_speaks_of_the_widest_certificate(report: Path) -> None:
 def test_a_second_report_is_the_same_and_takes_the_place_of_the_first(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = writing.draw
-    monkeypatch.setattr(writing, "draw", lambda entries: drawn(entries)[2:4] if len(entries) > 1 else [])
+    monkeypatch.setattr(writing, "draw", lambda entries: draw(entries)[2:4] if len(entries) > 1 else [])
     names = ("index.html", "report.md", "report.json", "tables.tex", "tables/main.csv", "figures/rates.png")
     kept = []
     for _ in range(2):
@@ -264,7 +264,9 @@ def test_odd_runs(odd_report: Path) -> None:
     assert "is not finished: the report shows the 5 inputs certified so far." in page
     assert "has no labels: every settled answer counts as right" in page
     assert "test.jsonl.gz is not where the run read it. Give it with --data." in page
-    runs = json.loads((odd_report / "report.json").read_text())["runs"]
+    values = json.loads((odd_report / "report.json").read_text())
+    runs = values["runs"]
+    assert [one["inputs"] for one in values["differences"].values()] == [12, 5, 0]
     abstained, zero, unfinished, unlabelled = (run["measures"] for run in runs)
     assert (abstained["abstained"], abstained["mean_radius"], abstained["certified"]) == (12, 0.0, 0)
     assert (zero["mean_radius"], zero["certified"], zero["abstained"]) == (0.0, 0, 0)

@@ -17,7 +17,7 @@ Values = npt.NDArray[Any]
 STATISTICS = (
     "clean_accuracy", "certified_accuracy_1", "mean_radius", "median_log_cardinality", "wasserstein", "calls",
 )  # fmt: skip
-_CELLS = 2**22  # values that are resampled at a time
+_CELLS = 2**18  # values that are resampled at a time
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,8 @@ from adaptdel.evaluation.measures import (
 )
 from adaptdel.plots import new_figure
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+Figure = Any  # of matplotlib, which only `adaptdel.plots` imports
+Axes = Any
 INK, MUTED, GRID = "#20242a", "#6a7280", "#e2e5ea"
 WIDTH = 4.8  # inches: two beside each other on a desk, and legible across a phone
 _LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1.2, 1.4)), (0, (1.2, 1.2)))
@@ -72,8 +70,8 @@ def quartile_panels(entries: Sequence[Entry]) -> Figure:
         _curves(axes, panel, log_cardinality_curve)
         axes.set_xlim(-0.02 * limit, limit)
         quarter = entries[0].quartiles[row]
-        axes.annotate(_range(quarter.shortest, quarter.longest, quarter.inputs), (0.98, 0.93), fontsize=8, color=MUTED,
-                      xycoords="axes fraction", ha="right", va="top")  # fmt: skip
+        text = _range(quarter.shortest, quarter.longest, quarter.inputs)
+        axes.set_title(text, loc="right", fontsize=8, color=MUTED, pad=2)
         axes.tick_params(labelbottom=row == 3 or not shared)
     axes.set_xlabel("log₁₀ of the size of the region", color=INK)
     figure.supylabel("certified accuracy", fontsize=10, color=INK)
@@ -202,7 +200,7 @@ def _curves(axes: Axes, parts: Sequence[tuple[Entry, Outcomes]], curve: Curve) -
         if len(part):
             thresholds, share = curve(part)
             axes.plot([*thresholds, thresholds[-1]], [*share, 0.0], drawstyle="steps-pre", **_style(entry))
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.03)
     reach = _reach(parts, curve)
     axes.set_xlim(-0.02 * reach, reach)  # so that the value at 0 does not hide behind the axis
     axes.yaxis.set_major_formatter(_percent)

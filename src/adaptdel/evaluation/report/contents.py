@@ -21,6 +21,8 @@ def differences(entries: Sequence[Entry], baseline: Entry, *, resamples: int, se
         if entry is not baseline:
             same = entry.run.manifest["unit"] == baseline.run.manifest["unit"]
             left, right = paired(entry.outcomes, baseline.outcomes, same_tokens=same)
+            if entry.outcomes.labelled != baseline.outcomes.labelled:  # radii of wrong answers count in one of them
+                left, right = left.take([]), right.take([])
             made[entry.name] = len(left), paired_differences(left, right, resamples=resamples, seed=seed)
     return made
 

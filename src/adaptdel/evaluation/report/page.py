@@ -128,7 +128,7 @@ def _input(one: Sampled) -> str:
 
 
 def _mark(shown: Shown) -> str:
-    return ' <span class="wrong">wrong</span>' if shown.right is False else ""
+    return ' <span class="wrong">(wrong)</span>' if shown.right is False else ""
 
 
 def kinds(one: Sampled) -> list[str]:

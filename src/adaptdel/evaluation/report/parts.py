@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from adaptdel.certificate import Certificate
 from adaptdel.evaluation import figures
 from adaptdel.evaluation.entries import Entry
+from adaptdel.evaluation.figures import Figure
 from adaptdel.evaluation.report.sample import Sampled, clip
 from adaptdel.evaluation.report.words import plural, token
 from adaptdel.evaluation.tables import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)

@@ -128,9 +128,11 @@ def notes(entries: Sequence[Entry], found: Differences, baseline: Entry) -> list
         if entry.outcomes.unlabelled:
             made.append(f"{entry.name}: {plural(entry.outcomes.unlabelled, 'row')} without a label are left out.")
         if not entry.outcomes.labelled:
-            made.append(f"{entry.name} has no labels: every settled answer counts as right, and no accuracy is given.")
+            rest = "every settled answer counts as right, and it is not compared with runs that have them"
+            made.append(f"{entry.name} has no labels: {rest}.")
         common = found.get(entry.name, (len(entry.outcomes), {}))[0]
-        if common < max(len(entry.outcomes), len(baseline.outcomes)):
+        alike = entry.outcomes.labelled == baseline.outcomes.labelled
+        if alike and common < max(len(entry.outcomes), len(baseline.outcomes)):
             made.append(
                 f"{entry.name} shares {plural(common, 'input')} with {baseline.name}; differences are of these."
             )
