@@ -360,6 +360,21 @@ def test_fingerprint_and_files(tmp_path: Path) -> None:
     assert TransformersClassifier(weights, tokenizer=tokenizer).fingerprint() != before
 
 
+@pytest.mark.parametrize(
+    ("dtype", "loaded_as"), [("int8", "float32"), ("bfloat16", "float32"), ("float32", "bfloat16")]
+)
+def test_any_precision_survives_saving(tmp_path: Path, dtype: str, loaded_as: str) -> None:
+    tokenizer = fixed("bert")
+    model = tiny("bert", tokenizer).to(getattr(torch, loaded_as))
+    base = TransformersClassifier(model, tokenizer=tokenizer, dtype=dtype)
+    smoothed = ad.SmoothedClassifier(base, ad.Deletion(ad.FixedRate(0.5)), n_estimate=50)
+    smoothed.save(tmp_path / "m")
+    loaded = ad.SmoothedClassifier.load(tmp_path / "m")
+    assert loaded.base_.options()["dtype"] == dtype
+    text = "the cat sat on the mat with another cat and some more words to see"
+    assert loaded.certify([text])[0].to_dict() == smoothed.certify([text])[0].to_dict()
+
+
 def trained(folder: Path, labels: list[Any], **options: Any) -> TransformersClassifier:
     model = TransformersClassifier(folder)
     assert model.untrained_

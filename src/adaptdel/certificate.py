@@ -9,15 +9,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from adaptdel.bounds import BOUNDS
 from adaptdel.cardinality import ROBERTA_VOCABULARY, log10_cardinality
-from adaptdel.checks import check_alpha, check_choice
+from adaptdel.checks import LARGEST_LENGTH, check_alpha, check_choice, check_int, check_list, check_probability
 from adaptdel.confidence import Looks
 from adaptdel.derivation import Rule, exact_bounds, vote_bounds
 from adaptdel.frontier import certified_frontier
 from adaptdel.noise import Noise, noise_from_dict
+from adaptdel.radius import check_noise
 from adaptdel.threat import Threat
 
 FORMAT = 1
+MOST_VOTES = 2**40
 _RAW = (
     "label", "classes", "known", "answer", "length", "selection", "votes", "exact", "threshold", "k", "seed", "bound",
     "unit", "model_hash", "input_hash",
@@ -177,13 +180,15 @@ class Certificate:
                 raise ValueError(f"a certificate must be of format {FORMAT}, got {values['format']!r}")
             looks = values["looks"]
             raw = {name: _tuples(values[name]) for name in _RAW if name != "unit"}
-            return cls(
+            made = cls(
                 **raw,
                 unit=values["unit"],
                 noise=noise_from_dict(values["noise"]),
                 ops=Threat(values["ops"]).ops,
                 looks=None if looks is None else Looks(tuple(looks["sizes"]), tuple(looks["alphas"])),
             )
+            _check_fields(made)
+            return made
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a certificate must have the fields of Certificate.to_dict, got {error}") from None
 
@@ -195,6 +200,32 @@ class Certificate:
     def from_json(cls, text: str) -> Certificate:
         """Rebuild a certificate from `to_json`."""
         return cls.from_dict(json.loads(text))
+
+
+def _check_fields(made: Certificate) -> None:
+    """Raise unless every field is of its kind and in its range; what `SmoothedClassifier` makes always is."""
+    classes = check_list("classes", made.classes, "labels")
+    check_int("length", made.length, most=LARGEST_LENGTH)
+    check_int("answer", made.answer, most=len(classes) - 1)
+    check_int("seed", made.seed)
+    if not isinstance(made.known, bool):
+        raise ValueError(f"known must be True or False, got {made.known!r}")
+    check_int("k", made.k, least=1, most=len(classes) - 1 if made.known else None)
+    check_choice("bound", made.bound, BOUNDS)
+    check_noise(made.noise, Threat(made.ops))
+    if made.threshold is not None:
+        check_probability("threshold", made.threshold)
+        if not made.two:
+            raise ValueError("threshold must be None unless there are two known classes")
+    for name, table in (("votes", made.votes), ("selection", (made.selection,)), ("exact", made.exact or ())):
+        for row in check_list(name, table, "counts"):
+            for count in check_list(name, row, "counts"):
+                check_int(name, count, most=MOST_VOTES)
+    for row in (*made.votes, made.selection):
+        if len(row) != len(classes):
+            raise ValueError(f"votes must be one count for each of the {len(classes)} classes, got {len(row)}")
+    if made.exact is not None and [len(row) for row in made.exact] != [made.length + 1] * len(classes):
+        raise ValueError("exact must hold a count for each class and each number of kept tokens")
 
 
 def digest(values: Mapping[str, Any]) -> str:

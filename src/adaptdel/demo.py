@@ -122,7 +122,7 @@ def calibrate_once(model: Path, train: Path, note: Note) -> None:
     ]
     texts, labels = [text for text, _ in rows], [label for _, label in rows]
     journal = model / ".calibration.jsonl"
-    found = calibrate(loaded, texts, labels, interpolate=True, monotone=True, journal=journal)
+    found = calibrate(loaded, texts, labels, threshold=0.5, interpolate=True, monotone=True, journal=journal)
     store_calibration(model, found.to_dict(), found.noise)
     journal.unlink(missing_ok=True)
 

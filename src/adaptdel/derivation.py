@@ -44,7 +44,7 @@ class Rule:
     def radius(self, p1: float, p2: float, *, label: int, length: int, two: bool) -> int:
         """The radius for bounds on the answered class and on its strongest rival."""
         if self.threshold is not None:
-            p = p1 if label == 1 else float(min(np.nextafter(1 - p1, 2), 1.0))
+            p = p1 if label == 1 else complement(p1)
             if (p > self.threshold) != (label == 1):
                 return -1
             return certified_radius(
@@ -54,6 +54,16 @@ class Rule:
             return table(length, self.noise, self.threat).radius(1 - p1) if p1 > 0.5 else -1
         rival = None if two and self.k == 1 else p2
         return certified_radius(p1, rival, length=length, noise=self.noise, ops=self.ops, bound=self.bound)
+
+
+def complement(p: float) -> float:
+    """1 − p, rounded up; exact from one half on."""
+    return 1 - p if p >= 0.5 else float(min(np.nextafter(1 - p, 2), 1.0))
+
+
+def used_k(k: int, classes: int, known: bool) -> int:
+    """The k that a bound is made for: classes never seen count as one more, and a smaller k implies a larger."""
+    return min(k, classes - 1 if known and classes > 1 else classes + 1)
 
 
 def vote_bounds(
@@ -68,10 +78,10 @@ def vote_bounds(
         low = max(
             clopper_pearson(int(c[label]), int(c[0] + c[1]), a)[0] for c, a in zip(votes, looks.alphas, strict=False)
         )
-        return low, float(min(np.nextafter(1 - low, 2.0), 1.0))
+        return low, complement(low)
     for counts, alpha in zip(votes, looks.alphas, strict=False):
         row = list(counts) if known and len(counts) > 1 else [*counts, 0, 0]
-        p1, p2 = class_bounds(row, label, alpha, k=min(k, len(row) - 1))
+        p1, p2 = class_bounds(row, label, alpha, k=used_k(k, len(counts), known))
         best = max(best[0], p1), min(best[1], p2)
     return best
 

@@ -15,7 +15,6 @@ from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.model_card import model_card
 from adaptdel.noise import Noise, noise_from_dict
-from adaptdel.threat import Threat
 from adaptdel.units import check_unit, unit_from_dict
 
 Model = Any  # a SmoothedClassifier, whose room is further down
@@ -41,9 +40,10 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "fingerprint": base.fingerprint(),
         "classes": base.classes_,
         "noise": model._rule().noise.to_dict(),
-        "ops": list(Threat(model.ops).ops),
+        "ops": list(model._rule().ops),
         "unit": check_unit(model.unit).to_dict(),
-        **{name: getattr(model, name) for name in _PLAIN},
+        "options": base.options(),
+        **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -62,7 +62,12 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         old = partial.with_name(partial.name + ".old")
         if path.exists():
             os.replace(path, old)
-        os.replace(partial, path)
+        try:
+            os.replace(partial, path)
+        except OSError:
+            if old.exists():
+                os.replace(old, path)
+            raise
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -76,7 +81,7 @@ def load_model(cls: type[Model], path: Path) -> Model:
         if settings["format"] != FORMAT:
             raise ValueError(f"{config}: the format must be {FORMAT}, got {settings['format']!r}")
         noise = noise_from_dict(settings["noise"])
-        base = _load_base(settings["base"], path / "base")
+        base = _load_base(settings["base"], path / "base", settings.get("options") or {})
         model = cls(
             base,
             noise,
@@ -155,11 +160,15 @@ def _kind(base: BaseClassifier) -> str:
     )
 
 
-def _load_base(kind: str, folder: Path) -> BaseClassifier:
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _load_base(kind: str, folder: Path, options: dict[str, Any]) -> BaseClassifier:
     if kind == "linear":
         return LinearClassifier.load(folder)
     if kind == "transformers":
         from adaptdel.classifiers.transformers import TransformersClassifier
 
-        return TransformersClassifier.load(folder)
+        return TransformersClassifier.load(folder, **options)
     raise ValueError(f"the base of a saved model must be linear or transformers, got {kind!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,13 @@ def pipeline(model: Any, *, noise: Noise | None = None, **settings: Any) -> Cert
             needs a model that was trained under it.
         settings: further arguments of `adaptdel.SmoothedClassifier`.
     """
+    if isinstance(model, (str, Path)) and (Path(model) / "adaptdel.json").exists():
+        model = SmoothedClassifier.load(model)
     if isinstance(model, SmoothedClassifier):
-        return CertifyingPipeline(model.set_params(**settings) if settings else model)
+        if noise is not None:
+            raise ValueError(f"noise must be None for a model that is smoothed already, got {noise!r}")
+        return CertifyingPipeline(copy(model).set_params(**settings))
     if isinstance(model, (str, Path)):
-        if (Path(model) / "adaptdel.json").exists():
-            return CertifyingPipeline(SmoothedClassifier.load(model).set_params(**settings))
         from adaptdel.classifiers.transformers import TransformersClassifier
 
         model = TransformersClassifier(str(model))

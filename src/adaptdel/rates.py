@@ -122,7 +122,9 @@ class LengthRate(Rate):
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[int], p_min: float) -> LengthRate:
-        """The paper's choice of k: floor((1 − p_min) · mean length), with p_max = 1.
+        """The paper's choice of k: floor((1 − p_min) · mean length), with p_max = 1; but at least 1.
+
+        A k of 0, as texts of few words would get, deletes everything.
 
         >>> LengthRate.from_lengths([220, 240], p_min=0.9)
         LengthRate(p_min=0.9, k=23, p_max=1.0)
@@ -132,7 +134,7 @@ class LengthRate(Rate):
             raise ValueError("lengths must hold at least one length, got none")
         mean = Fraction(sum(counted), len(counted))
         keep = 1 - Fraction(repr(check_probability("p_min", p_min)))  # the decimal that was written, not its double
-        return cls(p_min=p_min, k=floor(keep * mean))
+        return cls(p_min=p_min, k=max(1, floor(keep * mean)))
 
     def real(self, lengths: FloatArray) -> FloatArray:
         """max(p_min, p_max · (1 − k/n)); k/0 counts as infinite."""

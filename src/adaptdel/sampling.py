@@ -28,7 +28,8 @@ from adaptdel.tables import is_frozen
 from adaptdel.threat import Threat
 from adaptdel.units import Tokens
 
-EXACT_COPIES = 4096  # up to so many choices of kept tokens are enumerated instead of sampled
+# So many choices of kept tokens are enumerated: at once, or instead of further votes if the first are not enough.
+AT_ONCE, EXACT_COPIES = 512, 4096
 WINDOW_INPUTS = 64
 WINDOW_TOKENS = 200_000  # inputs that are worked on together have at most so many tokens, or are a single one
 FIRST_SHARE, LAST_SHARE = 0.1, 0.8  # of alpha, for the first and the last look
@@ -76,6 +77,8 @@ class Tally:
 def content_key(tokens: Tokens) -> bytes:
     """A hash of a token sequence, the same on every machine."""
     digest = hashlib.blake2b(digest_size=32)
+    if any(isinstance(token, np.generic) for token in tokens):
+        tokens = tuple(token.item() if isinstance(token, np.generic) else token for token in tokens)
     kinds = set(map(type, tokens))
     if kinds <= {str}:
         digest.update(json.dumps(tokens).encode())  # quoted: two sequences never look the same
@@ -101,7 +104,7 @@ def take_votes(prepared: Prepared, plan: Plan, known_classes: int | None) -> Gen
     """The votes on one input: a coroutine that yields kept-masks and is sent class numbers."""
     length = len(prepared.tokens)
     noise = plan.rule.noise
-    if plan.exact and _choices(noise, length) <= EXACT_COPIES:
+    if plan.exact and choices(noise, length) <= AT_ONCE:
         return (yield from _enumerate(noise, length, plan, known_classes))
     key = content_key(prepared.tokens)
     chosen, selection = yield from _select(noise, length, plan, stream(plan.seed, key, "select"))
@@ -118,6 +121,8 @@ def take_votes(prepared: Prepared, plan: Plan, known_classes: int | None) -> Gen
         taken.append(counts)
         if len(taken) < len(looks.sizes) and _settled(taken, chosen, looks, plan.rule, length, known_classes):
             break
+        if plan.exact and choices(noise, length) <= EXACT_COPIES:  # fewer than the votes to come
+            return (yield from _enumerate(noise, length, plan, known_classes))
     width = max(len(row) for row in (*taken, selection))
     return Tally(chosen, _widen(selection, width), looks, [_widen(row, width) for row in taken])
 
@@ -242,7 +247,7 @@ def _settled(taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, le
     return radii[0] <= radii[1]
 
 
-def _choices(noise: Noise, length: int) -> int:
+def choices(noise: Noise, length: int) -> int:
     """How many choices of kept tokens there are."""
     if isinstance(noise, Masking):
         return comb(length, noise.masks(length))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,8 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train the base classifier under fresh noise; k of AdaptDel comes from the lengths if no noise was given."""
         unit = check_unit(self.unit)
         tokens = [self._split(text, number) for number, text in enumerate(_listed(X))]
+        if y is None:
+            raise ValueError("y must hold the labels, got None")
         labels = np.asarray(y).tolist() if not isinstance(y, list) else y
         if len(tokens) != len(labels):
             raise ValueError(f"y must hold one label for each of the {len(tokens)} inputs, got {len(labels)}")
@@ -152,22 +154,27 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The majority answer for every input, chosen by up to ``n_select`` votes."""
         plan = Plan(self._rule(), n_select=self.n_select, n_estimate=0, **self._common())
         base, tallies = self._tally(X, plan, "predictions")
-        answers = [_label(base, tally.label) for tally in tallies]
-        return np.array(answers) if len({type(a) for a in answers}) <= 1 else np.array(answers, dtype=object)
+        return _labels([_label(base, tally.label) for tally in tallies])
 
     def predict_proba(self, X: Sequence[Any]) -> FloatArray:
         """The share of the ``n_select`` votes for every class; exact for short inputs."""
         plan = Plan(self._rule(), n_select=self.n_select, n_estimate=0, **self._common() | {"sampling": "fixed"})
-        base, tallies = self._tally(X, plan, "predictions")
+        texts = _listed(X)
+        base, tallies = self._tally(texts, plan, "predictions")
         width = max([len(base.classes_ or []), *(len(tally.selection) for tally in tallies)])
         shares = np.zeros((len(tallies), width))
-        for row, tally, text in zip(shares, tallies, _listed(X), strict=True):
+        for row, tally, text in zip(shares, tallies, texts, strict=True):
             if tally.exact is not None:
                 exact = exact_shares(tally.exact.tolist(), plan.rule.noise, len(self._split(text, 0)))
                 row[: len(exact)] = [float(share) for share in exact]
             else:
                 row[: len(tally.selection)] = tally.selection / tally.selection.sum()
-        return shares
+        if base.classes_ is not None:
+            return shares
+        names = [_label(base, number) for number in range(_seen(base))]  # in the order of asking: sort them
+        order = sorted(range(len(names)), key=lambda number: _rank(names[number]))
+        self.classes_ = _labels([names[number] for number in order])
+        return shares[:, order]
 
     def certify(self, X: Sequence[Any]) -> list[Certificate]:
         """A certificate for every input, in order.
@@ -175,6 +182,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         An answer that is not settled is still named, with a radius of −1: see `Certificate.abstained`.
         """
         rule = self._rule()
+        check_int("n_estimate", self.n_estimate, least=1)
         plan = Plan(rule, alpha=self.alpha, n_select=self.n_select, n_estimate=self.n_estimate, **self._common())
         texts = _listed(X)
         base, tallies = self._tally(texts, plan, "certificates")
@@ -253,7 +261,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = np.pad(rows, ((0, max(0, len(names) - len(rows))), (0, 0)))[: max(len(names), 1)]
         order = list(range(len(names)))
         if not known:  # numbers were given in the order of asking: sort, so that it does not matter
-            order = sorted((n for n in order if rows[n].any()), key=lambda n: (str(type(names[n])), names[n]))
+            order = sorted((n for n in order if rows[n].any()), key=lambda n: _rank(names[n]))
         exact = None if tally.exact is None else tuple(tuple(int(c) for c in rows[n]) for n in order)
         counts = rows[order].T if exact is None else np.zeros((1, len(order)), dtype=np.int64)
         return Certificate(
@@ -299,9 +307,21 @@ def _label(base: BaseClassifier, number: int) -> Any:
     return base.label(number)
 
 
+def _rank(label: Any) -> tuple[str, Any]:
+    """What labels of any kind are sorted by."""
+    return str(type(label)), label if isinstance(label, (str, int, float)) else repr(label)
+
+
+def _labels(names: list[Any]) -> Any:
+    """Labels as an array that keeps their types."""
+    return np.array(names) if len({type(name) for name in names}) <= 1 else np.array(names, dtype=object)
+
+
 def _listed(X: Any) -> list[Any]:
     if isinstance(X, (str, bytes)):
         raise ValueError(f"X must be a list of inputs, got a single {type(X).__name__}: put it in a list")
+    if isinstance(X, Mapping) or hasattr(X, "columns") or not isinstance(X, Iterable):
+        raise ValueError(f"X must be a list of inputs, got {type(X).__name__}: give the texts, such as one column")
     return list(X)
 
 

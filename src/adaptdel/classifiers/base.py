@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from adaptdel.checks import BoolArray, IntArray
 from adaptdel.units import Tokens, Unit
 
 REMEMBERED = 2**16  # distinct copies of one input whose answers are kept
+LONG_KEY = 256  # longer copies are remembered by a hash
 
 
 class BaseClassifierError(RuntimeError):
@@ -73,6 +75,10 @@ class BaseClassifier(ABC):
         """A hash of the model, or "" if it has none; a certificate carries it."""
         return ""
 
+    def options(self) -> dict[str, Any]:
+        """How a saved model has to be loaded to give the same answers, in plain values."""
+        return {}
+
 
 class DistinctClassifier(BaseClassifier):
     """A base classifier that is asked about each distinct copy once.
@@ -94,17 +100,18 @@ class DistinctClassifier(BaseClassifier):
         new: dict[tuple[int, Hashable], tuple[Prepared, Hashable]] = {}
         for request, row in zip(requests, keys, strict=True):
             known = request.prepared.answers
-            for key in row:
-                if key not in known:
-                    new.setdefault((id(known), key), (request.prepared, key))
+            for key, name in zip(row, map(_short, row), strict=True):
+                if name not in known:
+                    new.setdefault((id(known), name), (request.prepared, key))
         fresh = dict(zip(new, self._answered(list(new.values())).tolist(), strict=True)) if new else {}
         out = []
         for request, row in zip(requests, keys, strict=True):
             known = request.prepared.answers
-            out.append(np.array([known[key] if key in known else fresh[id(known), key] for key in row], dtype=np.int64))
-        for (_, key), (prepared, _) in zip(new, new.values(), strict=True):
+            names = map(_short, row)
+            out.append(np.array([known[n] if n in known else fresh[id(known), n] for n in names], dtype=np.int64))
+        for (_, name), (prepared, _) in zip(new, new.values(), strict=True):
             if len(prepared.answers) < REMEMBERED:
-                prepared.answers[key] = fresh[id(prepared.answers), key]
+                prepared.answers[name] = fresh[id(prepared.answers), name]
         return out
 
     def _answered(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
@@ -130,6 +137,15 @@ class DistinctClassifier(BaseClassifier):
             else:
                 copies = copies[len(copies) // 2 :]
         return copies[0][0].name
+
+
+def _short(key: Hashable) -> Hashable:
+    """A key to remember an answer by: a long one by its hash, so that long copies need no memory."""
+    if isinstance(key, str) and len(key) > LONG_KEY:
+        key = key.encode("utf-8", "surrogatepass")
+    if isinstance(key, bytes) and len(key) > LONG_KEY:
+        return hashlib.blake2b(key, digest_size=32).digest()
+    return key
 
 
 def kept_tokens(request: Request) -> Iterator[list[Any]]:
@@ -160,10 +176,7 @@ def class_numbers(
         index: turns a label into a class number.
         classes: how many scores a row has to have, if known.
     """
-    try:
-        array = np.asarray(answers)
-    except ValueError:
-        array = np.asarray(list(answers), dtype=object)
+    array = _as_array(answers)
     if array.ndim == 0 or len(array) != count:
         got = "a single value" if array.ndim == 0 else str(len(array))
         raise BaseClassifierError(
@@ -182,6 +195,18 @@ def class_numbers(
     return best_class(array, describe)
 
 
+def _as_array(answers: Any) -> npt.NDArray[Any]:
+    """Answers as an array; a list of labels keeps their types."""
+    if isinstance(answers, (list, tuple)) and not any(np.ndim(one) for one in answers[:1]):
+        array = np.empty(len(answers), dtype=object)
+        array[:] = answers
+        return array
+    try:
+        return np.asarray(answers)
+    except ValueError:
+        return np.asarray(list(answers), dtype=object)
+
+
 def best_class(scores: npt.NDArray[Any], describe: Callable[[int], str]) -> IntArray:
     """The class of the highest score in every row; NaN is an error that names its input."""
     wrong = np.isnan(scores).any(axis=1)
@@ -191,6 +216,8 @@ def best_class(scores: npt.NDArray[Any], describe: Callable[[int], str]) -> IntA
 
 
 def _label(label: Any, place: int, describe: Callable[[int], str], index: Callable[[Any], int]) -> int:
+    if isinstance(label, np.generic):
+        label = label.item()
     if isinstance(label, float) and label != label:
         raise BaseClassifierError(f"the base classifier returned NaN on {describe(place)}")
     try:

@@ -14,6 +14,8 @@ from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepar
 from adaptdel.noise import Masking, Noise, NoNoise
 from adaptdel.units import Custom, Tokens, Unit
 
+PROBED = 8  # tokens of an input that a function is tried with, to see what it returns
+
 
 class CallableClassifier(DistinctClassifier):
     """A function from a list of joined copies to labels, or to a table of scores.
@@ -44,21 +46,27 @@ class CallableClassifier(DistinctClassifier):
 
     def _number(self, label: Any) -> int:
         if self.classes_ is None:
+            if isinstance(label, float) and not label.is_integer():
+                raise KeyError(label)  # a score, not a label
             return self._numbers.setdefault(label, len(self._numbers))
         return self._numbers[label]
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Before anything is asked, find out whether the function returns scores, and of how many classes."""
         if not self._probed and self.classes_ is None:
-            self._probed = True
             try:
-                answer = np.asarray(self.function([unit.join(list(tokens))]))
+                answer = np.asarray(self.function([unit.join(list(tokens[:PROBED]))]))
+                self._probed = True
             except Exception:  # it is asked again, and the failure reported with its input
                 answer = np.empty(0)
-            if answer.ndim == 2:
-                self.classes_ = list(range(answer.shape[1]))
-                self._numbers = {label: label for label in self.classes_}
+            self._learn(answer)
         return super().prepare(name, tokens, unit, masking=masking)
+
+    def _learn(self, answers: Any) -> None:
+        """Scores tell how many classes there are."""
+        if self.classes_ is None and np.ndim(answers) == 2:
+            self.classes_ = list(range(np.shape(answers)[1]))
+            self._numbers = {label: label for label in self.classes_}
 
     def keys(self, request: Request) -> list[Hashable]:
         """The joined copies; for a unit of callables, whose joins may be anything, the kept tokens."""
@@ -75,6 +83,8 @@ class CallableClassifier(DistinctClassifier):
             batch = copies[start : start + size]
             texts = [p.unit.join(list(key)) if isinstance(p.unit, Custom) else key for p, key in batch]  # type: ignore[call-overload]
             answers = self.function(texts)
+            if isinstance(answers, np.ndarray):
+                self._learn(answers)
             known = None if self.classes_ is None else len(self.classes_)
             parts.append(
                 class_numbers(answers, len(batch), lambda i, batch=batch: batch[i][0].name, self._number, known)  # type: ignore[misc]
@@ -85,12 +95,10 @@ class CallableClassifier(DistinctClassifier):
 class SklearnClassifier(CallableClassifier):
     """A scikit-learn estimator or pipeline whose ``predict`` takes a list of joined copies."""
 
-    def __init__(self, estimator: Any, *, batch_size: int = 4096) -> None:
+    def __init__(self, estimator: Any, classes: Sequence[Any] | None = None, *, batch_size: int = 4096) -> None:
         self.estimator = estimator
-        classes = getattr(estimator, "classes_", None)
-        super().__init__(
-            estimator.predict, None if classes is None else np.asarray(classes).tolist(), batch_size=batch_size
-        )
+        own = getattr(estimator, "classes_", None)
+        super().__init__(estimator.predict, classes if own is None else np.asarray(own).tolist(), batch_size=batch_size)
 
     def __repr__(self) -> str:
         return f"SklearnClassifier({self.estimator!r})"
@@ -160,7 +168,7 @@ def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
     if isinstance(base, BaseClassifier):
         return base
     if hasattr(base, "predict"):
-        return SklearnClassifier(base)
+        return SklearnClassifier(base, classes)
     if callable(base):
         return CallableClassifier(base, classes)
     raise ValueError(

@@ -122,10 +122,15 @@ class TransformersClassifier(SubwordClassifier):
             digest.update(self.subwords.state().encode())
             for name, tensor in sorted(self.model.state_dict().items()):
                 values = tensor.detach().cpu().contiguous()
+                values = values.float() if values.is_floating_point() else values  # as it is loaded again
                 digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
                 digest.update(values.flatten().view(libraries()[0].uint8).numpy().data)
             self._fingerprint = digest.hexdigest()
         return self._fingerprint
+
+    def options(self) -> dict[str, Any]:
+        """Precision, margin and way of tokenising."""
+        return {"dtype": self.dtype, "margin": self.margin, "tokenise": self.tokenise}
 
     def fit(
         self,

@@ -55,20 +55,20 @@ def checked(file: Path) -> Iterator[tuple[str, list[str]]]:
 def read_certificates(file: Path) -> Iterator[tuple[str, Any]]:
     """The certificates of a file, each with where it stands."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{file}: must be JSON in UTF-8") from None
     try:
         whole = json.loads(text)
     except json.JSONDecodeError:
         whole = None
+    if not text.strip() or whole == []:
+        raise ValueError(f"{file}: holds no certificate")
     if whole is not None:
         for number, values in enumerate(whole if isinstance(whole, list) else [whole], start=1):
             yield f"certificate {number}", values
         return
-    if not text.strip():
-        raise ValueError(f"{file}: holds no certificate")
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
