@@ -209,6 +209,9 @@ def test_what_comes_from_data_is_escaped(report: Path) -> None:
     assert "<title>A &lt;title&gt; &amp; more</title>" in page
     assert "good &lt;b&gt;" in page
     assert "bad &amp; ugly" in page
+    for raw in ("good <b>", "bad & ugly", "A <title>"):
+        assert raw not in page
+    assert not re.search(r"<i>\d", page)
 
 
 def test_markdown_shows_the_same(report: Path) -> None:
