@@ -10,22 +10,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from adaptdel.calibration import calibrate
+from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.certificate import Certificate
 from adaptdel.checks import check_int
-from adaptdel.data import Row, held_out, read_examples, read_rows
+from adaptdel.data import Row, read_examples, read_rows
 from adaptdel.data.formats import records
 from adaptdel.evaluation.certify import Order, certify_data
 from adaptdel.evaluation.entries import Entry, read_entries
 from adaptdel.evaluation.inputs import Source
 from adaptdel.evaluation.report import write_report
-from adaptdel.model_files import store_calibration, write_text
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.model_files import write_text
 from adaptdel.training import Job, Settings, train_job
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 NAMES = ("negative", "positive")
-SHARE = 0.1  # of the reviews that is held out of training, for the calibration
+# Half of the reviews are to be certified at the radius that is made as large as can be.
+CALIBRATION = {"threshold": 0.5, "interpolate": True, "monotone": True, "bins": "auto", "min_count": 50}
 
 Note = Callable[[str], None]
 
@@ -49,9 +49,10 @@ def run_demo(
     for method in METHODS:
         model, run = folder / "models" / method, folder / "runs" / method
         note(f"{method}: train")
-        train_job(Job(str(train), str(model), Settings(method=method, validation=SHARE, seed=seed)))
+        train_job(Job(str(train), str(model), Settings(method=method, seed=seed)))
         if method == "adaptdel+":
-            calibrate_once(model, train, note)
+            note(f"{method}: calibrate")
+            calibrate_folder(model, read_examples(train), CALIBRATION)
         note(f"{method}: certify {reviews} reviews")
         certify_data(Order(model, Source(str(test)), run, {}, workers=workers))
         runs.append(run)
@@ -106,25 +107,6 @@ def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
 
 def _lines(rows: Sequence[dict[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def calibrate_once(model: Path, train: Path, note: Note) -> None:
-    """Find the rates of AdaptDel+ on the reviews that training held out, unless the model has them."""
-    loaded = SmoothedClassifier.load(model)
-    if loaded.training_["calibrated"]:
-        return
-    note("adaptdel+: calibrate")
-    examples = read_examples(train)
-    rows = [
-        (text, label)
-        for text, label in zip(examples.texts, examples.labels, strict=True)
-        if held_out(text, SHARE, loaded.training_["seed"])
-    ]
-    texts, labels = [text for text, _ in rows], [label for _, label in rows]
-    journal = model / ".calibration.jsonl"
-    found = calibrate(loaded, texts, labels, threshold=0.5, interpolate=True, monotone=True, journal=journal)
-    store_calibration(model, found.to_dict(), found.noise)
-    journal.unlink(missing_ok=True)
 
 
 def explain(entry: Entry, test: Path) -> str:

@@ -1,0 +1,97 @@
+"""Run the study: ``python -m benchmarks.paper --data FOLDER [--out out/paper] [--quick]``.
+
+Everything is made once: stopped at any point, the same command goes on. Results are small JSON files in ``--results``,
+and the page that is made of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from adaptdel.evaluation.report import write_report
+from benchmarks.paper import experiments
+from benchmarks.paper.pages import write_page
+from benchmarks.paper.study import TITLES, Study
+
+QUICK_LIMIT = 400
+PARTS = ("main", "ablation", "bounds", "sampling", "pareto", "costs")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with NAME.train.jsonl.gz, NAME.test.jsonl.gz")
+    parser.add_argument("--out", type=Path, default=Path("out/paper"), help="models and runs")
+    parser.add_argument("--results", type=Path, default=Path("docs/results"), help="JSON files; the page beside it")
+    parser.add_argument("--quick", action="store_true", help=f"linear models, {QUICK_LIMIT} test inputs, one data set")
+    parser.add_argument("--sets", default=None, help="data sets, separated by commas")
+    parser.add_argument("--bases", default=None, help="linear,minilm")
+    parser.add_argument("--parts", default=",".join(PARTS), help="experiments, separated by commas")
+    parser.add_argument("--limit", type=int, default=300, help="test inputs for minilm")
+    arguments = parser.parse_args()
+    if not arguments.data.is_dir():
+        parser.error(f"--data must be a folder, got {arguments.data}")
+    sets = (arguments.sets or ("spamassassin" if arguments.quick else ",".join(TITLES))).split(",")
+    bases = (arguments.bases or ("linear" if arguments.quick else "linear,minilm")).split(",")
+    limits = {"linear": QUICK_LIMIT if arguments.quick else None, "minilm": arguments.limit}
+    study = Study(arguments.data, arguments.out, limits)
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    for base in bases:
+        for name in sets:
+            for part in arguments.parts.split(","):
+                if base == "minilm" and (part == "ablation" or name not in ("spamassassin", "imdb")):
+                    continue
+                _keep(study, arguments.results, part, name, base)
+            runs = [study.out / "runs" / row["run"] for row in _read(arguments.results, "main", name, base).values()]
+            if runs:
+                folder = study.out / "reports" / f"{name}-{base}"
+                write_report(runs, folder, title=f"{TITLES[name]}, {base}", baseline=2)
+    write_page(arguments.results)
+    study.say(f"wrote {arguments.results.with_suffix('.md')}")
+
+
+def _keep(study: Study, results: Path, part: str, name: str, base: str) -> None:
+    """Make one part and write it down."""
+    start = time.monotonic()
+    made = PART_MAKERS[part](study, name, base)
+    values = {"part": part, "data": name, "base": base, "limit": study.limits[base], "values": made}
+    _file(results, part, name, base).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    study.say(f"{part}, {name}, {base}: {time.monotonic() - start:.0f} s")
+
+
+def _file(results: Path, part: str, name: str, base: str) -> Path:
+    return results / f"{part}-{name}-{base}.json"
+
+
+def _read(results: Path, part: str, name: str, base: str) -> dict[str, Any]:
+    path = _file(results, part, name, base)
+    return dict(json.loads(path.read_text(encoding="utf-8"))["values"]) if path.exists() else {}
+
+
+def _pareto(study: Study, name: str, base: str) -> Any:
+    accuracies = {
+        "spamassassin": (0.98, 0.97, 0.96, 0.95),
+        "imdb": (0.88, 0.86, 0.84, 0.82),
+        "lun": (0.95, 0.93, 0.9),
+        "yelp": (0.56, 0.54, 0.52),
+    }
+    rates = (0.9, 0.95) if base == "minilm" else experiments.RATES
+    return experiments.pareto(study, name, base, accuracies[name], rates)
+
+
+PART_MAKERS: dict[str, Callable[[Study, str, str], Any]] = {
+    "main": experiments.main_table,
+    "ablation": lambda study, name, base: experiments.ablation(study, name),
+    "bounds": experiments.same_votes,
+    "sampling": experiments.sampling,
+    "pareto": _pareto,
+    "costs": experiments.costs,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The experiments: each returns plain values, every number out of a run on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptdel.evaluation.runs import read_run
+from benchmarks.paper.study import METHODS, THRESHOLDS, Study, history, measures
+
+RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+Result = dict[str, Any]
+
+
+def main_table(study: Study, name: str, base: str) -> Result:
+    """NoSmooth, RanMASK, CERT-ED, AdaptDel at 90%, AdaptDel+ at the paper's threshold, and ours."""
+    rows: Result = {}
+    for method in METHODS:
+        model = study.model(name, method, base=base)
+        if method == "adaptdel+":
+            paper = study.calibrated(model, name, "paper", threshold=THRESHOLDS[name])
+            rows["adaptdel+"] = _row(study, paper, name, base)
+            ours = study.calibrated(model, name, "ours", threshold=THRESHOLDS[name], interpolate=True, monotone=True)
+            rows["adaptdel+ interpolated"] = _row(study, ours, name, base)
+        else:
+            rows[method] = _row(study, model, name, base)
+    return rows
+
+
+def _row(study: Study, model: Path, name: str, base: str, **settings: Any) -> Result:
+    run = study.run(model, name, base=base, **settings)
+    return {**measures(run).to_dict(), "run": run.name}
+
+
+def ablation(study: Study, name: str) -> Result:
+    """AdaptDel with k from the mean length, over the least rate."""
+    rows: Result = {}
+    for rate in RATES:
+        model = study.model(name, "adaptdel", rate=rate)
+        noise = json.loads((model / "adaptdel.json").read_text(encoding="utf-8"))["noise"]
+        rows[f"{100 * rate:g}"] = {**_row(study, model, name, "linear"), "k": noise["rate"]["k"]}
+    return rows
+
+
+def same_votes(study: Study, name: str, base: str) -> Result:
+    """The tight and the paper's bound on the same votes, for three attackers, and near bin edges."""
+    rows: Result = {}
+    plus = study.model(name, "adaptdel+", base=base)
+    for label, model in (
+        ("adaptdel", study.model(name, "adaptdel", base=base)),
+        ("adaptdel+ binned", study.calibrated(plus, name, "paper", threshold=THRESHOLDS[name])),
+        (
+            "adaptdel+ interpolated",
+            study.calibrated(plus, name, "interpolated", threshold=THRESHOLDS[name], interpolate=True),
+        ),
+    ):
+        run = study.run(model, name, base=base)
+        for ops in ("edit", "ins", "del"):
+            tight = run if ops == "edit" else study.again(run, f"{ops}", ops=ops)
+            paper = study.again(run, f"{ops}-paper", ops=ops, bound="paper")
+            rows[f"{label}, {ops}"] = {"tight": measures(tight).mean_radius, "paper": measures(paper).mean_radius}
+        if label != "adaptdel":
+            rows[f"{label}, by distance to an edge"] = _near_edges(study, run, model)
+    return rows
+
+
+def _near_edges(study: Study, run: Path, model: Path) -> Result:
+    """The mean edit radius by how far a length is from the nearest edge of a bin, in words."""
+    calibration = json.loads((model / "calibration.json").read_text(encoding="utf-8"))
+    edges = np.array([edge for edge in calibration["settings"]["bins"] if edge > 0])
+    if not len(edges):
+        return {}
+    rows: Result = {}
+    for bound, folder in (("tight", run), ("paper", study.again(run, "edit-paper", ops="edit", bound="paper"))):
+        table = read_run(folder).table
+        length = np.array(table["length"].to_pylist(), dtype=float)
+        right = np.array([bool(value) for value in table["correct"].to_pylist()])
+        radius = np.where(right, np.maximum(table["radius"].to_numpy(), 0), 0)
+        distance = np.abs(length[:, None] - edges[None]).min(axis=1)
+        for low, high in ((0, 5), (5, 15), (15, 30), (30, 10**9)):
+            part = (distance >= low) & (distance < high)
+            if part.any():
+                key = f"{low} to {high - 1}" if high < 10**9 else f"{low} or more"
+                rows.setdefault(key, {"inputs": int(part.sum())})[bound] = float(radius[part].mean())
+    return rows
+
+
+def sampling(study: Study, name: str, base: str) -> Result:
+    """Adaptive against fixed votes: the radius kept, the calls saved, and what enumeration does."""
+    model = study.model(name, "adaptdel", base=base)
+    adaptive = study.run(model, name, base=base)
+    fixed = study.run(model, name, base=base, tag="-fixed", sampling="fixed")
+    one, other = measures(adaptive), measures(fixed)
+    exact = [value is not None for value in read_run(adaptive).table["exact"].to_pylist()]
+    return {
+        "adaptive": one.to_dict(),
+        "fixed": other.to_dict(),
+        "radius_kept": one.mean_radius / other.mean_radius if other.mean_radius else None,
+        "calls_saved": other.calls / one.calls,
+        "enumerated": int(sum(exact)),
+    }
+
+
+def pareto(study: Study, name: str, base: str, accuracies: tuple[float, ...], rates: tuple[float, ...]) -> Result:
+    """Clean accuracy against mean radius: AdaptDel over rates, AdaptDel+ over calibration objectives."""
+    points: list[Result] = []
+    for rate in rates:
+        model = study.model(name, "adaptdel", base=base, rate=rate)
+        points.append({"kind": "AdaptDel", "setting": f"{100 * rate:g}%", **_row(study, model, name, base)})
+    plus = study.model(name, "adaptdel+", base=base)
+    for least in accuracies:
+        tag = f"mean{100 * least:g}"
+        options = {"objective": "mean", "min_accuracy": least, "interpolate": True, "monotone": True}
+        model = study.calibrated(plus, name, tag, **options)
+        points.append({"kind": "AdaptDel+ mean", "setting": f"{100 * least:g}%", **_row(study, model, name, base)})
+    for threshold in (0.4, 0.5, 0.6, 0.75):
+        options = {"threshold": threshold, "interpolate": True, "monotone": True}
+        model = study.calibrated(plus, name, f"certified{100 * threshold:g}", **options)
+        row = _row(study, model, name, base)
+        points.append({"kind": "AdaptDel+ certified", "setting": f"{100 * threshold:g}%", **row})
+    return {"points": points}
+
+
+def costs(study: Study, name: str, base: str) -> Result:
+    """Training and certification time by method; the run's own clocks."""
+    rows: Result = {}
+    for method in METHODS:
+        model = study.model(name, method, base=base)
+        record = history(model)
+        steps = [row["seconds"] for row in record["history"] if row.get("seconds") is not None]
+        run = study.out / "runs" / (model.name if method != "adaptdel+" else f"{model.name}-paper")
+        found = measures(run)
+        rows[method] = {
+            "train_seconds": record["seconds"],
+            "seconds_an_epoch": float(np.mean(steps)) if steps else None,
+            "milliseconds_an_input": 1000 * found.seconds,
+            "calls": found.calls,
+        }
+    return rows

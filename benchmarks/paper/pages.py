@@ -1,0 +1,169 @@
+"""The page of results, beside the paper's figures, out of the JSON files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper.published import ABLATION, COSTS, MAIN
+from benchmarks.paper.study import TITLES
+
+NAMES = {
+    "nosmooth": "NoSmooth",
+    "ranmask": "RanMASK 90%",
+    "cert-ed": "CERT-ED 90%",
+    "adaptdel": "AdaptDel 90%",
+    "adaptdel+": "AdaptDel+ (binned, as the paper)",
+    "adaptdel+ interpolated": "AdaptDel+ (interpolated, monotone)",
+}
+Values = dict[str, Any]
+
+
+def write_page(results: Path) -> None:
+    """Write results.md beside the folder of JSON files; the words around the tables are in results.head.md."""
+    found: dict[tuple[str, str, str], Values] = {}
+    for path in sorted(results.glob("*.json")):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if "part" in values:
+            found[values["part"], values["data"], values["base"]] = values
+    head = results / "head.md"
+    parts = [head.read_text(encoding="utf-8").rstrip()] if head.exists() else ["# Results"]
+    for part, title, make in SECTIONS:
+        tables = [make(key[1], key[2], values) for key, values in sorted(found.items(), key=_order) if key[0] == part]
+        if tables:
+            parts += [f"## {title}", *tables]
+    results.with_suffix(".md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _order(item: tuple[tuple[str, str, str], Values]) -> tuple[int, int]:
+    _, name, base = item[0]
+    return [*TITLES].index(name), ["linear", "minilm"].index(base)
+
+
+def _heading(name: str, base: str, values: Values) -> str:
+    size = "" if values["limit"] is None else f", {values['limit']} test inputs"
+    return f"### {TITLES[name]}, {'linear' if base == 'linear' else 'MiniLM'}{size}\n"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _main(name: str, base: str, values: Values) -> str:
+    key = "upper_log_cardinality" if name == "yelp" else "median_log_cardinality"
+    rows = []
+    for method, row in values["values"].items():
+        theirs = MAIN[name].get(method, (None,) * 5)
+        radius = f"{_number(row['mean_radius'])} ± {_number(row['mean_radius_se'], 3)}"
+        rows.append(
+            [
+                NAMES[method],
+                _number(100 * row["clean_accuracy"]),
+                _number(theirs[0]),
+                radius,
+                "–" if theirs[1] is None else f"{_number(theirs[1])} ± {_number(theirs[2], 3)}",
+                _number(row["wasserstein"]),
+                _number(theirs[3]),
+                _number(row[key]),
+                _number(theirs[4]),
+            ]
+        )
+    which = "upper quartile" if name == "yelp" else "median"
+    head = ["", "accuracy %", "paper", "mean radius", "paper", "Wasserstein", "paper", f"{which} log₁₀ region", "paper"]
+    return _heading(name, base, values) + "\n" + _table(head, rows)
+
+
+def _ablation(name: str, base: str, values: Values) -> str:
+    key = "upper_log_cardinality" if name == "yelp" else "median_log_cardinality"
+    rows = []
+    for rate, row in values["values"].items():
+        k, accuracy, radius, size = ABLATION[name][int(rate)]
+        ours = [_number(100 * row["clean_accuracy"]), _number(row["mean_radius"]), _number(row[key])]
+        theirs = [_number(accuracy), _number(radius), _number(size)]
+        pairs = [cell for pair in zip(ours, theirs, strict=True) for cell in pair]
+        rows.append([f"{rate}%", f"{row['k']:g}", f"{k:g}", *pairs])
+    head = ["p_lb", "k", "paper", "accuracy %", "paper", "mean radius", "paper", "log₁₀ region", "paper"]
+    return _heading(name, base, values) + "\n" + _table(head, rows)
+
+
+def _bounds(name: str, base: str, values: Values) -> str:
+    rows, near = [], []
+    for label, row in values["values"].items():
+        if "tight" in row:
+            gain = 100 * (row["tight"] / row["paper"] - 1) if row["paper"] else None
+            change = "–" if gain is None else f"{gain:+.1f}%"
+            rows.append([label, _number(row["tight"], 3), _number(row["paper"], 3), change])
+        else:
+            near += [
+                [f"{label.split(',')[0]}, {distance} words", str(cell["inputs"]), _number(cell["tight"], 3),
+                 _number(cell["paper"], 3)]
+                for distance, cell in row.items()
+            ]  # fmt: skip
+    text = _heading(name, base, values) + "\n" + _table(["mean radius", "tight", "paper's bound", "gain"], rows)
+    if near:
+        text += "\n\n" + _table(["by distance to a bin edge", "inputs", "tight", "paper's bound"], near)
+    return text
+
+
+def _sampling(name: str, base: str, values: Values) -> str:
+    found = values["values"]
+    rows = [
+        [kind, _number(found[kind]["mean_radius"], 3), _number(found[kind]["calls"], 0),
+         _number(100 * found[kind]["clean_accuracy"])]
+        for kind in ("fixed", "adaptive")
+    ]  # fmt: skip
+    after = f"{100 * found['radius_kept']:.1f}% of the radius with {found['calls_saved']:.1f} times fewer calls; "
+    after += f"{found['enumerated']} inputs enumerated."
+    table = _table(["votes", "mean radius", "calls an input", "accuracy %"], rows)
+    return f"{_heading(name, base, values)}\n{table}\n\n{after}"
+
+
+def _pareto(name: str, base: str, values: Values) -> str:
+    points = sorted(values["values"]["points"], key=lambda row: -row["clean_accuracy"])
+    rows, best = [], -1.0
+    for row in points:
+        front = row["mean_radius"] > best
+        best = max(best, row["mean_radius"])
+        mark = "●" if front else ""
+        accuracy = _number(100 * row["clean_accuracy"])
+        rows.append([f"{row['kind']} {row['setting']}", accuracy, _number(row["mean_radius"]), mark])
+    theirs = ", ".join(
+        f"{NAMES[method].split(' (')[0]} {row[0]}% at {row[1]}" for method, row in MAIN[name].items() if row[1]
+    )
+    table = _table(["", "accuracy %", "mean radius", "on the front"], rows)
+    return f"{_heading(name, base, values)}\n{table}\n\nThe paper's points: {theirs}."
+
+
+def _costs(name: str, base: str, values: Values) -> str:
+    rows = []
+    for method, row in values["values"].items():
+        theirs = COSTS[method] if name == "spamassassin" else (None, None)
+        rows.append(
+            [
+                NAMES[method].split(" (")[0],
+                _number(row["train_seconds"], 1),
+                _number(row["seconds_an_epoch"], 1),
+                _number(theirs[0], 0),
+                _number(row["milliseconds_an_input"], 1),
+                _number(theirs[1], 0),
+                _number(row["calls"], 0),
+            ]
+        )
+    head = ["", "training s", "s an epoch", "paper (A100)", "certifying ms an input", "paper (A100)", "calls an input"]
+    return _heading(name, base, values) + "\n" + _table(head, rows)
+
+
+SECTIONS = (
+    ("main", "Main table", _main),
+    ("bounds", "The tight bound on the same votes", _bounds),
+    ("sampling", "Adaptive against fixed votes", _sampling),
+    ("pareto", "The best that can be reached", _pareto),
+    ("ablation", "Over the least rate", _ablation),
+    ("costs", "Costs", _costs),
+)
