@@ -18,8 +18,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptdel.calibration import Calibration, calibrate, plot_calibration
+from adaptdel.calibration import Calibration, calibrate, plot_calibration, prepare
 from adaptdel.calibration.bins import Bin, check_edges, equal_width_edges, make_bins
+from adaptdel.calibration.examples import Examples
 from adaptdel.calibration.fit import make_rate, monotone_fit
 from adaptdel.calibration.folders import JOURNAL, calibrate_folder
 from adaptdel.calibration.objective import Evaluation, Outcome, evaluate, max_certified_radius
@@ -28,7 +29,8 @@ from adaptdel.calibration.search import ends, evaluations, golden_section
 from adaptdel.calibration.votes import Voting, constant_keep
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli.calibrate import calibrate_command, read_bins
-from adaptdel.data import Examples, held_out, read_examples
+from adaptdel.data import Examples as FileExamples
+from adaptdel.data import held_out, read_examples
 from adaptdel.noise import Deletion, Masking, NoNoise, RandomDeletion
 from adaptdel.rates import BinnedRate, FixedRate, InterpolatedRate
 from adaptdel.sampling import content_key, stream
@@ -262,24 +264,39 @@ def test_copies_that_keep_more_keep_all_that_others_keep(length: int) -> None:
     assert before[:, :1].any()
 
 
+@pytest.mark.parametrize("keep", [9.0, 30.0])  # 30: votes for some of the classes only
 @pytest.mark.parametrize("classes", [2, 3, None])
-def test_radii_are_those_of_certificates(classes: int | None) -> None:
+def test_radii_are_those_of_certificates(classes: int | None, keep: float) -> None:
     texts, labels = documents(40, 3, classes or 2)
-    model: SmoothedClassifier = fitted(classes or 2)
+    base: Any = fitted(classes or 2).base
     if classes is None:  # a callable whose labels are not known beforehand
-        model = SmoothedClassifier(lambda batch: [int(t.count("sign1") > t.count("sign0")) for t in batch], NoNoise())
-        model.noise = None
-    model = SmoothedClassifier(model.base, model.noise, ops="ins,sub", alpha=0.1)
-    voting = Voting.of(model, n_select=32, n_estimate=128, seed=4)
-    found = voting.outcomes(voting.prepare([tuple(text.split()) for text in texts]), labels, 9.0)
-    direct = SmoothedClassifier(
-        model.base, constant_keep(9.0), ops="ins,sub", alpha=0.1, n_select=32, n_estimate=128, sampling="fixed", seed=4,
-        progress=False,
-    ).certify(texts)  # fmt: skip
+        base = lambda batch: [int(text.count("sign1") > text.count("sign0")) for text in batch]  # noqa: E731
+    options: dict[str, Any] = {"ops": ["ins", "sub"], "alpha": 0.1}
+    voting = Voting.of(SmoothedClassifier(base, **options), n_select=32, n_estimate=128, seed=4)
+    found = voting.outcomes(voting.prepare([tuple(text.split()) for text in texts]), labels, keep)
+    options |= {"n_select": 32, "n_estimate": 128, "sampling": "fixed", "seed": 4, "progress": False}
+    direct = SmoothedClassifier(base, constant_keep(keep), **options).certify(texts)
     assert [outcome.radius for outcome in found] == [c.radius for c in direct]
     assert [outcome.right for outcome in found] == [c.label == y for c, y in zip(direct, labels, strict=True)]
-    assert len({outcome.radius for outcome in found}) > 3
-    assert 0.5 < np.mean([outcome.right for outcome in found]) < 1
+    assert len({outcome.radius for outcome in found}) >= 2
+    assert 0.5 < np.mean([outcome.right for outcome in found]) <= 1
+
+
+def test_the_examples_of_a_bin_are_drawn_by_the_seed() -> None:
+    examples = Examples([(str(i),) * (i % 7) for i in range(70)], list(range(70)))
+    bin = Bin(3, 5, 5)
+    inside = [i for i in range(70) if i % 7 in (3, 4)]
+    drawn = {seed: examples.drawn(bin, 1, most=8, seed=seed).labels for seed in range(3)}
+    for labels in drawn.values():
+        assert len(labels) == 8
+        assert labels == sorted(labels)
+        assert set(labels) < set(inside)
+    assert drawn[0] != drawn[1] != drawn[2]
+    assert drawn[0] == examples.drawn(bin, 1, most=8, seed=0).labels != examples.drawn(bin, 2, most=8, seed=0).labels
+    assert examples.drawn(bin, 1, most=20, seed=0).labels == inside
+    rest = {k: v for k, v in folder_settings().items() if k != "seed"}
+    samples = [prepare(fitted(), *DATA, seed=seed, **rest).samples[0].tokens for seed in (0, 1, 1)]
+    assert samples[0] != samples[1] == samples[2]
 
 
 # All together
@@ -362,6 +379,12 @@ def test_monotone() -> None:
     assert free.bins[2].keep < free.bins[1].keep
     assert [bin.keep for bin in found.bins] == monotone_fit([b.keep for b in free.bins], [b.count for b in free.bins])
     assert [bin.searched for bin in found.bins] == [bin.keep for bin in free.bins]
+    # bins weigh as many as were looked at
+    uneven = {"per_bin": 1000, **MONOTONE}
+    alone, fit = (quick(TURNED, **uneven | {"monotone": flag}) for flag in (False, True))
+    counts = [bin.count for bin in alone.bins]
+    assert [bin.keep for bin in fit.bins] == monotone_fit([bin.keep for bin in alone.bins], counts)
+    assert [bin.keep for bin in fit.bins] != monotone_fit([bin.keep for bin in alone.bins], [1, 1, 1])
     # the measures are those of the fitted kept length
     moved = [bin for bin in found.bins if bin.keep != bin.searched]
     assert len(moved) == 2
@@ -487,7 +510,9 @@ def test_a_journal_knows_its_data_and_model(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     quick(DATA, journal=journal)
     with pytest.raises(ValueError, match=r"\(data was '\w+' and is now '\w+'\)"):
-        calibrate(fitted(), DATA[0], [1 - DATA[1][0], *DATA[1][1:]], **QUICK, journal=journal)
+        quick((DATA[0], [1 - DATA[1][0], *DATA[1][1:]]), journal=journal)
+    with pytest.raises(ValueError, match=r"\(data was '\w+' and is now '\w+'\)"):
+        quick(([DATA[0][0].replace("w", "v"), *DATA[0][1:]], DATA[1]), journal=journal)
     other = SmoothedClassifier(fitted(3).base, fitted().noise)
     with pytest.raises(ValueError, match=r"\(model was '\w+' and is now '\w+'\)"):
         quick(DATA, other, journal=journal)
@@ -553,7 +578,7 @@ def test_wrong_examples_and_models() -> None:
 
 
 def rows(on: str, *, share: float | None = 0.4, digest: str = "d", bins: Any = (0, 40, 80), count: int = 20) -> Any:
-    examples = Examples(DATA[0], list(DATA[1]), [str(i) for i in range(240)], "d")
+    examples = FileExamples(DATA[0], list(DATA[1]), [str(i) for i in range(240)], "d")
     training = {"validation": share, "seed": 7, "data": {"digest": digest}}
     return choose_rows(examples, training, on, unit=Words(), bins=bins, min_count=count)
 
