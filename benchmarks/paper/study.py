@@ -69,11 +69,10 @@ class Study:
     def calibrated(self, model: Path, name: str, tag: str, **settings: Any) -> Path:
         """A calibrated copy of a model."""
         out = model.with_name(f"{model.name}-{tag}")
-        chosen = {"bins": "auto", "min_count": 50, **settings}
         self.say(f"{out.name}: calibrate")
         start = time.monotonic()
         examples = read_examples(self.data / f"{name}.train.jsonl.gz")
-        done = calibrate_folder(model, examples, chosen, out=out, note=self.say)
+        done = calibrate_folder(model, examples, settings, out=out, note=self.say)
         if not done.before:
             self.seconds[f"calibrate {out.name}"] = time.monotonic() - start
         return out

@@ -25,7 +25,7 @@ from adaptdel.training import Job, Settings, train_job
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 NAMES = ("negative", "positive")
 # Half of the reviews are to be certified at the radius that is made as large as can be.
-CALIBRATION = {"threshold": 0.5, "interpolate": True, "monotone": True, "bins": "auto", "min_count": 50}
+CALIBRATION = {"threshold": 0.5, "interpolate": True, "monotone": True}
 
 Note = Callable[[str], None]
 

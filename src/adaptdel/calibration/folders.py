@@ -14,7 +14,7 @@ from typing import Any
 from adaptdel.calibration.figure import plot_calibration
 from adaptdel.calibration.result import Calibration
 from adaptdel.calibration.rows import choose_rows
-from adaptdel.calibration.run import prepare
+from adaptdel.calibration.run import DEFAULTS, prepare
 from adaptdel.data import Examples
 from adaptdel.model_files import CALIBRATION, CONFIG, store_calibration
 from adaptdel.smoothed import SmoothedClassifier
@@ -51,13 +51,14 @@ def calibrate_folder(
     Args:
         path: the folder of the model.
         examples: the rows of a labelled file.
-        settings: the arguments of `adaptdel.calibration.prepare`.
+        settings: arguments of `adaptdel.calibration.calibrate`.
         on: which rows, see `choose_rows`.
         out: a folder to make for a calibrated copy; None changes the model in place.
         overwrite: whether another model in ``out`` may be replaced.
         progress: True, False, "auto" or a callable (done, total).
         note: told what there is to know.
     """
+    settings = DEFAULTS | settings
     model = SmoothedClassifier.load(path)
     target = path if out is None else out
     training = getattr(model, "training_", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,10 @@ def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+DEFAULTS: dict[str, Any] = {
+    name: parameter.default
+    for name, parameter in signature(calibrate).parameters.items()
+    if parameter.default is not parameter.empty and name not in ("journal", "progress")
+}
