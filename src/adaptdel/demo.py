@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -98,10 +99,12 @@ def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
     rows = [row for row in records(str(source), "utf-8") if not isinstance(row, str) and row["source"] == "imdb"]
     chosen = [{"id": str(n), "text": r["text"], "label": NAMES[int(r["label"])]} for n, r in enumerate(rows)]
     random.Random(seed).shuffle(chosen)
-    known = {row["text"] for row in chosen[reviews:]}
+    seen = Counter(row["text"] for row in chosen)
+    tested = [row for row in chosen if seen[row["text"]] == 1][:reviews]  # what is trained on is not certified
+    taken = {row["id"] for row in tested}
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(train, _lines(chosen[reviews:]))
-    write_text(test, _lines([row for row in chosen[:reviews] if row["text"] not in known] or chosen[:reviews]))
+    write_text(train, _lines([row for row in chosen if row["id"] not in taken]))
+    write_text(test, _lines(tested))
     return train, test
 
 

@@ -99,7 +99,10 @@ def exact_bounds(
 def exact_shares(counts: Sequence[Sequence[int]], noise: Noise, length: int) -> list[Fraction]:
     """The exact probability of each class."""
     weights = size_weights(noise, length)
-    return [sum((count * w for count, w in zip(row, weights, strict=True)), start=Fraction(0)) for row in counts]
+    return [
+        sum((count * weight for count, weight in zip(row, weights, strict=True) if count), start=Fraction(0))
+        for row in counts
+    ]
 
 
 def size_weights(noise: Noise, length: int) -> list[Fraction]:
@@ -110,8 +113,8 @@ def size_weights(noise: Noise, length: int) -> list[Fraction]:
     assert isinstance(noise, Deletion)
     t = noise.rate.threshold(length)
     if t in (0, DENOMINATOR):  # nothing is left to chance, at any length
-        only = length if t == 0 else 0
-        return [Fraction(int(i == only)) for i in range(length + 1)]
+        never, always = [Fraction(0)] * length, [Fraction(1)]
+        return never + always if t == 0 else always + never
     return [Fraction(t ** (length - i) * (DENOMINATOR - t) ** i, DENOMINATOR**length) for i in range(length + 1)]
 
 
