@@ -264,14 +264,18 @@ def test_copies_that_keep_more_keep_all_that_others_keep(length: int) -> None:
     assert before[:, :1].any()
 
 
-@pytest.mark.parametrize("keep", [9.0, 30.0])  # 30: votes for some of the classes only
-@pytest.mark.parametrize("classes", [2, 3, None])
-def test_radii_are_those_of_certificates(classes: int | None, keep: float) -> None:
-    texts, labels = documents(40, 3, classes or 2)
-    base: Any = fitted(classes or 2).base
-    if classes is None:  # a callable whose labels are not known beforehand
-        base = lambda batch: [int(text.count("sign1") > text.count("sign0")) for text in batch]  # noqa: E731
+def by_signs(batch: list[str]) -> list[int]:
+    return [int(text.count("sign1") > text.count("sign0")) for text in batch]
+
+
+@pytest.mark.parametrize("keep", [9.0, 30.0])
+@pytest.mark.parametrize("classes", [2, 3, None, "one is never answered"])
+def test_radii_are_those_of_certificates(classes: int | str | None, keep: float) -> None:
+    texts, labels = documents(40, 3, classes if isinstance(classes, int) else 2)
     options: dict[str, Any] = {"ops": ["ins", "sub"], "alpha": 0.1}
+    base: Any = fitted(classes).base if isinstance(classes, int) else by_signs
+    if isinstance(classes, str):
+        options["classes"] = [0, 1, 2]
     voting = Voting.of(SmoothedClassifier(base, **options), n_select=32, n_estimate=128, seed=4)
     found = voting.outcomes(voting.prepare([tuple(text.split()) for text in texts]), labels, keep)
     options |= {"n_select": 32, "n_estimate": 128, "sampling": "fixed", "seed": 4, "progress": False}
