@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import nextafter
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
-from adaptdel.certificate import Certificate
+from adaptdel.certificate import Certificate, digest
 from adaptdel.data import read_rows
 from adaptdel.evaluation import certify
 from adaptdel.evaluation.certifier import Certifier, Task
 from adaptdel.evaluation.durable import locked
 from adaptdel.evaluation.inputs import Job
 from adaptdel.evaluation.runs import Run, read_run, write_run
-from adaptdel.evaluation.schema import record_of, setting_of
+from adaptdel.evaluation.schema import certificate_of, record_of, setting_of, values_of
 from adaptdel.evaluation.totals import Totals
 from adaptdel.evaluation.watch import Watch
 from adaptdel.noise import Noise
@@ -336,8 +337,9 @@ def test_recertify(tmp_path: Path, model: Path, data: Path, capsys: pytest.Captu
     assert run("recertify", tmp_path / "a", "--out", tmp_path / "c", "--alpha", 0.01, "--ops", "ins") == 0
     fresh, derived = (read_run(tmp_path / name) for name in "bc")
     for name in fresh.table.column_names:
-        if name not in ("look_alphas", "digest"):
+        if name not in ("look_alphas", "p1", "p2", "digest"):
             assert fresh.table[name].equals(derived.table[name]), name
+    assert derived.table["p1"].to_pylist() == pytest.approx(fresh.table["p1"].to_pylist(), rel=1e-12)
     assert derived.manifest["source"]["alpha"] == 0.05
     assert derived.manifest["alpha"] == 0.01
     assert [c.ops for c in derived.certificates()] == [("ins",)] * 60
@@ -370,6 +372,14 @@ def other_truth(row: dict[str, Any]) -> None:
     row["truth"] = "1" if row["truth"] == "0" else "0"
 
 
+def raise_probability(row: dict[str, Any]) -> None:
+    row["p1"] = (row["p1"] + 1) / 2
+
+
+def larger_region(row: dict[str, Any]) -> None:
+    row["log10_cardinality"] += 0.5
+
+
 def more_calls(row: dict[str, Any]) -> None:
     row["calls"] += 1
 
@@ -380,12 +390,20 @@ def other_length(row: dict[str, Any]) -> None:
 
 def resign(row: dict[str, Any], manifest: dict[str, Any]) -> None:
     """A forger who knows how the digest is made."""
-    from adaptdel.evaluation.schema import certificate_of
-
-    row["digest"] = certificate_of(manifest, row).to_dict()["digest"]
+    row["digest"] = digest(values_of(certificate_of(manifest, row), row))
 
 
-CHANGES = [raise_radius, move_votes, other_answer, unknown_answer, other_truth, more_calls, other_length]
+CHANGES = [
+    raise_probability,
+    larger_region,
+    raise_radius,
+    move_votes,
+    other_answer,
+    unknown_answer,
+    other_truth,
+    more_calls,
+    other_length,
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -404,6 +422,18 @@ def test_verify_catches_what_was_changed(
     out = capsys.readouterr().out
     assert out.startswith(f"row {row['row']} (id {row['id']}): does not hold: ")
     assert out.endswith("59 of 60 certificates hold, proven in ball arithmetic\n")
+
+
+def test_verify_takes_claims_that_are_weaker(tmp_path: Path, whole: Path) -> None:
+    """Such as those of another version or machine, which rounds otherwise."""
+    found = read_run(whole)
+    rows = list(found.records())
+    for row in rows:
+        if row["exact"] is None:
+            row["p1"], row["p2"] = nextafter(row["p1"], 0.0), nextafter(row["p2"], 1.0)
+            resign(row, found.manifest)
+    write_run(tmp_path / "run", found.manifest, rows)
+    assert run("verify", tmp_path / "run") == 0
 
 
 def test_verify_looks_at_the_whole(tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from math import isclose
 from typing import Any
 
+from adaptdel.cardinality import log10_cardinality
+from adaptdel.certificate import Certificate
 from adaptdel.evaluation.runs import Run
-from adaptdel.evaluation.schema import Record, certificate_of, label_text, record_of, truth_of
+from adaptdel.evaluation.schema import Record, certificate_of, label_text, rate_of, values_of
 from adaptdel.verify import verify
-
-_DERIVED = ("radius", "abstained", "correct", "rate", "calls", "log10_cardinality")
 
 
 def audit(run: Run) -> Iterator[tuple[str, list[str]]]:
@@ -33,20 +34,33 @@ def check_record(manifest: dict[str, Any], record: Record, classes: list[str]) -
         return [f"the answer {record['answer']} is not one of the classes"]
     try:
         certificate = certificate_of(manifest, record)
-        values = certificate.to_dict()
-        expected = record_of(certificate, id=record["id"], row=record["row"], truth=truth_of(record))
+        wrong = verify(values_of(certificate, record))
+        expected = _expected(certificate, record)
     except (ValueError, TypeError, KeyError, IndexError, AssertionError) as error:
         return [f"not a certificate: {error}"]
-    values["derived"]["radius"], values["digest"] = record["radius"], record["digest"]
-    wrong = verify(values)
-    wrong += [
-        f"{name} is {record[name]}, and {expected[name]} follows from the votes"
-        for name in _DERIVED
-        if record[name] != expected[name]
-    ]
+    wrong += [f"{name} is {record[name]}, not {value}" for name, value in expected.items() if record[name] != value]
+    area = _area(certificate, record["radius"])
+    if record["log10_cardinality"] != area and not isclose(record["log10_cardinality"], area, rel_tol=1e-9):
+        wrong.append(f"log10_cardinality is {record['log10_cardinality']}, not {area}")
     if certificate.alpha > manifest["alpha"] * (1 + 1e-12):
         wrong.append(f"its alpha is {certificate.alpha:g}, above that of the run, {manifest['alpha']:g}")
     return wrong
+
+
+def _expected(certificate: Certificate, record: Record) -> dict[str, Any]:
+    """What follows from the votes and the claimed radius without any rounding."""
+    truth = record["truth"]
+    return {
+        "abstained": record["radius"] < 0,
+        "correct": None if truth is None else truth == record["answer"],
+        "rate": rate_of(certificate.noise, certificate.length),
+        "calls": certificate.calls,
+    }
+
+
+def _area(certificate: Certificate, radius: int) -> float:
+    """log10 of the number of inputs within a radius."""
+    return log10_cardinality(radius, length=certificate.length, ops=certificate.ops)
 
 
 def _whole(run: Run, problems: int) -> list[str]:

@@ -30,11 +30,13 @@ CERTIFICATES = pa.schema(
         ("look_alphas", pa.list_(pa.float64())),
         ("votes", pa.list_(_COUNTS)),  # votes by class at each look that was taken
         ("exact", pa.list_(_COUNTS)),  # copies by class and number kept, if all were enumerated
+        ("p1", pa.float64()),  # a lower bound on the probability of the answer
+        ("p2", pa.float64()),  # an upper bound on that of its strongest rival
         ("radius", pa.int64()),  # -1 if abstained
         ("log10_cardinality", pa.float64()),  # of the certified region; minus infinity if abstained
         ("calls", pa.int64()),  # votes taken, enumerated copies included
         ("input_hash", pa.string()),  # of the tokens
-        ("digest", pa.string()),  # of the certificate with what follows from it
+        ("digest", pa.string()),  # of the certificate as a dictionary, with what it claims: p1, p2, radius
         ("problem", pa.string()),  # why there is no certificate, None if there is one
     ],
     metadata={"adaptdel": "certificates, format 1"},
@@ -86,6 +88,8 @@ def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None)
         "look_alphas": [] if looks is None else list(looks.alphas),
         "votes": [list(counts) for counts in certificate.votes],
         "exact": None if certificate.exact is None else [list(counts) for counts in certificate.exact],
+        "p1": certificate.bounds[0],
+        "p2": certificate.bounds[1],
         "radius": certificate.radius,
         "log10_cardinality": certificate.log10_cardinality(),
         "calls": certificate.calls,
@@ -93,6 +97,12 @@ def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None)
         "digest": certificate.to_dict()["digest"],
         "problem": None,
     }
+
+
+def values_of(certificate: Certificate, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The dictionary of a certificate, as of `Certificate.to_dict`, but with what the row claims to follow from it."""
+    claims = {"radius": record["radius"], "p1": record["p1"], "p2": record["p2"], "alpha": certificate.alpha}
+    return certificate.to_dict() | {"derived": claims, "digest": record["digest"]}
 
 
 def problem_record(sentence: str, *, id: str | None, row: int) -> Record:
