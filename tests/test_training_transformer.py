@@ -137,7 +137,7 @@ def test_training_is_silent_and_keeps_few_checkpoints(
     assert transformers.utils.logging.is_progress_bar_enabled()
 
 
-@pytest.mark.parametrize("steps", [(1,), (STEPS,), (STEPS + 1,), (4 * STEPS,), (7, 7, 13)], ids=str)
+@pytest.mark.parametrize("steps", [(1,), (STEPS,), (4 * STEPS,), (7, 7, 13)], ids=str)
 def test_a_killed_run_goes_on(encoder: str, whole: Trained, tmp_path: Path, steps: tuple[int, ...]) -> None:
     for step in steps:
         with pytest.raises(Killed):
@@ -147,7 +147,7 @@ def test_a_killed_run_goes_on(encoder: str, whole: Trained, tmp_path: Path, step
     assert seen[0] == 1 + (steps[-1] - 1) // STEPS * STEPS  # at the beginning of the epoch that was lost
 
 
-@pytest.mark.parametrize("call", [1, 4, 6, 15])
+@pytest.mark.parametrize("call", [4, 6, 15])
 def test_a_run_killed_while_it_saves_goes_on(
     encoder: str, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
@@ -190,9 +190,11 @@ def test_a_folder_may_be_moved(encoder: str, whole: Trained, tmp_path: Path) -> 
     with pytest.raises(Killed):
         train(encoder, tmp_path / "one", progress=killed_at(4 * STEPS))
     (tmp_path / "one").rename(tmp_path / "two")
-    assert_same(train(encoder, tmp_path / "two"), whole)
+    seen: list[int] = []
+    assert_same(train(encoder, tmp_path / "two", progress=lambda done, total: seen.append(done)), whole)
     (tmp_path / "two").rename(tmp_path / "three")
-    assert_same(train(encoder, tmp_path / "three"), whole)
+    assert_same(train(encoder, tmp_path / "three", progress=lambda done, total: seen.append(done)), whole)
+    assert seen == list(range(3 * STEPS + 1, 4 * STEPS + 1))
 
 
 def test_a_finished_run_is_read(encoder: str, whole: Trained, tmp_path: Path) -> None:
