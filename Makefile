@@ -4,22 +4,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-all lint types bench clean
+DEMO := $(VENV)/.demo
+
+.PHONY: help demo test test-all lint types bench docs paper paper-quick clean
 
 help:
-	@echo "make demo      what a certificate gives: the planner, with a picture in out/"
+	@echo "make demo      every method of the paper on real film reviews; the report is out/demo/report/index.html"
 	@echo "make test      linters, types and all quick tests"
 	@echo "make test-all  the same with the exhaustive and statistical suites"
-	@echo "make bench     measure speed; figures and JSON in out/; with DATA=folder also that of sampling"
+	@echo "make bench     measure speed; figures and JSON in out/; with DATA=folder also that of sampling and training"
+	@echo "make docs      the documentation as a site in out/site"
+	@echo "make paper DATA=folder        the paper's experiments (hours); paper-quick takes minutes"
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP)
-	@mkdir -p out
-	$(BIN)/adaptdel plan --length 400 --rate adaptdel:p_min=0.9,k=23 --votes 3960/4000 --plot out/plan.png
+# The demo needs no torch: it installs little, so that it starts soon.
+$(DEMO): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	@touch $@
+
+demo: $(DEMO)
+	$(BIN)/adaptdel demo --out out/demo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -40,7 +49,18 @@ bench: $(STAMP)
 ifdef DATA
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/sampling.py --data $(DATA) --out out
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/training.py --data $(DATA) --out out
 endif
+
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open out/site/index.html"
+
+paper paper-quick: $(STAMP)
+	@test -n "$(DATA)" || { echo "give the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.paper --data $(DATA) --out out/$@ $(if $(filter paper-quick,$@),--quick --results out/$@/results,)
 
 clean:
 	rm -rf $(VENV) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis
