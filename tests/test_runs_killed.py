@@ -59,7 +59,7 @@ def records(out: Path) -> int:
 
 # What the forked processes run: main, after something was done to the system calls.
 FARM = """
-import json, os, resource, signal, sys
+import json, os, resource, signal, sys, time
 from tests.run_files import run
 import adaptdel.evaluation.certify, adaptdel.evaluation.engine
 from tests.test_runs_killed import die_at
@@ -73,7 +73,9 @@ for line in sys.stdin:
             resource.setrlimit(resource.RLIMIT_FSIZE, (order["room"], order["room"]))
         die_at(order["step"])
         os._exit(run(*order["arguments"]))
-    print(child, flush=True)
+    if order["delay"] is not None:
+        time.sleep(order["delay"])
+        os.kill(child, signal.SIGKILL)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 STEPS = ("write", "fsync", "replace", "ftruncate", "unlink", "fchmod")
@@ -117,19 +119,20 @@ class Farm:
             env=environment,
         )
 
-    def fork(
-        self, arguments: list[str], step: int | None = None, room: int | None = None, errors: str | None = None
+    def run(
+        self,
+        arguments: list[str],
+        step: int | None = None,
+        delay: float | None = None,
+        room: int | None = None,
+        errors: str | None = None,
     ) -> int:
-        """Start a run; its process id. It dies at a step; files may be no larger than there is room."""
+        """The exit status of a run that dies at a step, or after a time, or whose files must fit into some room."""
         assert self.process.stdin
-        order = {"arguments": arguments, "step": step, "room": room, "errors": errors}
+        assert self.process.stdout
+        order = {"arguments": arguments, "step": step, "delay": delay, "room": room, "errors": errors}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> int:
-        """The process id, and after it the exit status."""
-        assert self.process.stdout
         return int(self.process.stdout.readline())
 
     def end(self) -> None:
@@ -150,11 +153,7 @@ def test_killed_at_random(tmp_path: Path, place: Path, farm: Farm) -> None:
     while kills < 20 or not finished:
         out = tmp_path / f"run{finished}"
         before = records(out)
-        child = farm.fork(arguments(place, out))
-        if kills < 20:
-            time.sleep(rng.uniform(0, 0.3))
-            os.kill(child, signal.SIGKILL)
-        status = farm.answer()
+        status = farm.run(arguments(place, out), delay=rng.uniform(0, 0.3) if kills < 20 else None)
         if status == 0:
             assert same(out, place / "large")
             assert sorted(path.name for path in out.iterdir()) == [
@@ -174,13 +173,10 @@ def test_killed_at_every_step(tmp_path: Path, place: Path, farm: Farm) -> None:
     step = 0
     while True:
         out = tmp_path / f"run{step}"
-        farm.fork(arguments(place, out, "small"), step)
-        if farm.answer() == 0:
+        if farm.run(arguments(place, out, "small"), step) == 0:
             break
-        farm.fork(arguments(place, out, "small"), random.randrange(20))
-        farm.answer()
-        farm.fork(arguments(place, out, "small"))
-        assert farm.answer() == 0, step
+        farm.run(arguments(place, out, "small"), random.randrange(20))
+        assert farm.run(arguments(place, out, "small")) == 0, step
         assert same(out, place / "small"), step
         step += 1
     assert step > 20
@@ -247,6 +243,21 @@ def test_a_worker_that_dies_ends_the_run(tmp_path: Path, place: Path) -> None:
     assert same(out, place / "large")
 
 
+def test_stopped_by_hand(tmp_path: Path, place: Path) -> None:
+    out = tmp_path / "run"
+    with start(*arguments(place, out, workers=2)) as process:
+        while not records(out):
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate()
+    assert (process.returncode, error.strip()) == (130, "adaptdel: stopped")
+    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert 0 < records(out) < 400
+    assert run(*arguments(place, out)) == 0
+    assert same(out, place / "large")
+
+
 def test_a_full_disk(tmp_path: Path, place: Path) -> None:
     """A disk of 24 pages: the run stops in one sentence, and goes on once there is room."""
     disk = tmp_path / "disk"
@@ -278,8 +289,7 @@ def test_no_room_for_large_files(tmp_path: Path, place: Path, size: int, farm: F
     before = 0
     for _ in range(2):
         read, write = os.pipe()
-        farm.fork(arguments(place, out), room=size, errors=f"/proc/{os.getpid()}/fd/{write}")
-        assert farm.answer() == 2
+        assert farm.run(arguments(place, out), room=size, errors=f"/proc/{os.getpid()}/fd/{write}") == 2
         os.close(write)
         with os.fdopen(read) as errors:
             error = errors.read()
@@ -287,8 +297,7 @@ def test_no_room_for_large_files(tmp_path: Path, place: Path, size: int, farm: F
         assert "the disk is full: everything certified so far is kept" in error
         assert before <= records(out) < 400
         before = records(out)
-    farm.fork(arguments(place, out))
-    assert farm.answer() == 0
+    assert farm.run(arguments(place, out)) == 0
     assert same(out, place / "large")
     assert (before > 0) == (size >= 3000)
 
@@ -329,9 +338,7 @@ TAILS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", TAILS.values(), ids=TAILS)
 def test_a_damaged_journal(tmp_path: Path, place: Path, damage: Callable[[bytes], bytes], farm: Farm) -> None:
     out = tmp_path / "run"
-    child = farm.fork(arguments(place, out, "small"), 14)
-    assert child
-    assert farm.answer() == -signal.SIGKILL
+    assert farm.run(arguments(place, out, "small"), 14) == -signal.SIGKILL
     journal = out / "journal"
     whole = records(out)
     assert whole > 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ def certify_by_workers(task: Task, jobs: Iterator[Job], total: int, workers: int
     """Certify in ``workers`` processes, which ask for inputs when they need some; ``total`` is how many there are."""
     crew: list[_Worker] = []
     try:
-        with _divided_threads(workers):
+        with _surroundings(workers):
             crew += [_Worker(task, number) for number in range(1, workers + 1)]
         yield from _Foreman(crew, jobs, total).records()
     finally:
@@ -45,6 +46,7 @@ class _Worker:
     def __init__(self, task: Task, number: int) -> None:
         self.number = number
         self.hand: dict[str, int] = {}  # id and row of what it works on
+        self.discharged = False
         context = get_context("spawn")
         self.line, other = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(task, other), daemon=True)
@@ -67,10 +69,12 @@ class _Worker:
         )
 
     def end(self) -> None:
-        """End it, if it has not ended by itself."""
+        """End it; one that has no more to do may take its time."""
         self.line.close()
-        if self.process.is_alive():
-            self.process.terminate()
+        self.process.join(10 if self.discharged else 0)
+        self.process.terminate()
+        self.process.join(10)
+        self.process.kill()
         self.process.join()
 
 
@@ -118,6 +122,7 @@ class _Foreman:
                 break
         if not chunk and not worker.hand:
             self.working.remove(worker)
+            worker.discharged = True
             worker.line.send(None)
         else:
             worker.line.send(chunk)
@@ -125,7 +130,8 @@ class _Foreman:
 
 def _work(task: Task, line: Connection[Any, Any]) -> None:
     """What a worker does, until there is nothing left."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the foreman ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the foreman ends it, in an orderly way
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         certifier = Certifier(task.load())
@@ -159,11 +165,12 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _divided_threads(workers: int) -> Iterator[None]:
-    """Give every worker its share of the cores, where the user has not said otherwise."""
+def _surroundings(workers: int) -> Iterator[None]:
+    """Give every worker its share of the cores, and no bars to draw, where the user has not said otherwise."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ours = [name for name in _THREADS if name not in os.environ]
-    os.environ.update(dict.fromkeys(ours, str(max(1, cores // workers))))
+    wanted = dict.fromkeys(_THREADS, str(max(1, cores // workers))) | {"TQDM_DISABLE": "1"}
+    ours = [name for name in wanted if name not in os.environ]
+    os.environ.update({name: wanted[name] for name in ours})
     try:
         yield
     finally:
