@@ -44,7 +44,7 @@ def run_demo(
     folder: Path, *, reviews: int = 500, workers: int = 2, seed: int = 0, note: Note = lambda text: None
 ) -> Demo:
     """Train, calibrate and certify every method, or go on where it was stopped."""
-    check_int("reviews", reviews, least=500, most=5000)
+    check_int("reviews", reviews, least=10, most=5000)
     train, test = write_reviews(folder / "data", reviews, seed)
     runs = []
     for method in METHODS:
