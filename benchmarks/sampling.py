@@ -272,6 +272,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with imdb and spamassassin .jsonl.gz files")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--quick", action="store_true", help="fewer inputs")
+    parser.add_argument("--sets", default="spamassassin,imdb", help="data sets for MiniLM")
+    parser.add_argument("--inputs", default="5,40", help="inputs that the baseline takes, and that the library takes")
     parser.add_argument("--million", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.million:
@@ -279,13 +281,14 @@ def main() -> None:
         return
     if arguments.data is None or not arguments.data.is_dir():
         parser.error("--data must be a folder with imdb and spamassassin .jsonl.gz files")
-    few, many, train = (1, 6, 600) if arguments.quick else (5, 40, 2950)
+    few, many = (1, 6) if arguments.quick else (int(part) for part in arguments.inputs.split(","))
+    train = 600 if arguments.quick else 2950
     arguments.out.mkdir(parents=True, exist_ok=True)
     small = {"million_bytes": million()}  # first: a child's peak counts from its parent's
     small["linear"] = linear(arguments.data, 1000, 25000)
     print(json.dumps(small, indent=2), flush=True)
     (arguments.out / "sampling.json").write_text(json.dumps(small, indent=2) + "\n")
-    for name in ("spamassassin",) if arguments.quick else ("spamassassin", "imdb"):
+    for name in ["spamassassin"] if arguments.quick else arguments.sets.split(","):
         minilm(arguments.data, name, few, many, train, arguments.out / f"sampling-{name}.json")
 
 
