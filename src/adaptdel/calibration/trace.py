@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.calibration.objective import Evaluation
+from adaptdel.model_files import write_text
 
 FORMAT = 1
 
@@ -48,7 +49,7 @@ class Journal:
     def _open(self, path: Path, settings: Mapping[str, Any]) -> None:
         text = path.read_bytes() if path.exists() else b""
         if not text:
-            _write(path, json.dumps({"journal": FORMAT, "settings": settings}) + "\n")
+            write_text(path, json.dumps({"journal": FORMAT, "settings": settings}) + "\n")
             return
         whole = text[: text.rfind(b"\n") + 1]
         lines = whole.decode("utf-8", "replace").splitlines()
@@ -80,16 +81,3 @@ def _check(path: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -
     if names:
         differences = "; ".join(f"{name} was {stored.get(name)!r} and is now {settings.get(name)!r}" for name in names)
         raise ValueError(f"{path}: the journal of another calibration ({differences}): delete it to begin anew")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a new file whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
