@@ -15,6 +15,7 @@ from adaptdel.units import check_unit
 
 LINEAR: dict[str, Any] = {"copies": 8, "l2": 2e-6, "iterations": 60, "features": "hash", "bits": 18}
 ADVERSARIAL = ("adv_steps", "adv_lr", "adv_init", "adv_norm")
+DTYPES = ("float32", "bfloat16", "int8")
 SCHEDULE: dict[str, Any] = {field.name: field.default for field in fields(Schedule) if field.name != "seed"}
 
 
@@ -42,6 +43,7 @@ class Settings:
         epochs: the most epochs.
         warmup: epochs until the learning rate is reached.
         patience: epochs without a better validation loss before training ends.
+        dtype: the precision in which the model is asked, once it is trained; training is in float32.
         adv_steps: (freelb) ascent steps.
         adv_lr: (freelb) their size.
         adv_init: (freelb) the size of the first perturbation.
@@ -67,6 +69,7 @@ class Settings:
     epochs: int | None = None
     warmup: float | None = None
     patience: int | None = None
+    dtype: str | None = None
     adv_steps: int | None = None
     adv_lr: float | None = None
     adv_init: float | None = None
@@ -85,6 +88,8 @@ class Settings:
         self._check_use()
         if self.rate is not None:
             check_probability("rate", self.rate)
+        if self.dtype is not None:
+            check_choice("dtype", self.dtype, DTYPES)
         self._check_rates()
         _ = self.schedule  # raises if a field is wrong
 
@@ -94,7 +99,7 @@ class Settings:
             raise ValueError(
                 "method freelb perturbs embeddings, which the linear model does not have: give a transformer as model"
             )
-        unused = [*SCHEDULE] if self.linear else [*LINEAR]
+        unused = [*SCHEDULE, "dtype"] if self.linear else [*LINEAR]
         unused += [] if self.method == "freelb" else ADVERSARIAL
         unused += ["rates"] if self.method != "adaptdel+" else []
         unused += ["rate"] if self.method in UNSMOOTHED else []
@@ -131,7 +136,8 @@ class Settings:
 
     def effective(self) -> dict[str, Any]:
         """All fields that matter, with their defaults filled in: what tells two trainings apart."""
-        own = LINEAR if self.linear else {k: v for k, v in asdict(self.schedule).items() if k != "seed"}
+        own = LINEAR if self.linear else {**asdict(self.schedule), "dtype": "float32"}
+        own = {name: value for name, value in own.items() if name != "seed"}
         if self.method != "freelb":
             own = {name: value for name, value in own.items() if name not in ADVERSARIAL}
         values = {name: own[name] if getattr(self, name) is None else getattr(self, name) for name in own}

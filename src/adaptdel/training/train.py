@@ -148,6 +148,7 @@ def _transformer(settings: Settings, part: Part, held: Part, noise: Noise, folde
             folder=Path(temporary) if folder is None else folder,
             freelb=settings.method == "freelb",
             progress=report,
+            dtype=settings.dtype or "float32",
         )
     return Base(trained.classifier, trained.history, dict(trained.record))
 
