@@ -31,10 +31,10 @@ import numpy as np
 
 from adaptdel import Deletion, FixedRate
 from adaptdel.classifiers.subwords import Ids
-from adaptdel.classifiers.transformers import TransformersClassifier
+from adaptdel.classifiers.transformers import TransformersClassifier, quietly
 from adaptdel.training.epochs import VALIDATION, Copies, Epochs
 from adaptdel.training.schedule import Schedule
-from adaptdel.training.trainer import NoisyTrainer, own_randomness, quietly
+from adaptdel.training.trainer import NoisyTrainer, own_randomness
 from adaptdel.units import Words
 
 NOISE = Deletion(FixedRate(0.9))

@@ -6,7 +6,8 @@ import copy
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,21 @@ def libraries() -> tuple[Any, Any]:
     except ImportError as error:
         raise ImportError(NEEDS) from error
     return torch, transformers
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without reports on new heads, bars, or advice: what goes wrong is raised."""
+    logging: Any = libraries()[1].utils.logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 class TransformersClassifier(SubwordClassifier):
@@ -101,7 +117,8 @@ class TransformersClassifier(SubwordClassifier):
 
     def save(self, folder: str | Path) -> None:
         """Write configuration, weights (safetensors, in full precision) and tokenizer to a folder."""
-        self.model.save_pretrained(str(folder))
+        with quietly():
+            self.model.save_pretrained(str(folder))
         self.tokenizer.save_pretrained(str(folder))
 
     def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
@@ -203,9 +220,15 @@ class TransformersClassifier(SubwordClassifier):
     def _read(self, **options: Any) -> Any:
         """The model from its folder or the hub, in full precision."""
         torch, transformers = libraries()
-        model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
-            str(self.source), revision=self.revision, dtype=torch.float32, output_loading_info=True, **SAFE, **options
-        )
+        with quietly():
+            model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+                str(self.source),
+                revision=self.revision,
+                dtype=torch.float32,
+                output_loading_info=True,
+                **SAFE,
+                **options,
+            )
         self.untrained_ = bool(info["missing_keys"])
         return model
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 import transformers
 from torch.utils.data import DataLoader
-from transformers.utils import logging as hf_logging
 
 from adaptdel.training.checkpoints import LOSS, mark
 from adaptdel.training.epochs import Copies, Epochs, Validation
@@ -116,21 +115,6 @@ def arguments(schedule: Schedule, folder: Path, *, steps: int, cpu: bool) -> Any
     if found.n_gpu > 1:
         found._n_gpu = 1  # batches are whole: they are not shared out among devices
     return found
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Without reports on new heads, bars, or advice: what goes wrong is raised."""
-    logging: Any = hf_logging
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.classifiers.transformers import NEEDS, SAFE, TransformersClassifier, libraries
+from adaptdel.classifiers.transformers import NEEDS, SAFE, TransformersClassifier, libraries, quietly
 from adaptdel.noise import Noise
 from adaptdel.training.checkpoints import (
     State,
@@ -83,7 +83,7 @@ def train_transformer(
         **options: of `TransformersClassifier`: device, dtype (of the answers; training is in float32), revision, ...
     """
     versions = _versions()
-    from adaptdel.training.trainer import own_randomness, quietly
+    from adaptdel.training.trainer import own_randomness
 
     classes, targets, valid_targets = _targets(tokens, labels, valid_tokens, valid_labels)
     folder = Path(folder)
