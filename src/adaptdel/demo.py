@@ -116,7 +116,8 @@ def explain(entry: Entry, test: Path) -> str:
     """One certificate in plain words: a right answer of middling radius."""
     right = [row for row in entry.rows.values() if row["correct"]]
     certificates = entry.certificates([row["id"] for row in right])
-    ranked = sorted((c for c in certificates.values() if c.radius > 0), key=lambda c: c.radius)
+    sampled = [c for c in certificates.values() if c.radius > 0 and c.exact is None]
+    ranked = sorted(sampled, key=lambda c: c.radius)
     if not ranked:
         return "No review was certified beyond radius 0."
     chosen = ranked[len(ranked) // 2]
