@@ -24,7 +24,7 @@ from adaptdel.training import Job, Settings, train_job
 TITLES = {"yelp": "Yelp", "imdb": "IMDB", "spamassassin": "SpamAssassin", "lun": "LUN"}
 THRESHOLDS = {"yelp": 0.40, "imdb": 0.75, "spamassassin": 0.75, "lun": 0.75}
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
-# A CPU has no time for 200 epochs. Under AdaptDel noise MiniLM's validation loss stopped falling after the third.
+# A CPU has no time for 200 epochs. In five, MiniLM's validation loss under AdaptDel noise fell from 0.27 to 0.15.
 FINE_TUNING = {"epochs": 8, "learning_rate": 1e-4, "patience": 3}
 
 

@@ -20,7 +20,7 @@ from adaptdel.evaluation.certify import Order, certify_data
 from adaptdel.evaluation.entries import Entry, read_entries
 from adaptdel.evaluation.inputs import Source
 from adaptdel.evaluation.report import write_report
-from adaptdel.model_files import write_text
+from adaptdel.files import write_text
 from adaptdel.training import Job, Settings, train_job
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")

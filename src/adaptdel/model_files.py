@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
+from adaptdel.files import replacing_folder, write_json, write_text
 from adaptdel.model_card import model_card
 from adaptdel.noise import Noise, noise_from_dict
 from adaptdel.units import check_unit, unit_from_dict
@@ -45,32 +43,17 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "options": base.options(),
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))
+    with replacing_folder(path) as partial:
         base.save(partial / "base")
-        training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))
-        _write(partial / CONFIG, settings)
+        write_json(partial / CONFIG, settings)
         if training is not None:
-            _write(partial / TRAINING, training)
+            write_json(partial / TRAINING, training)
         if calibration is not None:
-            _write(partial / CALIBRATION, calibration)
-        (partial / "README.md").write_text(model_card(settings, training, calibration), encoding="utf-8")
+            write_json(partial / CALIBRATION, calibration)
+        write_text(partial / "README.md", model_card(settings, training, calibration))
         if extras is not None:
             extras(partial)
-        partial.chmod(0o755)
-        old = partial.with_name(partial.name + ".old")
-        if path.exists():
-            os.replace(path, old)
-        try:
-            os.replace(partial, path)
-        except OSError:
-            if old.exists():
-                os.replace(old, path)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def load_model(cls: type[Model], path: Path) -> Model:
@@ -116,27 +99,10 @@ def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> 
     training = _read(path / TRAINING) if (path / TRAINING).exists() else None
     if training is not None:
         training["calibrated"] = True
-        _write(path / TRAINING, training)
-    _write(path / CALIBRATION, calibration)
+        write_json(path / TRAINING, training)
+    write_json(path / CALIBRATION, calibration)
     write_text(path / "README.md", model_card(settings, training, calibration))
-    _write(path / CONFIG, settings)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and durably."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _write(path: Path, values: Any) -> None:
-    write_text(path, json.dumps(values, indent=2) + "\n")
+    write_json(path / CONFIG, settings)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from adaptdel.calibration.result import Calibration
 from adaptdel.calibration.rows import choose_rows
 from adaptdel.calibration.run import DEFAULTS, prepare
 from adaptdel.data import Examples
+from adaptdel.files import replacing_folder
 from adaptdel.model_files import CALIBRATION, CONFIG, store_calibration
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import check_unit
@@ -113,15 +112,6 @@ def _store(folder: Path, calibration: Calibration) -> None:
 
 def _copy(path: Path, out: Path, calibration: Calibration) -> None:
     """Make a calibrated copy of a model, whole or not at all."""
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    old = partial.with_name(partial.name + ".old")
-    try:
+    with replacing_folder(out) as partial:
         shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(JOURNAL))
         _store(partial, calibration)
-        partial.chmod(0o755)
-        if out.exists():
-            os.replace(out, old)
-        os.replace(partial, out)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.calibration.objective import Evaluation
-from adaptdel.model_files import write_text
+from adaptdel.files import write_text
 
 FORMAT = 1
 

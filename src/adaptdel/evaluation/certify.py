@@ -10,7 +10,7 @@ from typing import Any
 
 from adaptdel.checks import check_int
 from adaptdel.evaluation.certifier import Certifier, Task
-from adaptdel.evaluation.durable import FULL, locked, remove_leftovers, sync_folder, write_json
+from adaptdel.evaluation.durable import FULL, locked, remove_leftovers
 from adaptdel.evaluation.engine import certify_by_workers
 from adaptdel.evaluation.inputs import Job, Known, Source, Survey, Truths, Unfit, inputs, survey
 from adaptdel.evaluation.manifest import differences, limit_of, new_manifest, session
@@ -27,6 +27,7 @@ from adaptdel.evaluation.schema import Record, problem_record
 from adaptdel.evaluation.store import Journal, read_journal
 from adaptdel.evaluation.totals import Totals
 from adaptdel.evaluation.watch import Watch
+from adaptdel.files import sync_folder, write_json
 
 FAILURES = 25  # inputs that the model fails on one after the other: it is the model, then, and the run stops
 _KEPT = "everything certified so far is kept, and the same command goes on from there"

@@ -8,11 +8,11 @@ from typing import Any
 
 from adaptdel.bounds import BOUNDS
 from adaptdel.checks import check_alpha, check_choice
-from adaptdel.evaluation.durable import write_json
 from adaptdel.evaluation.manifest import versions
 from adaptdel.evaluation.runs import MANIFEST, Run, read_run, timestamp, write_tables
 from adaptdel.evaluation.schema import Record, certificate_of, record_of, truth_of
 from adaptdel.evaluation.totals import Totals
+from adaptdel.files import write_json
 from adaptdel.noise import Masking, noise_from_dict
 from adaptdel.radius import check_noise
 from adaptdel.threat import Threat

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adaptdel.certificate import Certificate
-from adaptdel.evaluation.durable import replacing, write_json
 from adaptdel.evaluation.schema import CERTIFICATES, TIMES, Record, certificate_of
 from adaptdel.evaluation.store import decode, encode, read_journal
+from adaptdel.files import replacing, write_json
 
 FORMAT = 1
 MANIFEST, TABLE, TIMES_TABLE, JOURNAL = "manifest.json", "certificates.parquet", "times.parquet", "journal"

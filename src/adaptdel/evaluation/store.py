@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from adaptdel.evaluation.durable import sync_folder
 from adaptdel.evaluation.schema import Record
+from adaptdel.files import sync_folder
 
 SYNC_SECONDS = 0.4
 

@@ -9,6 +9,8 @@ from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
+from adaptdel.files import write_json
+
 STATE = "trainer_state.json"
 MARK = "complete.json"  # the sizes of a checkpoint's files, written when all of them are
 RUN = "run.json"  # what the checkpoints of a folder come from
@@ -29,12 +31,12 @@ def claim(folder: Path, run: Mapping[str, str]) -> None:
                 f"folder must be empty or hold checkpoints of the same run, got {str(folder)!r} with a run of another "
                 f"{differing[0]}: delete it or choose another folder"
             )
-    _write(path, dict(run))
+    write_json(path, run)
 
 
 def mark(checkpoint: Path) -> None:
     """Say that a checkpoint is whole."""
-    _write(checkpoint / MARK, _sizes(checkpoint))
+    write_json(checkpoint / MARK, _sizes(checkpoint))
 
 
 def last_whole(folder: Path) -> Path | None:
@@ -110,10 +112,3 @@ def _is_whole(checkpoint: Path) -> bool:
 
 def _sizes(checkpoint: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in checkpoint.iterdir() if path.is_file() and path.name != MARK}
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    """Write in one piece: whoever reads finds all of it or what was there before."""
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    draft.replace(path)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.data import Examples, read_examples
-from adaptdel.model_files import CONFIG, TRAINING, save_model, write_text
+from adaptdel.files import write_json, write_text
+from adaptdel.model_files import CONFIG, TRAINING, save_model
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.history import history_csv, plot_history
 from adaptdel.training.settings import Settings, check_names
@@ -109,7 +110,7 @@ def _begin(work: Path, identity: dict[str, Any], out: Path) -> None:
             )
         return
     work.mkdir(parents=True, exist_ok=True)
-    write_text(plan, json.dumps(identity, indent=2) + "\n")
+    write_json(plan, identity)
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +24,8 @@ from adaptdel.evaluation.report.contents import (
 from adaptdel.evaluation.report.parts import Drawing, Report
 from adaptdel.evaluation.report.sample import sample_inputs
 from adaptdel.evaluation.report.words import notes, plural, summary
-from adaptdel.evaluation.report.writing import beside, check_out, swap_in, write_figures, write_texts
+from adaptdel.evaluation.report.writing import check_out, write_figures, write_texts
+from adaptdel.files import replacing_folder
 from adaptdel.plots import new_figure
 
 __all__ = ["write_report"]
@@ -65,16 +65,12 @@ def write_report(
     check_out(out)
     new_figure(1, 1)  # says at once if matplotlib is missing
     entries = read_entries([Path(run) for run in runs])
-    partial = beside(out)
-    try:
+    with replacing_folder(out, lambda: check_out(out)) as partial:  # once more: something may have come in meanwhile
         drawings = write_figures(entries, partial / "figures")
         base = entries[baseline]
         found = differences(entries, base, resamples=resamples, seed=seed)
         report = _report(entries, base, found, drawings, data=data, sample=sample, title=title, seed=seed)
         write_texts(report, [*report.tables, curves(entries)], partial)
-        swap_in(partial, out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return report.values
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 from adaptdel.evaluation.entries import Entry
@@ -72,21 +69,3 @@ def _latex(tables: list[Table]) -> str:
 
 def _write(path: Path, text: str) -> None:
     path.write_bytes(text.encode("utf-8", "backslashreplace"))
-
-
-def beside(out: Path) -> Path:
-    """A new folder next to ``out``, for `swap_in`."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    partial.chmod(0o755)
-    return partial
-
-
-def swap_in(partial: Path, out: Path) -> None:
-    """Put a complete folder in the place of ``out``."""
-    check_out(out)  # once more: something may have come in meanwhile
-    old = partial.with_name(f"{partial.name}.old")
-    if out.exists():
-        os.replace(out, old)
-    os.replace(partial, out)
-    shutil.rmtree(old, ignore_errors=True)
