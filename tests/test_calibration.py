@@ -660,6 +660,26 @@ def test_a_folder_is_calibrated_in_place_or_copied_and_goes_on(tmp_path: Path) -
     assert (again.calibration, again.before) == (whole(), True)
 
 
+def test_what_a_model_was_calibrated_by_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
+    changed = folder_settings() | {"interpolate": True, "monotone": False}
+    fresh = calibrate_folder(model, examples, changed, out=tmp_path / "fresh", progress=False)
+    calibrate_folder(model, examples, folder_settings(), progress=False)
+    asked: list[float] = []
+    outcomes = Voting.outcomes
+
+    def counted(self: Voting, prepared: Any, labels: Any, keep: float, **others: Any) -> Any:
+        asked.append(keep)
+        return outcomes(self, prepared, labels, keep, **others)
+
+    monkeypatch.setattr(Voting, "outcomes", counted)
+    again = calibrate_folder(model, examples, changed, out=tmp_path / "again", progress=False)
+    assert (again.calibration, asked) == (fresh.calibration, [])
+    other = changed | {"n_estimate": 65}
+    calibrate_folder(model, examples, other, out=tmp_path / "other", progress=False)  # measured in another way
+    assert asked
+
+
 def test_a_copy_replaces_nothing_unasked(tmp_path: Path) -> None:
     model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
     (tmp_path / "other").mkdir()

@@ -129,6 +129,20 @@ def test_the_same_seed_gives_the_same_model(encoder: str, whole: Trained, tmp_pa
     assert losses(other) != losses(whole)
 
 
+@pytest.mark.parametrize("freelb", [False, True])
+def test_products_in_half_the_bits(encoder: str, tmp_path: Path, freelb: bool) -> None:
+    half = Schedule(**{**vars(FAST), "precision": "bfloat16"})
+    one, other, full = (
+        train(encoder, tmp_path / name, schedule, freelb=freelb)
+        for name, schedule in (("one", half), ("other", half), ("full", FAST))
+    )
+    assert_same(one, other)
+    assert losses(one) != losses(full)
+    near, exact = ([row["train_loss"] for row in found.history] for found in (one, full))
+    assert near == pytest.approx(exact, abs=0.05)
+    assert {weight.dtype for weight in one.classifier.model.parameters()} == {torch.float32}
+
+
 def test_training_is_silent_and_keeps_few_checkpoints(
     encoder: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +298,7 @@ def test_warm_up(encoder: str, tmp_path: Path) -> None:
         ("batch_size", 0, "batch_size must be a whole number of at least 1, got 0"),
         ("epochs", 1.5, "epochs must be a whole number of at least 1, got 1.5"),
         ("patience", 0, "patience must be a whole number of at least 1, got 0"),
+        ("precision", "int8", "precision must be one of 'float32', 'bfloat16', got 'int8'"),
         ("adv_steps", 0, "adv_steps must be a whole number of at least 1, got 0"),
         ("warmup", 201, "warmup must be a number of epochs from 0 to 200, got 201"),
         ("seed", 2**32, "seed must be a whole number of at least 0 and at most 4294967295, got 4294967296"),

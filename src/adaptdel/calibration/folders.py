@@ -45,7 +45,8 @@ def calibrate_folder(
 ) -> Done:
     """Calibrate a saved model and store the rate, the trace and a figure, in its folder or in a copy of it.
 
-    The same call goes on with a calibration that was stopped, and leaves one that is finished as it is.
+    The same call goes on with a calibration that was stopped, and leaves one that is finished as it is. What the
+    model's own calibration measured in the same way is not measured again.
 
     Args:
         path: the folder of the model.
@@ -74,7 +75,7 @@ def calibrate_folder(
     if out is not None:
         _check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
-    calibration = task.run(journal=journal, progress=progress)
+    calibration = task.run(journal=journal, progress=progress, earlier=_stored(path))
     if out is None:
         _store(path, calibration)
     else:

@@ -17,6 +17,9 @@ from adaptdel.calibration.votes import Voting
 from adaptdel.classifiers.base import Prepared
 from adaptdel.progress import Report, reporter
 
+# What a calibration does with its measurements, which do not depend on it.
+AFTERWARDS = ("objective", "min_accuracy", "interpolate", "monotone", "tol")
+
 
 @dataclass
 class Task:
@@ -36,11 +39,19 @@ class Task:
     available: list[int]
     settings: dict[str, Any]
 
-    def run(self, *, journal: Path | None = None, progress: Any = "auto") -> Calibration:
-        """Search every bin, fit a rate to what was found, and sum up."""
+    def run(
+        self, *, journal: Path | None = None, progress: Any = "auto", earlier: Calibration | None = None
+    ) -> Calibration:
+        """Search every bin, fit a rate to what was found, and sum up.
+
+        What an earlier calibration measured on the same examples with as many votes is not measured again: one that
+        differs only in how a rate is made of the kept lengths asks the base classifier next to nothing.
+        """
         if journal is not None and not self.settings["model"]:
             raise ValueError("journal must be None for a base classifier without a fingerprint, such as a callable")
         bench = _Bench(self, Journal(journal, self.settings), reporter(progress, "certificates"))
+        if earlier is not None and self._measured_alike(earlier):
+            bench.journal.remember(earlier.trace)
         best = [self._search(bench, number) for number in range(len(self.bins))]
         keep = [evaluation.keep for evaluation in best]
         if self.settings["monotone"]:
@@ -55,6 +66,10 @@ class Task:
             tuple(bench.trace),
             tuple(self._warnings(found, best)),
         )
+
+    def _measured_alike(self, earlier: Calibration) -> bool:
+        names = {*self.settings, *earlier.settings} - set(AFTERWARDS)
+        return all(self.settings.get(name) == earlier.settings.get(name) for name in names)
 
     def _search(self, bench: _Bench, number: int) -> Evaluation:
         def score(keep: float) -> tuple[float, float]:

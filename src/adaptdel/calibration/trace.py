@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,11 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
         self._found[evaluation.bin, evaluation.keep] = evaluation
+
+    def remember(self, evaluations: Iterable[Evaluation]) -> None:
+        """Take over what was measured elsewhere; it is not written."""
+        for evaluation in evaluations:
+            self._found.setdefault((evaluation.bin, evaluation.keep), evaluation)
 
     def _open(self, path: Path, settings: Mapping[str, Any]) -> None:
         text = path.read_bytes() if path.exists() else b""

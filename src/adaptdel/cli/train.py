@@ -12,6 +12,7 @@ from adaptdel.training.config import read_jobs
 from adaptdel.training.folders import Done, Job, train_job
 from adaptdel.training.history import history_text
 from adaptdel.training.methods import METHODS
+from adaptdel.training.schedule import PRECISIONS
 from adaptdel.training.settings import DTYPES
 
 _TRANSFORMERS = "Transformers: "
@@ -60,6 +61,12 @@ def _two_rates(context: click.Context, option: click.Parameter, value: str | Non
 @click.option("--batch-size", type=int, default=None, help=_TRANSFORMERS + "examples a step.  [default: 32]")
 @click.option("--warmup", type=float, default=None, help=_TRANSFORMERS + "epochs of warm-up.  [default: epochs / 20]")
 @click.option("--patience", type=int, default=None, help=_TRANSFORMERS + "epochs without gain.  [default: 25]")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default=None,
+    help=_TRANSFORMERS + "of products in training.  [default: float32]",
+)
 @click.option("--dtype", type=click.Choice(DTYPES), default=None, help=_TRANSFORMERS + "in use.  [default: float32]")
 @click.option("--adv-steps", type=int, default=None, help="FreeLB: ascent steps.  [default: 3]")
 @click.option("--adv-lr", type=float, default=None, help="FreeLB: size of a step.  [default: 0.1]")

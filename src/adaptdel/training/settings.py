@@ -43,7 +43,8 @@ class Settings:
         epochs: the most epochs.
         warmup: epochs until the learning rate is reached.
         patience: epochs without a better validation loss before training ends.
-        dtype: the precision in which the model is asked, once it is trained; training is in float32.
+        precision: of matrix products in training, "float32" or "bfloat16".
+        dtype: the precision in which the model is asked, once it is trained.
         adv_steps: (freelb) ascent steps.
         adv_lr: (freelb) their size.
         adv_init: (freelb) the size of the first perturbation.
@@ -69,6 +70,7 @@ class Settings:
     epochs: int | None = None
     warmup: float | None = None
     patience: int | None = None
+    precision: str | None = None
     dtype: str | None = None
     adv_steps: int | None = None
     adv_lr: float | None = None

@@ -111,6 +111,7 @@ def arguments(schedule: Schedule, folder: Path, *, steps: int, cpu: bool) -> Any
         disable_tqdm=True,
         report_to=[],
         use_cpu=cpu,
+        bf16=schedule.precision == "bfloat16",
     )
     if found.n_gpu > 1:
         found._n_gpu = 1  # batches are whole: they are not shared out among devices

@@ -80,7 +80,7 @@ def train_transformer(
         folder: for checkpoints; at most three are there at a time, and two in the end.
         freelb: whether an adversary moves the embeddings: see `freelb`.
         progress: called with (steps done, the most steps there can be).
-        **options: of `TransformersClassifier`: device, dtype (of the answers; training is in float32), revision, ...
+        **options: of `TransformersClassifier`: device, dtype (of the answers, not of training), revision, ...
     """
     versions = _versions()
     from adaptdel.training.trainer import own_randomness
