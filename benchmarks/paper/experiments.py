@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from adaptdel import Deletion, SmoothedClassifier
 from adaptdel.evaluation.runs import read_run
-from benchmarks.paper.study import METHODS, THRESHOLDS, Study, history, measures
+from benchmarks.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures
+from benchmarks.real import load
 
 RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 Result = dict[str, Any]
@@ -21,9 +27,10 @@ def main_table(study: Study, name: str, base: str) -> Result:
     for method in METHODS:
         model = study.model(name, method, base=base)
         if method == "adaptdel+":
-            paper = study.calibrated(model, name, "paper", threshold=THRESHOLDS[name])
+            paper = study.calibrated(model, name, "paper", base=base, threshold=THRESHOLDS[name])
             rows["adaptdel+"] = _row(study, paper, name, base)
-            ours = study.calibrated(model, name, "ours", threshold=THRESHOLDS[name], interpolate=True, monotone=True)
+            options = {"threshold": THRESHOLDS[name], "interpolate": True, "monotone": True}
+            ours = study.calibrated(model, name, "ours", base=base, **options)
             rows["adaptdel+ interpolated"] = _row(study, ours, name, base)
         else:
             rows[method] = _row(study, model, name, base)
@@ -51,10 +58,10 @@ def same_votes(study: Study, name: str, base: str) -> Result:
     plus = study.model(name, "adaptdel+", base=base)
     for label, model in (
         ("adaptdel", study.model(name, "adaptdel", base=base)),
-        ("adaptdel+ binned", study.calibrated(plus, name, "paper", threshold=THRESHOLDS[name])),
+        ("adaptdel+ binned", study.calibrated(plus, name, "paper", base=base, threshold=THRESHOLDS[name])),
         (
             "adaptdel+ interpolated",
-            study.calibrated(plus, name, "interpolated", threshold=THRESHOLDS[name], interpolate=True),
+            study.calibrated(plus, name, "interpolated", base=base, threshold=THRESHOLDS[name], interpolate=True),
         ),
     ):
         run = study.run(model, name, base=base)
@@ -89,18 +96,29 @@ def _near_edges(study: Study, run: Path, model: Path) -> Result:
 
 
 def sampling(study: Study, name: str, base: str) -> Result:
-    """Adaptive against fixed votes: the radius kept, the calls saved, and what enumeration does."""
+    """Adaptive against fixed votes: the radius kept, the calls saved, and what enumeration does for short inputs."""
     model = study.model(name, "adaptdel", base=base)
     adaptive = study.run(model, name, base=base)
     fixed = study.run(model, name, base=base, tag="-fixed", sampling="fixed")
     one, other = measures(adaptive), measures(fixed)
-    exact = [value is not None for value in read_run(adaptive).table["exact"].to_pylist()]
+    tables = [read_run(folder).table for folder in (adaptive, fixed)]
+    exact = [value is not None for value in tables[0]["exact"].to_pylist()]
+    short: Result = {"inputs": sum(exact)}
+    if any(exact):
+        for kind, table in zip(("exact", "fixed"), tables, strict=True):
+            part = table.filter(exact)
+            radius = np.where([bool(right) for right in part["correct"].to_pylist()], part["radius"].to_numpy(), 0)
+            short[kind] = {
+                "mean_radius": float(np.maximum(radius, 0).mean()),
+                "settled": float((part["radius"].to_numpy() >= 0).mean()),
+                "calls": float(part["calls"].to_numpy().mean()),
+            }
     return {
         "adaptive": one.to_dict(),
         "fixed": other.to_dict(),
         "radius_kept": one.mean_radius / other.mean_radius if other.mean_radius else None,
         "calls_saved": other.calls / one.calls,
-        "enumerated": int(sum(exact)),
+        "short": short,
     }
 
 
@@ -114,18 +132,18 @@ def pareto(study: Study, name: str, base: str, accuracies: tuple[float, ...], ra
     for least in accuracies:
         tag = f"mean{100 * least:g}"
         options = {"objective": "mean", "min_accuracy": least, "interpolate": True, "monotone": True}
-        model = study.calibrated(plus, name, tag, **options)
+        model = study.calibrated(plus, name, tag, base=base, **options)
         points.append({"kind": "AdaptDel+ mean", "setting": f"{100 * least:g}%", **_row(study, model, name, base)})
     for threshold in (0.4, 0.5, 0.6, 0.75):
         options = {"threshold": threshold, "interpolate": True, "monotone": True}
-        model = study.calibrated(plus, name, f"certified{100 * threshold:g}", **options)
+        model = study.calibrated(plus, name, f"certified{100 * threshold:g}", base=base, **options)
         row = _row(study, model, name, base)
         points.append({"kind": "AdaptDel+ certified", "setting": f"{100 * threshold:g}%", **row})
     return {"points": points}
 
 
 def costs(study: Study, name: str, base: str) -> Result:
-    """Training and certification time by method; the run's own clocks."""
+    """Training and certification time by method, by the runs' own clocks, and where the time of AdaptDel goes."""
     rows: Result = {}
     for method in METHODS:
         model = study.model(name, method, base=base)
@@ -139,4 +157,63 @@ def costs(study: Study, name: str, base: str) -> Result:
             "milliseconds_an_input": 1000 * found.seconds,
             "calls": found.calls,
         }
+    texts, _ = load(study.data, f"{name}.test", 1000 if base == "linear" else 30)
+    rows["shares"] = time_shares(study.model(name, "adaptdel", base=base), texts, {} if base == "linear" else VOTES)
     return rows
+
+
+def time_shares(folder: Path, texts: list[str], settings: dict[str, Any]) -> Result:
+    """The shares of time that certifying in one process spends in the base model, on noise, and on the certificates.
+
+    Reading words, gathering ids and adding up answers are "copies"; what remains, looks, bounds and radii with all
+    tables still to be made, is "certificates".
+    """
+    model = SmoothedClassifier.load(folder).set_params(progress=False, **settings)
+    base: Any = model.base_
+    clocks = {"model": Clock(), "noise": Clock(), "asking": Clock()}
+    inner = "scores" if hasattr(base, "scores") else "votes"
+    with ExitStack() as stack:
+        for method in ("prepare", "votes"):
+            stack.enter_context(clocks["asking"].on(base, method))
+        if inner != "votes":
+            stack.enter_context(clocks["model"].on(base, inner))
+        stack.enter_context(clocks["noise"].on(Deletion, "_rows"))
+        start = time.perf_counter()
+        model.certify(texts)
+        whole = time.perf_counter() - start
+    asking, noise = clocks["asking"].seconds, clocks["noise"].seconds
+    inside = clocks["model"].seconds if inner != "votes" else asking
+    shares = {"model": inside, "copies": asking - inside, "noise": noise, "certificates": whole - asking - noise}
+    return {
+        "inputs": len(texts),
+        "milliseconds_an_input": 1000 * whole / len(texts),
+        **{part: seconds / whole for part, seconds in shares.items()},
+    }
+
+
+@dataclass
+class Clock:
+    """Adds up the time that is spent in a method."""
+
+    seconds: float = 0.0
+
+    @contextmanager
+    def on(self, owner: Any, name: str) -> Iterator[None]:
+        """While this is entered."""
+        original, own = getattr(owner, name), name in vars(owner)
+
+        def timed(*arguments: Any, **more: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return original(*arguments, **more)
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        setattr(owner, name, timed)
+        try:
+            yield
+        finally:
+            if own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)

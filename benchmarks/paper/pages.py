@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.paper.figures import front
 from benchmarks.paper.published import ABLATION, COSTS, MAIN
 from benchmarks.paper.study import TITLES
 
@@ -32,7 +33,7 @@ def write_page(results: Path) -> None:
     for part, title, make in SECTIONS:
         tables = [make(key[1], key[2], values) for key, values in sorted(found.items(), key=_order) if key[0] == part]
         if tables:
-            parts += [f"## {title}", *tables]
+            parts += [f"## {title}", f"`make paper DATA=folder ARGS='--parts {part}'`", *tables]
     results.with_suffix(".md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -111,6 +112,20 @@ def _bounds(name: str, base: str, values: Values) -> str:
     return text
 
 
+def _panels(name: str, base: str, values: Values) -> str:
+    title = f"{TITLES[name]}, {'linear' if base == 'linear' else 'MiniLM'}"
+    pictures = [
+        f"![{title}: {what}](results/figures/{name}-{base}-{panel}.png)"
+        for panel, what in (
+            ("radius", "certified accuracy against the radius"),
+            ("region", "certified accuracy against the size of the region"),
+            ("quartiles", "by quartile of length"),
+            ("rates", "rates and kept lengths"),
+        )
+    ]
+    return _heading(name, base, values) + "\n" + "\n".join(pictures)
+
+
 def _sampling(name: str, base: str, values: Values) -> str:
     found = values["values"]
     rows = [
@@ -119,30 +134,40 @@ def _sampling(name: str, base: str, values: Values) -> str:
         for kind in ("fixed", "adaptive")
     ]  # fmt: skip
     after = f"{100 * found['radius_kept']:.1f}% of the radius with {found['calls_saved']:.1f} times fewer calls; "
-    after += f"{found['enumerated']} inputs enumerated."
+    short = found["short"]
+    after += f"{short['inputs']} short inputs were enumerated"
+    if "exact" in short:
+        exact, drawn = short["exact"], short["fixed"]
+        after += (
+            f": mean radius {_number(exact['mean_radius'])} with {_number(exact['calls'], 0)} calls against "
+            f"{_number(drawn['mean_radius'])} with {_number(drawn['calls'], 0)}, settled in "
+            f"{_number(100 * exact['settled'], 1)}% against {_number(100 * drawn['settled'], 1)}%"
+        )
+    after += "."
     table = _table(["votes", "mean radius", "calls an input", "accuracy %"], rows)
     return f"{_heading(name, base, values)}\n{table}\n\n{after}"
 
 
 def _pareto(name: str, base: str, values: Values) -> str:
     points = sorted(values["values"]["points"], key=lambda row: -row["clean_accuracy"])
-    rows, best = [], -1.0
+    rows, best = [], front(points)
     for row in points:
-        front = row["mean_radius"] > best
-        best = max(best, row["mean_radius"])
-        mark = "●" if front else ""
+        mark = "●" if row in best else ""
         accuracy = _number(100 * row["clean_accuracy"])
         rows.append([f"{row['kind']} {row['setting']}", accuracy, _number(row["mean_radius"]), mark])
     theirs = ", ".join(
         f"{NAMES[method].split(' (')[0]} {row[0]}% at {row[1]}" for method, row in MAIN[name].items() if row[1]
     )
     table = _table(["", "accuracy %", "mean radius", "on the front"], rows)
-    return f"{_heading(name, base, values)}\n{table}\n\nThe paper's points: {theirs}."
+    picture = f"![{TITLES[name]}: accuracy against radius](results/figures/{name}-{base}-pareto.png)"
+    return f"{_heading(name, base, values)}\n{picture}\n\n{table}\n\nThe paper's points: {theirs}."
 
 
 def _costs(name: str, base: str, values: Values) -> str:
     rows = []
-    for method, row in values["values"].items():
+    methods = dict(values["values"])
+    shares = methods.pop("shares")
+    for method, row in methods.items():
         theirs = COSTS[method] if name == "spamassassin" else (None, None)
         rows.append(
             [
@@ -156,14 +181,18 @@ def _costs(name: str, base: str, values: Values) -> str:
             ]
         )
     head = ["", "training s", "s an epoch", "paper (A100)", "certifying ms an input", "paper (A100)", "calls an input"]
-    return _heading(name, base, values) + "\n" + _table(head, rows)
+    parts = ", ".join(f"{part} {100 * shares[part]:.1f}%" for part in ("model", "copies", "noise", "certificates"))
+    time = _number(shares["milliseconds_an_input"], 1)
+    after = f"AdaptDel in one process, {shares['inputs']} inputs, {time} ms each: {parts}."
+    return _heading(name, base, values) + "\n" + _table(head, rows) + "\n\n" + after
 
 
 SECTIONS = (
     ("main", "Main table", _main),
+    ("main", "By length and by rate", _panels),
+    ("ablation", "Over the least rate", _ablation),
     ("bounds", "The tight bound on the same votes", _bounds),
     ("sampling", "Adaptive against fixed votes", _sampling),
     ("pareto", "The best that can be reached", _pareto),
-    ("ablation", "Over the least rate", _ablation),
     ("costs", "Costs", _costs),
 )
