@@ -149,8 +149,8 @@ def costs(study: Study, name: str, base: str) -> Result:
         model = study.model(name, method, base=base)
         record = history(model)
         steps = [row["seconds"] for row in record["history"] if row.get("seconds") is not None]
-        run = study.out / "runs" / (model.name if method != "adaptdel+" else f"{model.name}-paper")
-        found = measures(run)
+        certified = model if method != "adaptdel+" else model.with_name(f"{model.name}-paper")
+        found = measures(study.folder(certified, base))
         rows[method] = {
             "train_seconds": record["seconds"],
             "seconds_an_epoch": float(np.mean(steps)) if steps else None,

@@ -94,13 +94,18 @@ class Study:
 
     def run(self, model: Path, name: str, *, base: str = "linear", tag: str = "", **settings: Any) -> Path:
         """The certificates of a model on the test set."""
-        out = self.out / "runs" / (model.name + tag)
+        out = self.folder(model, base, tag)
         self.say(f"{out.name}: certify")
         limit = self.limits[base]
         workers = self.workers if base == "linear" else 1
         settings = {**(VOTES if base == "minilm" else {}), **settings}
         certify_data(Order(model, Source(str(self.part(name, "test", limit))), out, settings, workers=workers))
         return out
+
+    def folder(self, model: Path, base: str, tag: str = "") -> Path:
+        """Where the run of a model is, on as many test inputs as the study takes."""
+        limit = self.limits[base]
+        return self.out / "runs" / (model.name + tag + ("" if limit is None else f"-{limit}"))
 
     def part(self, name: str, which: str, limit: int | None) -> Path:
         """A file, or a part of it that is drawn by a seed: it is in the order of its source."""

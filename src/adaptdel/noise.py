@@ -67,8 +67,12 @@ class Noise(ABC):
 def _draws(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.uint32]:
     """Rows of 32-bit integers: halves of 64-bit draws, the lower first; a row begins with a fresh draw."""
     rows, length = shape
-    words = rng.integers(0, 2**64, size=(rows, (length + 1) // 2), dtype=np.uint64)
-    return words.astype("<u8", copy=False).view("<u4")[:, :length]
+    return _words(rng, (rows, (length + 1) // 2)).view("<u4")[:, :length]
+
+
+def _words(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.uint64]:
+    """64-bit draws, in the order of the generator, lowest byte first in memory."""
+    return rng.integers(0, 2**64, size=shape, dtype=np.uint64).astype("<u8", copy=False)
 
 
 def _at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: int) -> BoolArray:
@@ -84,7 +88,7 @@ def _at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: int) 
     width = -(-length // 8)
     spare = (ceil(length / 256 + 4 * sqrt(length / 256)) + 5) // 2
     before = rng.bit_generator.state
-    words = rng.integers(0, 2**64, size=(rows, width + spare), dtype=np.uint64).astype("<u8", copy=False)
+    words = _words(rng, (rows, width + spare))
     leading = np.ascontiguousarray(words[:, :width].view(np.uint8)[:, :length])
     if not rest:
         return leading >= first

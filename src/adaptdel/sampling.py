@@ -32,6 +32,7 @@ from adaptdel.units import Tokens
 AT_ONCE, EXACT_COPIES = 512, 4096
 WINDOW_INPUTS = 64
 WINDOW_TOKENS = 200_000  # inputs that are worked on together have at most so many tokens, or are a single one
+LEAD = 3.5  # standard deviations of an even vote by which the first class leads when the selection ends
 FIRST_SHARE, LAST_SHARE = 0.1, 0.8  # of alpha, for the first and the last look
 
 
@@ -77,9 +78,10 @@ class Tally:
 def content_key(tokens: Tokens) -> bytes:
     """A hash of a token sequence, the same on every machine."""
     digest = hashlib.blake2b(digest_size=32)
-    if any(isinstance(token, np.generic) for token in tokens):
-        tokens = tuple(token.item() if isinstance(token, np.generic) else token for token in tokens)
     kinds = set(map(type, tokens))
+    if any(issubclass(kind, np.generic) for kind in kinds):
+        tokens = tuple(token.item() if isinstance(token, np.generic) else token for token in tokens)
+        kinds = set(map(type, tokens))
     if kinds <= {str}:
         digest.update(json.dumps(tokens).encode())  # quoted: two sequences never look the same
     elif kinds == {int} and min(tokens) >= 0 and max(tokens) < 256:  # type: ignore[type-var, operator]
@@ -180,7 +182,7 @@ def _select(noise: Noise, length: int, plan: Plan, rng: np.random.Generator) -> 
         else:
             chosen = int(counts[1] > threshold * size)
             lead = 2 * abs(float(counts[1]) - threshold * size)
-        if size >= plan.n_select or lead >= 5 * sqrt(size):
+        if size >= plan.n_select or lead >= LEAD * sqrt(size):
             return chosen, counts
         size = min(2 * size, plan.n_select)
 

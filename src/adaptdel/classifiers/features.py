@@ -101,9 +101,13 @@ class Features(ABC):
 
     def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray]:
         """The columns of several tokens one after another, and where those of each begin and end (CSR)."""
-        found = [self.columns(token) for token in tokens]
+        tokens = list(tokens)
+        found = [
+            self.columns(token) if columns is None else columns
+            for token, columns in zip(tokens, map(self._known.get, tokens), strict=True)
+        ]
         ends = np.zeros(len(found) + 1, dtype=np.int64)
-        np.cumsum([len(columns) for columns in found], out=ends[1:])
+        np.cumsum(np.fromiter(map(len, found), dtype=np.int64, count=len(found)), out=ends[1:])
         return np.fromiter(chain.from_iterable(found), dtype=np.int64, count=int(ends[-1])), ends
 
 

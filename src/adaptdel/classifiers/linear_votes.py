@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.checks import BoolArray, FloatArray, IntArray
-from adaptdel.classifiers.features import Features, numbered
+from adaptdel.classifiers.features import Features
 from adaptdel.units import Tokens
 
 BLOCK = 2**16  # entries of a mask that are turned into floats at a time
@@ -36,27 +35,25 @@ def token_rows(
     masking: bool,
 ) -> Rows:
     """Look up the weights of the tokens; those of the mask are the last of ``weights``."""
-    numbers: dict[Hashable, int] = {}
-    codes = numbered(tokens, numbers, len(tokens))
-    columns, ends = features.table(numbers)
+    columns, ends = features.table(tokens)
     sums = np.zeros((len(columns) + 1, len(bias)), dtype=np.int64)
     np.cumsum(weights[columns], axis=0, dtype=np.int64, out=sums[1:])
-    kinds = sums[ends[1:]] - sums[ends[:-1]]
+    rows = sums[ends[1:]] - sums[ends[:-1]]
     offset = bias.astype(np.int64)
     if masking:  # all tokens as masks, and for each token that is kept the difference
         mask = weights[-1].astype(np.int64)
-        kinds = kinds - mask
+        rows -= mask
         offset = offset + len(tokens) * mask
-    uses = np.bincount(codes, minlength=len(kinds))
-    largest = int((np.abs(kinds) * uses[:, None]).sum(axis=0).max(initial=0))
+    largest = int(np.abs(rows).sum(axis=0).max(initial=0))
     precision = np.float32 if largest <= 2**24 else np.float64  # up to 2**24, every whole number is a float32
-    return Rows(kinds.astype(precision)[codes], offset.astype(np.float64))
+    return Rows(rows.astype(precision), offset.astype(np.float64))
 
 
 def scores(rows: Rows, kept: BoolArray) -> FloatArray:
     """The scores of every copy, in blocks, so that a mask is never held in floats as a whole."""
     weights = rows.weights
-    found = np.tile(rows.offset, (len(kept), 1))
+    found = np.empty((len(kept), len(rows.offset)))
+    found[:] = rows.offset
     width = min(max(1, len(weights)), BLOCK)
     height = max(1, BLOCK // width)
     for top in range(0, len(kept), height):
