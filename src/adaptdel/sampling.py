@@ -33,7 +33,7 @@ AT_ONCE, EXACT_COPIES = 512, 4096
 WINDOW_INPUTS = 64
 WINDOW_TOKENS = 200_000  # inputs that are worked on together have at most so many tokens, or are a single one
 LEAD = 3.5  # standard deviations of an even vote by which the first class leads when the selection ends
-FIRST_SHARE, LAST_SHARE = 0.1, 0.8  # of alpha, for the first and the last look
+FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
 
 
 @dataclass(frozen=True)
