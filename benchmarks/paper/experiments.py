@@ -29,8 +29,8 @@ def main_table(study: Study, name: str, base: str) -> Result:
         if method == "adaptdel+":
             paper = study.calibrated(model, name, "paper", base=base, threshold=THRESHOLDS[name])
             rows["adaptdel+"] = _row(study, paper, name, base)
-            options = {"threshold": THRESHOLDS[name], "interpolate": True, "monotone": True}
-            ours = study.calibrated(model, name, "ours", base=base, **options)
+            options = {"threshold": THRESHOLDS[name], "interpolate": True}
+            ours = study.calibrated(model, name, "interpolated", base=base, **options)
             rows["adaptdel+ interpolated"] = _row(study, ours, name, base)
         else:
             rows[method] = _row(study, model, name, base)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,22 @@ PANELS = {
     "rates": figures.rates,
 }
 KINDS = {
-    "AdaptDel": ("#1d6f65", "o", "AdaptDel over rates"),
-    "AdaptDel+ mean": ("#b5491f", "s", "AdaptDel+, mean radius at an accuracy"),
-    "AdaptDel+ certified": ("#5b4b9a", "D", "AdaptDel+, radius at a certified accuracy"),
+    "AdaptDel": ("#1d6f65", "o", "AdaptDel over rates", (4, 4)),
+    "AdaptDel+ mean": ("#b5491f", "s", "AdaptDel+, mean radius at an accuracy", (4, -9)),
+    "AdaptDel+ certified": ("#5b4b9a", "D", "AdaptDel+, radius at a certified accuracy", (-7, -11)),
 }
+SHOWN = 0.12  # points that are less accurate than the best by more are left to the table
 
 
 def draw_runs(runs: Sequence[Path], folder: Path, stem: str) -> None:
     """Certified accuracy against radius and region, panels by quartile of length, rates and kept lengths."""
     folder.mkdir(parents=True, exist_ok=True)
-    entries = read_entries(runs)
-    smoothed = [entry for entry in entries if entry.run.manifest["noise"]["kind"] != "none"]
+    smoothed = [entry for entry in read_entries(runs) if entry.run.manifest["noise"]["kind"] != "none"]
+    kinds = [(entry.run.manifest["noise"].get("rate") or {}).get("kind", "") for entry in smoothed]
+    smoothed = [
+        replace(entry, name=f"AdaptDel+ {kind}" if kind in ("binned", "interpolated") else entry.name)
+        for entry, kind in zip(smoothed, kinds, strict=True)
+    ]
     for name, draw in PANELS.items():
         plots.save(draw(smoothed), folder / f"{stem}-{name}.png")
 
@@ -47,6 +53,8 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
     """Clean accuracy against mean radius, with the paper's points where its data set is the same or nearly so."""
     figure = plots.new_figure(6.4, 4.2)
     axes = figure.subplots()
+    best = max(row["clean_accuracy"] for row in points)
+    points = [row for row in points if row["clean_accuracy"] > best - SHOWN]
     steps = front(points)
     axes.plot(
         [row["mean_radius"] for row in steps],
@@ -56,14 +64,14 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
         zorder=1,
         label="our front",
     )
-    for kind, (colour, marker, label) in KINDS.items():
+    for kind, (colour, marker, label, offset) in KINDS.items():
         some = [row for row in points if row["kind"] == kind]
         across, up = (
             [scale * row[field] for row in some] for scale, field in ((1, "mean_radius"), (100, "clean_accuracy"))
         )
         axes.scatter(across, up, color=colour, marker=marker, s=26, label=label, zorder=3)
         for row, x, y in zip(some, across, up, strict=True):
-            axes.annotate(row["setting"], (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7, color=colour)
+            axes.annotate(row["setting"], (x, y), xytext=offset, textcoords="offset points", fontsize=7, color=colour)
     if name in ("imdb", "spamassassin"):
         label = "the paper, RoBERTa" + (", its own mails" if name == "spamassassin" else "")
         theirs = [(method, row[1], row[0]) for method, row in MAIN[name].items() if row[1] and row[0]]

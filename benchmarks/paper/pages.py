@@ -16,7 +16,7 @@ NAMES = {
     "cert-ed": "CERT-ED 90%",
     "adaptdel": "AdaptDel 90%",
     "adaptdel+": "AdaptDel+ (binned, as the paper)",
-    "adaptdel+ interpolated": "AdaptDel+ (interpolated, monotone)",
+    "adaptdel+ interpolated": "AdaptDel+ (interpolated)",
 }
 Values = dict[str, Any]
 
