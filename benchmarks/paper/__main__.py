@@ -21,7 +21,7 @@ from benchmarks.paper.pages import write_page
 from benchmarks.paper.study import TITLES, Study
 
 QUICK_LIMIT = 400
-# Of IMDB's many reviews some are enough where there are many runs, and of all inputs for the paper's bound, which is slow.
+# Of IMDB's many reviews some are enough where there are many runs, and of all inputs for the paper's slow bound.
 SMALLER = {("pareto", "imdb"): 2500, ("sampling", "imdb"): 2500, **{("bounds", name): 1000 for name in TITLES}}
 PARTS = ("main", "ablation", "bounds", "sampling", "pareto", "costs")
 
