@@ -228,7 +228,7 @@ def test_a_worker_that_dies_ends_the_run(tmp_path: Path, place: Path) -> None:
         workers = [
             child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())
         ]
-        workers[0].kill()
+        max(workers, key=lambda worker: worker.cpu_times().user).kill()  # on a busy machine, another may still load
         _, error = process.communicate()
         before = records(out)
     assert process.returncode == 2
