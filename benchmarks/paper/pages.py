@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from adaptdel.files import write_text
 from benchmarks.paper.figures import front
 from benchmarks.paper.published import ABLATION, COSTS, MAIN
 from benchmarks.paper.study import TITLES
@@ -22,7 +23,7 @@ Values = dict[str, Any]
 
 
 def write_page(results: Path) -> None:
-    """Write results.md beside the folder of JSON files; the words around the tables are in results.head.md."""
+    """Write results.md beside the folder of JSON files; the words before the tables are in its head.md."""
     found: dict[tuple[str, str, str], Values] = {}
     for path in sorted(results.glob("*.json")):
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -34,7 +35,7 @@ def write_page(results: Path) -> None:
         tables = [make(key[1], key[2], values) for key, values in sorted(found.items(), key=_order) if key[0] == part]
         if tables:
             parts += [f"## {title}", f"`make paper DATA=folder ARGS='--parts {part}'`", *tables]
-    results.with_suffix(".md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_text(results.with_suffix(".md"), "\n\n".join(parts) + "\n")
 
 
 def _order(item: tuple[tuple[str, str, str], Values]) -> tuple[int, int]:

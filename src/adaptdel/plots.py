@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adaptdel.files import replacing
 from adaptdel.planner import Plan
 
 if TYPE_CHECKING:
@@ -37,13 +38,9 @@ def new_figure(width: float, height: float) -> Figure:
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure whole or not at all."""
     target = check_figure_path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     metadata = {"Date": None} if target.suffix.lower() == ".svg" else None
-    try:
-        figure.savefig(partial, format=target.suffix[1:].lower(), dpi=150, metadata=metadata)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(target) as file:
+        figure.savefig(file, format=target.suffix[1:].lower(), dpi=150, metadata=metadata)
 
 
 def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:

@@ -75,7 +75,7 @@ def calibrate_folder(
     if out is not None:
         _check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
-    calibration = task.run(journal=journal, progress=progress, earlier=_stored(path))
+    calibration = task.run(journal=journal, progress=progress, earlier=stored if out is None else _stored(path))
     if out is None:
         _store(path, calibration)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.numpy import save as tensors_to_bytes
 
 from adaptdel.checks import check_choice, check_int
 from adaptdel.classifiers.features import Features, HashedFeatures, VocabularyFeatures, token_from_json
+from adaptdel.files import replacing
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"
 VERSION = 1
@@ -45,9 +45,8 @@ def write_model(folder: Path, description: Mapping[str, Any], tensors: Mapping[s
     text = json.dumps({"format": "adaptdel linear", "version": VERSION, **description}, indent=1, allow_nan=False)
     data = tensors_to_bytes({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
     for name, content in ((WEIGHTS, data), (DESCRIPTION, text.encode("ascii") + b"\n")):
-        part = folder / (name + ".part")
-        part.write_bytes(content)
-        os.replace(part, folder / name)
+        with replacing(folder / name) as file:
+            file.write(content)
 
 
 def read_model(folder: Path) -> Stored:

@@ -12,7 +12,7 @@ from adaptdel.evaluation.manifest import versions
 from adaptdel.evaluation.runs import MANIFEST, Run, read_run, timestamp, write_tables
 from adaptdel.evaluation.schema import Record, certificate_of, record_of, truth_of
 from adaptdel.evaluation.totals import Totals
-from adaptdel.files import write_json
+from adaptdel.files import replacing_folder, write_json
 from adaptdel.noise import Masking, noise_from_dict
 from adaptdel.radius import check_noise
 from adaptdel.threat import Threat
@@ -38,11 +38,11 @@ def recertify(
             totals.add(record)
             yield record
 
-    out.mkdir(parents=True, exist_ok=True)
-    write_tables(out, records())
-    manifest |= {"finished": timestamp(), "sessions": [{"started": manifest["started"], "versions": versions()}]}
-    manifest["totals"] = totals.to_dict()
-    write_json(out / MANIFEST, manifest)
+    with replacing_folder(out) as partial:
+        write_tables(partial, records())
+        manifest |= {"finished": timestamp(), "sessions": [{"started": manifest["started"], "versions": versions()}]}
+        manifest["totals"] = totals.to_dict()
+        write_json(partial / MANIFEST, manifest)
     return manifest
 
 
