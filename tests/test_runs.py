@@ -19,6 +19,7 @@ from adaptdel.evaluation import certify
 from adaptdel.evaluation.certifier import Certifier, Task
 from adaptdel.evaluation.durable import locked
 from adaptdel.evaluation.inputs import Job
+from adaptdel.evaluation.recertify import recertify
 from adaptdel.evaluation.runs import Run, read_run, write_run
 from adaptdel.evaluation.schema import certificate_of, record_of, setting_of, values_of
 from adaptdel.evaluation.totals import Totals
@@ -350,6 +351,19 @@ def test_recertify(tmp_path: Path, model: Path, data: Path, capsys: pytest.Captu
     assert run("recertify", tmp_path / "a", "--out", tmp_path / "d", "--bound", "best") == 2
     assert run("recertify", tmp_path / "none", "--out", tmp_path / "d") == 2
     assert not (tmp_path / "d").exists()
+
+
+def test_recertify_that_is_stopped_leaves_nothing(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("adaptdel.evaluation.recertify.write_json", stop)
+        with pytest.raises(KeyboardInterrupt):
+            recertify(whole, tmp_path / "b", ops="ins")
+    assert not list(tmp_path.iterdir())
+    recertify(whole, tmp_path / "b", ops="ins")
+    assert len(read_run(tmp_path / "b").table) == 60
 
 
 def raise_radius(row: dict[str, Any]) -> None:

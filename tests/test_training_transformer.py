@@ -24,6 +24,7 @@ from adaptdel.training import Job, Settings, checkpoints, train_job  # noqa: E40
 from adaptdel.training.epochs import VALIDATION, Copies, Epochs  # noqa: E402
 from adaptdel.training.freelb import FreeLBTrainer, first_perturbation, next_perturbation  # noqa: E402
 from adaptdel.training.schedule import Schedule  # noqa: E402
+from adaptdel.training.trainer import NoisyTrainer  # noqa: E402
 from adaptdel.training.transformer import Trained, train_transformer  # noqa: E402
 from adaptdel.units import Words  # noqa: E402
 from tests.test_transformers import fixed, tiny  # noqa: E402
@@ -408,6 +409,42 @@ def test_a_failing_noise_is_reported(encoder: str, tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="no noise today"):
         train(encoder, tmp_path, noise=Broken())
+
+
+@pytest.mark.parametrize("kind", [NoisyTrainer, FreeLBTrainer])
+def test_a_large_batch_is_read_in_parts(
+    encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[NoisyTrainer]
+) -> None:
+    one = copies(encoder)
+    model = one.classifier.model
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # its draws would differ
+    one.rows = one.draw(0, [1, 2, 3, 4, 5])
+    batch = one.collate([one[place] for place in (1, 2, 3, 4, 5)])
+    schedule = Schedule(adv_steps=2, adv_init=0)
+    trainer = kind(model, schedule, one, copies(encoder, purpose=VALIDATION), tmp_path)
+    trainer.current_gradient_accumulation_steps = 1
+    read: list[int] = []
+    model.register_forward_pre_hook(lambda module, given, named: read.append(len(named["input_ids"])), with_kwargs=True)
+
+    def step(tokens: int) -> tuple[float, list[Any]]:
+        monkeypatch.setattr("adaptdel.training.trainer.TOKENS", tokens)
+        read.clear()
+        model.zero_grad()
+        loss = float(trainer.training_step(model, batch))
+        return loss, [parameter.grad.clone() for parameter in model.parameters()]
+
+    length = batch["input_ids"].shape[1]
+    passes = 2 if kind is FreeLBTrainer else 1
+    loss, gradients = step(5 * length)
+    assert read == [5] * passes
+    for tokens, parts in ((5 * length - 1, [4, 1]), (2 * length, [2, 2, 1]), (1, [1] * 5)):
+        again, found = step(tokens)
+        assert read == [rows for rows in parts for _ in range(passes)]
+        assert again == pytest.approx(loss, rel=1e-5)
+        for one_gradient, other in zip(gradients, found, strict=True):
+            torch.testing.assert_close(one_gradient, other, rtol=1e-3, atol=1e-6)
 
 
 # FreeLB

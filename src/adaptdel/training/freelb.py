@@ -23,7 +23,15 @@ class FreeLBTrainer(NoisyTrainer):
     """The Trainer with FreeLB's step; ``adv_steps=1, adv_init=0`` is ordinary training."""
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """K passes, their gradients averaged; the mean of their losses."""
+        """The gradients of K passes averaged."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= self.schedule.adv_steps
+        return loss
+
+    def pass_over(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        """K passes; the mean of their losses."""
         schedule, losses = self.schedule, []
         network: Any = self.model
         embed = network.get_input_embeddings()
@@ -36,10 +44,7 @@ class FreeLBTrainer(NoisyTrainer):
                 _set_random_state(real.device, dropout)
             moved.requires_grad_()
             with _perturbed(embed, moved):
-                losses.append(super().training_step(model, inputs, num_items_in_batch))
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= schedule.adv_steps
+                losses.append(super().pass_over(model, inputs))
         return torch.stack(losses).mean()
 
 

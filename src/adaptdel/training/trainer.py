@@ -18,6 +18,7 @@ from adaptdel.training.epochs import Copies, Epochs, Validation
 from adaptdel.training.schedule import Schedule
 
 KEPT = 2  # checkpoints: the best and the last
+TOKENS = 4096  # that one pass reads, padding included: attention over 32 long texts at once takes many gigabytes
 
 
 class NoisyTrainer(transformers.Trainer):
@@ -33,6 +34,7 @@ class NoisyTrainer(transformers.Trainer):
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.schedule, self.train_copies, self.valid_copies = schedule, train, valid
+        self.share = 1.0  # of a batch, in the pass at hand
         self.epochs = Epochs(train, schedule.batch_size)
         self.validation = Validation(valid, schedule.batch_size)
         super().__init__(
@@ -57,11 +59,40 @@ class NoisyTrainer(transformers.Trainer):
         copies: Any = self.valid_copies
         return DataLoader(copies, batch_sampler=self.validation, collate_fn=copies.collate)
 
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """A pass over the batch, or passes over parts of one that is large: the gradient is the same."""
+        rows = len(inputs["labels"])
+        losses = []
+        for part in in_parts(inputs):
+            self.share = len(part["labels"]) / rows
+            losses.append(self.pass_over(model, part))
+        self.share = 1.0
+        return torch.stack(losses).sum()
+
+    def pass_over(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        """Forward and backward."""
+        return super().training_step(model, inputs)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The mean loss of a part counts by its share of the batch."""
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss = loss if self.share == 1 else loss * self.share
+        return (loss, outputs) if return_outputs else loss
+
     def log(self, logs: dict[str, float], *others: Any, **more: Any) -> None:
         """Add the times of an epoch to its loss: the log is part of every checkpoint."""
         if "loss" in logs:
             logs.update(self.train_copies.clock.reading())
         super().log(logs, *others, **more)
+
+
+def in_parts(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """A batch in parts of no more than `TOKENS` each, or of one text."""
+    rows, length = inputs["input_ids"].shape
+    size = max(1, TOKENS // length)
+    return [{name: tensor[start : start + size] for name, tensor in inputs.items()} for start in range(0, rows, size)]
 
 
 class Steps(transformers.TrainerCallback):
