@@ -1,4 +1,4 @@
-"""The page of results: made of the JSON files beside it, and of nothing else."""
+"""The page of results: its tables and pictures are those of the files beside it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
+from benchmarks.paper.__main__ import main
 from benchmarks.paper.experiments import Clock
 from benchmarks.paper.figures import draw_pareto, front
 from benchmarks.paper.pages import write_page
@@ -30,7 +33,7 @@ def test_a_figure_in_the_page_is_the_one_in_its_file() -> None:
     """Out of the file by hand, so that a fault in the page's own code is seen."""
     values = json.loads((DOCS / "results" / "main-spamassassin-linear.json").read_text(encoding="utf-8"))["values"]
     page = (DOCS / "results.md").read_text(encoding="utf-8")
-    section = page.split("### SpamAssassin, linear")[1]
+    section = page.split("### Main table: SpamAssassin, linear")[1]
     line = next(line for line in section.splitlines() if line.startswith("| AdaptDel 90%"))
     cells = [cell.strip() for cell in line.split("|")]
     assert cells[2] == f"{100 * values['adaptdel']['clean_accuracy']:.2f}"
@@ -45,6 +48,29 @@ def test_the_front_leaves_out_what_is_beaten(tmp_path: Path) -> None:
     assert [point["setting"] for point in front(points)] == ["0", "1"]
     draw_pareto(points, "spamassassin", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_constant_answers_are_not_on_the_front() -> None:
+    points = [
+        {"clean_accuracy": 0.9, "mean_radius": 5.0, "most_frequent_answer": 0.8},
+        {"clean_accuracy": 0.75, "mean_radius": 40.0, "most_frequent_answer": 1.0},
+    ]
+    assert front(points) == points[:1]
+
+
+@pytest.mark.parametrize("wrong", [["--sets", "imdb,mnist"], ["--bases", "bert"], ["--parts", "main,tables"]])
+def test_unknown_names_are_refused_at_once(
+    wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setattr(
+        "sys.argv", ["paper", "--data", str(tmp_path), "--out", str(out), "--results", str(out), *wrong]
+    )
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert f"{wrong[0]} must be among" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_a_clock_counts_and_leaves_no_trace() -> None:

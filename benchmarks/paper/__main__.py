@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adaptdel import __version__
 from adaptdel.evaluation.report import write_report
 from adaptdel.files import write_text
 from benchmarks.paper import experiments
@@ -28,6 +29,7 @@ SMALLER = {
     ("sampling", "imdb"): 2500,
     **{("bounds", name): 1000 for name in ("yelp", "imdb", "spamassassin")},
 }
+BASES = ("linear", "minilm")
 PARTS = ("main", "ablation", "bounds", "sampling", "pareto", "costs")
 
 
@@ -37,27 +39,43 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/paper"), help="models and runs")
     parser.add_argument("--results", type=Path, default=Path("docs/results"), help="JSON files; the page beside it")
     parser.add_argument("--quick", action="store_true", help=f"linear models, {QUICK_LIMIT} test inputs, one data set")
-    parser.add_argument("--sets", default=None, help="data sets, separated by commas")
-    parser.add_argument("--bases", default=None, help="linear,minilm")
-    parser.add_argument("--parts", default=",".join(PARTS), help="experiments, separated by commas")
+    parser.add_argument("--sets", help=f"data sets, separated by commas, of {', '.join(TITLES)}")
+    parser.add_argument("--bases", help=f"base models, of {', '.join(BASES)}")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"experiments, of {', '.join(PARTS)}")
     parser.add_argument("--limit", type=int, default=300, help="test inputs for minilm")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
         parser.error(f"--data must be a folder, got {arguments.data}")
-    sets = (arguments.sets or ("spamassassin" if arguments.quick else ",".join(TITLES))).split(",")
-    bases = (arguments.bases or ("linear" if arguments.quick else "linear,minilm")).split(",")
+    sets = _chosen(
+        parser, "--sets", arguments.sets or ("spamassassin" if arguments.quick else ",".join(TITLES)), TITLES
+    )
+    bases = _chosen(parser, "--bases", arguments.bases or ("linear" if arguments.quick else "linear,minilm"), BASES)
+    parts = _chosen(parser, "--parts", arguments.parts, PARTS)
+    if bases == ["minilm"] and parts == ["ablation"]:
+        parser.error("the ablation is for --bases linear: MiniLM takes an hour for each of its rates")
     limits = {"linear": QUICK_LIMIT if arguments.quick else None, "minilm": arguments.limit}
     study = Study(arguments.data, arguments.out, limits)
     arguments.results.mkdir(parents=True, exist_ok=True)
     for base in bases:
         for name in sets:
-            for part in arguments.parts.split(","):
-                if base == "minilm" and (part == "ablation" or name not in ("spamassassin", "imdb")):
-                    continue
-                _keep(study, arguments.results, part, name, base)
+            if base == "minilm" and name not in ("spamassassin", "imdb"):
+                study.say(f"{TITLES[name]}: not with MiniLM")
+                continue
+            for part in parts:
+                if base == "linear" or part != "ablation":
+                    _keep(study, arguments.results, part, name, base)
             _draw(study, arguments.results, name, base)
     write_page(arguments.results)
     study.say(f"wrote {arguments.results.with_suffix('.md')}")
+
+
+def _chosen(parser: argparse.ArgumentParser, option: str, given: str, known: Iterable[str]) -> list[str]:
+    """The names in a list that is separated by commas; an error if there is an unknown one."""
+    names = given.split(",")
+    for name in names:
+        if name not in known:
+            parser.error(f"{option} must be among {', '.join(known)}, separated by commas, got {name!r}")
+    return names
 
 
 def _keep(study: Study, results: Path, part: str, name: str, base: str) -> None:
@@ -66,16 +84,20 @@ def _keep(study: Study, results: Path, part: str, name: str, base: str) -> None:
     if study.limits[base] is None:
         study = replace(study, limits={**study.limits, base: SMALLER.get((part, name))})
     made = PART_MAKERS[part](study, name, base)
-    values = {"part": part, "data": name, "base": base, "limit": study.limits[base], "values": made}
+    values = {"part": part, "data": name, "base": base, "limit": study.limits[base], "version": __version__}
+    values["values"] = made
     write_text(_file(results, part, name, base), json.dumps(values, indent=1) + "\n")
     study.say(f"{part}, {name}, {base}: {time.monotonic() - start:.0f} s")
 
 
 def _draw(study: Study, results: Path, name: str, base: str) -> None:
     """The figures of a data set, and a report on its runs."""
-    runs = [study.out / "runs" / row["run"] for row in _read(results, "main", name, base).values()]
-    if runs and all((run / "manifest.json").exists() for run in runs):
-        write_report(runs, study.out / "reports" / f"{name}-{base}", title=f"{TITLES[name]}, {base}", baseline=2)
+    rows = _read(results, "main", name, base)
+    runs = {method: study.out / "runs" / row["run"] for method, row in rows.items()}
+    if runs and all((run / "manifest.json").exists() for run in runs.values()):
+        write_report(
+            list(runs.values()), study.out / "reports" / f"{name}-{base}", title=f"{TITLES[name]}, {base}", baseline=2
+        )
         draw_runs(runs, results / "figures", f"{name}-{base}")
     points = _read(results, "pareto", name, base).get("points")
     if points:

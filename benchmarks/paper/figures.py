@@ -10,8 +10,8 @@ from typing import Any
 from adaptdel import plots
 from adaptdel.evaluation import figures
 from adaptdel.evaluation.entries import read_entries
-from benchmarks.paper.published import MAIN
-from benchmarks.paper.study import TITLES
+from benchmarks.paper.published import ABLATION, MAIN
+from benchmarks.paper.study import NAMES, TITLES
 
 PANELS = {
     "radius": figures.certified_by_radius,
@@ -20,30 +20,40 @@ PANELS = {
     "rates": figures.rates,
 }
 KINDS = {
-    "AdaptDel": ("#1d6f65", "o", "AdaptDel over rates", (4, 4)),
-    "AdaptDel+ mean": ("#b5491f", "s", "AdaptDel+, mean radius at an accuracy", (4, -9)),
-    "AdaptDel+ certified": ("#5b4b9a", "D", "AdaptDel+, radius at a certified accuracy", (-7, -11)),
+    "AdaptDel": ("#1d6f65", "o", "AdaptDel over rates p_lb"),
+    "AdaptDel+ mean": ("#b5491f", "s", "AdaptDel+, mean radius at an accuracy"),
+    "AdaptDel+ certified": ("#5b4b9a", "D", "AdaptDel+, radius at a certified accuracy"),
+    "AdaptDel+ binned": ("#8a6d1f", "^", "AdaptDel+ with bins"),
+}
+THEIRS = {
+    "ranmask": ("RanMASK", (-4, 6), "right"),
+    "cert-ed": ("CERT-ED", (5, 4), "left"),
+    "adaptdel": ("AdaptDel", (6, -9), "left"),
+    "adaptdel+": ("AdaptDel+", (-5, 6), "right"),
 }
 SHOWN = 0.12  # points that are less accurate than the best by more are left to the table
+ONE_ANSWER = 0.99  # a model that answers one class so often has learnt to be constant
 
 
-def draw_runs(runs: Sequence[Path], folder: Path, stem: str) -> None:
-    """Certified accuracy against radius and region, panels by quartile of length, rates and kept lengths."""
+def draw_runs(runs: Mapping[str, Path], folder: Path, stem: str) -> None:
+    """Certified accuracy against radius and region, panels by quartile of length, rates and kept lengths, by method."""
     folder.mkdir(parents=True, exist_ok=True)
-    smoothed = [entry for entry in read_entries(runs) if entry.run.manifest["noise"]["kind"] != "none"]
-    kinds = [(entry.run.manifest["noise"].get("rate") or {}).get("kind", "") for entry in smoothed]
-    smoothed = [
-        replace(entry, name=f"AdaptDel+ {kind}" if kind in ("binned", "interpolated") else entry.name)
-        for entry, kind in zip(smoothed, kinds, strict=True)
-    ]
+    entries = zip(runs, read_entries(list(runs.values())), strict=True)
+    smoothed = [replace(entry, name=NAMES[method]) for method, entry in entries if method != "nosmooth"]
     for name, draw in PANELS.items():
         plots.save(draw(smoothed), folder / f"{stem}-{name}.png")
 
 
+def one_answer(point: Mapping[str, Any]) -> bool:
+    """Whether its radius is bought by constant answers."""
+    return bool(point.get("most_frequent_answer", 0.0) >= ONE_ANSWER)
+
+
 def front(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The points that no other beats in both accuracy and radius, from the most accurate on."""
+    """The points that no other beats in both accuracy and radius, the most accurate first; no constant answers."""
     best: list[Mapping[str, Any]] = []
-    for point in sorted(points, key=lambda row: (-row["clean_accuracy"], -row["mean_radius"])):
+    able = [point for point in points if not one_answer(point)]
+    for point in sorted(able, key=lambda row: (-row["clean_accuracy"], -row["mean_radius"])):
         if not best or point["mean_radius"] > best[-1]["mean_radius"]:
             best.append(point)
     return best
@@ -54,7 +64,9 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
     figure = plots.new_figure(6.4, 4.2)
     axes = figure.subplots()
     best = max(row["clean_accuracy"] for row in points)
-    points = [row for row in points if row["clean_accuracy"] > best - SHOWN]
+    shown = [row for row in points if row["clean_accuracy"] > best - SHOWN and not one_answer(row)]
+    cut = f"; {len(points) - len(shown)} more points are in the table" if len(shown) < len(points) else ""
+    points = shown
     steps = front(points)
     axes.plot(
         [row["mean_radius"] for row in steps],
@@ -64,22 +76,28 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
         zorder=1,
         label="our front",
     )
-    for kind, (colour, marker, label, offset) in KINDS.items():
+    for kind, (colour, marker, label) in KINDS.items():
         some = [row for row in points if row["kind"] == kind]
         across, up = (
             [scale * row[field] for row in some] for scale, field in ((1, "mean_radius"), (100, "clean_accuracy"))
         )
         axes.scatter(across, up, color=colour, marker=marker, s=26, label=label, zorder=3)
         for row, x, y in zip(some, across, up, strict=True):
-            axes.annotate(row["setting"], (x, y), xytext=offset, textcoords="offset points", fontsize=7, color=colour)
+            if row in steps:
+                axes.annotate(
+                    row["setting"], (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour
+                )
     if name in ("imdb", "spamassassin"):
         label = "the paper, RoBERTa" + (", its own mails" if name == "spamassassin" else "")
-        theirs = [(method, row[1], row[0]) for method, row in MAIN[name].items() if row[1] and row[0]]
-        axes.plot([x for _, x, _ in theirs], [y for _, _, y in theirs], "x", color="#20242a", ms=5.5, label=label)
-        for method, x, y in theirs:
-            axes.annotate(method, (x, y), xytext=(4, -9), textcoords="offset points", fontsize=7)
+        theirs = [(*THEIRS[method], row[1], row[0]) for method, row in MAIN[name].items() if row[1] and row[0]]
+        axes.plot([row[3] for row in theirs], [row[4] for row in theirs], "x", color="#20242a", ms=5.5, label=label)
+        for text, offset, side, x, y in theirs:
+            axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", fontsize=7, ha=side)
+        others = [(row[2], row[1]) for rate, row in ABLATION[name].items() if rate != 90]
+        label = "its AdaptDel at other rates"
+        axes.plot([x for x, _ in others], [y for _, y in others], "+", color="#6a7280", ms=5.5, label=label)
     axes.set_title(TITLES[name], loc="left", fontsize=10)
-    axes.set_xlabel("mean certified radius, edits")
+    axes.set_xlabel(f"mean certified radius, edits{cut}")
     axes.set_ylabel("clean accuracy, %")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e2e5ea", lw=0.7)

@@ -7,18 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.files import write_text
-from benchmarks.paper.figures import front
+from benchmarks.paper.figures import front, one_answer
 from benchmarks.paper.published import ABLATION, COSTS, MAIN
-from benchmarks.paper.study import TITLES
+from benchmarks.paper.study import NAMES, TITLES
 
-NAMES = {
-    "nosmooth": "NoSmooth",
-    "ranmask": "RanMASK 90%",
-    "cert-ed": "CERT-ED 90%",
-    "adaptdel": "AdaptDel 90%",
-    "adaptdel+": "AdaptDel+ (binned, as the paper)",
-    "adaptdel+ interpolated": "AdaptDel+ (interpolated)",
-}
+BASES = {"linear": "linear", "minilm": "MiniLM"}
 Values = dict[str, Any]
 
 
@@ -31,8 +24,12 @@ def write_page(results: Path) -> None:
             found[values["part"], values["data"], values["base"]] = values
     head = results / "head.md"
     parts = [head.read_text(encoding="utf-8").rstrip()] if head.exists() else ["# Results"]
+    ordered = sorted(found.items(), key=_order)
+    parts += _glance([values for key, values in ordered if key[0] == "main"])
     for part, title, make in SECTIONS:
-        tables = [make(key[1], key[2], values) for key, values in sorted(found.items(), key=_order) if key[0] == part]
+        tables = [
+            f"{_heading(title, values)}\n\n{make(key[1], key[2], values)}" for key, values in ordered if key[0] == part
+        ]
         if tables:
             parts += [f"## {title}", f"`make paper DATA=folder ARGS='--parts {part}'`", *tables]
     write_text(results.with_suffix(".md"), "\n\n".join(parts) + "\n")
@@ -43,9 +40,30 @@ def _order(item: tuple[tuple[str, str, str], Values]) -> tuple[int, int]:
     return [*TITLES].index(name), ["linear", "minilm"].index(base)
 
 
-def _heading(name: str, base: str, values: Values) -> str:
+def _heading(title: str, values: Values) -> str:
     size = "" if values["limit"] is None else f", {values['limit']} test inputs"
-    return f"### {TITLES[name]}, {'linear' if base == 'linear' else 'MiniLM'}{size}\n"
+    return f"### {title}: {TITLES[values['data']]}, {BASES[values['base']]}{size}"
+
+
+def _glance(found: list[Values]) -> list[str]:
+    """Accuracy and mean radius of the deletion methods on all data sets."""
+    rows = []
+    methods = ("cert-ed", "adaptdel", "adaptdel+", "adaptdel+ mean")
+    for values in found:
+        ours, theirs = values["values"], MAIN[values["data"]]
+        if not {*methods} <= {*ours}:
+            continue
+        cells = [f"{100 * ours[m]['clean_accuracy']:.1f} · {ours[m]['mean_radius']:.2f}" for m in methods]
+        gains = [
+            f"{100 * (ours[m]['mean_radius'] / ours['cert-ed']['mean_radius'] - 1):+.0f}%"
+            + f" ({100 * ((theirs[m][1] or 0) / (theirs['cert-ed'][1] or 1) - 1):+.0f}%)"
+            for m in ("adaptdel", "adaptdel+")
+        ]
+        name = f"{TITLES[values['data']]}, {BASES[values['base']]}, {ours['adaptdel']['inputs']:,} inputs"
+        rows.append([name, cells[0], cells[1], gains[0], cells[2], gains[1], cells[3]])
+    head = ["accuracy % · mean radius", "CERT-ED 90%", "AdaptDel 90%", "over CERT-ED (paper)"]
+    head += ["AdaptDel+ (binned)", "over CERT-ED (paper)", "AdaptDel+ (for the mean radius)"]
+    return ["## At a glance", _table(head, rows)] if rows else []
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -78,7 +96,7 @@ def _main(name: str, base: str, values: Values) -> str:
         )
     which = "upper quartile" if name == "yelp" else "median"
     head = ["", "accuracy %", "paper", "mean radius", "paper", "Wasserstein", "paper", f"{which} log₁₀ region", "paper"]
-    return _heading(name, base, values) + "\n" + _table(head, rows)
+    return _table(head, rows)
 
 
 def _ablation(name: str, base: str, values: Values) -> str:
@@ -90,8 +108,9 @@ def _ablation(name: str, base: str, values: Values) -> str:
         theirs = [_number(accuracy), _number(radius), _number(size)]
         pairs = [cell for pair in zip(ours, theirs, strict=True) for cell in pair]
         rows.append([f"{rate}%", f"{row['k']:g}", f"{k:g}", *pairs])
-    head = ["p_lb", "k", "paper", "accuracy %", "paper", "mean radius", "paper", "log₁₀ region", "paper"]
-    return _heading(name, base, values) + "\n" + _table(head, rows)
+    which = "upper quartile" if name == "yelp" else "median"
+    head = ["p_lb", "k", "paper", "accuracy %", "paper", "mean radius", "paper", f"{which} log₁₀ region", "paper"]
+    return _table(head, rows)
 
 
 def _bounds(name: str, base: str, values: Values) -> str:
@@ -107,14 +126,14 @@ def _bounds(name: str, base: str, values: Values) -> str:
                  _number(cell["paper"], 3)]
                 for distance, cell in row.items()
             ]  # fmt: skip
-    text = _heading(name, base, values) + "\n" + _table(["mean radius", "tight", "paper's bound", "gain"], rows)
+    text = _table(["mean radius", "tight", "paper's bound", "gain"], rows)
     if near:
         text += "\n\n" + _table(["by distance to a bin edge", "inputs", "tight", "paper's bound"], near)
     return text
 
 
 def _panels(name: str, base: str, values: Values) -> str:
-    title = f"{TITLES[name]}, {'linear' if base == 'linear' else 'MiniLM'}"
+    title = f"{TITLES[name]}, {BASES[base]}"
     pictures = [
         f"![{title}: {what}](results/figures/{name}-{base}-{panel}.png)"
         for panel, what in (
@@ -124,17 +143,18 @@ def _panels(name: str, base: str, values: Values) -> str:
             ("rates", "rates and kept lengths"),
         )
     ]
-    return _heading(name, base, values) + "\n" + "\n".join(pictures)
+    return "\n".join(pictures)
 
 
 def _sampling(name: str, base: str, values: Values) -> str:
     found = values["values"]
     rows = [
         [kind, _number(found[kind]["mean_radius"], 3), _number(found[kind]["calls"], 0),
-         _number(100 * found[kind]["clean_accuracy"])]
+         _number(1000 * found[kind]["seconds"], 1), _number(100 * found[kind]["clean_accuracy"])]
         for kind in ("fixed", "adaptive")
     ]  # fmt: skip
-    after = f"{100 * found['radius_kept']:.1f}% of the radius with {found['calls_saved']:.1f} times fewer calls; "
+    kept = "–" if found["radius_kept"] is None else f"{100 * found['radius_kept']:.1f}%"
+    after = f"{kept} of the radius with {found['calls_saved']:.1f} times fewer calls; "
     short = found["short"]
     after += f"{short['inputs']} short inputs were enumerated"
     if "exact" in short:
@@ -145,23 +165,25 @@ def _sampling(name: str, base: str, values: Values) -> str:
             f"{_number(100 * exact['settled'], 1)}% against {_number(100 * drawn['settled'], 1)}%"
         )
     after += "."
-    table = _table(["votes", "mean radius", "calls an input", "accuracy %"], rows)
-    return f"{_heading(name, base, values)}\n{table}\n\n{after}"
+    table = _table(["votes", "mean radius", "calls an input", "ms an input", "accuracy %"], rows)
+    return f"{table}\n\n{after}"
 
 
 def _pareto(name: str, base: str, values: Values) -> str:
     points = sorted(values["values"]["points"], key=lambda row: -row["clean_accuracy"])
     rows, best = [], front(points)
     for row in points:
-        mark = "●" if row in best else ""
+        mark = "one answer" if one_answer(row) else "●" if row in best else ""
         accuracy = _number(100 * row["clean_accuracy"])
         rows.append([f"{row['kind']} {row['setting']}", accuracy, _number(row["mean_radius"]), mark])
     theirs = ", ".join(
-        f"{NAMES[method].split(' (')[0]} {row[0]}% at {row[1]}" for method, row in MAIN[name].items() if row[1]
+        f"{NAMES[method].split(' (')[0]} {_number(row[1])} at {_number(row[0])}%"
+        for method, row in MAIN[name].items()
+        if row[1]
     )
     table = _table(["", "accuracy %", "mean radius", "on the front"], rows)
     picture = f"![{TITLES[name]}: accuracy against radius](results/figures/{name}-{base}-pareto.png)"
-    return f"{_heading(name, base, values)}\n{picture}\n\n{table}\n\nThe paper's points: {theirs}."
+    return f"{picture}\n\n{table}\n\nThe paper's points: {theirs}."
 
 
 def _costs(name: str, base: str, values: Values) -> str:
@@ -169,7 +191,7 @@ def _costs(name: str, base: str, values: Values) -> str:
     methods = dict(values["values"])
     shares = methods.pop("shares")
     for method, row in methods.items():
-        theirs = COSTS[method] if name == "spamassassin" else (None, None)
+        theirs = COSTS[name][method]
         rows.append(
             [
                 NAMES[method].split(" (")[0],
@@ -182,16 +204,17 @@ def _costs(name: str, base: str, values: Values) -> str:
             ]
         )
     head = ["", "training s", "s an epoch", "paper (A100)", "certifying ms an input", "paper (A100)", "calls an input"]
-    parts = ", ".join(f"{part} {100 * shares[part]:.1f}%" for part in ("model", "copies", "noise", "certificates"))
+    names = {"model": "model", "copies": "copies", "noise": "noise", "arithmetic": "arithmetic of the certificates"}
+    parts = ", ".join(f"{text} {100 * shares[part]:.1f}%" for part, text in names.items() if part in shares)
     time = _number(shares["milliseconds_an_input"], 1)
     after = f"AdaptDel in one process, {shares['inputs']} inputs, {time} ms each: {parts}."
-    return _heading(name, base, values) + "\n" + _table(head, rows) + "\n\n" + after
+    return _table(head, rows) + "\n\n" + after
 
 
 SECTIONS = (
     ("main", "Main table", _main),
     ("main", "By length and by rate", _panels),
-    ("ablation", "Over the least rate", _ablation),
+    ("ablation", "AdaptDel over the lowest rate p_lb", _ablation),
     ("bounds", "The tight bound on the same votes", _bounds),
     ("sampling", "Adaptive against fixed votes", _sampling),
     ("pareto", "The best that can be reached", _pareto),

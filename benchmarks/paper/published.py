@@ -73,11 +73,34 @@ ABLATION: dict[str, dict[int, tuple[float, ...]]] = {
     },
 }
 
-# method: (seconds an epoch of training on SpamAssassin, milliseconds an input of certifying it), on an A100
-COSTS = {
-    "nosmooth": (27, None),
-    "ranmask": (35, 13899),
-    "cert-ed": (13, 3319),
-    "adaptdel": (6, 4090),
-    "adaptdel+": (14, 1857),
+# data set: method: (seconds of an epoch of training, milliseconds of certifying an input), on an A100
+COSTS: dict[str, dict[str, tuple[int, int | None]]] = {
+    "yelp": {
+        "nosmooth": (6269, None),
+        "ranmask": (6252, 9313),
+        "cert-ed": (2334, 2633),
+        "adaptdel": (989, 2129),
+        "adaptdel+": (3146, 2469),
+    },
+    "imdb": {
+        "nosmooth": (258, None),
+        "ranmask": (341, 13331),
+        "cert-ed": (128, 3311),
+        "adaptdel": (50, 2896),
+        "adaptdel+": (73, 1812),
+    },
+    "spamassassin": {
+        "nosmooth": (27, None),
+        "ranmask": (35, 13899),
+        "cert-ed": (13, 3319),
+        "adaptdel": (6, 4090),
+        "adaptdel+": (14, 1857),
+    },
+    "lun": {
+        "nosmooth": (143, None),
+        "ranmask": (258, 14641),
+        "cert-ed": (55, 4819),
+        "adaptdel": (41, 3174),
+        "adaptdel+": (83, 2235),
+    },
 }

@@ -7,7 +7,8 @@ import json
 import random
 import sys
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.data import read_examples
 from adaptdel.evaluation.certify import Order, certify_data
 from adaptdel.evaluation.inputs import Source
-from adaptdel.evaluation.measures import Measures, measure, outcomes
+from adaptdel.evaluation.measures import Measures, by_quartile, measure, outcomes
 from adaptdel.evaluation.recertify import recertify
 from adaptdel.evaluation.runs import Run, read_run
 from adaptdel.files import write_text
@@ -23,6 +24,15 @@ from adaptdel.training import Job, Settings, train_job
 from benchmarks.real import FINE_TUNING, minilm, shorter
 
 TITLES = {"yelp": "Yelp", "imdb": "IMDB", "spamassassin": "SpamAssassin", "lun": "LUN"}
+NAMES = {
+    "nosmooth": "NoSmooth",
+    "ranmask": "RanMASK 90%",
+    "cert-ed": "CERT-ED 90%",
+    "adaptdel": "AdaptDel 90%",
+    "adaptdel+": "AdaptDel+ (binned)",
+    "adaptdel+ interpolated": "AdaptDel+ (interpolated)",
+    "adaptdel+ mean": "AdaptDel+ (for the mean radius)",
+}
 THRESHOLDS = {"yelp": 0.40, "imdb": 0.75, "spamassassin": 0.75, "lun": 0.75}
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 # MiniLM on a CPU. The paper's votes are 1000 and 4000. Copies under masks, and texts without noise, are ten times as
@@ -42,7 +52,7 @@ TUNING: dict[tuple[str, str], dict[str, Any]] = {
 }
 CALIBRATION: dict[str, dict[str, Any]] = {  # held-out mails are 292, and their votes are dear
     "bins": {"spamassassin": [0, 137, 230, 324], "imdb": [0, 150, 250, 400]},
-    "votes": {"n_select": 16, "n_estimate": 64, "per_bin": 40, "min_count": 20, "tol": 1.0},
+    "votes": {"n_select": 16, "n_estimate": 64, "per_bin": 80, "min_count": 20, "tol": 1.0},
 }
 
 
@@ -55,36 +65,28 @@ class Study:
         out: the folder of models, runs and results.
         limits: how many test inputs are certified, by base model; None for all.
         workers: processes that certify.
-        seconds: what was made in this session, and how long it took.
     """
 
     data: Path
     out: Path
     limits: dict[str, int | None]
     workers: int = 2
-    seconds: dict[str, float] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
         """A line of progress."""
         print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
-    def model(self, name: str, method: str, *, base: str = "linear", rate: float | None = None, **more: Any) -> Path:
+    def model(self, name: str, method: str, *, base: str = "linear", rate: float = 0.9) -> Path:
         """A trained model."""
-        if method not in ("nosmooth", "freelb") and rate is None:
-            rate = 0.9
-        fields: dict[str, Any] = {"method": method, "rate": rate, **more}
+        fields: dict[str, Any] = {"method": method, "rate": None if method == "nosmooth" else rate}
         if base == "minilm":
             whole = method in WHOLE_TEXTS
             pretrained = shorter(minilm(), self.out / "pretrained", WHOLE_LENGTH) if whole else minilm()
             tuning = {**FINE_TUNING, **TUNING.get((name, method), {}), "dtype": "int8"}
-            fields = {**fields, "model": pretrained, **tuning, **more}
-        extra = "".join(f"-{key}={value}" for key, value in sorted(more.items()))
-        out = self.out / "models" / f"{name}-{base}-{method}-{rate or 0:g}{extra}"
-        start = time.monotonic()
+            fields = {**fields, "model": pretrained, **tuning}
+        out = self.out / "models" / f"{name}-{base}-{method}-{fields['rate'] or 0:g}"
         self.say(f"{out.name}: train")
-        done = train_job(Job(str(self.train_file(name, base, method)), str(out), Settings(**fields)))
-        if not done.before:
-            self.seconds[f"train {out.name}"] = time.monotonic() - start
+        train_job(Job(str(self.train_file(name, base, method)), str(out), Settings(**fields)))
         return out
 
     def calibrated(self, model: Path, name: str, tag: str, *, base: str = "linear", **settings: Any) -> Path:
@@ -95,11 +97,7 @@ class Study:
         first = model.with_name(f"{model.name}-paper")
         model = first if tag != "paper" and first.exists() else model
         self.say(f"{out.name}: calibrate")
-        start = time.monotonic()
-        examples = read_examples(self.train_file(name, base))
-        done = calibrate_folder(model, examples, settings, out=out, note=self.say)
-        if not done.before:
-            self.seconds[f"calibrate {out.name}"] = time.monotonic() - start
+        calibrate_folder(model, read_examples(self.train_file(name, base)), settings, out=out, note=self.say)
         return out
 
     def run(self, model: Path, name: str, *, base: str = "linear", tag: str = "", **settings: Any) -> Path:
@@ -150,6 +148,26 @@ def measures(folder: Path) -> Measures:
     """What a run gives."""
     run = read_run(folder)
     return measure(outcomes(run.table, times(run)))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """What a run gives, as a whole and by quarter of length; how it was made; and how often it gave the same answer."""
+    run = read_run(folder)
+    found = outcomes(run.table, times(run))
+    answers = Counter(run.table["answer"].to_pylist())
+    settings = {name: run.manifest[name] for name in ("bound", "alpha", "ops", "sampling", "votes", "seed")}
+    return {
+        **measure(found).to_dict(),
+        "most_frequent_answer": max(answers.values()) / len(run.table),
+        "quarters": [_quarter(measure(part)) for part in by_quartile(found)],
+        "settings": settings,
+        "run": folder.name,
+    }
+
+
+def _quarter(found: Measures) -> dict[str, float]:
+    names = ("shortest", "longest", "clean_accuracy", "mean_radius")
+    return {name: found.to_dict()[name] for name in names}
 
 
 def times(run: Run) -> dict[str, float]:
