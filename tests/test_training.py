@@ -129,6 +129,14 @@ def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
         ({"method": "freelb"}, "method freelb perturbs embeddings, which the linear model does not have: give"),
         ({"method": "adaptdel+", "rates": (0.9, 0.7)}, "rates must rise, got 0.9 and 0.7"),
         ({"method": "adaptdel+", "rates": (0.9,)}, "rates must be two rates such as 0.7, 0.99, got (0.9,)"),
+        ({"kept": (4, 12)}, "kept has no meaning for method adaptdel: leave it out"),
+        ({"method": "adaptdel+", "kept": (12, 4)}, "kept must rise, got 12.0 and 4.0"),
+        ({"method": "adaptdel+", "kept": (0, 4)}, "kept must be two positive numbers of tokens such as 4, 12, got 0"),
+        ({"method": "adaptdel+", "kept": 4}, "kept must be two positive numbers of tokens such as 4, 12, got 4"),
+        (
+            {"method": "adaptdel+", "kept": (4, 9), "rates": (0.7, 0.9)},
+            "kept takes the place of rates: give one of them",
+        ),
         ({"rate": 1.5}, "rate must be"),
         ({"validation": 0.95}, "validation must be a share below 0.9 or a file, got 0.95"),
         ({"model": "x", "epochs": 0}, "epochs must be"),
@@ -226,9 +234,11 @@ def test_several_runs_from_a_file(tmp_path: Path, capsys: Any) -> None:
         f"defaults: {{data: {data}, bits: 10, copies: 2}}\n"
         f"runs:\n- {{method: ranmask, rate: 0.5, out: {tmp_path / 'a'}}}\n"
         f"- {{method: adaptdel+, rates: [0.5, 0.8], out: {tmp_path / 'b'}}}\n"
+        f"- {{method: adaptdel+, kept: [1, 3], out: {tmp_path / 'c'}}}\n"
     )
     assert run("train", "--config", tmp_path / "c.yaml", "--json") == 0
-    assert [one["method"] for one in json.loads(capsys.readouterr().out)] == ["ranmask", "adaptdel+"]
+    assert [one["method"] for one in json.loads(capsys.readouterr().out)] == ["ranmask", "adaptdel+", "adaptdel+"]
+    assert SmoothedClassifier.load(tmp_path / "c").training_["noise"] == {"kind": "random length", "low": 1, "high": 3}
     assert SmoothedClassifier.load(tmp_path / "a").noise_ == Masking(0.5)
     assert SmoothedClassifier.load(tmp_path / "b").training_["noise"]["high"] == 0.8
     assert run("train", "--config", tmp_path / "c.yaml", "--data", data) == 2

@@ -113,23 +113,12 @@ def _read(results: Path, part: str, name: str, base: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))["values"]) if path.exists() else {}
 
 
-def _pareto(study: Study, name: str, base: str) -> Any:
-    accuracies = {
-        "spamassassin": (0.98, 0.97, 0.96, 0.95),
-        "imdb": (0.88, 0.86, 0.84, 0.82),
-        "lun": (0.95, 0.93, 0.9),
-        "yelp": (0.56, 0.54, 0.52),
-    }
-    rates = (0.9, 0.95) if base == "minilm" else experiments.RATES
-    return experiments.pareto(study, name, base, accuracies[name], rates)
-
-
 PART_MAKERS: dict[str, Callable[[Study, str, str], Any]] = {
     "main": experiments.main_table,
     "ablation": lambda study, name, base: experiments.ablation(study, name),
     "bounds": experiments.same_votes,
     "sampling": experiments.sampling,
-    "pareto": _pareto,
+    "pareto": experiments.pareto,
     "costs": experiments.costs,
 }
 

@@ -22,14 +22,15 @@ PANELS = {
 KINDS = {
     "AdaptDel": ("#1d6f65", "o", "AdaptDel over rates p_lb"),
     "AdaptDel+ mean": ("#b5491f", "s", "AdaptDel+, mean radius at an accuracy"),
+    "AdaptDel+ few": ("#c2185b", "*", "the same, trained on 4 to 12 words"),
     "AdaptDel+ certified": ("#5b4b9a", "D", "AdaptDel+, radius at a certified accuracy"),
     "AdaptDel+ binned": ("#8a6d1f", "^", "AdaptDel+ with bins"),
 }
 THEIRS = {
-    "ranmask": ("RanMASK", (-4, 6), "right"),
-    "cert-ed": ("CERT-ED", (5, 4), "left"),
-    "adaptdel": ("AdaptDel", (6, -9), "left"),
-    "adaptdel+": ("AdaptDel+", (-5, 6), "right"),
+    "ranmask": ("RanMASK", (-5, -9), "right"),
+    "cert-ed": ("CERT-ED", (-5, 3), "right"),
+    "adaptdel": ("AdaptDel", (5, -9), "left"),
+    "adaptdel+": ("AdaptDel+", (-2, -11), "right"),
 }
 SHOWN = 0.12  # points that are less accurate than the best by more are left to the table
 ONE_ANSWER = 0.99  # a model that answers one class so often has learnt to be constant
@@ -65,7 +66,7 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
     axes = figure.subplots()
     best = max(row["clean_accuracy"] for row in points)
     shown = [row for row in points if row["clean_accuracy"] > best - SHOWN and not one_answer(row)]
-    cut = f"; {len(points) - len(shown)} more points are in the table" if len(shown) < len(points) else ""
+    cut = f"; points that only the table shows: {len(points) - len(shown)}" if len(shown) < len(points) else ""
     points = shown
     steps = front(points)
     axes.plot(
@@ -76,14 +77,19 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
         zorder=1,
         label="our front",
     )
+    wide, high = (max(row[field] for row in shown) for field in ("mean_radius", "clean_accuracy"))
+    named: list[tuple[float, float]] = []
     for kind, (colour, marker, label) in KINDS.items():
         some = [row for row in points if row["kind"] == kind]
         across, up = (
             [scale * row[field] for row in some] for scale, field in ((1, "mean_radius"), (100, "clean_accuracy"))
         )
-        axes.scatter(across, up, color=colour, marker=marker, s=26, label=label, zorder=3)
+        if some:
+            axes.scatter(across, up, color=colour, marker=marker, s=26, label=label, zorder=3)
         for row, x, y in zip(some, across, up, strict=True):
-            if row in steps:
+            close = [abs(x - a) < 0.06 * wide and abs(y - b) < 3 * high for a, b in named]
+            if row in steps and not any(close):
+                named.append((x, y))
                 axes.annotate(
                     row["setting"], (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour
                 )
@@ -96,7 +102,8 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
         others = [(row[2], row[1]) for rate, row in ABLATION[name].items() if rate != 90]
         label = "its AdaptDel at other rates"
         axes.plot([x for x, _ in others], [y for _, y in others], "+", color="#6a7280", ms=5.5, label=label)
-    axes.set_title(TITLES[name], loc="left", fontsize=10)
+    inputs = f", {points[0]['inputs']:,} test inputs" if "inputs" in points[0] else ""
+    axes.set_title(f"{TITLES[name]}{inputs}", loc="left", fontsize=10)
     axes.set_xlabel(f"mean certified radius, edits{cut}")
     axes.set_ylabel("clean accuracy, %")
     axes.spines[["top", "right"]].set_visible(False)

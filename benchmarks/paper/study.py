@@ -56,6 +56,9 @@ CALIBRATION: dict[str, dict[str, Any]] = {  # held-out mails are 292, and their 
 }
 
 
+FEW_WORDS: dict[str, Any] = {"kept": (4, 12), "epochs": 20, "patience": 20}
+
+
 @dataclass
 class Study:
     """Where the data is, where results go, and how much is done.
@@ -87,6 +90,14 @@ class Study:
         out = self.out / "models" / f"{name}-{base}-{method}-{fields['rate'] or 0:g}"
         self.say(f"{out.name}: train")
         train_job(Job(str(self.train_file(name, base, method)), str(out), Settings(**fields)))
+        return out
+
+    def few_words(self, name: str) -> Path:
+        """AdaptDel+'s MiniLM, trained on copies of few words, whatever the length of the input."""
+        out = self.out / "models" / f"{name}-minilm-adaptdel+-few"
+        fields: dict[str, Any] = {**FINE_TUNING, **FEW_WORDS, "model": minilm(), "dtype": "int8"}
+        self.say(f"{out.name}: train")
+        train_job(Job(str(self.train_file(name, "minilm")), str(out), Settings(method="adaptdel+", **fields)))
         return out
 
     def calibrated(self, model: Path, name: str, tag: str, *, base: str = "linear", **settings: Any) -> Path:

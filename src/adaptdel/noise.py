@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability
+from adaptdel.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability, check_real
 from adaptdel.overlap import Overlap, deletion_overlap
 from adaptdel.rates import FixedRate, Rate, build, rate_from_dict
 
@@ -153,11 +153,21 @@ class NoNoise(Deletion):
         return {"kind": self.kind}
 
 
+class TrainingNoise(Noise):
+    """Noise that a model is trained under while its rates are not known yet. Nothing can be certified under it."""
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        """An error: the noise is for training."""
+        raise ValueError(
+            f"noise must have a rate for every length to be certified, got {self!r}, which is for training"
+        )
+
+
 @dataclass(frozen=True)
-class RandomDeletion(Noise):
+class RandomDeletion(TrainingNoise):
     """Delete each token with a rate that is itself drawn, evenly from ``low`` to ``high``, for each row.
 
-    AdaptDel+ trains under it, when the rates it will have are not known yet. Nothing can be certified under it.
+    AdaptDel+ trains under it.
 
     >>> RandomDeletion(1.0, 1.0).sample(3, 1, np.random.default_rng(0))
     array([[False, False, False]])
@@ -177,14 +187,42 @@ class RandomDeletion(Noise):
         draws = _draws(rng, (size, length + 1)).astype(np.float64)
         return draws[:, 1:] >= self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
 
-    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
-        """An error: the noise is for training."""
-        raise ValueError(
-            f"noise must have a rate for every length to be certified, got {self!r}, which is for training"
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """The kind and the two rates."""
+        return {"kind": self.kind, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class RandomLength(TrainingNoise):
+    """Delete each token with the rate that keeps a number of them on average, drawn evenly from ``low`` to ``high``.
+
+    AdaptDel+ trains under it if asked to: what calibration looks for is a number of kept tokens, which differs less
+    from length to length than the rate. An input that is shorter than the number is left as it is.
+
+    >>> RandomLength(1000, 1000).sample(3, 1, np.random.default_rng(0))
+    array([[ True,  True,  True]])
+    """
+
+    kind: ClassVar[str] = "random length"
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        accepted = "a positive number of tokens"
+        object.__setattr__(self, "low", check_real("low", self.low, accepted=accepted, least=0.0, most=2.0**32))
+        object.__setattr__(self, "high", check_real("high", self.high, accepted=accepted, least=0.0, most=2.0**32))
+        if self.low <= 0:
+            raise ValueError(f"low must be {accepted}, got {self.low}")
+        if self.high < self.low:
+            raise ValueError(f"high must be at least low = {self.low}, got {self.high}")
+
+    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        draws = _draws(rng, (size, length + 1)).astype(np.float64)
+        kept = self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
+        return draws[:, 1:] >= 2.0**32 - kept / max(length, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind and the two numbers."""
         return {"kind": self.kind, "low": self.low, "high": self.high}
 
 
@@ -259,7 +297,9 @@ def _all_masked(length: int, masks: int, changed: IntArray) -> FloatArray:
     return np.asarray(missed * (1 - 2.0**-51 * changed))  # a step errs by at most 2**-52
 
 
-NOISES: dict[str, type[Noise]] = {noise.kind: noise for noise in (Deletion, Masking, NoNoise, RandomDeletion)}
+NOISES: dict[str, type[Noise]] = {
+    noise.kind: noise for noise in (Deletion, Masking, NoNoise, RandomDeletion, RandomLength)
+}
 
 
 def noise_from_dict(values: Mapping[str, Any]) -> Noise:

@@ -25,7 +25,7 @@ from adaptdel.checks import (
     check_probabilities,
     check_probability,
 )
-from adaptdel.noise import Masking, Noise, RandomDeletion
+from adaptdel.noise import Masking, Noise, TrainingNoise
 from adaptdel.tables import default_limit, largest, table, to_probability
 from adaptdel.threat import Threat
 
@@ -36,7 +36,7 @@ def check_noise(noise: object, threat: Threat) -> Noise:
     """Return the noise if it can certify the threat."""
     if not isinstance(noise, Noise):
         raise ValueError(f"noise must be Deletion(rate), Masking(fraction) or NoNoise(), got {noise!r}")
-    if isinstance(noise, RandomDeletion):
+    if isinstance(noise, TrainingNoise):
         raise ValueError(f"noise must have a rate for every length to certify, got {noise!r}, which is for training")
     if isinstance(noise, Masking) and threat != Threat("sub"):
         raise ValueError(

@@ -27,20 +27,22 @@ def _share_or_file(context: click.Context, option: click.Parameter, value: str |
         return value
 
 
-def _two_rates(context: click.Context, option: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+def _two(context: click.Context, option: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     if value is None:
         return None
     try:
         return tuple(float(part) for part in value.split(","))
     except ValueError:
-        raise ValueError(f"rates must be two rates such as 0.7,0.99, got {value!r}") from None
+        example = "rates such as 0.7,0.99" if option.name == "rates" else "numbers of tokens such as 4,12"
+        raise ValueError(f"{option.name} must be two {example}, got {value!r}") from None
 
 
 @click.command("train", epilog="Several trainings at once: --config FILE.yaml, with these names as fields.")
 @click.option("--data", help="Labelled file (.jsonl, .csv, .parquet, also .gz) or data set of Hugging Face.")
 @click.option("--method", type=click.Choice(METHODS), default=None, help="How to train.  [default: adaptdel]")
 @click.option("--rate", type=float, default=None, help="Share that is deleted or masked.  [default: 0.9]")
-@click.option("--rates", callback=_two_rates, default=None, help="Range of adaptdel+.  [default: 0.7,0.99]")
+@click.option("--rates", callback=_two, default=None, help="Rates that adaptdel+ trains under.  [default: 0.7,0.99]")
+@click.option("--kept", callback=_two, default=None, help="Kept tokens that it trains under instead, such as 4,12.")
 @click.option("--model", default=None, help="linear, or folder or hub name of a transformer.  [default: linear]")
 @click.option("--out", default=None, help="Folder of the model.")
 @click.option("--validation", callback=_share_or_file, default=None, help="Share held out, or a file.  [default: 0.1]")

@@ -55,8 +55,9 @@ def check_names_in(values: Mapping[str, Any], known: list[str], where: str) -> N
 
 def _job(values: Mapping[str, Any], where: str) -> Job:
     given = dict(values)
-    if isinstance(given.get("rates"), list):
-        given["rates"] = tuple(given["rates"])
+    for name in ("rates", "kept"):
+        if isinstance(given.get(name), list):
+            given[name] = tuple(given[name])
     try:
         return Job.from_dict(given)
     except ValueError as error:

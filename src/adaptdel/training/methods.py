@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adaptdel.checks import check_choice
-from adaptdel.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion
+from adaptdel.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.rates import FixedRate, LengthRate
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
@@ -21,10 +21,17 @@ class Noises:
     smoothing: Noise
 
 
-def method_noises(method: str, rate: float, lengths: Sequence[int], rates: tuple[float, float] = (0.7, 0.99)) -> Noises:
+def method_noises(
+    method: str,
+    rate: float,
+    lengths: Sequence[int],
+    rates: tuple[float, float] = (0.7, 0.99),
+    kept: tuple[float, float] | None = None,
+) -> Noises:
     """The noises of a method; k of AdaptDel comes from the training lengths.
 
-    AdaptDel+ trains with a rate drawn from ``rates`` for each copy. Until it is calibrated it certifies as AdaptDel.
+    AdaptDel+ trains with a rate drawn from ``rates`` for each copy, or with one that keeps a number of tokens drawn
+    from ``kept``. Until it is calibrated it certifies as AdaptDel.
 
     >>> method_noises("adaptdel", 0.9, [220, 240]).smoothing
     Deletion(rate=LengthRate(p_min=0.9, k=23, p_max=1.0))
@@ -37,4 +44,6 @@ def method_noises(method: str, rate: float, lengths: Sequence[int], rates: tuple
     if method == "cert-ed":
         return Noises(Deletion(FixedRate(rate)), Deletion(FixedRate(rate)))
     adaptive = Deletion(LengthRate.from_lengths(lengths, rate))
-    return Noises(adaptive if method == "adaptdel" else RandomDeletion(*rates), adaptive)
+    if method == "adaptdel":
+        return Noises(adaptive, adaptive)
+    return Noises(RandomDeletion(*rates) if kept is None else RandomLength(*kept), adaptive)

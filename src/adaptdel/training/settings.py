@@ -8,12 +8,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from adaptdel.checks import check_choice, check_int, check_probability
+from adaptdel.checks import check_choice, check_int, check_probability, check_real
 from adaptdel.training.methods import METHODS, UNSMOOTHED
 from adaptdel.training.schedule import Schedule
 from adaptdel.units import check_unit
 
 LINEAR: dict[str, Any] = {"copies": 8, "l2": 2e-6, "iterations": 60, "features": "hash", "bits": 18}
+NOISY = ("rate", "rates", "kept")
+KEPT = "positive numbers of tokens such as 4, 12"
 ADVERSARIAL = ("adv_steps", "adv_lr", "adv_init", "adv_norm")
 DTYPES = ("float32", "bfloat16", "int8")
 SCHEDULE: dict[str, Any] = {field.name: field.default for field in fields(Schedule) if field.name != "seed"}
@@ -28,6 +30,7 @@ class Settings:
         model: "linear", or the folder or hub name of a transformer.
         rate: the share of tokens that is deleted or masked; for AdaptDel its least. None means 0.9.
         rates: the range of rates that AdaptDel+ trains under. None means (0.7, 0.99).
+        kept: the range of numbers of kept tokens that AdaptDel+ trains under instead.
         validation: the share that is held out, or a file of its own.
         unit: what one token is.
         seed: of the split, the noise, the order and the model's head.
@@ -55,6 +58,7 @@ class Settings:
     model: str = "linear"
     rate: float | None = None
     rates: tuple[float, float] | None = None
+    kept: tuple[float, float] | None = None
     validation: float | str = 0.1
     unit: str = "word"
     seed: int = 0
@@ -92,7 +96,7 @@ class Settings:
             check_probability("rate", self.rate)
         if self.dtype is not None:
             check_choice("dtype", self.dtype, DTYPES)
-        self._check_rates()
+        self._check_ranges()
         _ = self.schedule  # raises if a field is wrong
 
     def _check_use(self) -> None:
@@ -103,22 +107,26 @@ class Settings:
             )
         unused = [*SCHEDULE, "dtype"] if self.linear else [*LINEAR]
         unused += [] if self.method == "freelb" else ADVERSARIAL
-        unused += ["rates"] if self.method != "adaptdel+" else []
+        unused += ["rates", "kept"] if self.method != "adaptdel+" else []
         unused += ["rate"] if self.method in UNSMOOTHED else []
         for name in unused:
             if getattr(self, name) is not None:
-                kind = f"method {self.method}" if name in (*ADVERSARIAL, "rate", "rates") else f"model {self.model}"
+                kind = f"method {self.method}" if name in (*ADVERSARIAL, *NOISY) else f"model {self.model}"
                 raise ValueError(f"{name} has no meaning for {kind}: leave it out")
 
-    def _check_rates(self) -> None:
-        if self.rates is None:
-            return
-        if not isinstance(self.rates, (tuple, list)) or len(self.rates) != 2:
-            raise ValueError(f"rates must be two rates such as 0.7, 0.99, got {self.rates!r}")
-        low, high = (check_probability("rates", rate) for rate in self.rates)
-        if high < low:
-            raise ValueError(f"rates must rise, got {low} and {high}")
-        object.__setattr__(self, "rates", (low, high))
+    def _check_ranges(self) -> None:
+        if self.rates is not None and self.kept is not None:
+            raise ValueError("kept takes the place of rates: give one of them")
+        for name, example, check in (("rates", "rates such as 0.7, 0.99", check_probability), ("kept", KEPT, _tokens)):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if not isinstance(given, (tuple, list)) or len(given) != 2:
+                raise ValueError(f"{name} must be two {example}, got {given!r}")
+            low, high = (check(name, value) for value in given)
+            if high < low:
+                raise ValueError(f"{name} must rise, got {low} and {high}")
+            object.__setattr__(self, name, (low, high))
 
     @property
     def linear(self) -> bool:
@@ -146,8 +154,10 @@ class Settings:
         shown: dict[str, Any] = {"method": self.method, "model": self.model}
         if self.method not in UNSMOOTHED:
             shown["rate"] = 0.9 if self.rate is None else self.rate
-        if self.method == "adaptdel+":
+        if self.method == "adaptdel+" and self.kept is None:
             shown["rates"] = list(self.rates or (0.7, 0.99))
+        elif self.method == "adaptdel+":
+            shown["kept"] = list(self.kept or ())
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
         return {**shown, "validation": validation, "unit": self.unit, "seed": self.seed, **values}
 
@@ -162,6 +172,14 @@ class Settings:
         known = [field.name for field in fields(cls)]
         check_names(values, known)
         return cls(**values)
+
+
+def _tokens(name: str, value: float) -> float:
+    """A number of tokens."""
+    number = check_real(name, value, accepted=f"two {KEPT}", least=0.0, most=2.0**32)
+    if number == 0:
+        raise ValueError(f"{name} must be two {KEPT}, got {value}")
+    return number
 
 
 def check_names(values: Mapping[str, Any], known: list[str]) -> None:

@@ -70,7 +70,8 @@ def train(
     share = 0.0 if validation is not None else settings.share
     part, held = split(texts, labels, unit, share=share, seed=settings.seed, validation=validation)
     chosen = settings.effective()
-    noises = method_noises(settings.method, chosen.get("rate", 0.9), part.lengths, settings.rates or (0.7, 0.99))
+    ranges = settings.rates or (0.7, 0.99), settings.kept
+    noises = method_noises(settings.method, chosen.get("rate", 0.9), part.lengths, *ranges)
     report = reporter(progress, "steps")
     if settings.linear:
         base = _linear(settings, part, noises.training, report)
