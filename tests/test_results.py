@@ -58,7 +58,9 @@ def test_constant_answers_are_not_on_the_front() -> None:
     assert front(points) == points[:1]
 
 
-@pytest.mark.parametrize("wrong", [["--sets", "imdb,mnist"], ["--bases", "bert"], ["--parts", "main,tables"]])
+@pytest.mark.parametrize(
+    "wrong", [["--sets", "imdb,mnist"], ["--bases", "bert"], ["--parts", "main,tables"], ["--rows", "all"]]
+)
 def test_unknown_names_are_refused_at_once(
     wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from adaptdel.files import write_text
 from benchmarks.paper import experiments
 from benchmarks.paper.figures import draw_pareto, draw_runs
 from benchmarks.paper.pages import write_page
-from benchmarks.paper.study import TITLES, Study
+from benchmarks.paper.study import ROWS, TITLES, Study
 
 QUICK_LIMIT = 400
 # Of IMDB's many reviews some are enough where there are many runs, and of all inputs for the paper's slow bound.
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--sets", help=f"data sets, separated by commas, of {', '.join(TITLES)}")
     parser.add_argument("--bases", help=f"base models, of {', '.join(BASES)}")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"experiments, of {', '.join(PARTS)}")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"of the main table, of {', '.join(ROWS)}")
     parser.add_argument("--limit", type=int, default=300, help="test inputs for minilm")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
@@ -54,7 +55,8 @@ def main() -> None:
     if bases == ["minilm"] and parts == ["ablation"]:
         parser.error("the ablation is for --bases linear: MiniLM takes an hour for each of its rates")
     limits = {"linear": QUICK_LIMIT if arguments.quick else None, "minilm": arguments.limit}
-    study = Study(arguments.data, arguments.out, limits)
+    rows = _chosen(parser, "--rows", arguments.rows, ROWS)
+    study = Study(arguments.data, arguments.out, limits, tuple(rows))
     arguments.results.mkdir(parents=True, exist_ok=True)
     for base in bases:
         for name in sets:
@@ -95,9 +97,8 @@ def _draw(study: Study, results: Path, name: str, base: str) -> None:
     rows = _read(results, "main", name, base)
     runs = {method: study.out / "runs" / row["run"] for method, row in rows.items()}
     if runs and all((run / "manifest.json").exists() for run in runs.values()):
-        write_report(
-            list(runs.values()), study.out / "reports" / f"{name}-{base}", title=f"{TITLES[name]}, {base}", baseline=2
-        )
+        out, baseline = study.out / "reports" / f"{name}-{base}", [*runs].index("cert-ed") if "cert-ed" in runs else 0
+        write_report(list(runs.values()), out, title=f"{TITLES[name]}, {base}", baseline=baseline)
         draw_runs(runs, results / "figures", f"{name}-{base}")
     points = _read(results, "pareto", name, base).get("points")
     if points:

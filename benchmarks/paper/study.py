@@ -35,6 +35,7 @@ NAMES = {
 }
 THRESHOLDS = {"yelp": 0.40, "imdb": 0.75, "spamassassin": 0.75, "lun": 0.75}
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
+ROWS = (*METHODS, "adaptdel+ interpolated", "adaptdel+ mean")
 # MiniLM on a CPU. The paper's votes are 1000 and 4000. Copies under masks, and texts without noise, are ten times as
 # long as those under deletion: they get one epoch, fewer votes, fewer of IMDB's reviews, and a model that reads 256
 # tokens, as its makers use it. For AdaptDel+ few words are enough.
@@ -52,11 +53,12 @@ TUNING: dict[tuple[str, str], dict[str, Any]] = {
 }
 CALIBRATION: dict[str, dict[str, Any]] = {  # held-out mails are 292, and their votes are dear
     "bins": {"spamassassin": [0, 137, 230, 324], "imdb": [0, 150, 250, 400]},
-    "votes": {"n_select": 16, "n_estimate": 64, "per_bin": 80, "min_count": 20, "tol": 1.0},
+    "per_bin": {"spamassassin": 80, "imdb": 40},
+    "votes": {"n_select": 16, "n_estimate": 64, "min_count": 20, "tol": 1.0},
 }
 
 
-FEW_WORDS: dict[str, Any] = {"kept": (4, 12), "epochs": 20, "patience": 20}
+FEW_WORDS: dict[str, Any] = {"kept": (4, 12)}
 
 
 @dataclass
@@ -67,12 +69,14 @@ class Study:
         data: the folder of the four data sets.
         out: the folder of models, runs and results.
         limits: how many test inputs are certified, by base model; None for all.
+        rows: which ones the main table has.
         workers: processes that certify.
     """
 
     data: Path
     out: Path
     limits: dict[str, int | None]
+    rows: tuple[str, ...] = ROWS
     workers: int = 2
 
     def say(self, text: str) -> None:
@@ -104,7 +108,8 @@ class Study:
         """A calibrated copy of a model; of what the first copy measured, others make rates without asking again."""
         out = model.with_name(f"{model.name}-{tag}")
         if base == "minilm":
-            settings = {"bins": CALIBRATION["bins"][name], **CALIBRATION["votes"], **settings}
+            own = {key: CALIBRATION[key][name] for key in ("bins", "per_bin")}
+            settings = {**own, **CALIBRATION["votes"], **settings}
         first = model.with_name(f"{model.name}-paper")
         model = first if tag != "paper" and first.exists() else model
         self.say(f"{out.name}: calibrate")
