@@ -74,6 +74,8 @@ def same_votes(study: Study, name: str, base: str) -> Result:
     """The tight and the paper's bound on the same votes, for three attackers, and near bin edges."""
     rows: Result = {}
     for row in ("adaptdel", "adaptdel+", "adaptdel+ interpolated"):
+        if row not in study.rows:
+            continue
         label = "adaptdel+ binned" if row == "adaptdel+" else row
         model = _model(study, row, name, base)
         run = study.run(model, name, base=base)

@@ -51,12 +51,15 @@ def _glance(found: list[Values]) -> list[str]:
     methods = ("cert-ed", "adaptdel", "adaptdel+", "adaptdel+ mean")
     for values in found:
         ours, theirs = values["values"], MAIN[values["data"]]
-        if not {*methods} <= {*ours}:
-            continue
-        cells = [f"{100 * ours[m]['clean_accuracy']:.1f} · {ours[m]['mean_radius']:.2f}" for m in methods]
+        cells = [
+            f"{100 * ours[m]['clean_accuracy']:.1f} · {ours[m]['mean_radius']:.2f}" if m in ours else "–"
+            for m in methods
+        ]
         gains = [
             f"{100 * (ours[m]['mean_radius'] / ours['cert-ed']['mean_radius'] - 1):+.0f}%"
             + f" ({100 * ((theirs[m][1] or 0) / (theirs['cert-ed'][1] or 1) - 1):+.0f}%)"
+            if m in ours
+            else "–"
             for m in ("adaptdel", "adaptdel+")
         ]
         name = f"{TITLES[values['data']]}, {BASES[values['base']]}, {ours['adaptdel']['inputs']:,} inputs"
