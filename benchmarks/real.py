@@ -37,7 +37,7 @@ def minilm() -> str:
 
 def shorter(model: str, folder: Path, length: int) -> str:
     """A copy of a pretrained model that reads no more than so many tokens."""
-    out = folder / f"{Path(model).parent.name}-{length}"
+    out = folder.resolve() / f"{Path(model).parent.name}-{length}"
     if not out.exists():
         with replacing_folder(out) as partial:
             shutil.copytree(model, partial, dirs_exist_ok=True)
