@@ -11,6 +11,7 @@ from benchmarks.paper.figures import front, one_answer
 from benchmarks.paper.published import ABLATION, COSTS, MAIN
 from benchmarks.paper.study import NAMES, TITLES
 
+GLANCE = "<!-- at a glance -->"  # where in head.md the first table comes
 BASES = {"linear": "linear", "minilm": "MiniLM"}
 Values = dict[str, Any]
 
@@ -23,9 +24,9 @@ def write_page(results: Path) -> None:
         if "part" in values:
             found[values["part"], values["data"], values["base"]] = values
     head = results / "head.md"
-    parts = [head.read_text(encoding="utf-8").rstrip()] if head.exists() else ["# Results"]
     ordered = sorted(found.items(), key=_order)
-    parts += _glance([values for key, values in ordered if key[0] == "main"])
+    words = head.read_text(encoding="utf-8").rstrip() if head.exists() else f"# Results\n\n{GLANCE}"
+    parts = [words.replace(GLANCE, _glance([values for key, values in ordered if key[0] == "main"]))]
     for part, title, make in SECTIONS:
         tables = [
             f"{_heading(title, values)}\n\n{make(key[1], key[2], values)}" for key, values in ordered if key[0] == part
@@ -45,7 +46,7 @@ def _heading(title: str, values: Values) -> str:
     return f"### {title}: {TITLES[values['data']]}, {BASES[values['base']]}{size}"
 
 
-def _glance(found: list[Values]) -> list[str]:
+def _glance(found: list[Values]) -> str:
     """Accuracy and mean radius of the deletion methods on all data sets."""
     rows = []
     methods = ("cert-ed", "adaptdel", "adaptdel+", "adaptdel+ mean")
@@ -66,7 +67,7 @@ def _glance(found: list[Values]) -> list[str]:
         rows.append([name, cells[0], cells[1], gains[0], cells[2], gains[1], cells[3]])
     head = ["accuracy % · mean radius", "CERT-ED 90%", "AdaptDel 90%", "over CERT-ED (paper)"]
     head += ["AdaptDel+ (binned)", "over CERT-ED (paper)", "AdaptDel+ (for the mean radius)"]
-    return ["## At a glance", _table(head, rows)] if rows else []
+    return _table(head, rows)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
