@@ -156,11 +156,18 @@ class NoNoise(Deletion):
 class TrainingNoise(Noise):
     """Noise that a model is trained under while its rates are not known yet. Nothing can be certified under it."""
 
+    low: float
+    high: float
+
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
         """An error: the noise is for training."""
         raise ValueError(
             f"noise must have a rate for every length to be certified, got {self!r}, which is for training"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind, and between what it is drawn."""
+        return {"kind": self.kind, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True)
@@ -186,10 +193,6 @@ class RandomDeletion(TrainingNoise):
     def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
         draws = _draws(rng, (size, length + 1)).astype(np.float64)
         return draws[:, 1:] >= self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the two rates."""
-        return {"kind": self.kind, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True)
@@ -220,10 +223,6 @@ class RandomLength(TrainingNoise):
         draws = _draws(rng, (size, length + 1)).astype(np.float64)
         kept = self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
         return draws[:, 1:] >= 2.0**32 - kept / max(length, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the two numbers."""
-        return {"kind": self.kind, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True)
