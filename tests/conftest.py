@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
+
+# Some virtual machines advertise AMX and end the process at its first instruction. Read when torch is imported.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 settings.register_profile("quick", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=1500)

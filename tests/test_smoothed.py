@@ -274,7 +274,8 @@ def test_distinct_copies_are_asked_once() -> None:
         asked.extend(batch)
         return [len(text) % 2 for text in batch]
 
-    SmoothedClassifier(spy, Deletion(FixedRate(0.95)), classes=[0, 1]).certify(["a b c d e f g h i j k l m n o p"])
+    base = CallableClassifier(spy, [0, 1], recheck=0)
+    SmoothedClassifier(base, Deletion(FixedRate(0.95))).certify(["a b c d e f g h i j k l m n o p"])
     assert len(asked) == len(set(asked))
 
 
@@ -510,7 +511,7 @@ def test_certain_noise_asks_once(rate: float, answer: str) -> None:
         calls.extend(copies)
         return ["long" if len(copy) > 9 else "none" for copy in copies]
 
-    model = SmoothedClassifier(count, Deletion(FixedRate(rate)), classes=["none", "long"])
+    model = SmoothedClassifier(CallableClassifier(count, ["none", "long"], recheck=0), Deletion(FixedRate(rate)))
     text = "some words " * 2000
     found = model.certify([text])[0]
     assert len(calls) == 1

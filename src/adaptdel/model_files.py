@@ -29,6 +29,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
     """
     base = model._ready()
     kind = _kind(base)
+    self_test = getattr(base, "self_test_", None)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
         raise ValueError(f"path must be a new folder, an empty one or a saved model, got {str(path)!r}")
     settings = {
@@ -41,6 +42,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "ops": list(model._rule().ops),
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
+        "self_test": None if self_test is None else self_test.to_dict(),
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
     training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))

@@ -12,7 +12,7 @@ import numpy as np
 from adaptdel.bounds import BOUNDS
 from adaptdel.certificate import Certificate
 from adaptdel.checks import FloatArray, check_choice, check_int, check_probability
-from adaptdel.classifiers.base import BaseClassifier, Prepared
+from adaptdel.classifiers.base import BaseClassifier, Prepared, check_labels
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.text import CallableClassifier, SklearnClassifier, as_base
 from adaptdel.derivation import Rule, exact_shares
@@ -236,6 +236,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _tally(self, X: Sequence[Any], plan: Plan, noun: str) -> tuple[BaseClassifier, list[Tally]]:
         base, texts = self._ready(), _listed(X)
+        check_labels(base.classes_ or [])
         unit, masking = check_unit(self.unit), isinstance(plan.rule.noise, Masking)
         report = reporter(self.progress, noun)
 

@@ -6,6 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,18 @@ from adaptdel.units import Tokens, Unit
 
 REMEMBERED = 2**16  # distinct copies of one input whose answers are kept
 LONG_KEY = 256  # longer copies are remembered by a hash
+RECHECKED = 64  # of the first copies are asked about again
+RECHECKED_SHARE = 8  # at most every 8th copy, so that few votes stay cheap
+RECHECKED_ALONE = 2
+RECHECKED_LATER = 8  # of the very first copies are asked about again in later calls
 
 
 class BaseClassifierError(RuntimeError):
     """The base classifier failed on an input; the message says on which."""
+
+
+class InconsistentAnswerError(ValueError):
+    """The base classifier gave the same copy two answers: no certificate would hold, so everything stops."""
 
 
 @dataclass
@@ -71,6 +80,10 @@ class BaseClassifier(ABC):
         The answer to a copy must depend on nothing but the copy: not on the others beside it, nor on their order.
         """
 
+    def label(self, number: int) -> Any:
+        """The label that a class number stands for."""
+        return number if self.classes_ is None else self.classes_[number]
+
     def fingerprint(self) -> str:
         """A hash of the model, or "" if it has none; a certificate carries it."""
         return ""
@@ -84,7 +97,20 @@ class DistinctClassifier(BaseClassifier):
     """A base classifier that is asked about each distinct copy once.
 
     A subclass says what tells copies apart (`keys`) and answers distinct ones (`answer`).
+
+    Attributes:
+        recheck: how many of the first copies are asked about a second time, in other company and order; a different
+            answer is an `InconsistentAnswerError`. 0 switches the check off.
     """
+
+    recheck: int = RECHECKED
+    _rechecked: int = 0
+    _calls: int = 0
+
+    @cached_property
+    def _early(self) -> list[tuple[Prepared, Hashable, int]]:
+        """Some of the first copies, with their answers."""
+        return []
 
     @abstractmethod
     def keys(self, request: Request) -> list[Hashable]:
@@ -115,16 +141,55 @@ class DistinctClassifier(BaseClassifier):
         return out
 
     def _answered(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
-        """`answer`, with the input that it failed on named in the error."""
+        """`answer`, rechecked, with the input that it failed on named in the error."""
         try:
-            return self.answer(copies)
-        except BaseClassifierError:
+            answers = self.answer(copies)
+            self._recheck_some(copies, answers)
+            return answers
+        except (BaseClassifierError, InconsistentAnswerError):
             raise
         except Exception as error:
             culprit = self._culprit(copies)
             raise BaseClassifierError(
                 f"the base classifier failed on {culprit}: {type(error).__name__}: {error}"
             ) from error
+
+    def _recheck_some(self, copies: Sequence[tuple[Prepared, Hashable]], answers: IntArray) -> None:
+        """Ask about some of the first copies again: together in another order, and a few of them alone.
+
+        A few of the very first are asked about later as well, ever more rarely.
+        """
+        self._calls += 1
+        size = min(self.recheck - self._rechecked, max(RECHECKED_ALONE, len(copies) // RECHECKED_SHARE), len(copies))
+        chosen: list[tuple[Prepared, Hashable, int]] = []
+        if size > 0:
+            rng = np.random.Generator(np.random.Philox(self._rechecked))
+            chosen = [(*copies[place], int(answers[place])) for place in rng.permutation(len(copies))[:size]]
+            self._rechecked += size
+            self._compare(chosen)
+            for copy in chosen[:RECHECKED_ALONE] if size > 1 else ():
+                self._compare([copy])
+        if self._early and self._calls & (self._calls - 1) == 0:  # a power of two
+            self._compare(self._early)
+        for prepared, key, answer in chosen[: RECHECKED_LATER - len(self._early)]:
+            self._early.append((Prepared(prepared.name, (), prepared.unit, prepared.masking), key, answer))
+
+    def _compare(self, asked: Sequence[tuple[Prepared, Hashable, int]]) -> None:
+        """Ask about copies again, and raise if an answer differs."""
+        again = self.answer([(prepared, key) for prepared, key, _ in asked]).tolist()
+        for (prepared, key, answer), other in zip(asked, again, strict=True):
+            if other != answer:
+                shown = self.show(prepared, key)
+                shown = shown if len(shown) <= 200 else shown[:197] + "..."
+                raise InconsistentAnswerError(
+                    f"the base classifier answered {self.label(answer)!r} and then {self.label(other)!r} to the same "
+                    f"copy {shown} of {prepared.name}: its answer must depend on the copy alone, not on the other "
+                    "copies, their order, earlier calls or chance, or no certificate holds"
+                )
+
+    def show(self, prepared: Prepared, key: Hashable) -> str:
+        """A copy in messages."""
+        return repr(key)
 
     def _culprit(self, copies: Sequence[tuple[Prepared, Hashable]]) -> str:
         """The first input that fails on its own, by halving; or the first of them all, if only together they fail."""
@@ -162,6 +227,13 @@ def kept_tokens(request: Request) -> Iterator[list[Any]]:
     else:
         for row in request.kept:
             yield tokens[row].tolist()
+
+
+def check_labels(classes: Sequence[Any]) -> None:
+    """Raise if a label stands for two classes: split votes would prove what the votes for the label do not."""
+    for place, label in enumerate(classes):
+        if label in classes[:place]:
+            raise ValueError(f"classes must be distinct labels, got {label!r} twice in {list(classes)!r}")
 
 
 def class_numbers(

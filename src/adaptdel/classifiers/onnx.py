@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.checks import IntArray, check_int
+from adaptdel.checks import IntArray, check_choice, check_int
+from adaptdel.classifiers.base import check_labels
+from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 
 MARGIN = 1e-3
@@ -30,7 +32,12 @@ class OnnxClassifier(SubwordClassifier):
         batch_tokens: the most ids in a batch.
         tokenise: "auto", "gather" or "join": see `Subwords`.
         max_length: the most ids that the model reads; None takes the tokenizer's.
-        margin: two scores closer than this are a near tie; a quantised model needs more than the 0.001 for float32.
+        margin: two scores closer than this are a near tie; the self-test can only raise it.
+        batching: the most that the self-test may allow: "padded" (copies of any length share a batch), "equal" (copies
+            of equal length) or "alone".
+
+    Attributes:
+        self_test_: the outcome of the self-test.
     """
 
     def __init__(
@@ -44,6 +51,7 @@ class OnnxClassifier(SubwordClassifier):
         tokenise: str = "auto",
         max_length: int | None = None,
         margin: float = MARGIN,
+        batching: str = "padded",
     ) -> None:
         try:
             import onnxruntime
@@ -56,13 +64,12 @@ class OnnxClassifier(SubwordClassifier):
         if not self.path.is_file():
             raise ValueError(f"path must be an ONNX file, got {str(path)!r}")
         self.batch_tokens = check_int("batch_tokens", batch_tokens, least=1)
-        self.margin = margin
+        self.margin, self.batching = margin, check_choice("batching", batching, BATCHING)
         if isinstance(tokenizer, (str, Path)):
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
         if max_length is None and tokenizer.model_max_length < UNLIMITED:
             max_length = tokenizer.model_max_length
         self.subwords = Subwords(tokenizer, max_length=max_length, tokenise=tokenise, name=self.path.name)
-        self.shares = tokenizer.pad_token_id is not None
         self.session = onnxruntime.InferenceSession(
             str(path), providers=list(providers or onnxruntime.get_available_providers())
         )
@@ -75,6 +82,9 @@ class OnnxClassifier(SubwordClassifier):
         self.classes_ = list(range(width) if classes is None else classes)
         if len(self.classes_) != width or width < 2:
             raise ValueError(f"classes must be one for each of the (at least 2) scores, got {width} scores")
+        check_labels(self.classes_)
+        pads = "attention_mask" in self._inputs and tokenizer.pad_token_id is not None
+        self.run_self_test(name=self.path.name, pads=pads)
 
     def __repr__(self) -> str:
         return f"OnnxClassifier({str(self.path)!r}, classes={self.classes_!r})"

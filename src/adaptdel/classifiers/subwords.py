@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from adaptdel.checks import BoolArray, IntArray, check_choice
 from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, best_class
+from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test
 from adaptdel.units import Tokens, Unit, Words
 
 Ids: TypeAlias = npt.NDArray[np.int32]
@@ -30,6 +31,7 @@ ONLY_IDS = {"return_attention_mask": False, "return_token_type_ids": False}
 REMEMBERED_WORDS = 2**16
 CHUNK = 2**22  # entries of ``kept`` that are gathered at a time
 LONG = 2**14  # truncation is tried out up to here
+PROBE_IDS = 512  # ids of the vocabulary that a self-test uses
 UNLIMITED = 10**9  # tokenizers without a limit give 10**30
 PROBES = (
     "The quick brown fox jumps over the lazy dog and of the in a to it is .",
@@ -118,7 +120,7 @@ class Subwords:
         found = self.tokenizer(list(texts), add_special_tokens=special, verbose=False, **limit, **ONLY_IDS)
         return list(found["input_ids"])
 
-    def padded(self, rows: Sequence[Ids]) -> dict[str, IntArray]:
+    def padded(self, rows: Sequence[npt.NDArray[Any]]) -> dict[str, IntArray]:
         """The inputs of a model for a batch of ids, padded to the longest on the tokenizer's own side."""
         rows = [row if len(row) else self._nothing for row in rows]
         sizes = np.array([len(row) for row in rows])
@@ -127,6 +129,17 @@ class Subwords:
         ids = np.full(real.shape, self.tokenizer.pad_token_id or 0, dtype=np.int64)
         ids[real] = np.concatenate(rows)
         return {"input_ids": ids, "attention_mask": real.astype(np.int64), "token_type_ids": np.zeros_like(ids)}
+
+    def probes(self) -> Probes:
+        """What random copies are made of: ids of the probe texts and of the vocabulary."""
+        special = {*self.tokenizer.all_special_ids}
+        vocabulary = np.array(sorted({*self.tokenizer.get_vocab().values()} - special), dtype=np.int64)
+        rng = np.random.Generator(np.random.Philox(0))
+        some = rng.permutation(vocabulary)[:PROBE_IDS].tolist()
+        texts = chain.from_iterable(self.encode(list(PROBES), special=False))
+        ids = sorted({*texts, *some} - special) or sorted(special)
+        limit = None if self.max_length is None else min(self.max_length, LONG)
+        return Probes(ids, sorted(special), self._prefix, self._suffix, limit)
 
     def state(self) -> str:
         """All that ids depend on, as text: for fingerprints."""
@@ -256,14 +269,15 @@ class SubwordClassifier(DistinctClassifier):
     """A model of subword ids. Its votes do not depend on batches.
 
     Scores differ in their last bits with the shape of a batch. A copy whose two best scores are closer than ``margin``
-    is asked about again, alone and without padding, and that answer counts.
+    is asked about again, alone and without padding, and that answer counts. A self-test of the model, in the precision
+    that it runs in, sets the margin and decides which copies may share a batch.
     """
 
     subwords: Subwords
     batch_tokens: int  # the most ids, with padding, in a batch of several copies
     margin: float  # more than scores differ between batches
-    shares: bool = True  # whether copies can share a batch
-    pads: bool = True  # whether copies of different lengths can
+    batching: str  # which copies may share a batch: see `self_test`
+    self_test_: SelfTest | None = None  # None until a trained model was tested
 
     @abstractmethod
     def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
@@ -282,13 +296,38 @@ class SubwordClassifier(DistinctClassifier):
         sizes = np.array([len(key) for _, key in copies if isinstance(key, bytes)]) // ID_BYTES
         out = np.empty(len(copies), dtype=np.int64)
         close: list[int] = []
-        for places in batches(sizes, self.batch_tokens if self.shares else 1, equal=not self.pads):
+        budget = 1 if self.batching == "alone" else self.batch_tokens
+        for places in batches(sizes, budget, equal=self.batching != "padded"):
             out[places], gaps = self._best([copies[place] for place in places])
             if len(places) > 1:
                 close += places[gaps < self.margin].tolist()
         for place in close:
             out[place] = self._best([copies[place]])[0][0]
         return out
+
+    def show(self, prepared: Prepared, key: Hashable) -> str:
+        """The text of a copy."""
+        assert isinstance(key, bytes)
+        return repr(self.subwords.tokenizer.decode(np.frombuffer(key, np.int32).tolist()))
+
+    def run_self_test(self, *, name: str, pads: bool) -> None:
+        """Derive batching and margin from a self-test; both can only become stricter.
+
+        Args:
+            name: what the model is called in messages.
+            pads: whether copies may be padded at all, which takes an attention mask and a padding token.
+        """
+        allowed = [level for level in BATCHING[BATCHING.index(self.batching) : -1] if pads or level != "padded"]
+        self.self_test_ = self_test(
+            lambda rows: self.scores(self.subwords.padded(rows)),
+            self.subwords.probes(),
+            budget=self.batch_tokens,
+            margin=self.margin,
+            allowed=allowed,
+            name=name,
+            model_hash=self.fingerprint(),
+        )
+        self.batching, self.margin = self.self_test_.batching, self.self_test_.margin
 
     def _best(self, chosen: Sequence[tuple[Prepared, Hashable]]) -> tuple[IntArray, npt.NDArray[Any]]:
         """The best class of each copy in a batch, and by how much."""

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from adaptdel.checks import IntArray, check_int
-from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepared, Request, class_numbers, kept_tokens
+from adaptdel.classifiers.base import (
+    RECHECKED,
+    BaseClassifier,
+    DistinctClassifier,
+    Prepared,
+    Request,
+    check_labels,
+    class_numbers,
+    kept_tokens,
+)
 from adaptdel.noise import Masking, Noise, NoNoise
 from adaptdel.units import Custom, Tokens, Unit
 
@@ -25,15 +34,24 @@ class CallableClassifier(DistinctClassifier):
         classes: the labels, in the order of the scores. Left out, labels are learnt as they come, and the certificate
             uses the rule for many classes.
         batch_size: how many copies it is called with at most.
+        recheck: how many of the first copies it is asked about again, in other company and order; it stops with an
+            error if an answer differs. 0 switches the check off.
     """
 
     def __init__(
-        self, function: Callable[[list[Any]], Any], classes: Sequence[Any] | None = None, *, batch_size: int = 1024
+        self,
+        function: Callable[[list[Any]], Any],
+        classes: Sequence[Any] | None = None,
+        *,
+        batch_size: int = 1024,
+        recheck: int = RECHECKED,
     ) -> None:
         self.function = function
         self.classes = classes
         self.batch_size = batch_size
+        self.recheck = check_int("recheck", recheck)
         self.classes_ = None if classes is None else list(classes)
+        check_labels(self.classes_ or [])
         self._probed = False
         self._numbers: dict[Any, int] = {label: number for number, label in enumerate(self.classes_ or [])}
 
@@ -95,10 +113,18 @@ class CallableClassifier(DistinctClassifier):
 class SklearnClassifier(CallableClassifier):
     """A scikit-learn estimator or pipeline whose ``predict`` takes a list of joined copies."""
 
-    def __init__(self, estimator: Any, classes: Sequence[Any] | None = None, *, batch_size: int = 4096) -> None:
+    def __init__(
+        self,
+        estimator: Any,
+        classes: Sequence[Any] | None = None,
+        *,
+        batch_size: int = 4096,
+        recheck: int = RECHECKED,
+    ) -> None:
         self.estimator = estimator
         own = getattr(estimator, "classes_", None)
-        super().__init__(estimator.predict, classes if own is None else np.asarray(own).tolist(), batch_size=batch_size)
+        known = classes if own is None else np.asarray(own).tolist()
+        super().__init__(estimator.predict, known, batch_size=batch_size, recheck=recheck)
 
     def __repr__(self) -> str:
         return f"SklearnClassifier({self.estimator!r})"
@@ -124,7 +150,7 @@ class SklearnClassifier(CallableClassifier):
         except (ImportError, TypeError):
             estimator = deepcopy(self.estimator)
         estimator.fit(texts, targets)
-        return SklearnClassifier(estimator, batch_size=self.batch_size)
+        return SklearnClassifier(estimator, batch_size=self.batch_size, recheck=self.recheck)
 
     def fingerprint(self) -> str:
         """A hash of the estimator's parameters and fitted arrays."""

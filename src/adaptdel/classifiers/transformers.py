@@ -16,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.checks import IntArray, check_choice, check_int
-from adaptdel.classifiers.base import BaseClassifierError, Request
+from adaptdel.classifiers.base import BaseClassifierError, Request, check_labels
+from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.noise import Masking, Noise
 from adaptdel.units import Tokens, check_unit
 
 DTYPES = ("float32", "bfloat16", "int8")
 # Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
-# lengths. Padding changes last bits; low precision rounds these to other values, and the difference grows to 1e-2.
+# lengths.
 MARGIN = 1e-3
 NEEDS = "TransformersClassifier needs torch and transformers: pip install 'adaptdel[transformers]'"
 SAFE = {"use_safetensors": True, "trust_remote_code": False}
@@ -70,7 +71,12 @@ class TransformersClassifier(SubwordClassifier):
         batch_tokens: the most ids in a batch; None takes 1024 on a CPU and 16384 elsewhere.
         tokenise: "auto", "gather" or "join": see `Subwords`.
         revision: of a model on the hub.
-        margin: two scores closer than this are a near tie.
+        margin: two scores closer than this are a near tie; the self-test can only raise it.
+        batching: the most that the self-test may allow: "padded" (copies of any length share a batch), "equal" (copies
+            of equal length) or "alone".
+
+    Attributes:
+        self_test_: the outcome of the self-test, or None for a model that has no trained head yet.
     """
 
     def __init__(
@@ -84,11 +90,13 @@ class TransformersClassifier(SubwordClassifier):
         tokenise: str = "auto",
         revision: str | None = None,
         margin: float = MARGIN,
+        batching: str = "padded",
     ) -> None:
         torch, transformers = libraries()
         check_choice("dtype", dtype, DTYPES)
+        check_choice("batching", batching, BATCHING)
         self.source, self.dtype, self.tokenise, self.revision = model, dtype, tokenise, revision
-        self.margin, self.pads = margin, dtype == "float32"
+        self._least_margin, self._batching = margin, batching
         self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         usual = BATCH_TOKENS if self.device == "cpu" else 16 * BATCH_TOKENS
         self.batch_tokens = check_int("batch_tokens", usual if batch_tokens is None else batch_tokens, least=1)
@@ -105,7 +113,7 @@ class TransformersClassifier(SubwordClassifier):
         self.name = type(model).__name__ if loaded else str(model)
         self.untrained_ = False
         self._fingerprint: str | None = None
-        self._install(model if loaded else self._read())
+        self.install(model if loaded else self._read())
 
     def __repr__(self) -> str:
         return f"TransformersClassifier({self.name!r}, device={self.device!r}, dtype={self.dtype!r})"
@@ -146,8 +154,13 @@ class TransformersClassifier(SubwordClassifier):
         return self._fingerprint
 
     def options(self) -> dict[str, Any]:
-        """Precision, margin and way of tokenising."""
-        return {"dtype": self.dtype, "margin": self.margin, "tokenise": self.tokenise}
+        """Precision, margin, batching and way of tokenising."""
+        return {
+            "dtype": self.dtype,
+            "margin": self.margin,
+            "batching": self.batching,
+            "tokenise": self.tokenise,
+        }
 
     def fit(
         self,
@@ -214,7 +227,7 @@ class TransformersClassifier(SubwordClassifier):
                     if progress is not None:
                         progress(done, total)
         self.untrained_ = False
-        self._install(model)
+        self.install(model)
         return self
 
     def _read(self, **options: Any) -> Any:
@@ -247,16 +260,16 @@ class TransformersClassifier(SubwordClassifier):
             model.config.adaptdel_whole_numbers = not isinstance(classes[0], str)
         return model
 
-    def _install(self, model: Any) -> None:
-        """Take a model: in full precision to save and train, and a copy in the wanted one to run."""
+    def install(self, model: Any) -> None:
+        """Take a model: in full precision to save and train, and a copy in the wanted one to run, which is tested."""
         torch, _ = libraries()
         if model.config.num_labels < 2:
             raise ValueError(f"model must have at least 2 labels, got {model.config.num_labels} in {self.name}")
         self.model = model.eval()
         self._fingerprint = None
         self._accepted = set(inspect.signature(model.forward).parameters)
-        self.shares = None not in (model.config.pad_token_id, self.tokenizer.pad_token_id)
         self.classes_ = _classes(model.config)
+        check_labels(self.classes_)
         most = _longest(self.tokenizer, model)
         self.subwords = Subwords(self.tokenizer, max_length=most, tokenise=self.tokenise, name=self.name)
         if self.dtype == "int8":
@@ -265,6 +278,12 @@ class TransformersClassifier(SubwordClassifier):
             self._running = copy.deepcopy(model).to(getattr(torch, self.dtype)).to(self.device)
         else:
             self._running = model.to(self.device)
+        self.margin, self.batching, self.self_test_ = self._least_margin, self._batching, None
+        if not self.untrained_:
+            # Low precision rounds the last bits that padding changes to other values: shifts grow to 1e-2.
+            pads = "attention_mask" in self._accepted and self.dtype == "float32"
+            padding_ids = (model.config.pad_token_id, self.tokenizer.pad_token_id)
+            self.run_self_test(name=self.name, pads=pads and None not in padding_ids)
 
     def _tensors(self, inputs: dict[str, IntArray]) -> dict[str, Any]:
         torch, _ = libraries()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adaptdel.classifiers.base import BaseClassifierError, Prepared
+from adaptdel.classifiers.base import BaseClassifierError, InconsistentAnswerError, Prepared, check_labels
 from adaptdel.evaluation.inputs import Job
 from adaptdel.evaluation.schema import Record, problem_record, record_of
 from adaptdel.noise import Masking
@@ -46,6 +46,7 @@ class Certifier:
         self.plan = Plan(
             self.rule, alpha=model.alpha, n_select=model.n_select, n_estimate=model.n_estimate, **model._common()
         )
+        check_labels(self.base.classes_ or [])
         self.unit = check_unit(model.unit)
         self.fingerprint = self.base.fingerprint()
 
@@ -71,6 +72,8 @@ class Certifier:
                 number, tally = next(tallies)
             except StopIteration:
                 break
+            except InconsistentAnswerError:
+                raise
             except Exception:
                 yield from (self._alone(job) for job, _ in hand.values())
                 break
@@ -101,6 +104,8 @@ class Certifier:
         try:
             prepared = self._prepare(job)
             [(_, tally)] = run_all([prepared], self.plan, self.base)
+        except InconsistentAnswerError:
+            raise
         except (ValueError, BaseClassifierError) as error:
             return problem_record(str(error), id=job.id, row=job.row)
         return self._record(job, prepared, tally)

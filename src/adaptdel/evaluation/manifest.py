@@ -125,6 +125,7 @@ def _shown(value: Any) -> str:
 
 
 def _model(folder: Path, model: SmoothedClassifier) -> dict[str, Any]:
+    self_test = getattr(model._ready(), "self_test_", None)
     training = getattr(model, "training_", None) or getattr(model._ready(), "training_", None) or {}
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
     return {
@@ -133,4 +134,5 @@ def _model(folder: Path, model: SmoothedClassifier) -> dict[str, Any]:
         "method": training.get("method"),
         "training": kept or None,
         "calibrated": getattr(model, "calibration_", None) is not None,
+        "self_test": None if self_test is None else self_test.to_dict(),
     }

@@ -139,8 +139,8 @@ def _result(classifier: TransformersClassifier, last: Path | None, versions: dic
             "learning_rate must be smaller for this model and data: the validation loss was never a number"
         )
     reader = transformers.AutoModelForSequenceClassification
-    classifier._install(reader.from_pretrained(str(best), dtype=torch.float32, **SAFE))
     classifier.untrained_ = False
+    classifier.install(reader.from_pretrained(str(best), dtype=torch.float32, **SAFE))
     state = read_state(last)
     history = history_of(state)
     return Trained(classifier, history, {"versions": versions, **_record(state, history)})

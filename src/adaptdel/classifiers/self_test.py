@@ -1,0 +1,240 @@
+"""Self-test of a model of subword ids: do the scores of a copy depend on the copy alone?
+
+A certificate rests on the promise that the answer to a copy is a function of the copy. Padding, the other copies in a
+batch, their order and what the model has read earlier must not change it. Some architectures break this promise:
+without an attention mask padding is content, quantisation by batch lets copies influence each other, and some models
+switch their attention after a short text. The test scores random copies of many lengths alone, again after all others,
+in batches of equal length, and in padded batches. Its outcome decides which copies may share a batch, and how close two
+scores have to be for a copy to be scored again alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.checks import IntArray
+
+BATCHING = ("padded", "equal", "alone")  # from the fastest to the strictest
+# Rounding moves a score by less than this share of the range of scores: 1e-6 in float32, on all models tried. What a
+# score depends on moves it by 1e-2 and more.
+ROUNDING = 1e-4
+# Two scores that each move by a shift change their difference by twice as much. The rest is for copies not tried.
+SHIFTS_IN_MARGIN = 8
+UNKNOWN_LIMIT = 512  # ids up to which a model without a stated limit is tried
+KNOWN_COPIES = 3  # of each length that are scored alone, and fewer of long ones, which take time
+LONG = 100
+BATCH_ROWS = 16
+BATCH_IDS = 1024
+
+Scores = npt.NDArray[Any]
+Score = Callable[[Sequence[IntArray]], Scores]
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """The outcome of a self-test.
+
+    Attributes:
+        batching: which copies may share a batch: "padded" (any), "equal" (those of equal length) or "alone" (none).
+        margin: copies whose two best scores are closer than this are scored again alone.
+        scale: the difference between the largest and the smallest score.
+        repeated: the largest change of a score when a copy is read again, alone, after others.
+        equal: the same in batches of copies of equal length; None if not tried, infinity if such batches fail.
+        padded: the same in padded batches.
+        longest: the number of ids of the longest copy that was tried.
+        copies: how many copies were compared.
+        model_hash: the fingerprint of the model that was tested.
+    """
+
+    batching: str
+    margin: float
+    scale: float
+    repeated: float
+    equal: float | None
+    padded: float | None
+    longest: int
+    copies: int
+    model_hash: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; a batch that fails has the shift "fails"."""
+        shifts = {name: "fails" for name in ("equal", "padded") if getattr(self, name) == np.inf}
+        return asdict(self) | shifts
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What random copies are made of.
+
+    Attributes:
+        ids: ids that occur in texts.
+        special: ids of special tokens, which a text may contain too.
+        prefix: ids before the text.
+        suffix: ids after it.
+        limit: the most ids that the model reads, or None if there is no stated limit.
+    """
+
+    ids: Sequence[int]
+    special: Sequence[int]
+    prefix: Sequence[int]
+    suffix: Sequence[int]
+    limit: int | None
+
+    def copy(self, length: int, rng: np.random.Generator, special: int | None = None) -> IntArray:
+        """A random copy with ``length`` ids of text; ``special`` takes the place of one of them."""
+        inner = rng.choice(np.asarray(self.ids, dtype=np.int64), length)
+        if special is not None:
+            inner[rng.integers(length)] = special
+        return np.array([*self.prefix, *inner, *self.suffix], dtype=np.int64)
+
+    def lengths(self) -> list[int]:
+        """Numbers of ids of text: powers of two up to the limit."""
+        most = (UNKNOWN_LIMIT if self.limit is None else self.limit) - len(self.prefix) - len(self.suffix)
+        return sorted({*(2**power for power in range(most.bit_length()) if 2**power <= most), most})
+
+
+def self_test(
+    score: Score, probes: Probes, *, budget: int, margin: float, allowed: Sequence[str], name: str, model_hash: str = ""
+) -> SelfTest:
+    """Test a model; ValueError if its answer to a copy depends on more than the copy even when it is read alone.
+
+    Args:
+        score: scores of a batch of copies, a row each; it pads them if their lengths differ.
+        probes: what copies are made of.
+        budget: the most ids in a batch of several copies.
+        margin: the least margin.
+        allowed: what may be tried, out of `BATCHING`, besides "alone".
+        name: what the model is called in messages.
+        model_hash: its fingerprint.
+    """
+    rng = np.random.Generator(np.random.Philox(0))
+    budget = min(budget, BATCH_IDS)
+    copies = [probes.copy(0, rng)] if probes.prefix or probes.suffix else []
+    for length in probes.lengths():
+        shares = 2 * (length + len(probes.prefix) + len(probes.suffix)) <= budget
+        copies += [probes.copy(length, rng) for _ in range((KNOWN_COPIES - (length > LONG)) if shares else 1)]
+    room = probes.lengths()[-1]
+    copies += [probes.copy(min(length, room), rng, special) for special in probes.special for length in (1, 4)]
+    copies, alone = _alone(score, copies, name)
+    finite = np.concatenate([scores[np.isfinite(scores)] for scores in alone])
+    scale = float(np.ptp(finite)) if finite.size else 0.0
+    tolerance = ROUNDING * scale
+    ascending = sorted(range(len(copies)), key=lambda place: len(copies[place]))
+    again = {place: score([copies[place]])[0] for place in ascending}
+    repeated = max(_shift(again[place], alone[place]) for place in ascending)
+    if repeated > tolerance:
+        raise ValueError(
+            f"model {name} must give a copy the same scores whenever it reads it: they differ by up to {repeated:.2g} "
+            "once it has read other copies, so no certificate would hold: use another architecture, or settings that "
+            "make it a function of its input (for BigBird, attention_type='original_full')"
+        )
+    sharing = [place for place in ascending if 2 * len(copies[place]) <= budget]
+    shifts: dict[str, float | None] = {"equal": None, "padded": None}
+    if sharing and "equal" in allowed:
+        shifts["equal"] = _largest_shift(score, copies, alone, _equal_batches(copies, sharing, probes, budget, rng))
+    if sharing and "padded" in allowed and (shifts["equal"] is None or shifts["equal"] <= tolerance):
+        shifts["padded"] = _largest_shift(score, copies, alone, _padded_batches(copies, sharing, budget, rng))
+    batching = next((level for level in ("padded", "equal") if _within(shifts[level], tolerance)), "alone")
+    largest = max([repeated, *(shift for shift in shifts.values() if shift is not None and _within(shift, tolerance))])
+    return SelfTest(
+        batching=batching,
+        margin=max(margin, SHIFTS_IN_MARGIN * largest),
+        scale=scale,
+        repeated=repeated,
+        **shifts,
+        longest=max(map(len, copies)),
+        copies=len(copies),
+        model_hash=model_hash,
+    )
+
+
+def _within(shift: float | None, tolerance: float) -> bool:
+    return shift is not None and shift <= tolerance
+
+
+def _shift(scores: Scores, reference: Scores) -> float:
+    """The largest change of a score; infinity if a number became NaN or the other way round."""
+    if scores.shape != reference.shape:
+        return np.inf
+    difference = np.where(scores == reference, 0.0, np.abs(scores.astype(np.float64) - reference))
+    difference = np.where(np.isnan(scores) & np.isnan(reference), 0.0, difference)
+    return float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0))
+
+
+def _alone(score: Score, copies: list[IntArray], name: str) -> tuple[list[IntArray], list[Scores]]:
+    """The scores of each copy read alone, long copies first; copies that the model cannot read are left out."""
+    kept: list[IntArray] = []
+    scores: list[Scores] = []
+    failure: Exception | None = None
+    for row in sorted(copies, key=len, reverse=True):
+        try:
+            scores.append(score([row])[0])
+            kept.append(row)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None and 2 * len(kept) < len(copies):
+        first = (str(failure).splitlines() or [""])[0]
+        raise ValueError(
+            f"model {name} must read copies of any length, each alone: it failed on {len(copies) - len(kept)} of "
+            f"{len(copies)}, first with {type(failure).__name__}: {first}"
+        ) from failure
+    return kept, scores
+
+
+def _largest_shift(
+    score: Score, copies: list[IntArray], alone: list[Scores], batches: list[tuple[list[IntArray], Mapping[int, int]]]
+) -> float:
+    """The largest change of a score in batches: each with the places of known copies by row; infinity if one fails."""
+    largest = 0.0
+    for rows, known in batches:
+        try:
+            scores = score(rows)
+        except Exception:
+            return np.inf
+        largest = max([largest, *(_shift(scores[row], alone[place]) for row, place in known.items())])
+    return largest
+
+
+def _equal_batches(
+    copies: list[IntArray], sharing: list[int], probes: Probes, budget: int, rng: np.random.Generator
+) -> list[tuple[list[IntArray], Mapping[int, int]]]:
+    """Batches of equal length: the known copies among random ones, in two orders and of different sizes."""
+    by_length: dict[int, list[int]] = {}
+    for place in sharing:
+        by_length.setdefault(len(copies[place]), []).append(place)
+    batches: list[tuple[list[IntArray], Mapping[int, int]]] = []
+    for length, places in by_length.items():
+        rows = min(BATCH_ROWS, budget // length)
+        inner = length - len(probes.prefix) - len(probes.suffix)
+        for size, chosen in ((rows, places[:rows]), (2, places[-1:])):
+            fill = [probes.copy(inner, rng) for _ in range(size - len(chosen))]
+            order = rng.permutation(size)
+            batch = [(fill + [copies[place] for place in chosen])[number] for number in order]
+            first = len(fill)
+            known = {row: chosen[number - first] for row, number in enumerate(order.tolist()) if number >= first}
+            batches.append((batch, known))
+    return batches
+
+
+def _padded_batches(
+    copies: list[IntArray], sharing: list[int], budget: int, rng: np.random.Generator
+) -> list[tuple[list[IntArray], Mapping[int, int]]]:
+    """Batches of different lengths: neighbours in length, random company, and some beside the longest."""
+    short = [place for place in sharing if len(copies[place]) <= LONG]
+    groups = [[place, sharing[-1]] for place in sharing[:: max(1, len(sharing) // 3)]]
+    for order in (sharing, rng.permutation(short).tolist()):
+        group: list[int] = []
+        for place in order:
+            longest = max(len(copies[other]) for other in [*group, place])
+            if group and (len(group) + 1) * longest > budget:
+                groups.append(group)
+                group = []
+            group.append(place)
+        groups.append(group)
+    groups = [group for group in groups if group]
+    return [([copies[place] for place in group], dict(enumerate(group))) for group in groups]

@@ -1,0 +1,481 @@
+"""The promise that an answer depends on the copy alone: many architectures, ONNX graphs, and callables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+import adaptdel as ad  # noqa: E402
+from adaptdel.classifiers.base import BaseClassifier, InconsistentAnswerError, Request  # noqa: E402
+from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test  # noqa: E402
+from adaptdel.classifiers.text import CallableClassifier  # noqa: E402
+from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
+from adaptdel.evaluation.certifier import Certifier  # noqa: E402
+from adaptdel.evaluation.inputs import Job  # noqa: E402
+from adaptdel.units import Words  # noqa: E402
+
+torch.set_num_threads(1)
+SPECIAL = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")
+WORDS = tuple("abcdefgh")
+NOISE = ad.Deletion(ad.FixedRate(0.75))
+LIMIT = 64
+COMMON = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": LIMIT, "initializer_range": 0.5,
+}  # fmt: skip
+SIZED: dict[str, Any] = {"initializer_range": 0.5}
+NO_LIMIT = {name: value for name, value in COMMON.items() if name != "max_position_embeddings"}
+DISENTANGLED = COMMON | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+GPT2 = SIZED | {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": LIMIT}
+# Name: architecture, settings, side of padding, and what the self-test has to allow.
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "BERT": ("Bert", COMMON, "right", "padded"),
+    "RoBERTa": ("Roberta", COMMON, "right", "padded"),
+    "XLM-RoBERTa": ("XLMRoberta", COMMON, "right", "padded"),
+    "MPNet": ("MPNet", COMMON, "right", "padded"),
+    "DeBERTa": ("Deberta", DISENTANGLED, "right", "padded"),
+    "DeBERTa-v2": ("DebertaV2", DISENTANGLED, "right", "padded"),
+    "ELECTRA": ("Electra", COMMON | {"embedding_size": 32}, "right", "padded"),
+    "DistilBERT": ("DistilBert", SIZED | {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}, "right", "padded"),
+    "ALBERT": ("Albert", COMMON | {"embedding_size": 16}, "right", "padded"),
+    "ModernBERT": ("ModernBert", COMMON | {"global_attn_every_n_layers": 2, "local_attention": 8}, "right", "padded"),
+    "Longformer": ("Longformer", COMMON | {"attention_window": [8, 8], "sep_token_id": 1}, "right", "padded"),
+    "Funnel": ("Funnel", SIZED | {"block_sizes": [2], "d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64},
+               "right", "padded"),
+    "XLNet": ("XLNet", SIZED | {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}, "left", "padded"),
+    "Llama": ("Llama", COMMON | {"num_key_value_heads": 2, "head_dim": 16}, "right", "padded"),
+    "Llama, left": ("Llama", COMMON | {"num_key_value_heads": 2, "head_dim": 16}, "left", "padded"),
+    "GPT-2": ("GPT2", GPT2, "right", "padded"),
+    "GPT-2, left": ("GPT2", GPT2, "left", "equal"),
+    "Nyströmformer": ("Nystromformer", COMMON | {"num_landmarks": LIMIT, "segment_means_seq_length": LIMIT},
+                      "right", "equal"),
+    "FNet": ("FNet", COMMON | {"use_tpu_fourier_optimizations": False}, "right", "equal"),
+    "YOSO": ("Yoso", COMMON | {"use_expectation": True}, "right", "equal"),
+    "ConvBERT": ("ConvBert", COMMON | {"embedding_size": 32, "head_ratio": 2, "conv_kernel_size": 3}, "right", "equal"),
+    "BigBird, full": ("BigBird", COMMON | {"attention_type": "original_full"}, "right", "padded"),
+}  # fmt: skip
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "BigBird": (
+        "BigBird", COMMON | {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1},
+        "must give a copy the same scores whenever it reads it",
+    ),
+    "Reformer": (
+        "Reformer", NO_LIMIT | {
+            "attn_layers": ["lsh", "local"], "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16],
+            "is_decoder": False, "attention_head_size": 16, "feed_forward_size": 64, "num_buckets": 4,
+            "lsh_attn_chunk_length": 16, "local_attn_chunk_length": 16, "max_position_embeddings": LIMIT,
+        },
+        "must give a copy the same scores whenever it reads it",
+    ),
+    "Nyströmformer, approximate": (
+        "Nystromformer", COMMON | {"num_landmarks": 4, "segment_means_seq_length": LIMIT, "conv_kernel_size": 5},
+        "must read copies of any length",
+    ),
+}  # fmt: skip
+
+
+@cache
+def tokenizer(side: str = "right") -> Any:
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *WORDS])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    ends = [(token, vocabulary[token]) for token in SPECIAL[:2]]
+    inner.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, padding_side=side, model_max_length=LIMIT, **dict(zip(names, SPECIAL, strict=True))
+    )
+
+
+def built(architecture: str, settings: dict[str, Any], seed: int = 0) -> Any:
+    config = getattr(transformers, f"{architecture}Config")(
+        **settings, vocab_size=len(SPECIAL) + len(WORDS), num_labels=2, pad_token_id=2
+    )
+    torch.manual_seed(seed)
+    return transformers.AutoModelForSequenceClassification.from_config(config).eval()
+
+
+def classifier(name: str, seed: int = 0, **options: Any) -> TransformersClassifier:
+    architecture, settings, side, _ = ARCHITECTURES[name]
+    return TransformersClassifier(built(architecture, settings, seed), tokenizer=tokenizer(side), **options)
+
+
+def alone(model: TransformersClassifier, words: tuple[str, ...]) -> int:
+    """The model's answer to a copy that it reads alone, without padding."""
+    ids = torch.tensor([model.tokenizer(" ".join(words))["input_ids"]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    with torch.inference_mode():
+        return int(model.model(**{key: inputs[key] for key in inputs if key in model._accepted}).logits.argmax())
+
+
+def texts(count: int = 12) -> list[tuple[str, ...]]:
+    rng = np.random.default_rng(5)
+    return [tuple(rng.choice(WORDS, size)) for size in rng.integers(1, 50, count)]
+
+
+def neighbours(words: tuple[str, ...], vocabulary: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Every text at a distance of one edit."""
+    for place in range(len(words) + 1):
+        yield from ((*words[:place], word, *words[place:]) for word in vocabulary)
+    for place in range(len(words)):
+        yield words[:place] + words[place + 1 :]
+        yield from ((*words[:place], word, *words[place + 1 :]) for word in vocabulary if word != words[place])
+
+
+def exact_labels(model: Any, inputs: list[tuple[str, ...]]) -> list[int]:
+    smoothed = ad.SmoothedClassifier(model, NOISE, progress=False)
+    certificates = smoothed.certify([" ".join(words) for words in inputs])
+    assert all(certificate.exact is not None for certificate in certificates)
+    return [certificate.label for certificate in certificates]
+
+
+def attack(model: Any, company: list[tuple[str, ...]], size: int = 3, vocabulary: tuple[str, ...] = WORDS[:3]) -> int:
+    """Attack every exact certificate of radius 1 with every edit, asked about in different company; count them.
+
+    The label of a neighbour is exact too, so that a certificate holds for all of them or is violated.
+    """
+    smoothed = ad.SmoothedClassifier(model, NOISE, progress=False)
+    inputs = [words for length in (2, size) for words in product(vocabulary, repeat=length)]
+    certificates = smoothed.certify([" ".join(words) for words in [*inputs, *company]])[: len(inputs)]
+    held = [(words, made) for words, made in zip(inputs, certificates, strict=True) if made.radius >= 1]
+    attacked = sorted({other for words, _ in held for other in neighbours(words, vocabulary)})
+    labels = dict(zip(attacked, exact_labels(model, attacked), strict=True))
+    for words, certificate in held:
+        for other in neighbours(words, vocabulary):
+            assert labels[other] == certificate.label, f"{words} is certified at {certificate.radius}, {other} differs"
+    return len(held)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_are_certified_as_functions_of_the_copy(name: str) -> None:
+    model = classifier(name)
+    outcome = model.self_test_
+    assert outcome is not None
+    assert (model.batching, outcome.batching) == (ARCHITECTURES[name][3],) * 2
+    assert outcome.longest == model.subwords.max_length
+    assert 0.001 <= model.margin < 0.1
+    unit = Words()
+    inputs = texts()
+    ready = [model.prepare(f"text {place}", words, unit) for place, words in enumerate(inputs)]
+    rng = np.random.default_rng(0)
+    asked = [Request(prepared, rng.random((6, len(prepared.tokens))) < 0.5) for prepared in ready]
+    wanted = [
+        [alone(model, tuple(np.array(words)[row])) for row in request.kept]
+        for words, request in zip(inputs, asked, strict=True)
+    ]
+    assert [votes.tolist() for votes in model.votes(asked)] == wanted
+    assert any(attack(classifier(name, seed), texts(4)) for seed in range(5))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_that_are_no_function_of_the_copy_are_refused(name: str) -> None:
+    architecture, settings, sentence = REFUSED[name]
+    with pytest.raises(ValueError, match=sentence):
+        TransformersClassifier(built(architecture, settings), tokenizer=tokenizer())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2, left", "ModernBERT"])
+def test_a_model_is_tested_in_the_precision_that_it_runs_in(name: str, dtype: str) -> None:
+    model = classifier(name, dtype=dtype)
+    assert model.batching in ("equal", "alone")
+    unit, rng = Words(), np.random.default_rng(0)
+    ready = [model.prepare(f"text {place}", words, unit) for place, words in enumerate(texts())]
+    asked = [Request(prepared, rng.random((4, len(prepared.tokens))) < 0.5) for prepared in ready]
+    together = [votes.tolist() for votes in model.votes(asked)]
+    single = classifier(name, dtype=dtype, batching="alone")
+    assert single.batching == "alone"
+    fresh = [
+        Request(single.prepare("one", request.prepared.tokens, unit), request.kept[row : row + 1])
+        for request in asked
+        for row in range(4)
+    ]
+    assert [int(single.votes([request])[0][0]) for request in reversed(fresh)] == list(chain(*together))[::-1]
+
+
+def test_the_outcome_is_stored_and_can_only_become_stricter(tmp_path: Path) -> None:
+    model = ad.SmoothedClassifier(classifier("FNet"), NOISE)
+    model.save(tmp_path / "model")
+    stored = json.loads((tmp_path / "model" / "adaptdel.json").read_text())
+    assert stored["self_test"]["batching"] == "equal"
+    assert stored["self_test"]["model_hash"] == stored["fingerprint"]
+    assert stored["self_test"]["padded"] is None  # never padded: it reads no attention mask
+    loose = stored | {"options": stored["options"] | {"batching": "padded", "margin": 0.0}}
+    (tmp_path / "model" / "adaptdel.json").write_text(json.dumps(loose))
+    loaded: Any = ad.SmoothedClassifier.load(tmp_path / "model").base_
+    assert loaded.batching == "equal"
+    strict = stored | {"options": stored["options"] | {"batching": "alone", "margin": 0.5}}
+    (tmp_path / "model" / "adaptdel.json").write_text(json.dumps(strict))
+    loaded = ad.SmoothedClassifier.load(tmp_path / "model").base_
+    assert (loaded.batching, loaded.margin) == ("alone", 0.5)
+
+
+# The self-test itself, on score functions written down.
+
+
+def scores_of(rows: list[Any]) -> Any:
+    """A linear score of the ids and their order: a function of the copy."""
+    return np.array([[np.sum(row * np.arange(1, len(row) + 1)) % 97, 48.0] for row in rows])
+
+
+PROBES = Probes(ids=range(5, 50), special=(0, 1, 2), prefix=(0,), suffix=(1,), limit=40)
+
+
+def outcome_of(score: Callable[[Any], Any], allowed: tuple[str, ...] = BATCHING[:2]) -> SelfTest:
+    return self_test(score, PROBES, budget=200, margin=0.001, allowed=allowed, name="M")
+
+
+def depends_on_company(rows: list[Any]) -> Any:
+    return scores_of(rows) + (0.5 * np.mean([row[1] for row in rows]) if len(rows) > 1 else 0)
+
+
+def depends_on_padding(rows: list[Any]) -> Any:
+    longest = max(map(len, rows))
+    return scores_of(rows) + np.array([[longest - len(row)] for row in rows])
+
+
+def depends_on_order(rows: list[Any]) -> Any:
+    return scores_of(rows) + np.arange(len(rows))[:, None]
+
+
+def rounds(rows: list[Any]) -> Any:
+    return scores_of(rows) + 0.003 * (len(rows) > 1)
+
+
+def fails_in_company(rows: list[Any]) -> Any:
+    if len(rows) > 1 and len({len(row) for row in rows}) > 1:
+        raise RuntimeError("not in one batch")
+    return scores_of(rows)
+
+
+@pytest.mark.parametrize(
+    ("score", "batching"),
+    [
+        (scores_of, "padded"),
+        (depends_on_company, "alone"),
+        (depends_on_order, "alone"),
+        (depends_on_padding, "equal"),
+        (fails_in_company, "equal"),
+        (rounds, "padded"),
+    ],
+)
+def test_what_the_self_test_allows(score: Callable[[Any], Any], batching: str) -> None:
+    assert outcome_of(score).batching == batching
+    assert outcome_of(score, ("equal",)).batching == ("alone" if batching == "alone" else "equal")
+    assert outcome_of(score, ()).batching == "alone"
+
+
+def test_the_margin_is_several_times_the_largest_shift() -> None:
+    assert outcome_of(scores_of).margin == 0.001
+    assert outcome_of(rounds).margin == pytest.approx(8 * 0.003)
+    assert outcome_of(fails_in_company).to_dict()["padded"] == "fails"
+
+
+def test_history_and_chance_are_found() -> None:
+    seen: set[int] = set()
+
+    def switches(rows: list[Any]) -> Any:
+        """After a copy of at most 6 ids, long ones are read otherwise, as BigBird does."""
+        seen.update(len(row) for row in rows)
+        return scores_of(rows) + (min(seen) <= 6 and max(map(len, rows)) > 20)
+
+    rng = np.random.default_rng(0)
+    for score in (switches, lambda rows: scores_of(rows) + rng.normal(size=(len(rows), 1))):
+        with pytest.raises(ValueError, match="once it has read other copies, so no certificate would hold"):
+            outcome_of(score)
+
+
+# ONNX
+
+
+def onnx_model(path: Path, *, masked: bool) -> Path:
+    """Mean of embeddings, over the attention mask if there is one."""
+    onnx = pytest.importorskip("onnx")
+    helper, proto = onnx.helper, onnx.TensorProto
+    rng = np.random.default_rng(0)
+    size = len(SPECIAL) + len(WORDS)
+    weights = {"table": rng.normal(size=(size, 8)), "head": 9 * rng.normal(size=(8, 2))}
+    tensors = [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()]
+    tensors.append(onnx.numpy_helper.from_array(np.array([1]), "axis"))
+    tensors.append(onnx.numpy_helper.from_array(np.array([2]), "last"))
+    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["vectors"])]
+    if masked:
+        nodes += [
+            helper.make_node("Cast", ["attention_mask"], ["real"], to=proto.FLOAT),
+            helper.make_node("Unsqueeze", ["real", "last"], ["column"]),
+            helper.make_node("Mul", ["vectors", "column"], ["some"]),
+            helper.make_node("ReduceSum", ["some", "axis"], ["sum"], keepdims=0),
+            helper.make_node("ReduceSum", ["column", "axis"], ["count"], keepdims=0),
+            helper.make_node("Div", ["sum", "count"], ["mean"]),
+        ]
+    else:
+        nodes.append(helper.make_node("ReduceMean", ["vectors", "axis"], ["mean"], keepdims=0))
+    nodes.append(helper.make_node("MatMul", ["mean", "head"], ["logits"]))
+    names = ["input_ids", "attention_mask"][: 1 + masked]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info(name, proto.INT64, ["rows", "ids"]) for name in names],
+        [helper.make_tensor_value_info("logits", proto.FLOAT, ["rows", 2])],
+        tensors,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, str(path))
+    return path
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_onnx_graphs_without_an_attention_mask_are_never_padded(tmp_path: Path, masked: bool) -> None:
+    pytest.importorskip("onnxruntime")
+    from adaptdel.classifiers.onnx import OnnxClassifier
+
+    model = OnnxClassifier(onnx_model(tmp_path / "tiny.onnx", masked=masked), tokenizer())
+    assert model.batching == ("padded" if masked else "equal")
+    assert attack(model, texts(4)) > 5
+
+
+def test_dynamically_quantised_onnx_reads_copies_one_by_one(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    from onnxruntime.quantization import quantize_dynamic
+
+    from adaptdel.classifiers.onnx import OnnxClassifier
+
+    plain = onnx_model(tmp_path / "tiny.onnx", masked=True)
+    quantize_dynamic(plain, tmp_path / "int8.onnx")
+    model = OnnxClassifier(tmp_path / "int8.onnx", tokenizer())
+    assert model.batching == "alone"
+    assert attack(model, texts(4), size=2) > 0
+
+
+# Callables
+
+
+def by_count(copies: list[str]) -> list[int]:
+    return [int(len(copy.split()) > 2) for copy in copies]
+
+
+class Company:
+    """Answers that depend on the longest copy in the batch."""
+
+    def __call__(self, copies: list[str]) -> list[int]:
+        longest = max(len(copy) for copy in copies)
+        return [int(2 * len(copy) > longest) for copy in copies]
+
+
+class Order:
+    """The first answer of a batch is wrong."""
+
+    def __call__(self, copies: list[str]) -> list[int]:
+        right = by_count(copies)
+        return [1 - right[0], *right[1:]]
+
+
+class Chance:
+    """A coin that ignores the copy."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, copies: list[str]) -> list[int]:
+        return [int(answer) for answer in self.rng.integers(0, 2, len(copies))]
+
+
+class History:
+    """A drift: answers change after 5,000 copies."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, copies: list[str]) -> list[int]:
+        self.asked += len(copies)
+        return [answer if self.asked < 5000 else 1 - answer for answer in by_count(copies)]
+
+
+@pytest.mark.parametrize("function", [Company(), Order(), Chance()], ids=["company", "order", "chance"])
+@pytest.mark.parametrize("length", [5, 40])
+def test_callables_that_are_no_function_of_the_copy_stop(function: Any, length: int) -> None:
+    text = " ".join(f"word{place}" for place in range(length))
+    model = ad.SmoothedClassifier(function, ad.Deletion(ad.FixedRate(0.9)), classes=[0, 1], progress=False)
+    with pytest.raises(InconsistentAnswerError) as error:
+        model.certify([text])
+    sentence = str(error.value)
+    assert sentence.startswith("the base classifier answered ")
+    assert "to the same copy '" in sentence
+    assert "of input 0 (" in sentence
+    unchecked = CallableClassifier(function, [0, 1], recheck=0)
+    ad.SmoothedClassifier(unchecked, ad.Deletion(ad.FixedRate(0.9)), progress=False).certify([text])
+
+
+def test_the_recheck_is_cheap_and_leaves_answers_alone() -> None:
+    asked: list[int] = []
+
+    def counted(copies: list[str]) -> list[int]:
+        asked.append(len(copies))
+        return by_count(copies)
+
+    text = " ".join(f"word{place}" for place in range(200))
+    certificates, counts = [], []
+    for recheck in (0, 64):
+        asked.clear()
+        base = CallableClassifier(counted, [0, 1], recheck=recheck)
+        model = ad.SmoothedClassifier(base, ad.Deletion(ad.FixedRate(0.9)), sampling="fixed", progress=False)
+        certificates.append(model.certify([text])[0])
+        counts.append(sum(asked))
+    assert 32 <= counts[1] - counts[0] <= 64 + 8 * 12
+    assert certificates[0] == certificates[1]
+
+
+def test_a_drift_is_found_later() -> None:
+    base = CallableClassifier(History(), [0, 1])
+    model = ad.SmoothedClassifier(base, ad.Deletion(ad.FixedRate(0.9)), sampling="fixed", progress=False)
+    inputs = [" ".join(f"word{place}" for place in range(length)) for length in range(30, 40)]
+    with pytest.raises(InconsistentAnswerError):
+        list(map(model.certify, ([text] for text in inputs)))
+
+
+def test_a_run_stops_at_an_inconsistent_answer() -> None:
+    """It is no row's problem: every certificate of the run is in doubt."""
+    model = ad.SmoothedClassifier(CallableClassifier(Chance(), [0, 1]), ad.Deletion(ad.FixedRate(0.9)))
+    jobs = [Job(row, str(row), "some words of a text", None) for row in range(3)]
+    with pytest.raises(InconsistentAnswerError):
+        list(Certifier(model)(jobs))
+
+
+# Labels
+
+
+@pytest.mark.parametrize("classes", [["b", "b"], ["a", "b", "b"], [1, True], [0, 0.0]])
+def test_classes_that_repeat_a_label_are_refused(classes: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"classes must be distinct labels, got .* twice in"):
+        ad.SmoothedClassifier(by_count, NOISE, classes=classes, progress=False).certify(["a b c"])
+
+    class Own(BaseClassifier):
+        def __init__(self) -> None:
+            self.classes_ = classes
+
+        def votes(self, requests: Any) -> Any:
+            return [np.zeros(len(request.kept), dtype=np.int64) for request in requests]
+
+    with pytest.raises(ValueError, match=r"classes must be distinct labels, got .* twice in"):
+        ad.SmoothedClassifier(Own(), NOISE, progress=False).predict(["a b c"])
+
+
+def test_a_transformer_that_repeats_a_label_is_refused() -> None:
+    model = built("Bert", COMMON)
+    model.config.id2label = {0: "b", 1: "b"}
+    with pytest.raises(ValueError, match="classes must be distinct labels, got 'b' twice"):
+        TransformersClassifier(model, tokenizer=tokenizer())
