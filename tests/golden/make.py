@@ -1,0 +1,155 @@
+"""Write the golden certificates: ``python -m tests.golden.make`` on a version whose certificates are right.
+
+The file pins votes and radii over all methods, units, rules and base classifiers, so that a change of structure can be
+shown to change no certificate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import adaptdel as ad
+from adaptdel.classifiers import CallableClassifier, LinearClassifier
+
+FILE = Path(__file__).with_name("certificates.json")
+POSITIVE, NEGATIVE, NEUTRAL = (
+    ["good", "fine", "great", "superb"],
+    ["bad", "dull", "poor", "awful"],
+    ["film", "plot", "the", "a", "was"],
+)
+TOPICS = ("sport", "trade", "law", "art")
+METHODS: dict[str, ad.Noise] = {
+    "adaptdel": ad.Deletion(ad.LengthRate(p_min=0.8, k=6)),
+    "adaptdel+": ad.Deletion(ad.BinnedRate(edges=[0, 20, 40], keep=[3, 6, 5])),
+    "interpolated": ad.Deletion(ad.InterpolatedRate(lengths=[10, 30, 50], keep=[3, 6, 5])),
+    "cert-ed": ad.Deletion(ad.FixedRate(0.9)),
+    "ranmask": ad.Masking(0.8),
+    "nosmooth": ad.NoNoise(),
+}
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fixed": {"sampling": "fixed", "n_select": 100, "n_estimate": 400},
+    "paper": {"bound": "paper"},
+    "insertions": {"ops": ["ins"]},
+    "threshold": {"threshold": 0.3},
+    "seed": {"seed": 7, "alpha": 0.001},
+}
+
+
+def reviews(count: int, words: int, seed: int) -> tuple[list[str], list[str]]:
+    """Texts of two classes."""
+    rng = random.Random(seed)
+    texts, labels = [], []
+    for place in range(count):
+        label = ("neg", "pos")[place % 2]
+        kinds = POSITIVE if label == "pos" else NEGATIVE
+        length = rng.randrange(max(2, words // 2), 2 * words)
+        texts.append(" ".join(rng.choice(kinds if rng.random() < 0.35 else NEUTRAL) for _ in range(length)))
+        labels.append(label)
+    return texts, labels
+
+
+def news(count: int, words: int, seed: int) -> tuple[list[str], list[int]]:
+    """Texts of four classes."""
+    rng = random.Random(seed)
+    texts, labels = [], []
+    for place in range(count):
+        label = place % 4
+        own = [f"{TOPICS[label]}{number}" for number in range(4)]
+        length = rng.randrange(max(2, words // 2), 2 * words)
+        texts.append(" ".join(rng.choice(own if rng.random() < 0.5 else NEUTRAL) for _ in range(length)))
+        labels.append(label)
+    return texts, labels
+
+
+def count_letters(copies: list[Any]) -> list[str]:
+    """A function of texts or bytes."""
+    totals = [sum(copy if isinstance(copy, bytes) else map(ord, copy)) for copy in copies]
+    return ["even" if total % 3 else "odd" for total in totals]
+
+
+def topics(copies: list[str]) -> list[list[float]]:
+    """Scores of four classes."""
+    return [[copy.count(topic) + 0.1 * place for place, topic in enumerate(TOPICS)] for copy in copies]
+
+
+def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
+    """Every model by name, with its inputs."""
+    texts, labels = reviews(80, 20, seed=0)
+    inputs = [text for words in (3, 6, 25) for text in reviews(2, words, seed=words)[0]]
+    base = LinearClassifier().fit([tuple(text.split()) for text in texts], labels, noise=METHODS["adaptdel"], seed=0)
+    for method, noise in METHODS.items():
+        for rule, settings in RULES.items():
+            if method == "ranmask" and rule == "insertions":
+                continue
+            yield f"linear {method} {rule}", ad.SmoothedClassifier(base, noise, progress=False, **settings), inputs
+    four = ad.SmoothedClassifier(None, METHODS["adaptdel"], progress=False).fit(*news(80, 20, seed=1))
+    stories = [text for words in (4, 25) for text in news(4, words, seed=words)[0]]
+    yield "linear four classes", four, stories
+    for k in (1, 2, 3):
+        settings = {"k": k, "classes": list(TOPICS), "progress": False, "n_estimate": 800}
+        yield f"function four classes k={k}", ad.SmoothedClassifier(topics, METHODS["cert-ed"], **settings), stories
+    unknown = CallableClassifier(count_letters)
+    yield "function unknown classes", ad.SmoothedClassifier(unknown, METHODS["adaptdel"], progress=False), inputs
+    files = [bytes(random.Random(place).randrange(256) for _ in range(60)) for place in range(3)]
+    for unit, given in (("char", inputs[:3]), ("byte", files), ("chunk:4", files)):
+        settings = {"unit": unit, "classes": ["even", "odd"], "progress": False, "n_estimate": 500}
+        yield f"function {unit}", ad.SmoothedClassifier(count_letters, METHODS["adaptdel"], **settings), given
+    labelled = [(data, [place // 5 for place in range(60)]) for data in files]
+    settings = {"unit": "labelled", "classes": ["even", "odd"], "progress": False, "n_estimate": 500}
+    yield "function labelled", ad.SmoothedClassifier(count_letters, METHODS["cert-ed"], **settings), labelled
+    pair = (lambda text: text.split(","), lambda tokens: ",".join(tokens))
+    commas = [text.replace(" ", ",") for text in inputs]
+    settings = {"unit": pair, "classes": ["even", "odd"], "progress": False, "n_estimate": 500}
+    yield "function custom", ad.SmoothedClassifier(count_letters, METHODS["cert-ed"], **settings), commas
+    yield from transformers_models(inputs)
+
+
+def transformers_models(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
+    """A tiny BERT over a vocabulary of whole words."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import tokenizers
+    import torch
+    import transformers
+
+    from adaptdel.classifiers.transformers import TransformersClassifier
+
+    special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
+    vocabulary = {word: place for place, word in enumerate([*special, *POSITIVE, *NEGATIVE, *NEUTRAL])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    ends = [(token, vocabulary[token]) for token in special[:2]]
+    inner.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **dict(zip(names, special, strict=True)))
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=64, num_labels=2, initializer_range=0.5, pad_token_id=2,
+    )  # fmt: skip
+    weights = transformers.BertForSequenceClassification(config).eval()
+    base = TransformersClassifier(weights, tokenizer=tokenizer)
+    settings = {"n_select": 100, "n_estimate": 500, "progress": False}
+    for method in ("adaptdel", "ranmask", "nosmooth"):
+        yield f"transformer {method}", ad.SmoothedClassifier(base, METHODS[method], **settings), inputs
+
+
+def certificates() -> dict[str, list[dict[str, Any]]]:
+    """The votes and radii of every model, by its name."""
+    names = ("label", "classes", "length", "selection", "looks", "votes", "exact", "ops", "derived", "input_hash")
+    golden = {}
+    for name, model, inputs in models():
+        values = [certificate.to_dict() for certificate in model.certify(inputs)]
+        golden[name] = [{key: value[key] for key in names} for value in values]
+    return golden
+
+
+if __name__ == "__main__":
+    golden = certificates()
+    lines = [f"{json.dumps(name)}: {json.dumps(golden[name])}" for name in golden]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
