@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -112,6 +112,24 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
         accepted = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {accepted}, got {_show(value)}")
     return value
+
+
+def token_key(token: Any) -> Hashable:
+    """What tells a token from all others, as long as it exists: equal for tokens that nothing can tell apart.
+
+    Python holds 1, True, 1.0 and ``np.int64(1)`` to be equal, and 0.0 and -0.0; a classifier need not. An object of any
+    other class is like itself alone, as its class may call equal what is not the same.
+    """
+    kind = type(token)
+    if kind in (str, bytes, int, bool, type(None)):
+        return kind, token
+    if kind in (float, complex):
+        return kind, repr(token)
+    if kind is tuple:
+        return kind, tuple(map(token_key, token))
+    if isinstance(token, np.generic):
+        return kind, token.dtype.str, token.tobytes()
+    return kind, id(token)
 
 
 def _first(array: npt.NDArray[Any], wrong: BoolArray) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 import numpy as np
 
 from adaptdel.bounds import BOUNDS, lower, upper
-from adaptdel.checks import check_choice, check_int, check_list, check_probability
+from adaptdel.checks import check_choice, check_int, check_list, check_probability, token_key
 from adaptdel.overlap import deletion_overlap
 from adaptdel.rates import dyadic
 from adaptdel.threat import Threat
@@ -36,7 +36,8 @@ def certify_general(
     Args:
         p1: (a lower bound on) the probability of the answered class.
         p2: (an upper bound on) the probability of every other class; 1 − p1 if left out.
-        sequence: the tokens of the input.
+        sequence: the tokens of the input. Tokens are the same if they are of one type and equal (texts, bytes, numbers
+            and tuples of these), or the same object.
         rate: the deletion rate of a tuple of tokens. It is rounded to a multiple of 2**-32 by `adaptdel.rates.dyadic`;
             the sampler has to use the same rounding.
         vocabulary: the tokens that the attacker may write. The guarantee holds for these alone.
@@ -64,11 +65,20 @@ def certify_general(
     cap = threat.largest(len(centre))
     if max_radius is not None:
         cap = min(check_int("max_radius", max_radius), max_radius if cap is None else cap)
-    words = tuple(
-        dict.fromkeys(vocabulary if isinstance(vocabulary, str) else check_list("vocabulary", vocabulary, "tokens"))
-    )
-    psi = dyadic(rate(centre))
-    if p1 <= p2 or not _all_hold(p1, p2, centre, psi, [centre], rate, bound):
+    given = tuple(vocabulary if isinstance(vocabulary, str) else check_list("vocabulary", vocabulary, "tokens"))
+    # From here on a token is its number: Python holds 1 and True to be equal, a rate need not.
+    numbers: dict[Hashable, int] = {}
+    tokens_by_number: dict[Hashable, Hashable] = {}
+    for token in (*centre, *given):
+        tokens_by_number.setdefault(numbers.setdefault(token_key(token), len(numbers)), token)
+    centre = tuple(numbers[token_key(token)] for token in centre)
+    words = tuple(dict.fromkeys(numbers[token_key(token)] for token in given))
+
+    def rate_of(row: Tokens) -> float:
+        return rate(tuple(tokens_by_number[number] for number in row))
+
+    psi = dyadic(rate_of(centre))
+    if p1 <= p2 or not _all_hold(p1, p2, centre, psi, [centre], rate_of, bound):
         return -1
     seen: set[Tokens] = {centre}
     work = 0
@@ -91,7 +101,7 @@ def certify_general(
                     )
         if not following:
             return radius  # no further neighbour exists
-        if not _all_hold(p1, p2, centre, psi, following, rate, bound):
+        if not _all_hold(p1, p2, centre, psi, following, rate_of, bound):
             return radius
         layer, radius = following, radius + 1
     return radius

@@ -76,21 +76,31 @@ class Tally:
 
 
 def content_key(tokens: Tokens) -> bytes:
-    """A hash of a token sequence, the same on every machine."""
+    """A hash of a token sequence, the same on every machine; 1, True, 1.0 and ``np.int64(1)`` are different tokens."""
     digest = hashlib.blake2b(digest_size=32)
     kinds = set(map(type, tokens))
-    if any(issubclass(kind, np.generic) for kind in kinds):
-        tokens = tuple(token.item() if isinstance(token, np.generic) else token for token in tokens)
-        kinds = set(map(type, tokens))
-    if kinds <= {str}:
+    if kinds <= {str} and not _has_surrogates(tokens):
         digest.update(json.dumps(tokens).encode())  # quoted: two sequences never look the same
     elif kinds == {int} and min(tokens) >= 0 and max(tokens) < 256:  # type: ignore[type-var, operator]
         digest.update(b"bytes:" + bytes(tokens))  # type: ignore[arg-type]
     else:
+        digest.update(b"tokens:")
         for token in tokens:
+            kind = type(token).__name__
+            if isinstance(token, np.generic):  # whose names and repr differ between versions
+                kind, token = f"numpy.{token.dtype.name}", token.item()
             data = repr(token).encode("utf-8", "surrogatepass")
-            digest.update(f"{type(token).__name__}:{len(data)}:".encode() + data)
+            digest.update(f"{kind}:{len(data)}:".encode() + data)
     return digest.digest()
+
+
+def _has_surrogates(texts: Iterable[Any]) -> bool:
+    """Whether a text holds half a character, which JSON does not tell from the whole one beside the other half."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def stream(seed: int, key: bytes, phase: str) -> np.random.Generator:

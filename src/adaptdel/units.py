@@ -1,4 +1,9 @@
-"""Text and tokens: what the noise deletes and the attacker edits, one by one."""
+"""Text and tokens: what the noise deletes and the attacker edits, one by one.
+
+An attacker changes an input into another one. A certificate of radius r covers every input whose tokens are at most r
+edits (deletions, insertions, substitutions of single tokens) away from those of the certified input, each split by the
+unit. An edited sequence of tokens is within reach if there is an input that is split into it: each unit says which are.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
+
+import numpy as np
 
 from adaptdel.checks import check_int
 from adaptdel.rates import build
@@ -44,6 +51,9 @@ def _text(text: Any, unit: str) -> str:
 class Words(Unit):
     """Words between white space, as in the paper; joined by single spaces.
 
+    Every sequence of words is the words of some text. White space between them is not read: to change it is no edit. A
+    "word" with white space inside is as many words as it is split into.
+
     >>> Words().split("  no  spam here ")
     ('no', 'spam', 'here')
     """
@@ -62,7 +72,11 @@ class Words(Unit):
 
 @dataclass(frozen=True)
 class Characters(Unit):
-    """Single characters."""
+    """Single characters: code points, as Python counts them.
+
+    Every sequence of characters is a text. A surrogate is a character of its own, also beside another one. What readers
+    see as one letter may be several characters: an edit of it is as many edits.
+    """
 
     kind: ClassVar[str] = "char"
     mask: ClassVar[str] = "\ufffd"
@@ -78,7 +92,10 @@ class Characters(Unit):
 
 @dataclass(frozen=True)
 class Bytes(Unit):
-    """Single bytes: of binary files, or of a text in UTF-8. The base classifier reads bytes."""
+    """Single bytes: of binary files, or of a text in UTF-8. The base classifier reads bytes.
+
+    Every sequence of bytes is an input. An edit of a character of several bytes is as many edits.
+    """
 
     kind: ClassVar[str] = "byte"
 
@@ -101,7 +118,12 @@ def _bytes(data: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Chunks(Unit):
-    """Chunks of a fixed number of bytes; the last may be shorter.
+    """Chunks of a fixed number of bytes, counted from the beginning; the last may be shorter.
+
+    The attacker puts other bytes in the place of a chunk, deletes whole chunks, or inserts whole chunks in front of
+    one. Bytes that are added at the end are a substitution of the last chunk, if it was shorter, and an insertion for
+    each further one. To insert or delete any other number of bytes moves every border behind it: that is an edit of
+    each chunk that changes, and a radius rarely covers so many. The unit "byte" counts the bytes themselves.
 
     >>> Chunks(4).split(b"malware!!")
     (b'malw', b'are!', b'!')
@@ -131,7 +153,10 @@ class Chunks(Unit):
 class Labelled(Unit):
     """Chunks that come with the input: a pair of bytes and one label a byte, where a run of one label is one chunk.
 
-    That is how RS-Del deletes whole machine instructions.
+    That is how RS-Del deletes whole machine instructions: the label of a byte is the number of its instruction, as the
+    disassembler gives it. Each chunk has a label of its own, a whole number or a text: if two had the same, to delete
+    what is between them would join them into one. The attacker edits whole chunks with their labels, and gives a new
+    chunk a new label. To cut a chunk in two is a substitution and an insertion.
 
     >>> Labelled().split((b"abcd", [0, 0, 1, 2]))
     (b'ab', b'c', b'd')
@@ -148,9 +173,21 @@ class Labelled(Unit):
         data = _bytes(data)
         if len(data) != len(labels):
             raise ValueError(f"labels must be one for each of the {len(data)} bytes, got {len(labels)}")
-        return tuple(
-            bytes(data[place] for place, _ in run) for _, run in groupby(enumerate(labels), key=lambda pair: pair[1])
-        )
+        for kind in set(map(type, labels)):
+            if not issubclass(kind, (int, np.integer, str)) or kind is bool:
+                raise ValueError(f"labels must be whole numbers or texts, got {kind.__name__}")
+        chunks: dict[Any, bytes] = {}
+        start = 0
+        for label, run in groupby(labels):
+            if label in chunks:
+                raise ValueError(
+                    f"labels must give each chunk a label of its own, got {label!r} again at byte {start}: number the "
+                    "chunks in order"
+                )
+            end = start + sum(1 for _ in run)
+            chunks[label] = data[start:end]
+            start = end
+        return tuple(chunks.values())
 
     def join(self, tokens: Sequence[Any]) -> bytes:
         """The chunks in a row."""
@@ -159,7 +196,12 @@ class Labelled(Unit):
 
 @dataclass(frozen=True)
 class Custom(Unit):
-    """Any pair of callables; it cannot be saved in a file."""
+    """Any pair of callables; it cannot be saved in a file.
+
+    The first splits an input into what the attacker edits: an edited sequence of tokens is covered as the tokens of the
+    input that is split into it. Tokens of different types are different, also where Python holds them to be equal, as
+    1, True and 1.0.
+    """
 
     kind: ClassVar[str] = "custom"
     splitter: Callable[[Any], Sequence[Hashable]]

@@ -92,7 +92,7 @@ def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     stories = [text for words in (4, 25) for text in news(4, words, seed=words)[0]]
     yield "linear four classes", four, stories
     for k in (1, 2, 3):
-        settings = {"k": k, "classes": list(TOPICS), "progress": False, "n_estimate": 800}
+        settings: dict[str, Any] = {"k": k, "classes": list(TOPICS), "progress": False, "n_estimate": 800}
         yield f"function four classes k={k}", ad.SmoothedClassifier(topics, METHODS["cert-ed"], **settings), stories
     unknown = CallableClassifier(count_letters)
     yield "function unknown classes", ad.SmoothedClassifier(unknown, METHODS["adaptdel"], progress=False), inputs
@@ -134,7 +134,7 @@ def transformers_models(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedCla
     )  # fmt: skip
     weights = transformers.BertForSequenceClassification(config).eval()
     base = TransformersClassifier(weights, tokenizer=tokenizer)
-    settings = {"n_select": 100, "n_estimate": 500, "progress": False}
+    settings: dict[str, Any] = {"n_select": 100, "n_estimate": 500, "progress": False}
     for method in ("adaptdel", "ranmask", "nosmooth"):
         yield f"transformer {method}", ad.SmoothedClassifier(base, METHODS[method], **settings), inputs
 

@@ -216,8 +216,7 @@ def _short(key: Hashable) -> Hashable:
 def kept_tokens(request: Request) -> Iterator[list[Any]]:
     """The tokens of every copy: without those that are not kept, or with masks in their place."""
     prepared = request.prepared
-    tokens = np.empty(len(prepared.tokens), dtype=object)
-    tokens[:] = prepared.tokens
+    tokens = np.fromiter(prepared.tokens, dtype=object, count=len(prepared.tokens))
     if prepared.masking:
         mask = prepared.unit.mask
         if mask is None:

@@ -21,6 +21,7 @@ import numpy as np
 from adaptdel.checks import IntArray
 
 REMEMBERED = 2**18  # tokens whose columns are kept at hand
+PLAIN = {str, bytes, int}
 _WORD = re.compile(r"\w+")
 
 
@@ -102,6 +103,9 @@ class Features(ABC):
     def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray]:
         """The columns of several tokens one after another, and where those of each begin and end (CSR)."""
         tokens = list(tokens)
+        if not set(map(type, tokens)) <= PLAIN:
+            for token in tokens:
+                token_bytes(token)  # 1.0 is refused, also where 1 is known, which Python holds to be equal
         found = [
             self.columns(token) if columns is None else columns
             for token, columns in zip(tokens, map(self._known.get, tokens), strict=True)

@@ -1,14 +1,16 @@
 """Subword ids of noisy copies: each word is tokenised once, and the ids of a copy are gathered.
 
-The ids of a copy are those of its joined text under the tokenizer itself. Gathering is used where that holds: the
-tokenizer splits at every space before it looks for subwords, agrees with gathering on the probes below, and gives every
-word of the input the same subwords in other company. Else the joined text is tokenised.
+The ids of a copy are those of its joined text under the tokenizer itself. Gathering is used where that holds: no part
+of the tokenizer looks across a space (see `locality`), it agrees with gathering on the probes below, and gives every
+word of the input the same subwords in other company. Else the joined text is tokenised. As a last check, random copies
+of the first inputs, and of some later ones, are tokenised both ways.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
+import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ import numpy.typing as npt
 
 from adaptdel.checks import BoolArray, IntArray, check_choice
 from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, best_class
+from adaptdel.classifiers.locality import locality
 from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test
 from adaptdel.units import Tokens, Unit, Words
 
@@ -30,8 +33,12 @@ BATCH_TOKENS = 1024  # the fastest for MiniLM on a core, where larger batches le
 ONLY_IDS = {"return_attention_mask": False, "return_token_type_ids": False}
 REMEMBERED_WORDS = 2**16
 CHUNK = 2**22  # entries of ``kept`` that are gathered at a time
+FIRST_INPUTS = 16  # are checked for sure
+CHECKED_COPIES = 8  # of an input that is checked
+CHECKED_EVERY = 16  # later inputs
 LONG = 2**14  # truncation is tried out up to here
 PROBE_IDS = 512  # ids of the vocabulary that a self-test uses
+SHOWN = 60  # characters of a text in a message
 UNLIMITED = 10**9  # tokenizers without a limit give 10**30
 PROBES = (
     "The quick brown fox jumps over the lazy dog and of the in a to it is .",
@@ -69,16 +76,21 @@ class Subwords:
         max_length: the most ids that the model reads, special tokens included; None for no limit.
         tokenise: "gather" ids of words, "join" the text and tokenise it, or "auto": gather where it gives the same ids.
         name: what the model is called in messages.
+
+    Attributes:
+        gathers: whether ids are gathered; False from the beginning, or once a check has failed.
     """
 
     def __init__(self, tokenizer: Any, *, max_length: int | None, tokenise: str, name: str) -> None:
         check_choice("tokenise", tokenise, TOKENISE)
         self.tokenizer, self.max_length, self.name = tokenizer, max_length, name
         self._known: dict[str, tuple[list[int], list[int]] | None] = {}
-        self._masks = False  # whether gathering is right under masking too
-        added = [re.escape(token) for token in tokenizer.get_added_vocab() if token.strip()]
-        # A word that holds an added token may change its neighbours: such an input is joined.
-        self._added = re.compile("|".join(added) or r"(?!)", re.IGNORECASE)
+        self._prepared = 0  # inputs to gather from
+        self._relied_on = False  # whether ids were gathered for votes
+        self._tokenise = tokenise
+        self._locality = None if tokenise == "join" else locality(tokenizer)
+        # whether gathering is right under masking too
+        self._masks = self._locality is not None and self._locality.masks and tokenizer.mask_token is not None
         one, two = self.encode(["a", "a a"], special=False)
         self._anchor = one, two[len(one) :]  # "a" at the beginning, and after a word
         whole = list(tokenizer("a")["input_ids"])
@@ -89,7 +101,8 @@ class Subwords:
         self.room = (UNLIMITED if max_length is None else max_length) - len(self._prefix) - len(self._suffix)
         if self.room < 1:
             raise ValueError(f"the maximum length of {name} must leave room for a token, got {max_length}")
-        self.gathers = tokenise != "join" and self._agrees()
+        self.gathers = self._locality is not None and self._agrees()
+        self._seen = self._settings()
         if tokenise == "gather" and not self.gathers:
             raise ValueError(f"tokenise must be 'auto' or 'join' for {name}: its tokenizer does not work word by word")
 
@@ -99,15 +112,27 @@ class Subwords:
             raise ValueError(f"noise must be a deletion for {self.name}, whose tokenizer has no mask token")
         if not isinstance(unit.join(tokens[:1]), str):
             raise ValueError(f"unit must join to a text, as 'word' and 'char' do, for {self.name}, got {unit.kind!r}")
-        if not self.gathers or not isinstance(unit, Words) or (masking and not self._masks):
+        if self._settings() != self._seen:
+            raise ValueError(f"the tokenizer of {self.name} must stay as it was when it was loaded: load it anew")
+        if not self.gathers or type(unit) is not Words or (masking and not self._masks):
             return None
-        return self._pieces([str(token) for token in tokens], masking)
+        words = [str(token) for token in tokens]
+        pieces = self._pieces(words, masking)
+        if pieces is None:
+            return None
+        self._prepared += 1
+        chosen = self._prepared <= FIRST_INPUTS or self._prepared % CHECKED_EVERY == 0
+        text = self._difference(pieces, words, masking, CHECKED_COPIES if chosen else 0)
+        if text is not None:
+            self._stop_gathering(text)
+        return pieces if self.gathers else None
 
     def copies(self, request: Request) -> list[bytes]:
         """The ids of every copy, with special tokens and truncated, as the bytes of 32-bit numbers."""
         prepared, kept, pieces = request.prepared, request.kept, request.prepared.data
-        if pieces is None:
+        if pieces is None or not self.gathers:
             return self._joined(prepared.tokens, prepared.unit, prepared.masking, kept)
+        self._relied_on = True
         rows = max(1, CHUNK // max(1, kept.shape[1]))
         parts = (kept[start : start + rows] for start in range(0, len(kept), rows))
         return [copy for part in parts for copy in self._gathered(pieces, prepared.masking, part)]
@@ -186,67 +211,107 @@ class Subwords:
         return [data[left:right] for left, right in pairwise(cuts)]
 
     def _pieces(self, words: list[str], masking: bool) -> Pieces | None:
-        """The pieces of an input, if for the whole of it (and with every other word masked) they are the right ones."""
-        mask = [self.tokenizer.mask_token] if masking else []
+        """The pieces of an input, or None if a word of it cannot be gathered."""
         if any(word.split() != [word] for word in words):
             return None
-        self._learn(mask, even_added=True)
         self._learn(words)
-        found = {word: self._known[word] for word in [*words, *mask]}
+        forms = [self._known[word] for word in words]
         if len(self._known) > REMEMBERED_WORDS:
             self._known.clear()
-        forms = {word: form for word, form in found.items() if form is not None}
-        if len(forms) < len(found):
+        forms += self._forms([self.tokenizer.mask_token] if masking else [])
+        usable = [form for form in forms if form is not None]
+        if len(usable) < len(forms):
             return None
-        whole = [words, *([word if place % 2 else absent for place, word in enumerate(words)] for absent in mask)]
-        for row, ids in zip(whole, self.encode([" ".join(row) for row in whole], special=False), strict=True):
-            if ids != [token for place, word in enumerate(row) for token in forms[word][place > 0]]:
-                return None
-        lists = [forms[word][1] for word in [*words, *mask]] + [forms[word][0] for word in [*words, *mask]]
+        lists = [form[1] for form in usable] + [form[0] for form in usable]
         lengths, flat = (
             np.array([len(ids) for ids in lists], dtype=np.int64),
             np.array([*chain(*lists)], dtype=np.int32),
         )
         return Pieces(flat, np.cumsum(lengths) - lengths, lengths, len(lists) // 2)
 
-    def _learn(self, words: Sequence[str], even_added: bool = False) -> None:
-        """Tokenise new words at the beginning and after a word, and see whether it is the same in other company."""
-        known = self._known
-        fresh = [word for word in dict.fromkeys(words) if known.get(word) is None and (even_added or word not in known)]
-        new = [word for word in fresh if even_added or not self._added.search(word)]
-        known.update(dict.fromkeys(fresh))  # None stays where a word holds an added token
-        if not new:
-            return
+    def _learn(self, words: Sequence[str]) -> None:
+        """Remember the forms of new words; None for one whose ids may change its neighbours' or be changed by them."""
+        fresh = [word for word in dict.fromkeys(words) if word not in self._known]
+        self._known.update(dict.fromkeys(fresh))
+        admitted = [word for word in fresh if self._locality is not None and self._locality.admits(word)]
+        self._known.update(zip(admitted, self._forms(admitted), strict=True))
+
+    def _forms(self, words: Sequence[str]) -> list[tuple[list[int], list[int]] | None]:
+        """The ids of words at the beginning and after a word; None for one that has others in other company."""
         one, other = self._anchor
-        firsts = self.encode(new, special=False)
-        afters = self.encode([f"a {word} a" for word in new], special=False)
-        mixed = self.encode([f"{word} {word} a a {word} a" for word in new], special=False)
-        for word, first, after, mix in zip(new, firsts, afters, mixed, strict=True):
+        firsts = self.encode(words, special=False)
+        afters = self.encode([f"a {word} a" for word in words], special=False)
+        mixed = self.encode([f"{word} {word} a a {word} a {word}" for word in words], special=False)
+        forms: list[tuple[list[int], list[int]] | None] = []
+        for first, after, mix in zip(firsts, afters, mixed, strict=True):
             rest = after[len(one) : len(after) - len(other)]
-            right = one + rest + other == after and first + rest + other + other + rest + other == mix
-            known[word] = (first, rest) if right and first and rest else None
+            right = one + rest + other == after and first + rest + other + other + rest + other + rest == mix
+            forms.append((first, rest) if right and first and rest else None)
+        return forms
+
+    def _difference(self, pieces: Pieces, words: list[str], masking: bool, copies: int) -> str | None:
+        """Tokenise an input both ways, and random copies of it: the first text with two answers, None if there is none.
+
+        Which copies are drawn depends on the input alone.
+        """
+        key = hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        rng = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+        whole = np.ones((1, len(words)), dtype=np.bool_)
+        other = np.arange(len(words))[None] % 2 == 1  # words after masks, and masks after words
+        random = rng.random((copies, len(words))) < rng.random((copies, 1))
+        words = [*words, self.tokenizer.mask_token]
+        rows = [
+            np.where(row, np.arange(len(row)), len(row)).tolist() if masking else np.flatnonzero(row).tolist()
+            for row in np.concatenate([whole, other, random] if masking else [whole, random])
+        ]
+        texts = [" ".join(words[entry] for entry in row) for row in rows]
+        ids, starts = pieces.ids.tolist(), pieces.starts.tolist()
+        ends = (pieces.starts + pieces.lengths).tolist()
+        for row, text, wanted in zip(rows, texts, self.encode(texts, special=False), strict=True):
+            entries = [entry if place else entry + pieces.shift for place, entry in enumerate(row)]
+            if wanted != [token for entry in entries for token in ids[starts[entry] : ends[entry]]]:
+                return text
+        return None
+
+    def _stop_gathering(self, text: str) -> None:
+        """After a check that failed: join from now on, or refuse if ids were gathered for votes already."""
+        shown = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+        reason = f"its tokenizer does not read {shown!r} word by word"
+        if self._relied_on or self._tokenise == "gather":
+            raise ValueError(f"tokenise must be 'join' for {self.name}: {reason}")
+        self.gathers = False
+        warnings.warn(f"{self.name} is read more slowly, each copy as a joined text: {reason}", stacklevel=2)
+
+    def _settings(self) -> list[Any]:
+        """What can be changed of a tokenizer, and decides over gathering."""
+        tokenizer = self.tokenizer
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        parts = [getattr(backend, name, None) for name in ("normalizer", "pre_tokenizer", "post_processor")]
+        return [tokenizer.mask_token, [f"{number} {token!r}" for number, token in added.items()], *map(_plain, parts)]
 
     def _agrees(self) -> bool:
-        """Whether gathering gives the tokenizer's ids: by how it works, and on the probes."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if backend is None or backend.pre_tokenizer is None or getattr(backend.model, "dropout", None):
-            return False
+        """Whether gathering gives the tokenizer's ids on the probes, with masks too."""
         unit, rng, right = Words(), np.random.Generator(np.random.Philox(0)), [True, True]
         for probe in PROBES:
-            text = probe if backend.normalizer is None else backend.normalizer.normalize_str(probe)
-            parts = [text[start:end] for _, (start, end) in backend.pre_tokenizer.pre_tokenize_str(text)]
-            if "▁" not in probe and any(re.search(r"[^\s▁][\s▁]+[^\s▁]", part) for part in parts):
-                return False  # subwords may reach over a space
             self._learn(probe.split())
             words = tuple(word for word in probe.split() if self._known[word] is not None)
             words *= 1 + min(self.max_length or 0, LONG) // (len(words) or 1) if probe is PROBES[0] else 1
             kept = rng.random((9, len(words))) < np.linspace(0, 1, 9)[:, None]
-            for masking in (False, True) if self.tokenizer.mask_token is not None else (False,):
+            for masking in (False, True) if self._masks else (False,):
                 pieces = self._pieces(list(words), masking)
                 wanted = self._joined(words, unit, masking, kept)
                 right[masking] &= pieces is not None and self._gathered(pieces, masking, kept) == wanted
-        self._masks = right[True]
+        self._masks &= right[True]
         return right[False]
+
+
+def _plain(part: Any) -> bytes | None:
+    """A part of a tokenizer as bytes; None for none, and for one that is written in Python."""
+    try:
+        return None if part is None else bytes(part.__getstate__())
+    except Exception:
+        return None
 
 
 def batches(sizes: IntArray, budget: int, *, equal: bool = False) -> Iterator[IntArray]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.checks import IntArray, check_int
+from adaptdel.checks import IntArray, check_int, token_key
 from adaptdel.classifiers.base import (
     RECHECKED,
     BaseClassifier,
@@ -21,9 +21,41 @@ from adaptdel.classifiers.base import (
     kept_tokens,
 )
 from adaptdel.noise import Masking, Noise, NoNoise
-from adaptdel.units import Custom, Tokens, Unit
+from adaptdel.units import UNITS, Tokens, Unit
 
 PROBED = 8  # tokens of an input that a function is tried with, to see what it returns
+
+
+class TokenCopy:
+    """A copy as its tokens. Copies of one input are equal if `token_key` says so of their tokens, one by one.
+
+    Args:
+        tokens: the tokens.
+        places: for each, where its like comes first in the input, as bytes.
+    """
+
+    __slots__ = ("places", "tokens")
+
+    def __init__(self, tokens: list[Any], places: bytes) -> None:
+        self.tokens, self.places = tokens, places
+
+    def __hash__(self) -> int:
+        return hash(self.places)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenCopy) and self.places == other.places
+
+    def __repr__(self) -> str:
+        return repr(self.tokens)
+
+
+def token_copies(request: Request) -> list[Hashable]:
+    """The copies of an input whose tokens may be anything."""
+    first: dict[Hashable, int] = {}
+    own = request.prepared.tokens
+    places = np.array([first.setdefault(token_key(token), place) for place, token in enumerate(own)], dtype=np.int64)
+    rows = (np.where(row, places, -1) if request.prepared.masking else places[row] for row in request.kept)
+    return [TokenCopy(tokens, row.tobytes()) for tokens, row in zip(kept_tokens(request), rows, strict=True)]
 
 
 class CallableClassifier(DistinctClassifier):
@@ -87,10 +119,10 @@ class CallableClassifier(DistinctClassifier):
             self._numbers = {label: label for label in self.classes_}
 
     def keys(self, request: Request) -> list[Hashable]:
-        """The joined copies; for a unit of callables, whose joins may be anything, the kept tokens."""
+        """The joined copies; for a unit of the user, whose joins may be anything, the kept tokens."""
         unit = request.prepared.unit
-        if isinstance(unit, Custom):
-            return [tuple(tokens) for tokens in kept_tokens(request)]
+        if type(unit) not in UNITS.values():
+            return token_copies(request)
         return [unit.join(tokens) for tokens in kept_tokens(request)]
 
     def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
@@ -99,7 +131,7 @@ class CallableClassifier(DistinctClassifier):
         parts = []
         for start in range(0, len(copies), size):
             batch = copies[start : start + size]
-            texts = [p.unit.join(list(key)) if isinstance(p.unit, Custom) else key for p, key in batch]  # type: ignore[call-overload]
+            texts = [p.unit.join(list(key.tokens)) if isinstance(key, TokenCopy) else key for p, key in batch]
             answers = self.function(texts)
             if isinstance(answers, np.ndarray):
                 self._learn(answers)
