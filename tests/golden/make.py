@@ -10,6 +10,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +114,9 @@ def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
 def transformers_models(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     """A tiny BERT over a vocabulary of whole words."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import tokenizers
-    import torch
-    import transformers
-
     from adaptdel.classifiers.transformers import TransformersClassifier
+
+    tokenizers, torch, transformers = (import_module(name) for name in ("tokenizers", "torch", "transformers"))
 
     special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
     vocabulary = {word: place for place, word in enumerate([*special, *POSITIVE, *NEGATIVE, *NEUTRAL])}
