@@ -81,6 +81,7 @@ def topics(copies: list[str]) -> list[list[float]]:
 
 def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     """Every model by name, with its inputs."""
+    settings: dict[str, Any]
     texts, labels = reviews(80, 20, seed=0)
     inputs = [text for words in (3, 6, 25) for text in reviews(2, words, seed=words)[0]]
     base = LinearClassifier().fit([tuple(text.split()) for text in texts], labels, noise=METHODS["adaptdel"], seed=0)
@@ -93,7 +94,7 @@ def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     stories = [text for words in (4, 25) for text in news(4, words, seed=words)[0]]
     yield "linear four classes", four, stories
     for k in (1, 2, 3):
-        settings: dict[str, Any] = {"k": k, "classes": list(TOPICS), "progress": False, "n_estimate": 800}
+        settings = {"k": k, "classes": list(TOPICS), "progress": False, "n_estimate": 800}
         yield f"function four classes k={k}", ad.SmoothedClassifier(topics, METHODS["cert-ed"], **settings), stories
     unknown = CallableClassifier(count_letters)
     yield "function unknown classes", ad.SmoothedClassifier(unknown, METHODS["adaptdel"], progress=False), inputs
