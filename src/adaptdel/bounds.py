@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel import paper
-from adaptdel.binomial import EPS, below, quantile, sum_error
+from adaptdel.binomial import EPS, below, exponential_error, log_ratio, quantile, sum_error
 from adaptdel.checks import LARGEST_LENGTH, FloatArray, check_choice, check_int, check_probabilities
 from adaptdel.noise import Deletion
-from adaptdel.overlap import Overlap
+from adaptdel.overlap import TINY, Overlap, at_least_tiny
 from adaptdel.rates import Rate
 
 BOUNDS = ("tight", "paper")
@@ -50,15 +50,7 @@ class Counts(NamedTuple):
 
     def log_ratio(self, y: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Log ρ_y, and a bound on its error."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            shift = self.other_success - self.success  # exact: both are multiples of 2**-32
-            rare = _times(y, np.log1p(shift / self.success))
-            common = _times(self.trials - y, np.log1p(-shift / self.failure))
-            return rare + common, 4 * EPS * (1 + np.abs(rare) + np.abs(common))
-
-
-def _times(count: FloatArray, logarithm: FloatArray) -> FloatArray:
-    return np.where(count == 0, 0.0, count * logarithm)
+        return log_ratio(y, *self)
 
 
 def _counts(overlap: Overlap) -> Counts:
@@ -85,18 +77,18 @@ def _select(overlap: Overlap, where: npt.NDArray[np.bool_]) -> Overlap:
 
 
 def _envelope(u: FloatArray, counts: Counts) -> FloatArray:
-    """K(u) rounded upwards, where the two rates differ and 0 <= u < 1."""
+    """K(u) rounded upwards, where the two rates differ and u is 0 or from `TINY` to 1."""
     y = quantile(u, *counts[:3])
     y = np.where(counts.failure == 0, counts.trials, y)  # ψ = 0 or 1: a single count is possible at x
     here = below(y, *counts[:3])
     there = below(y, counts.trials, counts.other_success, counts.other_failure)
-    log_ratio, log_error = counts.log_ratio(y)
+    logarithm, log_error = counts.log_ratio(y)
     with np.errstate(over="ignore", invalid="ignore"):
-        ratio = np.exp(log_ratio)
+        ratio = np.exp(logarithm)
         gap = u - here
         line = there + ratio * gap
         relative = counts.sum_error()
-        error = relative * there + ratio * (relative * here + 4 * EPS * u + 2 * log_error * np.abs(gap))
+        error = relative * there + ratio * (relative * here + 4 * EPS * u + exponential_error(log_error) * np.abs(gap))
         value = line + error + 4 * EPS
     value = np.where((u == 0) & (counts.failure > 0), 0.0, value)
     return np.where(np.isnan(value), 1.0, np.clip(value, 0.0, 1.0))
@@ -105,7 +97,7 @@ def _envelope(u: FloatArray, counts: Counts) -> FloatArray:
 def _other_class(p: FloatArray, overlap: Overlap) -> FloatArray:
     """The least mass c' · (1 − K(p / c)) that classes other than one of probability p keep at x', rounded down."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        u = np.where(overlap.inside > 0, p / overlap.inside, np.inf)
+        u = np.where(overlap.inside > 0, at_least_tiny(p) / overlap.inside, np.inf)
         u = u * (1 + 16 * EPS)
     same = overlap.psi == overlap.other_psi
     envelope = np.minimum(u, 1.0)
@@ -134,7 +126,8 @@ def tolerance(level: float, overlap: Overlap) -> FloatArray:
     """The largest probability q of all other classes at x with which a class surely keeps more than ``level`` at x'.
 
     The closed-form inverse of the tight lower bound, rounded down: q = c · K⁻¹(1 − level / c'). K⁻¹ is convex, the
-    greatest of the inverted lines, so that again any count y gives a valid answer. −1 where no q will do.
+    greatest of the inverted lines, so that again any count y gives a valid answer. −1 where no q will do; 0 where only
+    such a q will do as is too small to be trusted in double precision.
     """
     result = np.full(overlap.common.shape, -1.0)
     reachable = attainable(level, overlap)
@@ -147,8 +140,9 @@ def tolerance(level: float, overlap: Overlap) -> FloatArray:
     differ = (overlap.psi != overlap.other_psi) & (room > 0)
     if differ.any():
         inverse[differ] = _inverse_envelope(room[differ], _counts(_select(overlap, differ)))
-    found = np.where((room > 0) & (inverse >= 0), overlap.inside * inverse * (1 - 16 * EPS), -1.0)
-    result[reachable] = found
+    product = overlap.inside * inverse * (1 - 16 * EPS)
+    product = np.where(product < TINY, 0.0, product)
+    result[reachable] = np.where((room > 0) & (inverse >= 0), product, -1.0)
     return result
 
 
@@ -159,13 +153,15 @@ def _inverse_envelope(room: FloatArray, counts: Counts) -> FloatArray:
     y = np.where(single, counts.trials, y)
     here = below(y, *counts[:3])
     there = below(y, counts.trials, counts.other_success, counts.other_failure)
-    log_ratio, log_error = counts.log_ratio(y)
+    logarithm, log_error = counts.log_ratio(y)
     with np.errstate(over="ignore", invalid="ignore"):
-        inverse_ratio = np.exp(-log_ratio)
+        inverse_ratio = np.exp(-logarithm)
         gap = room - there
         line = here + gap * inverse_ratio
         relative = counts.sum_error()
-        error = relative * here + inverse_ratio * (relative * there + 4 * EPS + 2 * log_error * np.abs(gap))
+        error = relative * here + inverse_ratio * (
+            relative * there + 4 * EPS + exponential_error(log_error) * np.abs(gap)
+        )
         value = line - error
     value = np.where(np.isnan(value), -1.0, value)
     # K(0) = 0 unless a single count is possible at x, so that unanimous votes always suffice where there is room.

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability, check_real
-from adaptdel.overlap import Overlap, deletion_overlap
+from adaptdel.overlap import Overlap, deletion_overlap, masking_overlap
 from adaptdel.rates import FixedRate, Rate, build, rate_from_dict
 
 CHUNK_BYTES = 2**24
@@ -265,9 +265,7 @@ class Masking(Noise):
         """The probability that every substituted token is masked: C(N, k) / C(n, k), the same from both sides."""
         if not np.array_equal(other_length, np.broadcast_to(length, other_length.shape)):
             raise ValueError("ops must be ['sub'] under Masking, which certifies substitutions only")
-        missed = _all_masked(length, self.masks(length), length - common)
-        zero = np.zeros(common.shape)
-        return Overlap(missed, missed, common.astype(np.float64), zero, zero)
+        return masking_overlap(_all_masked(length, self.masks(length), length - common), common)
 
     def to_dict(self) -> dict[str, Any]:
         """The kind and the fraction."""

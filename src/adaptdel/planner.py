@@ -12,7 +12,7 @@ from adaptdel.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, c
 from adaptdel.confidence import clopper_pearson
 from adaptdel.noise import Deletion, Masking, Noise
 from adaptdel.radius import certified_radius, check_noise
-from adaptdel.tables import default_limit, table, to_probability
+from adaptdel.tables import most_edits, table, to_probability
 from adaptdel.threat import Threat
 
 MOST_RADII = 500  # a longer list is thinned out to about FEW_RADII
@@ -128,7 +128,7 @@ def plan(
         lower=low,
         radius=radius,
         largest=largest,
-        unbounded=threat.largest(length) is None and largest >= default_limit(length),
+        unbounded=threat.largest(length) is None and largest >= most_edits(threat, length),
         unanimous=int(_fewest_unanimous(least[-1:], alpha)[0]),
         radii=radii,
         least_probability=tuple(float(p) for p in least),

@@ -26,7 +26,7 @@ from adaptdel.checks import (
     check_probability,
 )
 from adaptdel.noise import Masking, Noise, TrainingNoise
-from adaptdel.tables import default_limit, largest, table, to_probability
+from adaptdel.tables import largest, most_edits, table, to_probability
 from adaptdel.threat import Threat
 
 Pairs = Iterator[tuple[IntArray, IntArray]]
@@ -78,8 +78,7 @@ def _one_radius(
     p1: float, p2: float | None, length: int, noise: Noise, threat: Threat, bound: str, threshold: float | None
 ) -> int:
     """The radius of one input by comparing bounds, for what is not a look-up in one table."""
-    cap = threat.largest(length)
-    high = default_limit(length) if cap is None else cap
+    high = most_edits(threat, length)
     rival = min(1 - p1 if p2 is None else p2, float(np.nextafter(1 - p1, 2)))
     if threshold is None and p1 <= rival:
         return -1
@@ -148,7 +147,8 @@ def certified_radius(
 
     Returns:
         The radius; −1 if not even the unedited input is settled. A radius past max(65536, 4 · length), which only
-        degenerate rates such as ψ = 1 reach, is not looked for; without insertions the radius is at most the length.
+        degenerate settings such as ψ = 1 or η = 1 reach, is not looked for; without insertions the radius is at most
+        the length.
 
     >>> from adaptdel import Deletion, FixedRate
     >>> certified_radius(0.99, length=100, noise=Deletion(FixedRate(0.9)), ops=["ins"])
@@ -178,7 +178,9 @@ def certified_radius(
     flat_p1 = np.broadcast_to(first, shape).ravel()
     flat_p2 = None if second is None else np.broadcast_to(second, shape).ravel()
     flat_sizes = np.broadcast_to(sizes, shape).ravel()
-    if bound == "tight" and flat_p2 is None:
+    if threshold == 1:  # class 1 is never answered, whatever the attacker does
+        radii = np.array([most_edits(threat, int(size)) for size in flat_sizes], dtype=np.int64)
+    elif bound == "tight" and flat_p2 is None:
         radii = _look_up(flat_p1, flat_sizes, noise, threat, threshold)
     else:
         radii = _one_by_one(flat_p1, flat_p2, flat_sizes, noise, threat, bound, threshold)

@@ -14,9 +14,10 @@ import numpy as np
 from adaptdel.bounds import BOUNDS, lower, upper
 from adaptdel.checks import LARGEST_LENGTH, check_alpha, check_choice, check_int, check_probability
 from adaptdel.noise import Deletion, Masking, Noise
+from adaptdel.paper import WHOLE
 from adaptdel.radius import certified_radius, check_noise
 from adaptdel.rates import DENOMINATOR
-from adaptdel.tables import default_limit, largest
+from adaptdel.tables import largest, most_edits
 from adaptdel.threat import Threat
 
 PRECISIONS = (64, 128, 256, 512, 1024, 2048)
@@ -150,7 +151,7 @@ class _Pair:
             return mass * 0
         if not mass > 0 and not last:
             raise _Unresolved
-        return self.other_inside / self.inside * self._knapsack(mass, self.keep <= self.other_keep, -1, last)
+        return self.other_inside / self.inside * self._knapsack(p, mass, self.keep <= self.other_keep, -1, last)
 
     def upper(self, p: Ball, bound: str, last: bool) -> Ball:
         """The upper bound on the probability at x' of a class of probability p at x."""
@@ -158,15 +159,15 @@ class _Pair:
             return 1 - self._rest(p, last)
         if self.inside.is_zero():
             return _flint().arb(1)
-        filled = self._knapsack(p, self.keep >= self.other_keep, +1, last)
+        filled = self._knapsack(p, p, self.keep >= self.other_keep, +1, last)
         return self.other_inside / self.inside * filled + 1 - self.other_inside
 
     def _printed(self) -> bool:
         """Whether the paper's lemmas hold: at ψ = 0 or 1 they divide by 0, and their upper bound would be wrong."""
         return bool((self.keep > 0 and self.drop > 0) or (self.keep - self.other_keep).is_zero())
 
-    def _knapsack(self, mass: Ball, kept: bool, direction: int, last: bool) -> Ball:
-        """The paper's knapsack: whole subsequences, the last size rounded down (−1) or up (+1)."""
+    def _knapsack(self, p: Ball, mass: Ball, kept: bool, direction: int, last: bool) -> Ball:
+        """The knapsack of `adaptdel.paper`: whole subsequences, the last size rounded down (−1) or up (+1)."""
         if mass >= 1 and self.drop > 0 and self.keep > 0:
             return _flint().arb(1)
         h, here, there = self._walk(mass, kept, last)
@@ -175,17 +176,17 @@ class _Pair:
         rest = mass - here
         if rest <= 0:
             return there
-        number = rest / item
-        low, high = number.lower().floor(), number.upper().floor()
+        number = (rest - direction * WHOLE * p) / item
+        low, high = number.lower(), number.upper()
+        low, high = (low.floor(), high.floor()) if direction < 0 else (low.ceil(), high.ceil())
         if not last and not (low == high):
             raise _Unresolved
         fraction = rest * self._ratio(h, kept)
         c, d = (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
         other_item = c**h * d ** (self.common - h)
-        # Whole at the last precision means whole. The fractional solution bounds the whole one.
         if direction < 0:
-            return there + (high * other_item).min(fraction)
-        return there + (number.lower().ceil() * other_item).max(fraction)
+            return there + (low * other_item).min(fraction)
+        return there + (high * other_item).max(fraction)
 
 
 def rigorous_radius(
@@ -213,9 +214,12 @@ def rigorous_radius(
     p1 = check_probability("p1", p1)
     length = check_int("length", length, most=LARGEST_LENGTH)
     bound = "tight" if isinstance(noise, Masking) else bound
+    limit = most_edits(threat, length)
     hint = certified_radius(p1, p2, length=length, noise=noise, ops=ops, bound=bound, threshold=threshold)
     p2 = None if p2 is None else check_probability("p2", p2)
     threshold = None if threshold is None else check_probability("threshold", threshold)
+    if threshold == 1:
+        return limit  # class 1 is never answered, whatever the attacker does
 
     def certified(other: int, common: int) -> bool:
         return _decide(lambda last: _margin(_Pair(noise, length, other, common), p1, p2, bound, threshold, last))
@@ -239,8 +243,6 @@ def rigorous_radius(
         settled = p1 > (1 - p1 if p2 is None else min(p2, 1 - p1))
     if not settled:
         return -1
-    cap = threat.largest(length)
-    limit = default_limit(length) if cap is None else cap
     hint = min(max(hint, 0), limit)
     return largest(holds, hint, limit) if hint == 0 or holds(hint) else largest(holds, 0, hint - 1)
 

@@ -1,7 +1,8 @@
 """Noise and a base classifier make votes: selection, adaptive looks, exact enumeration.
 
 Every input has streams of random numbers of its own, keyed by the seed, its content and the phase. Its votes do not
-depend on which other inputs are certified beside it, on their order, or on how copies are batched.
+depend on which other inputs are certified beside it, on their order, or on how copies are batched. Certification,
+calibration and the examples of a report are different phases: what one of them drew is new to the others.
 """
 
 from __future__ import annotations
@@ -34,11 +35,17 @@ WINDOW_INPUTS = 64
 WINDOW_TOKENS = 200_000  # inputs that are worked on together have at most so many tokens, or are a single one
 LEAD = 3.5  # standard deviations of an even vote by which the first class leads when the selection ends
 FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
+# Phases of the selection and of the estimation.
+CERTIFICATION = ("select", "estimate")
+CALIBRATION = ("calibration select", "calibration estimate")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How votes are taken: see `adaptdel.SmoothedClassifier` for the meaning of each."""
+    """How votes are taken: see `adaptdel.SmoothedClassifier` for the meaning of each.
+
+    ``phases`` are those of the streams that choose the class and that bound its probability.
+    """
 
     rule: Rule
     alpha: float = 0.05
@@ -47,6 +54,7 @@ class Plan:
     sampling: str = "adaptive"
     seed: int = 0
     exact: bool = True
+    phases: tuple[str, str] = CERTIFICATION
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
@@ -119,13 +127,13 @@ def take_votes(prepared: Prepared, plan: Plan, known_classes: int | None) -> Gen
     if plan.exact and choices(noise, length) <= AT_ONCE:
         return (yield from _enumerate(noise, length, plan, known_classes))
     key = content_key(prepared.tokens)
-    chosen, selection = yield from _select(noise, length, plan, stream(plan.seed, key, "select"))
+    chosen, selection = yield from _select(noise, length, plan, stream(plan.seed, key, plan.phases[0]))
     if not plan.n_estimate:  # a prediction without a certificate
         return Tally(chosen, selection, None, [])
     planned = plan_looks if is_frozen(noise) else plan_looks.__wrapped__
     spared = plan.n_select - int(selection.sum())  # by the selection, whose votes are independent: looks stay valid
     looks = planned(plan, length, known_classes, plan.n_estimate + spared)
-    rng = stream(plan.seed, key, "estimate")
+    rng = stream(plan.seed, key, plan.phases[1])
     counts = np.zeros(len(selection), dtype=np.int64)
     taken: list[IntArray] = []
     for size in looks.sizes:

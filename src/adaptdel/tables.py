@@ -18,9 +18,10 @@ FILL = 8  # queries at one length from which on it pays to fill the whole table
 FILLED = 512  # the largest table that is filled: its cost grows with the square
 
 
-def default_limit(length: int) -> int:
-    """How far a radius is looked for: it is infinite for some degenerate rates, such as ψ = 1."""
-    return max(2**16, 4 * length)
+def most_edits(threat: Threat, length: int) -> int:
+    """How far a radius is looked for: with insertions it is infinite for some degenerate rates, such as ψ = 1."""
+    cap = threat.largest(length)
+    return max(2**16, 4 * length) if cap is None else cap
 
 
 def largest(holds: Callable[[int], bool], low: int, high: int, guess: int | None = None) -> int:
@@ -66,8 +67,7 @@ class ToleranceTable:
         self.length, self.noise, self.threat, self.level = length, noise, threat, level
         self._known: dict[int, float] = {}
         self._filled: FloatArray | None = None
-        cap = threat.largest(length)
-        self.limit = default_limit(length) if cap is None else cap
+        self.limit = most_edits(threat, length)
         self.reach = largest(self._attainable, 0, self.limit, self._guess())
 
     def _guess(self) -> int:

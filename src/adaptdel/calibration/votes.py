@@ -2,7 +2,8 @@
 
 The streams of an input are keyed by the seed, its content and the phase, and a token is kept where its draw is at or
 above a threshold: the copies at a larger kept length keep all that those at a smaller one do, and more. So candidates
-are compared on the same noise, and a difference between them is not luck.
+are compared on the same noise, and a difference between them is not luck. The phases are not those of certification:
+a rate that suits the noise it was chosen on does not meet that noise again when the same examples are certified.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from adaptdel.classifiers.text import CallableClassifier, as_base
 from adaptdel.derivation import Rule, vote_bounds
 from adaptdel.noise import Deletion, Masking, NoNoise
 from adaptdel.rates import InterpolatedRate
-from adaptdel.sampling import Plan, Tally, run_all
+from adaptdel.sampling import CALIBRATION, Plan, Tally, run_all
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.threat import Threat
 from adaptdel.units import Tokens, Unit, check_unit
@@ -62,14 +63,21 @@ class Voting:
     def of(cls, model: SmoothedClassifier, *, n_select: int, n_estimate: int, seed: int) -> Voting:
         """A model's own rule, with the paper's fixed number of votes."""
         rule = Rule(constant_keep(1), Threat(model.ops).ops, model.bound, model.threshold, model.k)
-        plan = Plan(rule, model.alpha, n_select, n_estimate, sampling="fixed", seed=seed, exact=False)
+        plan = Plan(
+            rule, model.alpha, n_select, n_estimate, sampling="fixed", seed=seed, exact=False, phases=CALIBRATION
+        )
         return cls(base_of(model), check_unit(model.unit), plan)
 
     def described(self) -> dict[str, Any]:
-        """What certificates depend on besides the votes, in plain values."""
+        """What certificates depend on besides the numbers of votes, in plain values.
+
+        The phases are among it, so that measurements on other streams, as calibrations drew before they had streams of
+        their own, are not mixed with these.
+        """
         rule = self.plan.rule
         attacker = {"ops": list(rule.ops), "bound": rule.bound, "decision_threshold": rule.threshold, "k": rule.k}
-        return {"model": self.base.fingerprint(), "unit": self.unit.kind, "alpha": self.plan.alpha, **attacker}
+        streams = {"alpha": self.plan.alpha, "phases": list(self.plan.phases)}
+        return {"model": self.base.fingerprint(), "unit": self.unit.kind, **streams, **attacker}
 
     def prepare(self, tokens: Sequence[Tokens]) -> list[Prepared]:
         """Make the inputs of a sample ready once, for all candidates."""
