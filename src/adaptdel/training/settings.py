@@ -91,6 +91,8 @@ class Settings:
             check_probability("validation", self.validation)
             if self.validation >= 0.9:
                 raise ValueError(f"validation must be a share below 0.9 or a file, got {self.validation}")
+        elif not isinstance(self.validation, str) or not self.validation:
+            raise ValueError(f"validation must be a share below 0.9 or a file, got {self.validation!r:.60}")
         self._check_use()
         if self.rate is not None:
             check_probability("rate", self.rate)
