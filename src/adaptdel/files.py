@@ -125,7 +125,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"it names {next(name for name in names if names.count(name) > 1)!r} twice")
+        raise ValueError(f"it names {next(name for name in names if names.count(name) > 1)!r:.60} twice")
     return values
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certificate import MOST_VOTES
-from adaptdel.checks import check_fields, check_int, check_list, check_probability, check_real
+from adaptdel.checks import check_fields, check_int, check_probability, check_real
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
@@ -33,6 +33,7 @@ _FIELDS = {
     "fingerprint": "a text",
     "version": "a text",
     "noise": "an object",
+    "ops": "a list",
     "unit": "an object",
     "options": "an object?",
     "files": "an object?",
@@ -111,11 +112,13 @@ def load_model(cls: type[Model], path: Path) -> Model:
         raise ValueError(f"{config}: the format must be {FORMAT}, got {settings.get('format')!r:.60}")
     with _damaged(config):
         check_fields(settings, _FIELDS)
+        if missing := [name for name in _PLAIN if name not in settings]:
+            raise ValueError(f"{missing[0]} is missing")
         noise = noise_from_dict(settings["noise"])
         model = cls(
             None,
             noise,
-            ops=tuple(check_list("ops", settings["ops"], "operations")),
+            ops=tuple(settings["ops"]),
             unit=unit_from_dict(settings["unit"]),
             **{name: settings[name] for name in _PLAIN},
         )
@@ -188,7 +191,7 @@ def _damaged(path: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{path}: damaged: {error}: save or copy the model anew") from None
+        raise ValueError(f"{path}: damaged: {error!s:.300}: save or copy the model anew") from None
 
 
 def _check(model: Model) -> None:
@@ -237,6 +240,8 @@ def _load_base(kind: str, folder: Path, settings: dict[str, Any], config: Path) 
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         reason = "its weights do not fit its config.json" if "ignore_mismatched_sizes" in reason else reason
         raise ValueError(f"{folder}: the model cannot be read ({reason}): save or copy it anew") from None
+    if base.untrained_:
+        raise ValueError(f"{folder}: weights of the model are missing: save or copy it anew")
     for name, values in base.model.named_parameters():
         if not torch.isfinite(values).all():
             raise ValueError(f"{folder}: the weights {name} are not all finite numbers: train the model anew")

@@ -88,6 +88,6 @@ def _check(path: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -
     names = [name for name in {**settings, **stored} if stored.get(name) != settings.get(name)]
     if names:
         differences = "; ".join(
-            f"{name} was {stored.get(name)!r:.99} and is now {settings.get(name)!r:.99}" for name in names[:9]
+            f"{name!s:.60} was {stored.get(name)!r:.99} and is now {settings.get(name)!r:.99}" for name in names[:9]
         )
-        raise ValueError(f"{path}: the journal of another calibration ({differences}): {_ANEW}")
+        raise ValueError(f"{path}: the journal of another calibration ({' '.join(differences.split())}): {_ANEW}")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from adaptdel.checks import LARGEST_LENGTH
 from adaptdel.evaluation.schema import CERTIFICATES, Record
 from adaptdel.files import sync_folder
 
@@ -44,13 +45,10 @@ def decode(line: bytes) -> Record | None:
 
 def is_record(record: Record) -> bool:
     """Whether every column of a record is of the kind that the table of a run holds."""
-    if not (_whole_number(record.get("row")) and record["row"] >= 1 and _seconds(record.get("seconds"))):
+    if not record.keys() >= _COLUMNS.keys() or record["row"] is None or not _seconds(record.get("seconds")):
         return False
-    if record.get("problem") is not None:
-        return _text(record["problem"]) and (record.get("id") is None or _text(record["id"]))
-    return all(
-        (record.get(name) is None and name in OPTIONAL) or check(record.get(name)) for name, check in _COLUMNS.items()
-    )
+    optional = OPTIONAL if record["problem"] is None else _COLUMNS
+    return all((record[name] is None and name in optional) or check(record[name]) for name, check in _COLUMNS.items())
 
 
 def _text(value: Any) -> bool:
@@ -68,7 +66,7 @@ def _whole_number(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return type(value) is float or _whole_number(value)
+    return type(value) is float or (type(value) is int and abs(value) <= LARGEST_LENGTH)  # exact in a double
 
 
 def _seconds(value: Any) -> bool:
@@ -88,7 +86,7 @@ _KINDS: dict[pa.DataType, Callable[[Any], bool]] = {
     pa.list_(pa.float64()): _list(_number),
     pa.list_(pa.list_(pa.int64())): _list(_list(_whole_number)),
 }
-_COLUMNS = {field.name: _KINDS[field.type] for field in CERTIFICATES if field.name != "row"}
+_COLUMNS = {field.name: _KINDS[field.type] for field in CERTIFICATES}
 
 
 def read_journal(path: Path, start: int = 0) -> Iterator[tuple[int, Record]]:

@@ -73,7 +73,7 @@ def read_state(checkpoint: Path) -> State:
 
 def best_checkpoint(checkpoint: Path) -> Path | None:
     """The checkpoint of the least validation loss up to this one; None if no loss was a number."""
-    best = read_state(checkpoint)["best_model_checkpoint"]
+    best = read_state(checkpoint).get("best_model_checkpoint")
     return None if best is None else checkpoint.parent / Path(best).name
 
 

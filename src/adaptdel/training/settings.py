@@ -190,4 +190,4 @@ def check_names(values: Mapping[str, Any], known: list[str]) -> None:
         if name not in known:
             near = get_close_matches(str(name), known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
-            raise ValueError(f"{name!r} is not a field: {hint}")
+            raise ValueError(f"{name!r:.60} is not a field: {hint}")
