@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import gzip
 import io
 import json
+import math
 import os
 import random
 import shutil
@@ -242,14 +244,54 @@ class Workspace:
 def certificate(space: Workspace, edits: list[int]) -> None:
     """`verify` on a changed certificate, mostly with a digest that fits: it accepts no radius that is not proven."""
     rng = random.Random(edits[0])
-    values = changed(rng.choice(space.certificates), edits)
-    if isinstance(values, dict) and rng.random() < 0.8:
+    values = rng.choice(space.certificates)
+    values = forged(values, rng) if rng.random() < 0.5 else changed(values, edits)
+    if isinstance(values, dict) and rng.random() < 0.9:
         values["digest"] = digest(values)
     wrong = verify(values)
     if not isinstance(wrong, list) or not all(isinstance(sentence, str) and "\n" not in sentence for sentence in wrong):
         raise Failure(f"not sentences: {wrong!r}")
     if not wrong and values["derived"]["radius"] > (proven := proven_radius(Certificate.from_dict(values))):
         raise Failure(f"the radius {values['derived']['radius']} is accepted, and {proven} is proven: {values}")
+
+
+def forged(values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A certificate by hands that know what hangs together: a few moves that may each make it prove too much."""
+    values = copy.deepcopy(values)
+    classes, derived, looks = values["classes"], values["derived"], values["looks"] or {"sizes": [], "alphas": []}
+    rates = [{"kind": "fixed", "p": p} for p in (0.0, 0.5, 0.999999, 1 - 2**-32, 1.0)]
+    rates += [{"kind": "length", "p_min": 0.0, "k": k} for k in (0, 1, 10**9)]
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        move = rng.randrange(12)
+        if move == 0 and len(classes) > 1:
+            classes[rng.randrange(len(classes))] = rng.choice(classes)
+        elif move == 1:
+            derived["radius"] += rng.choice([1, 2, 10, 10**6])
+        elif move == 2:
+            derived["p1"] = rng.choice([1.0, 0.999999, 1 - (1 - derived["p1"]) / 2, math.nextafter(derived["p1"], 2)])
+            derived["p1"] = min(1.0, derived["p1"])
+        elif move == 3:
+            derived["p2"] = rng.choice([0.0, 1e-300, derived["p2"] / 2, math.nextafter(derived["p2"], -1)])
+        elif move == 4:
+            factor = rng.choice([0.01, 2, 10])
+            looks["alphas"] = [alpha * factor for alpha in looks["alphas"]]
+            derived["alpha"] = derived["alpha"] * factor
+        elif move == 5:
+            values["length"] = rng.choice([0, 1, 10**5, 10**9, 5 * 10**12, 2**53, values["length"] * 2])
+        elif move == 6:
+            values["noise"] = {"kind": "deletion", "rate": rng.choice(rates)}
+        elif move == 7:
+            values["votes"] = [[sum(row) if place == values["answer"] else 0 for place in range(len(row))]
+                               for row in values["votes"]]  # fmt: skip
+        elif move == 8:
+            values["k"] = rng.choice([1, 2, len(classes), 10**6])
+        elif move == 9:
+            values["threshold"] = rng.choice([None, 0.0, 0.5, 1.0, 0.999])
+        elif move == 10:
+            values["known"], values["bound"] = rng.random() < 0.5, rng.choice(["tight", "paper"])
+        else:
+            values["ops"] = rng.choice([["del"], ["ins"], ["sub"], ["del", "ins", "sub"]])
+    return values
 
 
 def proven_radius(found: Certificate) -> int:
