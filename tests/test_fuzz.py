@@ -101,8 +101,8 @@ SNIPPETS = [
 ]  # fmt: skip
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "plan": ("--length", "--rate", "--ops", "--votes", "--alpha", "--json", "--plot"),
-    "verify": ("RUN", "--json"),
-    "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json"),
+    "verify": ("RUN", "--json", "--work", "--public-key"),
+    "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json", "--work", "--sign"),
     "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--sampling", "--bound", "--seed", "--limit",
                 "--workers", "--strict", "--text-column", "--label-column", "--id-column", "--encoding", "--json"),
     "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--min-accuracy", "--bins", "--per-bin",
@@ -124,6 +124,9 @@ VALUES = (
     "fixed:p=1", "nosmooth", "nosmooth:", "cert-ed:p=" + "9" * 400, "é", "\ud800", "%s", "{0}", "--", "-", "utf-16",
     "idna", "/", ".",
 )  # fmt: skip
+
+
+WORK = 100_000  # steps that are allowed for one certificate: ten times what those here need
 
 
 class Workspace:
@@ -248,7 +251,7 @@ def certificate(space: Workspace, edits: list[int]) -> None:
     values = forged(values, rng) if rng.random() < 0.5 else changed(values, edits)
     if isinstance(values, dict) and rng.random() < 0.9:
         values["digest"] = digest(values)
-    wrong = verify(values)
+    wrong = verify(values, work=WORK)
     if not isinstance(wrong, list) or not all(isinstance(sentence, str) and "\n" not in sentence for sentence in wrong):
         raise Failure(f"not sentences: {wrong!r}")
     if not wrong and values["derived"]["radius"] > (proven := proven_radius(Certificate.from_dict(values))):
@@ -332,7 +335,7 @@ def certificate_file(space: Workspace, edits: list[int]) -> None:
     lines = [json_bytes(values, edits) for values in chosen]
     data = b"\n".join(lines) if rng.random() < 0.5 else b"[" + b",".join(lines) + b"]"
     path.write_bytes(changed_bytes(data, edits) if rng.random() < 0.4 else data)
-    refused(["verify", path, *(["--json"] if rng.random() < 0.2 else [])], path)
+    refused(["verify", path, "--work", WORK, *(["--json"] if rng.random() < 0.2 else [])], path)
 
 
 def run_folder(space: Workspace, edits: list[int]) -> None:
@@ -355,10 +358,10 @@ def run_folder(space: Workspace, edits: list[int]) -> None:
         pq.write_table(odd_table(rows, schema, rng), folder / name)
     chance = rng.random()
     if chance < 0.5:
-        refused(["verify", folder], folder)
+        refused(["verify", folder, "--work", WORK], folder)
     elif chance < 0.7:
         out = space.new("recertified")
-        if refused(["recertify", folder, "--out", out, "--alpha", 0.1], folder) and out.exists():
+        if refused(["recertify", folder, "--out", out, "--alpha", 0.1, "--work", WORK], folder) and out.exists():
             raise Failure("a run that could not be derived anew was written")
         if leftovers := [path.name for path in out.parent.iterdir() if path.name.startswith(".")]:
             raise Failure(f"left behind: {leftovers}")
