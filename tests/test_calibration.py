@@ -527,7 +527,7 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
         assert quick(TURNED, **MONOTONE, journal=journal) == whole()
         assert journal.read_bytes() == text
     journal.write_bytes(b"".join(lines[:3]) + b'{"bin": 0}\n' + lines[3])
-    with pytest.raises(ValueError, match=r"journal, line 4: not an evaluation: .*'keep'"):
+    with pytest.raises(ValueError, match=r"journal, line 4: not an evaluation: .*keep is missing"):
         quick(TURNED, **MONOTONE, journal=journal)
 
 

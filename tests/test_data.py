@@ -92,7 +92,7 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
         ("x.jsonl", b"", "x.jsonl: holds no rows"),
         ("x.jsonl", b'{"text": " ", "label": 0}', "x.jsonl: holds no text that is not empty"),
         ("x.csv", b"", "x.csv: the file is empty"),
-        ("x.csv", b"text,text\n", "x.csv: the header names a column twice: text, text"),
+        ("x.csv", b"text,text\n", "x.csv: the header names a column twice: 'text', 'text': give every column"),
         ("x.csv", b"text,label\na,1\nb\n", "x.csv, row 2: must have 2 fields as the header has, got 1"),
         ("x.csv", b"text,label\na\xe9,1\n", "x.csv, row 1: not UTF-8: save the file as UTF-8, or name its encoding"),
         ("x.csv", b'text,label\n"a,1\n', "x.csv, row 1: not CSV: unexpected end of data"),

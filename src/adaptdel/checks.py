@@ -132,6 +132,39 @@ def token_key(token: Any) -> Hashable:
     return kind, id(token)
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "a text": (str,),
+    "a whole number": (int,),
+    "a number": (int, float),
+    "true or false": (bool,),
+    "an object": (dict,),
+    "a list": (list,),
+}
+
+
+def check_fields(values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+    """Raise unless the values out of a file are of their kinds; a kind that ends in "?" may be null or missing.
+
+    >>> check_fields({"seed": "0"}, {"seed": "a whole number"})
+    Traceback (most recent call last):
+    ValueError: seed must be a whole number, got '0'
+    """
+    for name, kind in kinds.items():
+        value, wanted = values.get(name), kind.removesuffix("?")
+        if value is None and kind.endswith("?"):
+            continue
+        if name not in values:
+            raise ValueError(f"{name} is missing")
+        fits = isinstance(value, _KINDS[wanted]) and (wanted == "true or false" or not isinstance(value, bool))
+        if not fits or (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, str) and _torn(value)):
+            raise ValueError(f"{name} must be {wanted}, got {_show(value)}")
+
+
+def _torn(text: str) -> bool:
+    """Whether a text holds half of a surrogate pair, as JSON can, so that no file can be written of it."""
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def _first(array: npt.NDArray[Any], wrong: BoolArray) -> str:
     """Show the first wrong element, and where it stands in an array of several."""
     if array.ndim == 0:

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+DEEPEST = 64  # lists and dictionaries in each other in a JSON file
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
@@ -65,6 +67,66 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write plain values, whole or not at all."""
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file; ValueError with its name if it is there and cannot be read."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The object in a JSON file, which is ``what`` in messages; ValueError that names the file and what to do."""
+    try:
+        return parse_object(read_bytes(path))
+    except ValueError as error:
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise ValueError(f"{path}: not {what}: {error}: write or copy it anew") from None
+
+
+def parse_object(content: bytes) -> dict[str, Any]:
+    """The object that JSON in UTF-8 holds; ValueError says what is wrong with it.
+
+    >>> parse_object(b'{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+    ValueError: it names 'a' twice
+    """
+    try:
+        values = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_once)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason})") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg}, line {error.lineno})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(values, dict):
+        raise ValueError("it must hold an object")
+    check_depth(values)
+    return values
+
+
+def check_depth(values: Any, most: int = DEEPEST) -> None:
+    """Raise if lists and dictionaries stand in each other more than ``most`` deep: few functions can walk through."""
+    level = [values]
+    for _ in range(most):
+        inner = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for group in inner for value in group if isinstance(value, (dict, list))]
+        if not level:
+            return
+    raise ValueError("nested too deeply")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it names {next(name for name in names if names.count(name) > 1)!r:.60} twice")
+    return values
 
 
 def sync_folder(folder: Path) -> None:

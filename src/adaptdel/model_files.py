@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from adaptdel.certificate import MOST_VOTES
+from adaptdel.checks import check_fields, check_int, check_probability, check_real
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.files import replacing_folder, write_json, write_text
+from adaptdel.files import read_json, replacing_folder, write_json, write_text
 from adaptdel.model_card import model_card
 from adaptdel.noise import Noise, noise_from_dict
+from adaptdel.sampling import Plan
 from adaptdel.units import check_unit, unit_from_dict
 
 Model = Any  # a SmoothedClassifier, whose room is further down
@@ -20,6 +27,41 @@ Model = Any  # a SmoothedClassifier, whose room is further down
 CONFIG, TRAINING, CALIBRATION = "adaptdel.json", "training.json", "calibration.json"
 FORMAT = 1
 _PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "k", "copies")
+
+_FIELDS = {
+    "base": "a text",
+    "fingerprint": "a text",
+    "version": "a text",
+    "noise": "an object",
+    "ops": "a list",
+    "unit": "an object",
+    "options": "an object?",
+    "files": "an object?",
+    "classes": "a list",
+    "bound": "a text",
+    "sampling": "a text",
+    "alpha": "a number",
+    "threshold": "a number?",
+    "seed": "a whole number",
+    "k": "a whole number",
+    "n_select": "a whole number",
+    "n_estimate": "a whole number",
+    "copies": "a whole number",
+}
+_TRAINING_FIELDS = {
+    "method": "a text",
+    "rate": "a number?",
+    "settings": "an object",
+    "seed": "a whole number",
+    "validation": "a number?",
+    "noise": "an object",
+    "data": "an object",
+    "history": "a list",
+    "versions": "an object",
+    "seconds": "a number",
+    "identity": "an object?",
+    "calibrated": "true or false?",
+}
 
 
 def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None = None) -> None:
@@ -43,11 +85,14 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
+        "files": {},
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
     training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))
     with replacing_folder(path) as partial:
         base.save(partial / "base")
+        if kind == "transformers":
+            settings["files"] = _hashes(partial / "base")
         write_json(partial / CONFIG, settings)
         if training is not None:
             write_json(partial / TRAINING, training)
@@ -59,36 +104,62 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
 
 
 def load_model(cls: type[Model], path: Path) -> Model:
-    """Read a model, and check that the base classifier is the one that was saved."""
+    """Read a model, and check that the base classifier is the one that was saved; messages name the file."""
     config = path / CONFIG
     try:
-        settings = json.loads(config.read_text(encoding="utf-8"))
-        if settings["format"] != FORMAT:
-            raise ValueError(f"{config}: the format must be {FORMAT}, got {settings['format']!r}")
+        settings = _read(config)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"path must be a folder that save wrote, got {str(path)!r} without {config.name}") from None
+    if settings.get("format") != FORMAT:
+        raise ValueError(f"{config}: the format must be {FORMAT}, got {settings.get('format')!r:.60}")
+    with _damaged(config):
+        check_fields(settings, _FIELDS)
+        if missing := [name for name in _PLAIN if name not in settings]:
+            raise ValueError(f"{missing[0]} is missing")
         noise = noise_from_dict(settings["noise"])
-        base = _load_base(settings["base"], path / "base", settings.get("options") or {})
         model = cls(
-            base,
+            None,
             noise,
             ops=tuple(settings["ops"]),
             unit=unit_from_dict(settings["unit"]),
             **{name: settings[name] for name in _PLAIN},
         )
-    except FileNotFoundError:
-        raise ValueError(f"path must be a folder that save wrote, got {str(path)!r} without {config.name}") from None
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{config}: not a saved model: {error}") from None
+        _check(model)
+    base = _load_base(settings["base"], path / "base", settings, config)
     if base.fingerprint() != settings["fingerprint"]:
         raise ValueError(f"{path / 'base'}: the base classifier is not the one that was saved: its fingerprint differs")
-    model.base_, model.noise_ = base, noise
-    for name, file in (("training_", TRAINING), ("calibration_", CALIBRATION)):
+    with _damaged(config):
+        if settings["classes"] != base.classes_:
+            raise ValueError("its classes are not those of the base classifier")
+        count = len(settings["classes"])
+        check_int("k", model.k, least=1, most=count - 1)
+        if model.threshold is not None and count != 2:
+            raise ValueError(f"threshold must be null for {count} classes")
+    model.base, model.base_, model.noise_ = base, base, noise
+    for name, file, check in (("training_", TRAINING, check_training), ("calibration_", CALIBRATION, _check_warnings)):
         if (path / file).exists():
-            setattr(model, name, _read(path / file))
-    if base.classes_ is not None:
-        import numpy as np
-
-        model.classes_ = np.array(base.classes_)
+            setattr(model, name, _read(path / file, check))
+    model.classes_ = np.array(base.classes_)
     return model
+
+
+def check_training(record: dict[str, Any]) -> None:
+    """Raise unless the record of a training can be shown, compared and calibrated by."""
+    check_fields(record, _TRAINING_FIELDS)
+    noise_from_dict(record["noise"])
+    if record.get("validation") is not None:
+        check_probability("validation", record["validation"])
+    data, history = record["data"], record["history"]
+    check_fields(data, {"digest": "a text", "rows": "a whole number", "held_out": "a whole number"})
+    check_fields(data, {"mean_length": "a number", "classes": "an object"})
+    if not history or not all(isinstance(row, dict) and row for row in history):
+        raise ValueError("history must hold an object for every epoch")
+    for row in history:
+        check_fields(row, dict.fromkeys(row, "a number?"))
+
+
+def _check_warnings(calibration: dict[str, Any]) -> None:
+    check_fields(calibration, {"warnings": "a list?", "settings": "an object?"})
 
 
 def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> None:
@@ -107,14 +178,29 @@ def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> 
     write_json(path / CONFIG, settings)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: not a file of a saved model: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: not a file of a saved model: must hold an object")
+def _read(path: Path, check: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """The values of a file of a saved model, checked."""
+    values = read_json(path, "a file of a saved model")
+    if check is not None:
+        with _damaged(path):
+            check(values)
     return values
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    """Say in which file it is that something is wrong."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged: {error!s:.300}: save or copy the model anew") from None
+
+
+def _check(model: Model) -> None:
+    """Raise unless certificates can be made with the settings of a model."""
+    Plan(model._rule(), model.alpha, model.n_select, model.n_estimate, model.sampling, model.seed)
+    for name, least in (("n_select", 1), ("n_estimate", 0), ("copies", 1)):
+        check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
 
 
 def _kind(base: BaseClassifier) -> str:
@@ -132,11 +218,70 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _load_base(kind: str, folder: Path, options: dict[str, Any]) -> BaseClassifier:
+def _load_base(kind: str, folder: Path, settings: dict[str, Any], config: Path) -> BaseClassifier:
+    if kind not in ("linear", "transformers"):
+        raise ValueError(f"{config}: the base of a saved model must be linear or transformers, got {kind!r:.60}")
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: missing from a saved model: save or copy the model anew")
     if kind == "linear":
         return LinearClassifier.load(folder)
-    if kind == "transformers":
-        from adaptdel.classifiers.transformers import TransformersClassifier
+    from adaptdel.classifiers.transformers import TransformersClassifier, libraries
 
-        return TransformersClassifier.load(folder, **options)
-    raise ValueError(f"the base of a saved model must be linear or transformers, got {kind!r}")
+    torch, _ = libraries()
+    options = settings.get("options") or {}
+    with _damaged(config):
+        check_fields({"margin": 0.0} | options, {"margin": "a number"})
+        check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
+    _check_files(folder, settings.get("files") or {})
+    _check_sizes(folder)
+    try:
+        base = TransformersClassifier.load(folder, **options)
+    except ImportError:
+        raise
+    except Exception as error:  # the libraries raise whatever comes of files that are not what they should be
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        reason = "its weights do not fit its config.json" if "ignore_mismatched_sizes" in reason else reason
+        raise ValueError(f"{folder}: the model cannot be read ({reason}): save or copy it anew") from None
+    if base.untrained_:
+        raise ValueError(f"{folder}: weights of the model are missing: save or copy it anew")
+    for name, values in base.model.named_parameters():
+        if not torch.isfinite(values).all():
+            raise ValueError(f"{folder}: the weights {name} are not all finite numbers: train the model anew")
+    return base
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file of a folder."""
+    found = {}
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _check_files(folder: Path, files: dict[str, str]) -> None:
+    """Raise unless the files are those that were saved, before a library makes anything of what they say."""
+    try:
+        found = _hashes(folder) if files else {}
+    except OSError as error:
+        raise ValueError(f"{error.filename}: cannot be read: {error.strerror or error}") from None
+    for name, digest in files.items():
+        if found.get(name) != digest:
+            state = "its SHA-256 differs from that of the saved file" if name in found else "missing from a saved model"
+            raise ValueError(f"{folder / name}: {state}: save or copy the model anew")
+
+
+def _check_sizes(folder: Path) -> None:
+    """Raise for a configuration of far more layers or labels than there are weights: building it would not end."""
+    config = folder / "config.json"
+    try:
+        values = read_json(config, "the configuration of a model")
+    except FileNotFoundError:
+        raise ValueError(f"{config}: missing from a saved model: save or copy the model anew") from None
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))  # a layer or label has a weight at least
+    for name, value in values.items():
+        if name == "id2label" or not re.search("layer|label|expert|group|block", name):
+            continue
+        count = value if isinstance(value, (int, float)) else len(value) if isinstance(value, (dict, list)) else 0
+        if count > max(200, size // 200 if "layer" in name else size):
+            raise ValueError(f"{config}: {name} cannot be {value!r:.40} with so few weights: save or copy it anew")

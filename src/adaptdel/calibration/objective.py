@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from adaptdel.checks import check_fields
+
 OBJECTIVES = ("certified", "mean")
+KINDS = {"int": "a whole number", "float": "a number", "float | None": "a number?", "bool": "true or false"}
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,14 @@ class Evaluation:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
         """Rebuild an evaluation from `to_dict`."""
+        names = {field.name: KINDS[str(field.type)] for field in fields(cls)}
+        if not isinstance(values, Mapping):
+            raise ValueError(f"an evaluation must have the fields {', '.join(names)}, got {values!r:.60}")
         try:
-            return cls(**{field.name: values[field.name] for field in fields(cls)})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"an evaluation must have the fields of Evaluation.to_dict, got {error}") from None
+            check_fields(values, names)
+        except ValueError as error:
+            raise ValueError(f"an evaluation must have its fields: {error}") from None
+        return cls(**{name: values[name] for name in names})
 
 
 def max_certified_radius(radii: Sequence[int], threshold: float) -> tuple[int, float]:

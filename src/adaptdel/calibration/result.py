@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from adaptdel.calibration.objective import Evaluation
+from adaptdel.calibration.objective import KINDS, Evaluation
+from adaptdel.checks import check_fields
 from adaptdel.noise import Deletion
 from adaptdel.rates import BinnedRate, InterpolatedRate, rate_from_dict
 
@@ -89,13 +90,23 @@ class Calibration:
             rate = rate_from_dict(values["rate"])
             if not isinstance(rate, (BinnedRate, InterpolatedRate)):
                 raise ValueError(f"the rate of a calibration must be binned or interpolated, got {rate!r}")
-            names = [field.name for field in fields(BinResult)]
+            names = {field.name: KINDS[str(field.type)] for field in fields(BinResult)}
+            _check_parts(values, names)
             return cls(
                 rate,
                 tuple(BinResult(**{name: one[name] for name in names}) for one in values["bins"]),
                 dict(values["settings"]),
                 tuple(Evaluation.from_dict(one) for one in values["trace"]),
-                tuple(values["warnings"]),
+                tuple(map(str, values["warnings"])),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a calibration must have the fields of Calibration.to_dict, got {error}") from None
+
+
+def _check_parts(values: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    try:
+        check_fields(values, {"bins": "a list", "settings": "an object", "trace": "a list", "warnings": "a list"})
+        for part in values["bins"]:
+            check_fields(part, names)
+    except ValueError as error:
+        raise ValueError(f"a calibration must have its fields: {error}") from None

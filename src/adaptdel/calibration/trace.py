@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.calibration.objective import Evaluation
-from adaptdel.files import write_text
+from adaptdel.checks import check_fields
+from adaptdel.files import parse_object, read_bytes, write_text
 
 FORMAT = 1
+_ANEW = "delete it to begin anew"
 
 
 class Journal:
@@ -52,37 +54,40 @@ class Journal:
             self._found.setdefault((evaluation.bin, evaluation.keep), evaluation)
 
     def _open(self, path: Path, settings: Mapping[str, Any]) -> None:
-        text = path.read_bytes() if path.exists() else b""
+        text = read_bytes(path) if path.exists() else b""
         if not text:
             write_text(path, json.dumps({"journal": FORMAT, "settings": settings}) + "\n")
             return
         whole = text[: text.rfind(b"\n") + 1]
-        lines = whole.decode("utf-8", "replace").splitlines()
+        lines = whole.split(b"\n")[:-1]
         _check(path, _header(path, lines), settings)
         for number, line in enumerate(lines[1:], start=2):
             try:
-                evaluation = Evaluation.from_dict(json.loads(line))
+                evaluation = Evaluation.from_dict(parse_object(line))
             except ValueError as error:
-                raise ValueError(f"{path}, line {number}: not an evaluation: {error}") from None
+                raise ValueError(f"{path}, line {number}: not an evaluation: {error}: {_ANEW}") from None
             self._found[evaluation.bin, evaluation.keep] = evaluation
         if len(whole) < len(text):  # a line that was being written when the run was stopped
             with path.open("rb+") as file:
                 file.truncate(len(whole))
 
 
-def _header(path: Path, lines: list[str]) -> Mapping[str, Any]:
+def _header(path: Path, lines: list[bytes]) -> Mapping[str, Any]:
     try:
-        first = json.loads(lines[0])
-        if first["journal"] != FORMAT:
-            raise ValueError(f"its format is {first['journal']!r}, not {FORMAT}")
+        first = parse_object(lines[0] if lines else b"")
+        if first.get("journal") != FORMAT:
+            raise ValueError(f"its format is {first.get('journal')!r:.60}, not {FORMAT}")
+        check_fields(first, {"settings": "an object"})
         stored: Mapping[str, Any] = first["settings"]
         return stored
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a journal of a calibration: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not a journal of a calibration: {error}: {_ANEW}") from None
 
 
 def _check(path: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     names = [name for name in {**settings, **stored} if stored.get(name) != settings.get(name)]
     if names:
-        differences = "; ".join(f"{name} was {stored.get(name)!r} and is now {settings.get(name)!r}" for name in names)
-        raise ValueError(f"{path}: the journal of another calibration ({differences}): delete it to begin anew")
+        differences = "; ".join(
+            f"{name!s:.60} was {stored.get(name)!r:.99} and is now {settings.get(name)!r:.99}" for name in names[:9]
+        )
+        raise ValueError(f"{path}: the journal of another calibration ({' '.join(differences.split())}): {_ANEW}")

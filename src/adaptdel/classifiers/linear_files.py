@@ -16,7 +16,7 @@ from safetensors.numpy import save as tensors_to_bytes
 
 from adaptdel.checks import check_choice, check_int
 from adaptdel.classifiers.features import Features, HashedFeatures, VocabularyFeatures, token_from_json
-from adaptdel.files import replacing
+from adaptdel.files import parse_object, replacing
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"
 VERSION = 1
@@ -52,12 +52,13 @@ def write_model(folder: Path, description: Mapping[str, Any], tensors: Mapping[s
 def read_model(folder: Path) -> Stored:
     """Read both files; ValueError that names the file and what is wrong in it."""
     path = folder / DESCRIPTION
-    content = _content(path)
     try:
-        values = json.loads(content)
+        values = parse_object(_content(path))
     except ValueError as error:
+        if str(error).startswith(f"{path} "):
+            raise
         raise ValueError(f"{path} must be a JSON file: {error}") from None
-    if not isinstance(values, dict) or values.get("format") != "adaptdel linear" or values.get("version") != VERSION:
+    if values.get("format") != "adaptdel linear" or values.get("version") != VERSION:
         raise ValueError(f"{path} must describe a linear model of adaptdel, version {VERSION}")
     try:
         features = _features(values)
@@ -68,7 +69,7 @@ def read_model(folder: Path) -> Stored:
         if not isinstance(training, dict) or not isinstance(fingerprint, str):
             raise ValueError("training must be a dictionary and fingerprint a text")
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise ValueError(f"{path} is damaged: {error}: save or copy the model anew") from None
     scores = 1 if len(classes) == 2 else len(classes)
     shapes = {"weights": (features.size + 1, scores), "bias": (scores,)}
     tensors = _tensors(folder / WEIGHTS, shapes)
@@ -111,8 +112,9 @@ def _tensors(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, npt
     content = _content(path)
     try:
         tensors = tensors_from_bytes(content)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"{path} must be a safetensors file: {error}") from None
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ValueError(f"{path} must be a safetensors file: {reason}: save or copy the model anew") from None
     for name, shape in shapes.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.dtype != np.int32 or tensor.shape != shape:

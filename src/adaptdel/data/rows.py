@@ -8,14 +8,14 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from adaptdel.data.formats import Record, records
+from adaptdel.data.formats import Columns, Record, UnreadableError, missing_column, not_in, records
 
 Label = int | str
 Problem = Callable[[int, str], None]
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
@@ -46,9 +46,9 @@ def read_rows(
     is an error in any case.
     """
     number = 0
-    loose = ".csv" in Path(path).suffixes or ".tsv" in Path(path).suffixes
+    loose = any(suffix.lower() in (".csv", ".tsv") for suffix in Path(path).suffixes)
     try:
-        for number, record in enumerate(records(str(path), encoding), start=1):
+        for number, record in enumerate(records(str(path), encoding, Columns(text, label, ids)), start=1):
             try:
                 yield _row(number, record, text, label, ids, labelled=labelled, loose=loose)
             except ValueError as error:
@@ -58,7 +58,14 @@ def read_rows(
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(f"{path}: the gzip file is damaged after row {number}: make or copy it anew") from None
     except csv.Error as error:
-        raise ValueError(f"{path}, row {number + 1}: not CSV: {error}") from None
+        advice = "put fields that hold commas, quotes or line breaks in double quotes"
+        raise ValueError(f"{path}, row {number + 1}: not CSV: {error}: {advice}") from None
+    except UnicodeError as error:
+        raise ValueError(f"{path}, row {number + 1}: {not_in(encoding, error)}") from None
+    except UnreadableError as error:
+        raise ValueError(f"{path}, row {number + 1}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _row(number: int, record: Record, text: str, label: str, ids: str, *, labelled: bool, loose: bool) -> Row:
@@ -66,19 +73,20 @@ def _row(number: int, record: Record, text: str, label: str, ids: str, *, labell
         raise ValueError(record)
     for column in (text, label) if labelled else (text,):
         if column not in record:
-            known = [str(name) for name in record]
-            near = get_close_matches(column, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known[:9])) or 'none'}"
-            raise ValueError(f"no column {column!r}: {hint}")
+            raise ValueError(missing_column(column, [str(name) for name in record]))
     found = record[text]
     if not isinstance(found, str):
-        raise ValueError(f"the column {text!r} must hold text, got {found!r:.40}")
-    if not found.isascii() and any("\ud800" <= char <= "\udfff" for char in found):
-        raise ValueError("not UTF-8: save the file as UTF-8, or name its encoding, such as latin-1")
+        raise ValueError(f"the column {text!r} must hold text, got {_short(found)}")
     name, answer = record.get(ids), _label(record.get(label), label, loose=loose)
     if labelled and answer is None:
         raise ValueError(f"no label in the column {label!r}: give every row one, or leave the row out")
-    return Row(number, None if name is None else str(name), found, answer)
+    name = None if name is None else str(name)
+    for column, value in ((text, found), (label, answer), (ids, name)):
+        if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
+            if loose:
+                raise ValueError("not UTF-8: save the file as UTF-8, or name its encoding, such as latin-1")
+            raise ValueError(f"the column {column!r} holds half of a surrogate pair, which is no character: remove it")
+    return Row(number, name, found, answer)
 
 
 def _label(value: Any, column: str, *, loose: bool) -> Label | None:
@@ -88,5 +96,14 @@ def _label(value: Any, column: str, *, loose: bool) -> Label | None:
     if isinstance(value, str):
         return int(value) if loose and _WHOLE.fullmatch(value.strip()) else value
     if isinstance(value, (bool, int)) or (isinstance(value, float) and value.is_integer()):
+        if abs(value) >= 2**63:
+            raise ValueError(f"the column {column!r} must hold names or numbers below 2**63, got {_short(value)}")
         return int(value)
-    raise ValueError(f"the column {column!r} must hold whole numbers or names, got {value!r:.40}")
+    raise ValueError(f"the column {column!r} must hold whole numbers or names, got {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    """A value in a few characters, also if all of it would take millions or is nested deeply."""
+    if isinstance(value, (dict, list)):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    return repr(value)[:40] if not isinstance(value, (str, bytes)) else repr(value[:40])

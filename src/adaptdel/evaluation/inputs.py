@@ -37,10 +37,13 @@ class Source:
         A data set of Hugging Face has no bytes here, and is known by its name.
         """
         path = Path(self.path)
-        if not path.is_file():
+        if "\0" in self.path or not path.is_file():
             return {**asdict(self), "bytes": None, "sha256": None}
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
         return {**asdict(self), "bytes": path.stat().st_size, "sha256": digest}
 
     def rows(self, limit: int | None = None) -> Iterator[Row | Unfit]:

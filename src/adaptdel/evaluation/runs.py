@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from adaptdel.certificate import Certificate
 from adaptdel.evaluation.schema import CERTIFICATES, TIMES, Record, certificate_of
-from adaptdel.evaluation.store import decode, encode, read_journal
+from adaptdel.evaluation.store import decode, encode, is_record, read_journal
 from adaptdel.files import replacing, write_json
 
 FORMAT = 1
@@ -149,11 +149,16 @@ def ordered_records(journal: Path) -> Iterator[Record]:
 
 def write_journal(folder: Path) -> None:
     """Turn the tables of a finished run back into a journal, so that more can be added."""
-    seconds = pq.ParquetFile(folder / TIMES_TABLE).iter_batches(GROUP, columns=["seconds"])
+    run = read_run(folder)
+    seconds = run.times["seconds"].to_pylist()
+    if len(seconds) != len(run.table):
+        raise ValueError(f"{folder / TIMES_TABLE}: must have the rows of {TABLE}: certify into another folder")
     with replacing(folder / JOURNAL) as file:
-        for batch, times in zip(pq.ParquetFile(folder / TABLE).iter_batches(GROUP), seconds, strict=True):
-            for record, time in zip(batch.to_pylist(), times.column(0).to_pylist(), strict=True):
-                file.write(encode(record | {"seconds": time}))
+        for record, time in zip(run.records(), seconds, strict=True):
+            if not is_record(record):
+                where = f"{folder / TABLE}, row {record['row']}"
+                raise ValueError(f"{where}: not a row of a run: certify into another folder")
+            file.write(encode(record | {"seconds": time}))
 
 
 def timestamp() -> str:

@@ -1,7 +1,8 @@
 """The journal of a run: one record a line, each with a checksum, on the disk within a second.
 
 A run that was killed leaves at most one line that is not whole; a machine that lost its power leaves what came after
-the last second. Lines that do not fit their checksum are passed over, and everything else is kept.
+the last second. Lines that do not fit their checksum, or hold no record of a run, are passed over, and everything else
+is kept: what they were about is certified again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from adaptdel.evaluation.schema import Record
+import pyarrow as pa
+
+from adaptdel.checks import LARGEST_LENGTH
+from adaptdel.evaluation.schema import CERTIFICATES, Record
 from adaptdel.files import sync_folder
 
 SYNC_SECONDS = 0.4
+OPTIONAL = ("truth", "correct", "exact", "problem")  # columns that may be null in a row that has a certificate
 
 
 def encode(record: Record) -> bytes:
@@ -32,9 +38,55 @@ def decode(line: bytes) -> Record | None:
         if line[8:9] != b" " or line[-1:] != b"\n" or int(line[:8], 16) != zlib.crc32(line[9:-1]):
             return None
         found = json.loads(line[9:-1])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and is_record(found) else None
+
+
+def is_record(record: Record) -> bool:
+    """Whether every column of a record is of the kind that the table of a run holds."""
+    if not record.keys() >= _COLUMNS.keys() or record["row"] is None or not _seconds(record.get("seconds")):
+        return False
+    optional = OPTIONAL if record["problem"] is None else _COLUMNS
+    return all((record[name] is None and name in optional) or check(record[name]) for name, check in _COLUMNS.items())
+
+
+def _text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _whole_number(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) <= LARGEST_LENGTH)  # exact in a double
+
+
+def _seconds(value: Any) -> bool:
+    return value is None or _number(value)
+
+
+def _list(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+_KINDS: dict[pa.DataType, Callable[[Any], bool]] = {
+    pa.string(): _text,
+    pa.int64(): _whole_number,
+    pa.float64(): _number,
+    pa.bool_(): lambda value: isinstance(value, bool),
+    pa.list_(pa.int64()): _list(_whole_number),
+    pa.list_(pa.float64()): _list(_number),
+    pa.list_(pa.list_(pa.int64())): _list(_list(_whole_number)),
+}
+_COLUMNS = {field.name: _KINDS[field.type] for field in CERTIFICATES}
 
 
 def read_journal(path: Path, start: int = 0) -> Iterator[tuple[int, Record]]:

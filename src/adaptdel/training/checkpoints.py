@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import shutil
 from collections.abc import Mapping
 from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
-from adaptdel.files import write_json
+from adaptdel.checks import check_fields
+from adaptdel.files import read_json, write_json
 
 STATE = "trainer_state.json"
-MARK = "complete.json"  # the sizes of a checkpoint's files, written when all of them are
+MARK = "complete.json"  # the hashes of a checkpoint's files, written when all of them are
 RUN = "run.json"  # what the checkpoints of a folder come from
 LOSS = "cross_entropy"  # the mean over validation copies, whatever their batches
 
@@ -24,7 +25,7 @@ def claim(folder: Path, run: Mapping[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / RUN
     if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_json(path, "what the checkpoints of a training come from")
         differing = [name for name in run if before.get(name) != run[name]]
         if differing:
             raise ValueError(
@@ -36,7 +37,7 @@ def claim(folder: Path, run: Mapping[str, str]) -> None:
 
 def mark(checkpoint: Path) -> None:
     """Say that a checkpoint is whole."""
-    write_json(checkpoint / MARK, _sizes(checkpoint))
+    write_json(checkpoint / MARK, _hashes(checkpoint))
 
 
 def last_whole(folder: Path) -> Path | None:
@@ -57,14 +58,22 @@ def last_whole(folder: Path) -> Path | None:
 
 
 def read_state(checkpoint: Path) -> State:
-    """The Trainer's state at a checkpoint."""
-    state: State = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    """The Trainer's state at a checkpoint, checked."""
+    path = checkpoint / STATE
+    state: State = read_json(path, "the state of a training")
+    try:
+        check_fields(state, {"best_model_checkpoint": "a text?", "log_history": "a list"})
+        check_fields(state, {"global_step": "a whole number"})
+        for row in history_of(state):
+            check_fields(row, dict.fromkeys(row, "a number"))
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path}: not the state of a training ({error}): delete {checkpoint}") from None
     return state
 
 
 def best_checkpoint(checkpoint: Path) -> Path | None:
     """The checkpoint of the least validation loss up to this one; None if no loss was a number."""
-    best = read_state(checkpoint)["best_model_checkpoint"]
+    best = read_state(checkpoint).get("best_model_checkpoint")
     return None if best is None else checkpoint.parent / Path(best).name
 
 
@@ -105,10 +114,15 @@ def is_over(history: list[dict[str, float]], epochs: int, patience: int) -> bool
 
 def _is_whole(checkpoint: Path) -> bool:
     try:
-        return json.loads((checkpoint / MARK).read_text(encoding="utf-8")) == _sizes(checkpoint)
+        return read_json(checkpoint / MARK, "a mark") == _hashes(checkpoint)
     except (OSError, ValueError):
         return False
 
 
-def _sizes(checkpoint: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in checkpoint.iterdir() if path.is_file() and path.name != MARK}
+def _hashes(checkpoint: Path) -> dict[str, str]:
+    """The SHA-256 of every file but the mark."""
+    found = {}
+    for path in sorted(path for path in checkpoint.iterdir() if path.is_file() and path.name != MARK):
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found

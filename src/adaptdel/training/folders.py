@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.data import Examples, read_examples
-from adaptdel.files import write_json, write_text
+from adaptdel.files import read_json, write_json, write_text
 from adaptdel.model_files import CONFIG, TRAINING, save_model
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.history import history_csv, plot_history
@@ -38,6 +37,9 @@ class Job:
         for name in ("data", "out"):
             if not isinstance(values.get(name), str) or not values[name]:
                 raise ValueError(f"{name} must be given: {'a labelled file' if name == 'data' else 'a folder to make'}")
+        for name in own:
+            if name in values and (not isinstance(values[name], str) or "\0" in values[name]):
+                raise ValueError(f"{name} must be a text, got {values[name]!r:.60}")
         rest = {name: value for name, value in values.items() if name not in own}
         return cls(**{name: values[name] for name in own if name in values}, settings=Settings.from_dict(rest))
 
@@ -91,8 +93,9 @@ def _finished(out: Path, identity: dict[str, Any], *, overwrite: bool) -> bool:
         raise ValueError(f"{out}: holds something that is not a model: choose another folder for --out")
     if overwrite:
         return False
-    record = _json(out / TRAINING)
-    differs = _differences(record.get("identity", {}), identity)
+    record = read_json(out / TRAINING, "the record of a training") if (out / TRAINING).exists() else {}
+    known = record.get("identity")
+    differs = _differences(known if isinstance(known, dict) else {}, identity)
     if differs:
         raise ValueError(f"{out}: holds a model of another training ({differs}): choose another --out, or --overwrite")
     return True
@@ -102,7 +105,11 @@ def _begin(work: Path, identity: dict[str, Any], out: Path) -> None:
     """Open the folder of an unfinished training, or make it."""
     plan = work / "training.json"
     if plan.exists():
-        differs = _differences(_json(plan), identity)
+        try:
+            stored = read_json(plan, "the plan of a training that was stopped")
+        except ValueError as error:
+            raise ValueError(f"{error}, or delete {work}") from None
+        differs = _differences(stored, identity)
         if differs:
             raise ValueError(
                 f"{out}: another training towards it was stopped half-way ({differs}): "
@@ -123,14 +130,6 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) < 40 else text[:12]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _extras(folder: Path, model: SmoothedClassifier) -> None:

@@ -91,6 +91,8 @@ class Settings:
             check_probability("validation", self.validation)
             if self.validation >= 0.9:
                 raise ValueError(f"validation must be a share below 0.9 or a file, got {self.validation}")
+        elif not isinstance(self.validation, str) or not self.validation:
+            raise ValueError(f"validation must be a share below 0.9 or a file, got {self.validation!r:.60}")
         self._check_use()
         if self.rate is not None:
             check_probability("rate", self.rate)
@@ -188,4 +190,4 @@ def check_names(values: Mapping[str, Any], known: list[str]) -> None:
         if name not in known:
             near = get_close_matches(str(name), known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
-            raise ValueError(f"{name!r} is not a field: {hint}")
+            raise ValueError(f"{name!r:.60} is not a field: {hint}")

@@ -1,0 +1,722 @@
+"""Files and command lines that are damaged or hostile end in an answer or in one sentence, never in anything else.
+
+``make test-all`` runs 100,000 cases. One case again: ``python -m tests.test_fuzz TARGET NUMBER...``.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import gzip
+import io
+import json
+import math
+import os
+import random
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from scipy.special import betaincinv
+
+from adaptdel import Deletion, FixedRate, LengthRate, Masking
+from adaptdel.calibration.result import Calibration
+from adaptdel.calibration.rows import choose_rows
+from adaptdel.calibration.trace import Journal
+from adaptdel.certificate import Certificate, digest
+from adaptdel.classifiers import LinearClassifier
+from adaptdel.data import Examples, read_examples, read_rows
+from adaptdel.derivation import used_k
+from adaptdel.evaluation.entries import read_entries
+from adaptdel.evaluation.inputs import Source, Truths, survey
+from adaptdel.evaluation.runs import read_run
+from adaptdel.evaluation.schema import CERTIFICATES, TIMES
+from adaptdel.evaluation.store import encode
+from adaptdel.rigorous import rigorous_radius
+from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.training.checkpoints import MARK, STATE, claim, last_whole, mark, read_state
+from adaptdel.training.config import read_jobs
+from adaptdel.training.folders import Job, train_job
+from adaptdel.units import Words
+from adaptdel.verify import verify
+from tests.fuzzing import (
+    NUMBERS,
+    TEXTS,
+    Failure,
+    changed,
+    changed_bytes,
+    command_line,
+    fuzz,
+    json_bytes,
+    one_sentence,
+    refused,
+)
+from tests.run_files import examples, make_data, run
+from tests.test_smoothed import WORDS, by_words, first_word, texts
+
+ENCODINGS = (
+    "utf-8", "utf-8", "utf-8", "latin-1", "utf-16", "utf-32", "utf-16-le", "utf-7", "cp037", "shift_jis", "idna",
+    "punycode", "undefined", "unicode_escape", "rot13", "hex", "zip", "base64", "nope", "", "a\0b", "é", "../x",
+)  # fmt: skip
+TRAINING_STATE: dict[str, Any] = {
+    "best_model_checkpoint": "somewhere/checkpoint-2",
+    "global_step": 2,
+    "log_history": [
+        {"step": 2, "epoch": 1.0, "loss": 0.5, "learning_rate": 1e-5, "seconds": 1.0, "tokens": 10},
+        {"step": 2, "epoch": 1.0, "eval_cross_entropy": 0.4, "eval_accuracy": 0.5, "eval_runtime": 0.1},
+    ],
+}
+CONFIGURATION = {
+    "defaults": {"data": "train.csv", "method": "adaptdel", "rate": 0.9, "seed": 3, "validation": 0.1},
+    "runs": [
+        {"out": "models/a", "copies": 4, "unit": "word", "features": "hash", "bits": 12},
+        {
+            "out": "models/b",
+            "model": "bert",
+            "epochs": 3,
+            "learning_rate": 2e-5,
+            "dtype": "int8",
+            "encoding": "latin-1",
+        },
+        {"out": "models/c", "method": "adaptdel+", "rates": [0.7, 0.9], "text": "body", "label": "kind"},
+    ],
+}
+SNIPPETS = [
+    "a: &a [x, x]\nb: &b [*a, *a, *a]\nc: &c [*b, *b, *b]\n", "x: &x {y: *x}\n", "<<: *nothing\n", "? [a]\n: b\n",
+    "seed: !!python/object/apply:os.system [ls]\n", "seed: !!int x\n", "seed: !!timestamp x\n", "rate: 2001-99-99\n",
+    "seed: !!binary =\n", "data: a\ndata: b\n", "---\n", "...\n", "\t", "!!set {a, b}\n", "seed: 1:60:3\n", "&a *a",
+    "%YAML 3\n",
+    "seed: " + "9" * 5000 + "\n", "[" * 400, "{a: " * 400, "- " * 400, "\0", "\x85", "\ufeff", "'", '"\\ud800"', "|",
+    "=: 1\n",
+    "unit: chunk:" + "9" * 5000 + "\n", "defaults: &d {<<: [&e {a: 1}, *e, *e]}\n", "!!bool x: 1\n",
+]  # fmt: skip
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "plan": ("--length", "--rate", "--ops", "--votes", "--alpha", "--json", "--plot"),
+    "verify": ("RUN", "--json", "--work", "--public-key"),
+    "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json", "--work", "--sign"),
+    "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--sampling", "--bound", "--seed", "--limit",
+                "--workers", "--strict", "--text-column", "--label-column", "--id-column", "--encoding", "--json"),
+    "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--min-accuracy", "--bins", "--per-bin",
+                  "--min-count",
+                  "--votes", "--tol", "--on", "--seed", "--out", "--encoding"),
+    "train": ("--data", "--method", "--rate", "--rates", "--kept", "--model", "--out", "--validation", "--unit",
+              "--seed",
+              "--encoding", "--l2", "--features", "--bits", "--epochs", "--adv-steps", "--config"),
+    "report": ("RUN", "--sample", "--baseline", "--seed"),
+    "demo": ("--nothing",),
+}  # fmt: skip
+VALUES = (
+    "0", "1", "-1", "3", "0.5", "1.5", "nan", "inf", "-inf", "1e400", "", " ", "x", "9" * 30, "9" * 5000, "0x10", "1_0",
+    "٣", "1,2",
+    "0,5", "a,b", "100,400", "1/2", "3/0", "9/3", "edit", "del,ins", "sub", "word", "chunk:0", "linear", "auto",
+    "paper", "tight",
+    "cert-ed:p=0.9", "adaptdel:p_min=0.9,k=23", "adaptdel:k=nan,p_min=0.5", "ranmask:fraction=1",
+    "adaptdel+:edges=0/9,keep=1",
+    "fixed:p=1", "nosmooth", "nosmooth:", "cert-ed:p=" + "9" * 400, "é", "\ud800", "%s", "{0}", "--", "-", "utf-16",
+    "idna", "/", ".",
+)  # fmt: skip
+
+
+WORK = 100_000  # steps that are allowed for one certificate: ten times what those here need
+
+
+class Workspace:
+    """A folder with a small valid file of every kind, made once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def new(self, name: str) -> Path:
+        """A path at which there is nothing."""
+        path = self.root / "work" / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+    def copy(self, source: Path, name: str) -> Path:
+        """A copy of a folder, to be damaged."""
+        return Path(shutil.copytree(source, self.new(name)))
+
+    @cached_property
+    def certificates(self) -> list[dict[str, Any]]:
+        """Certificates of every kind."""
+        many = {"base": first_word, "classes": [*WORDS, ""]}
+        kinds: list[dict[str, Any]] = [
+            {}, {"sampling": "fixed"}, {"noise": Masking(0.7)}, {"threshold": 0.3}, {"bound": "paper"}, many,
+            {"base": first_word, "classes": None}, many | {"k": 2},
+            {"noise": Deletion(FixedRate(0.9)), "ops": ("del",)},
+        ]  # fmt: skip
+        found = []
+        for kind in kinds:
+            given = {"classes": ["neg", "pos"], "n_estimate": 300, "noise": Deletion(LengthRate(0.7, 6)), **kind}
+            model = SmoothedClassifier(given.pop("base", by_words), n_select=64, **given)
+            found += [json.loads(certificate.to_json()) for certificate in model.certify(texts(4, seed=4))]
+        return found
+
+    @cached_property
+    def model(self) -> Path:
+        """A linear model that was trained and calibrated from files."""
+        folder = self.root / "model"
+        rows = [{"text": text, "label": label} for text, label in examples(120, seed=1)]
+        data = self.root / "train.jsonl"
+        data.write_text("\n".join(json.dumps(row) for row in rows if row["text"]))
+        settings = {"method": "adaptdel+", "bits": 6, "copies": 2, "iterations": 5, "validation": 0.4}
+        train_job(Job.from_dict({"data": str(data), "out": str(folder), **settings}), progress=False)
+        assert run("calibrate", folder, "--data", data, "--votes", "8,20", "--bins", "0,40", "--tol", 20) == 0
+        settings_file = folder / "adaptdel.json"
+        values = json.loads(settings_file.read_text())
+        settings_file.write_text(json.dumps(values | {"n_select": 20, "n_estimate": 50}))
+        return folder
+
+    @cached_property
+    def vocabulary(self) -> Path:
+        """A linear model with a vocabulary and three classes, not trained from files."""
+        folder = self.root / "vocabulary"
+        rows, labels = zip(*examples(60, seed=3, labels=("a", "b", "c")), strict=True)
+        base = LinearClassifier(features="vocabulary", min_count=6)
+        model = SmoothedClassifier(base, Masking(0.5), n_select=20, n_estimate=50, copies=1)
+        model.fit(list(rows), list(labels)).save(folder)
+        return folder
+
+    @cached_property
+    def transformer(self) -> Path:
+        """A tiny transformer."""
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        import tokenizers
+        import transformers
+
+        from adaptdel.classifiers.transformers import TransformersClassifier
+
+        words = {word: place for place, word in enumerate(("[PAD]", "[UNK]", "a", "b", "good", "bad"))}
+        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        library: Any = transformers
+        kinds = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+        tokenizer = library.PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **kinds)
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        config = library.BertConfig(vocab_size=6, max_position_embeddings=32, num_labels=2, **sizes)
+        base = TransformersClassifier(library.BertForSequenceClassification(config), tokenizer=tokenizer)
+        SmoothedClassifier(base, Deletion(FixedRate(0.5)), n_select=8, n_estimate=20).save(self.root / "transformer")
+        return self.root / "transformer"
+
+    @cached_property
+    def data(self) -> Path:
+        """A data file of a few rows."""
+        return make_data(self.root / "data.jsonl", count=6)
+
+    @cached_property
+    def examples(self) -> Examples:
+        """The file that the model was trained on."""
+        assert self.model
+        return read_examples(self.root / "train.jsonl")
+
+    @cached_property
+    def run(self) -> Path:
+        """A finished run."""
+        assert run("certify", self.model, "--data", self.data, "--limit", 3, "--out", self.root / "run") == 0
+        return self.root / "run"
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its rows."""
+        rows: list[dict[str, Any]] = pq.read_table(self.run / "certificates.parquet").to_pylist()
+        return rows
+
+    @cached_property
+    def stopped(self) -> Path:
+        """A run that was stopped half-way."""
+        folder = self.root / "stopped"
+        folder.mkdir()
+        manifest = json.loads((self.run / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None, "totals": None}))
+        (folder / "journal").write_bytes(b"".join(encode(row | {"seconds": 0.1}) for row in self.rows))
+        return folder
+
+
+def certificate(space: Workspace, edits: list[int]) -> None:
+    """`verify` on a changed certificate, mostly with a digest that fits: it accepts no radius that is not proven."""
+    rng = random.Random(edits[0])
+    values = rng.choice(space.certificates)
+    values = forged(values, rng) if rng.random() < 0.5 else changed(values, edits)
+    if isinstance(values, dict) and rng.random() < 0.9:
+        values["digest"] = digest(values)
+    wrong = verify(values, work=WORK)
+    if not isinstance(wrong, list) or not all(isinstance(sentence, str) and "\n" not in sentence for sentence in wrong):
+        raise Failure(f"not sentences: {wrong!r}")
+    if not wrong and values["derived"]["radius"] > (proven := proven_radius(Certificate.from_dict(values))):
+        raise Failure(f"the radius {values['derived']['radius']} is accepted, and {proven} is proven: {values}")
+
+
+def forged(values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A certificate by hands that know what hangs together: a few moves that may each make it prove too much."""
+    values = copy.deepcopy(values)
+    classes, derived, looks = values["classes"], values["derived"], values["looks"] or {"sizes": [], "alphas": []}
+    rates = [{"kind": "fixed", "p": p} for p in (0.0, 0.5, 0.999999, 1 - 2**-32, 1.0)]
+    rates += [{"kind": "length", "p_min": 0.0, "k": k} for k in (0, 1, 10**9)]
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        move = rng.randrange(12)
+        if move == 0 and len(classes) > 1:
+            classes[rng.randrange(len(classes))] = rng.choice(classes)
+        elif move == 1:
+            derived["radius"] += rng.choice([1, 2, 10, 10**6])
+        elif move == 2:
+            derived["p1"] = rng.choice([1.0, 0.999999, 1 - (1 - derived["p1"]) / 2, math.nextafter(derived["p1"], 2)])
+            derived["p1"] = min(1.0, derived["p1"])
+        elif move == 3:
+            derived["p2"] = rng.choice([0.0, 1e-300, derived["p2"] / 2, math.nextafter(derived["p2"], -1)])
+        elif move == 4:
+            factor = rng.choice([0.01, 2, 10])
+            looks["alphas"] = [alpha * factor for alpha in looks["alphas"]]
+            derived["alpha"] = derived["alpha"] * factor
+        elif move == 5:
+            values["length"] = rng.choice([0, 1, 10**5, 10**9, 5 * 10**12, 2**53, values["length"] * 2])
+        elif move == 6:
+            values["noise"] = {"kind": "deletion", "rate": rng.choice(rates)}
+        elif move == 7:
+            values["votes"] = [[sum(row) if place == values["answer"] else 0 for place in range(len(row))]
+                               for row in values["votes"]]  # fmt: skip
+        elif move == 8:
+            values["k"] = rng.choice([1, 2, len(classes), 10**6])
+        elif move == 9:
+            values["threshold"] = rng.choice([None, 0.0, 0.5, 1.0, 0.999])
+        elif move == 10:
+            values["known"], values["bound"] = rng.random() < 0.5, rng.choice(["tight", "paper"])
+        else:
+            values["ops"] = rng.choice([["del"], ["ins"], ["sub"], ["del", "ins", "sub"]])
+    return values
+
+
+def proven_radius(found: Certificate) -> int:
+    """The radius in ball arithmetic of bounds that are found anew from the votes, a little too large."""
+    if len({json.dumps(label) for label in found.classes}) < len(found.classes):
+        return -1
+    slack = 1e-9
+    k = used_k(found.k, len(found.classes), found.known)
+    shape: dict[str, Any] = {"length": found.length, "noise": found.noise, "ops": found.ops, "bound": found.bound}
+    if found.looks is None:
+        low, high = found.bounds
+    else:
+        low, high = 0.0, 1.0
+        for counts, alpha in zip(found.votes, found.looks.alphas, strict=False):
+            level, total, won = alpha / (1 if found.two else k + 1), sum(counts), counts[found.answer]
+            rivals = sorted((c for place, c in enumerate(counts) if place != found.answer), reverse=True)
+            rival = rivals[k - 1] if len(rivals) >= k else 0
+            low = max(low, float(betaincinv(won, total - won + 1, level)) if won else 0.0)
+            rest = float(betaincinv(total - rival, rival + 1, level)) if total > rival else 0.0
+            high = min(high, 1 - rest)
+        high = min(high, (1 - low) / k)
+    low, high = min(1.0, low + slack), max(0.0, high - slack)
+    if found.threshold is not None:
+        p = low if found.answer == 1 else 1 - low
+        inside = p > found.threshold if found.answer == 1 else p <= found.threshold
+        return int(rigorous_radius(p, threshold=found.threshold, **shape)) if inside else -1
+    two = found.two and found.exact is None and found.k == 1
+    return int(rigorous_radius(low, None if two else high, **shape))
+
+
+def certificate_file(space: Workspace, edits: list[int]) -> None:
+    """`adaptdel verify` on a file of certificates."""
+    rng = random.Random(edits[0])
+    chosen = rng.choices(space.certificates, k=rng.choice([1, 1, 3]))
+    path = space.new("certificates.json")
+    if rng.random() < 0.4:
+        chosen[0] = changed(chosen[0], edits)
+    lines = [json_bytes(values, edits) for values in chosen]
+    data = b"\n".join(lines) if rng.random() < 0.5 else b"[" + b",".join(lines) + b"]"
+    path.write_bytes(changed_bytes(data, edits) if rng.random() < 0.4 else data)
+    refused(["verify", path, "--work", WORK, *(["--json"] if rng.random() < 0.2 else [])], path)
+
+
+def run_folder(space: Workspace, edits: list[int]) -> None:
+    """A finished run with a damaged manifest or table: verified, derived anew, compared."""
+    rng = random.Random(edits[0])
+    folder = space.copy(space.run, "run")
+    name = rng.choice(
+        ["manifest.json", "manifest.json", "certificates.parquet", "certificates.parquet", "times.parquet"]
+    )
+    kind = rng.randrange(8)
+    if kind == 0:
+        (folder / name).write_bytes(changed_bytes((folder / name).read_bytes(), edits))
+    elif kind == 1 and rng.random() < 0.3:
+        (folder / name).unlink()
+    elif name == "manifest.json":
+        (folder / name).write_bytes(json_bytes(changed(json.loads((folder / name).read_text()), edits), edits))
+    else:
+        schema = CERTIFICATES if name == "certificates.parquet" else TIMES
+        rows = changed(pq.read_table(folder / name).to_pylist(), edits)
+        pq.write_table(odd_table(rows, schema, rng), folder / name)
+    chance = rng.random()
+    if chance < 0.5:
+        refused(["verify", folder, "--work", WORK], folder)
+    elif chance < 0.7:
+        out = space.new("recertified")
+        if refused(["recertify", folder, "--out", out, "--alpha", 0.1, "--work", WORK], folder) and out.exists():
+            raise Failure("a run that could not be derived anew was written")
+        if leftovers := [path.name for path in out.parent.iterdir() if path.name.startswith(".")]:
+            raise Failure(f"left behind: {leftovers}")
+    elif chance < 0.75:
+        limit = rng.choice([[], ["--limit", 4]])
+        refused(["certify", space.model, "--data", space.data, "--out", folder, *limit], folder.name)
+    else:
+        try:
+            for entry in read_entries([folder]):
+                _ = entry.measures.to_dict(), entry.quartiles, entry.rows
+        except Exception as error:
+            one_sentence(error, folder)
+
+
+def odd_table(rows: Any, schema: pa.Schema, rng: random.Random) -> pa.Table:
+    """Rows as a table of the schema where they fit, and of whatever type they are where not."""
+    rows = [row if isinstance(row, dict) else {} for row in rows] if isinstance(rows, list) else []
+    names = [name for name in schema.names if rng.random() < 0.995]
+    columns = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns.append(pa.array(values, schema.field(name).type))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            fitting = [value if one_fits(value, schema.field(name).type) else None for value in values]
+            columns.append(pa.array(fitting, schema.field(name).type))
+    table = pa.Table.from_arrays(columns, names=names)
+    return table.replace_schema_metadata(schema.metadata) if rng.random() < 0.95 else table
+
+
+def one_fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether a value can be of a type."""
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return False
+    return True
+
+
+def run_journal(space: Workspace, edits: list[int]) -> None:
+    """A run that was stopped, with a damaged journal or manifest: read, and gone on with."""
+    rng = random.Random(edits[0])
+    folder = space.copy(space.stopped, "stopped")
+    kind = rng.randrange(6)
+    if kind == 0:
+        (folder / "journal").write_bytes(changed_bytes((folder / "journal").read_bytes(), edits))
+    elif kind == 1:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_bytes(json_bytes(changed(manifest, edits), edits))
+    else:
+        rows = changed([row | {"seconds": 0.1} for row in space.rows], edits)
+        lines = [json.dumps(row).encode() for row in (rows if isinstance(rows, list) else [rows])]
+        (folder / "journal").write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(line), line) for line in lines))
+    try:
+        found = read_run(folder)
+        for _ in found.records():
+            pass
+    except Exception as error:
+        one_sentence(error, folder)
+    if rng.random() < 0.05:
+        refused(["certify", space.model, "--data", space.data, "--limit", 3, "--out", folder], folder.name)
+
+
+def model_folder(space: Workspace, edits: list[int]) -> None:
+    """A damaged model is refused with the name of the file, or certifies."""
+    rng = random.Random(edits[0])
+    folder = space.copy(rng.choice([space.model, space.vocabulary]), "model")
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".safetensors"))
+    path = rng.choice(files)
+    kind = rng.randrange(10)
+    if kind == 0:
+        path.unlink()
+    elif kind == 1:
+        path.unlink()
+        path.mkdir()
+    elif path.suffix == ".safetensors":
+        path.write_bytes(damaged_tensors(path.read_bytes(), edits, rng))
+    elif kind == 2:
+        path.write_bytes(changed_bytes(path.read_bytes(), edits))
+    else:
+        path.write_bytes(json_bytes(changed(json.loads(path.read_text()), edits), edits))
+    try:
+        model = SmoothedClassifier.load(folder)
+    except Exception as error:
+        one_sentence(error, folder)
+        return
+    training = getattr(model, "training_", None)
+    try:
+        choose_rows(space.examples, training, "auto", unit=Words(), bins="auto", min_count=5)
+        model.certify(["w1 w2 w150", ""])
+    except ValueError:
+        pass
+    if folder.joinpath("calibration.json").is_file():
+        try:
+            Calibration.from_dict(json.loads((folder / "calibration.json").read_text()))
+        except ValueError as error:
+            one_sentence(error)
+
+
+def damaged_tensors(data: bytes, edits: list[int], rng: random.Random) -> bytes:
+    """Safetensors with a changed header, or changed as bytes."""
+    if rng.random() < 0.5 or len(data) < 8:
+        return changed_bytes(data, edits)
+    size = int.from_bytes(data[:8], "little")
+    header = json.dumps(changed(json.loads(data[8 : 8 + size]), edits)).encode()
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
+
+
+def trained_before(space: Workspace, edits: list[int]) -> None:
+    """`adaptdel train` and `calibrate` on a folder that is finished, and was damaged since."""
+    rng = random.Random(edits[0])
+    folder = space.copy(space.model, "trained")
+    path = folder / rng.choice(["training.json", "adaptdel.json", "calibration.json"])
+    path.write_bytes(json_bytes(changed(json.loads(path.read_text()), edits), edits))
+    kept = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    data = space.root / "train.jsonl"
+    options = ["--method", "adaptdel+", "--bits", 6, "--copies", 2, "--iterations", 5, "--validation", 0.4]
+    if refused(["train", "--data", data, "--out", folder, *options], folder.name):
+        if {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} != kept:
+            raise Failure("a model that was refused was changed")
+    elif rng.random() < 0.05:
+        refused(
+            ["calibrate", folder, "--data", data, "--votes", "8,20", "--bins", "0,40", "--tol", 20], folder.parent.name
+        )
+
+
+def transformer_folder(space: Workspace, edits: list[int]) -> None:
+    """A damaged transformer; without the hashes, as hostile hands would make it, the libraries are asked themselves."""
+    rng = random.Random(edits[0])
+    folder = space.copy(space.transformer, "transformer")
+    settings = json.loads((folder / "adaptdel.json").read_text())
+    if rng.random() < 0.5:
+        (folder / "adaptdel.json").write_text(json.dumps(settings | {"files": {}}))
+    path = rng.choice(sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".safetensors")))
+    if path.suffix == ".safetensors":
+        path.write_bytes(damaged_tensors(path.read_bytes(), edits, rng))
+    else:
+        path.write_bytes(json_bytes(changed(json.loads(path.read_text()), edits), edits))
+    try:
+        model = SmoothedClassifier.load(folder)
+        model.certify(["a good b"])
+    except Exception as error:
+        one_sentence(error, folder)
+
+
+def calibration_journal(space: Workspace, edits: list[int]) -> None:
+    """The journal of a calibration that was stopped."""
+    stored = json.loads((space.model / "calibration.json").read_text())
+    rng = random.Random(edits[0])
+    lines = [{"journal": 1, "settings": stored["settings"]}, *stored["trace"]]
+    lines = changed(lines, edits) if rng.random() < 0.7 else lines
+    data = b"\n".join(json_bytes(line, edits) for line in (lines if isinstance(lines, list) else [lines])) + b"\n"
+    path = space.new("journal.jsonl")
+    path.write_bytes(changed_bytes(data, edits) if rng.random() < 0.4 else data)
+    try:
+        Journal(path, stored["settings"])
+    except Exception as error:
+        one_sentence(error, path)
+
+
+def checkpoint(space: Workspace, edits: list[int]) -> None:
+    """A checkpoint of a training that was stopped: with the mark that fits, as hostile hands would, and without."""
+    rng = random.Random(edits[0])
+    folder = space.new("checkpoints")
+    one = folder / "checkpoint-2"
+    one.mkdir(parents=True)
+    (one / STATE).write_bytes(json_bytes(changed(TRAINING_STATE, edits), edits))
+    mark(one)
+    if rng.random() < 0.2:
+        (one / MARK).write_bytes(changed_bytes((one / MARK).read_bytes(), edits))
+    (folder / "run.json").write_bytes(json_bytes(changed({"model": "a", "noise": "b"}, edits), edits))
+    try:
+        claim(folder, {"model": "a", "noise": "b"})
+    except Exception as error:
+        one_sentence(error, folder)
+    try:
+        if (last := last_whole(folder)) is not None:
+            read_state(last)
+    except Exception as error:
+        one_sentence(error, folder)
+
+
+def configuration(space: Workspace, edits: list[int]) -> None:
+    """A YAML file of several trainings."""
+    rng = random.Random(edits[0])
+    values = changed(CONFIGURATION, edits) if rng.random() < 0.6 else CONFIGURATION
+    try:
+        text = yaml.safe_dump(values, sort_keys=False)
+    except (yaml.YAMLError, RecursionError):
+        return
+    for _ in range(rng.choice([0, 1, 2])):
+        at = rng.choice([0, len(text), text.find("runs:"), rng.randrange(len(text) + 1)])
+        text = text[:at] + rng.choice(SNIPPETS) + text[at:]
+    data = text.encode("utf-8", "surrogatepass")
+    path = space.new("trainings.yaml")
+    path.write_bytes(changed_bytes(data, edits) if rng.random() < 0.3 else data)
+    try:
+        for job in read_jobs(path):
+            job.settings.effective()
+    except Exception as error:
+        one_sentence(error, path)
+
+
+def data_file(space: Workspace, edits: list[int]) -> None:
+    """A data file of every format and encoding."""
+    rng = random.Random(edits[0])
+    rows: Any = [{"id": f"r{number}", "text": f"w{number} w2, é", "label": number % 2} for number in range(4)]
+    rows = changed(rows, edits) if rng.random() < 0.6 else rows
+    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    kind, encoding = rng.choice(["jsonl", "csv", "tsv", "parquet", "json"]), rng.choice(ENCODINGS)
+    written = encoding if encoding in ENCODINGS[3:10] and rng.random() < 0.7 else "utf-8"
+    data = serialised(rows, kind, written, rng)
+    data = changed_bytes(data, edits) if rng.random() < 0.5 else data
+    zipped = rng.random() < 0.2
+    if zipped:
+        data = gzip.compress(data, mtime=0)
+        data = changed_bytes(data, edits) if rng.random() < 0.7 else data
+    path = space.new(f"data.{kind}" + (".gz" if zipped else ""))
+    path.write_bytes(data)
+    for read in (
+        lambda: list(read_rows(path, encoding=encoding)),
+        lambda: read_examples(path, encoding=encoding),
+        lambda: survey(Source(str(path), encoding=encoding), Truths([0, 1]), None),
+    ):
+        try:
+            read()
+        except Exception as error:
+            one_sentence(error, path)
+
+
+def serialised(rows: list[dict[str, Any]], kind: str, encoding: str, rng: random.Random) -> bytes:
+    """Rows in a format; what a format cannot hold is left out."""
+    if kind == "parquet":
+        columns = {}
+        for name in dict.fromkeys(name for row in rows for name in row):
+            values = [row.get(name) for row in rows]
+            try:
+                columns[name] = pa.array(values)
+                if rng.random() < 0.2:
+                    columns[name] = columns[name].cast(
+                        rng.choice([pa.binary(), pa.large_string(), pa.timestamp("ns"), pa.string_view(), pa.int8()])
+                    )
+                elif rng.random() < 0.1:
+                    columns[name] = columns[name].dictionary_encode()
+            except (pa.ArrowException, OverflowError, TypeError, ValueError, NotImplementedError):
+                columns[name] = pa.array([json.dumps(value) for value in values])
+        sink = io.BytesIO()
+        try:
+            pq.write_table(pa.table(columns), sink, compression=rng.choice(["none", "zstd", "gzip"]), row_group_size=2)
+        except (pa.ArrowException, ValueError):
+            return b"PAR1"
+        return sink.getvalue()
+    if kind in ("jsonl", "json"):
+        text = "\n".join(json.dumps(row, ensure_ascii=rng.random() < 0.5) for row in rows)
+    else:
+        sheet = io.StringIO()
+        writer = csv.writer(sheet, delimiter="\t" if kind == "tsv" else ",")
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer.writerow(names)
+        writer.writerows([row.get(name, "") for name in names] for row in rows)
+        text = sheet.getvalue()
+    return text.encode(encoding, "replace" if encoding != "utf-8" else "surrogatepass")
+
+
+def certified_data(space: Workspace, edits: list[int]) -> None:
+    """`adaptdel certify` on a damaged data file: a run, or one sentence and nothing that looks like a run."""
+    rng = random.Random(edits[0])
+    path, out = space.new("input.jsonl"), space.new("new run")
+    path.write_bytes(changed_bytes(space.data.read_bytes(), edits))
+    encoding = rng.choice(ENCODINGS[:-3])
+    if refused(["certify", space.model, "--data", path, "--out", out, "--encoding", encoding], path) and out.exists():
+        raise Failure(f"left behind: {sorted(path.name for path in out.iterdir())}")
+
+
+def arguments(space: Workspace, edits: list[int]) -> None:
+    """Command lines of all commands."""
+    rng = random.Random(edits[0])
+    command = rng.choice(list(ARGUMENTS))
+    files = {
+        "RUN": space.run,
+        "MODEL": space.model,
+        "--data": space.data,
+        "--out": space.new("out"),
+        "--plot": "x.nothing",
+    }
+    given: list[object] = []
+    needed = [name for name in ("RUN", "MODEL", "--data", "--out", "--length", "--rate") if name in ARGUMENTS[command]]
+    for name in [*needed, *rng.choices(ARGUMENTS[command], k=len(edits))]:
+        if rng.random() < 0.1:
+            continue
+        given += [] if name.isupper() else [name]
+        if name in files and rng.random() < 0.7:
+            given.append(files[name])
+        elif name not in ("--json", "--strict"):
+            given.append(rng.choice([*VALUES, *map(str, NUMBERS[:8])]))
+    if command == "report":
+        given += ["--out", rng.choice([space.data, space.run, "/dev/null/x"])]  # never a folder that can be written
+    if command == "train" and "--model" in given:
+        given += ["--rate", "7"]  # no model is looked for on the hub
+    if command == "calibrate":
+        given += ["--tol", "x"] if rng.random() < 0.9 else ["--min-count", "-1"]  # a calibration takes its time
+    if command == "certify":
+        given += ["--workers", rng.choice(["1", "0", "x"])]
+    command_line(command, *given, *([rng.choice(TEXTS[:6])] if rng.random() < 0.1 else []))
+
+
+Target = Callable[[Workspace, list[int]], None]
+TARGETS: dict[Target, tuple[int, int]] = {  # cases in the quick suite and in the slow one
+    certificate: (60, 36_000),
+    certificate_file: (30, 8_000),
+    run_folder: (30, 4_000),
+    run_journal: (30, 5_000),
+    model_folder: (40, 10_000),
+    trained_before: (10, 800),
+    transformer_folder: (4, 500),
+    calibration_journal: (30, 6_000),
+    checkpoint: (20, 2_000),
+    configuration: (50, 8_000),
+    data_file: (60, 14_200),
+    certified_data: (5, 500),
+    arguments: (30, 5_000),
+}
+PART = 2_500  # cases of a test of the slow suite, so that they are shared out among processes
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    with pytest.MonkeyPatch.context() as patch:
+        root = tmp_path_factory.mktemp("fuzz")
+        (root / "here").mkdir()
+        patch.chdir(root / "here")
+        yield Workspace(root)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.__name__)
+def test_a_few_cases(space: Workspace, target: Target) -> None:
+    fuzz(target.__name__, lambda edits: target(space, edits), TARGETS[target][0], seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "part"),
+    [(target, part) for target, (_, cases) in TARGETS.items() for part in range(0, cases, PART)],
+    ids=lambda value: value.__name__ if callable(value) else str(value),
+)
+def test_many_cases(space: Workspace, target: Target, part: int) -> None:
+    cases = min(PART, TARGETS[target][1] - part)
+    fuzz(target.__name__, lambda edits: target(space, edits), cases, seed=1 + part)
+
+
+def test_the_slow_suite_runs_100_000_cases() -> None:
+    assert sum(cases for _, cases in TARGETS.values()) >= 100_000
+
+
+if __name__ == "__main__":
+    name, *numbers = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        globals()[name](Workspace(Path(folder)), [int(number) for number in numbers])
