@@ -24,6 +24,7 @@ DOORS = {
     "pyarrow": {"data", "evaluation"},
     "datasets": {"data"},
     "yaml": {"training"},
+    "cryptography": {"evaluation"},
 } | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime", "safetensors")}
 
 
@@ -87,6 +88,11 @@ def test_the_base_import_is_light() -> None:
     ("library", "code", "extra"),
     [
         ("flint", "import adaptdel as ad; ad.rigorous_radius(0.9, length=3, noise=ad.NoNoise())", "rigorous"),
+        (
+            "cryptography.hazmat.primitives",
+            "from adaptdel.evaluation.signature import read_signing_key; read_signing_key('key.pem')",
+            "sign",
+        ),
         ("matplotlib", "from adaptdel.plots import check_figure_path; check_figure_path('x.png')", "plot"),
     ],
 )

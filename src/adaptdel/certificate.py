@@ -7,17 +7,29 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 from adaptdel.bounds import BOUNDS
 from adaptdel.cardinality import ROBERTA_VOCABULARY, log10_cardinality
-from adaptdel.checks import LARGEST_LENGTH, check_alpha, check_choice, check_int, check_list, check_probability
+from adaptdel.checks import (
+    LARGEST_LENGTH,
+    check_alpha,
+    check_choice,
+    check_int,
+    check_list,
+    check_names,
+    check_probability,
+    check_text,
+)
 from adaptdel.confidence import Looks
 from adaptdel.derivation import Rule, exact_bounds, vote_bounds
 from adaptdel.frontier import certified_frontier
 from adaptdel.noise import Noise, noise_from_dict
 from adaptdel.radius import check_noise
+from adaptdel.strict_json import parse
 from adaptdel.threat import Threat
+from adaptdel.units import unit_from_dict
 
 FORMAT = 1
 MOST_VOTES = 2**40
@@ -25,6 +37,8 @@ _RAW = (
     "label", "classes", "known", "answer", "length", "selection", "votes", "exact", "threshold", "k", "seed", "bound",
     "unit", "model_hash", "input_hash",
 )  # fmt: skip
+_FIELDS = ("format", *_RAW, "noise", "ops", "looks")
+CLAIMS = ("radius", "p1", "p2", "alpha")
 
 
 @dataclass(frozen=True)
@@ -162,35 +176,47 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the raw votes, what follows from them, and a digest of it all."""
+        derived = {"radius": self.radius, "p1": self.bounds[0], "p2": self.bounds[1], "alpha": self.alpha}
+        values = self.raw() | {"derived": derived}
+        values["digest"] = digest(values)
+        return values
+
+    def raw(self) -> dict[str, Any]:
+        """Plain values of everything that is not derived."""
         values: dict[str, Any] = {"format": FORMAT} | {name: _plain(getattr(self, name)) for name in _RAW}
         values["noise"] = self.noise.to_dict()
         values["ops"] = list(self.ops)
         values["looks"] = (
             None if self.looks is None else {"sizes": list(self.looks.sizes), "alphas": list(self.looks.alphas)}
         )
-        values["derived"] = {"radius": self.radius, "p1": self.bounds[0], "p2": self.bounds[1], "alpha": self.alpha}
-        values["digest"] = digest(values)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
-        """Rebuild a certificate from `to_dict`; what was derived is derived again, not believed."""
-        try:
-            if values["format"] != FORMAT:
-                raise ValueError(f"a certificate must be of format {FORMAT}, got {values['format']!r}")
-            looks = values["looks"]
-            raw = {name: _tuples(values[name]) for name in _RAW if name != "unit"}
-            made = cls(
-                **raw,
-                unit=values["unit"],
-                noise=noise_from_dict(values["noise"]),
-                ops=Threat(values["ops"]).ops,
-                looks=None if looks is None else Looks(tuple(looks["sizes"]), tuple(looks["alphas"])),
-            )
-            _check_fields(made)
-            return made
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"a certificate must have the fields of Certificate.to_dict, got {error}") from None
+        """Rebuild a certificate from `to_dict`; what was derived is derived again, not believed.
+
+        ValueError if a field is missing, unknown, of a wrong type, out of its range or at odds with another.
+        """
+        check_names("a certificate", values, _FIELDS, ("derived", "digest"))
+        if check_int("format", values["format"]) != FORMAT:
+            raise ValueError(f"format must be {FORMAT}, got {values['format']!r}")
+        looks, ops = values["looks"], values["ops"]
+        if looks is not None:
+            check_names("looks", looks, ("sizes", "alphas"))
+        if not isinstance(ops, (list, tuple)):
+            raise ValueError(f"ops must be a list of operations, got {ops!r}")
+        raw = {name: _tuples(values[name]) for name in _RAW if name != "unit"}
+        certificate = cls(
+            **raw,
+            unit=values["unit"],
+            noise=noise_from_dict(values["noise"]),
+            ops=Threat(ops).ops,
+            looks=None if looks is None else Looks(looks["sizes"], looks["alphas"]),
+        )
+        if len(certificate.ops) != len(ops):
+            raise ValueError(f"ops must name each operation once, got {list(ops)}")
+        check_certificate(certificate)
+        return certificate
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -199,33 +225,100 @@ class Certificate:
     @classmethod
     def from_json(cls, text: str) -> Certificate:
         """Rebuild a certificate from `to_json`."""
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(parse(text))
 
 
-def _check_fields(made: Certificate) -> None:
-    """Raise unless every field is of its kind and in its range; what `SmoothedClassifier` makes always is."""
-    classes = check_list("classes", made.classes, "labels")
-    check_int("length", made.length, most=LARGEST_LENGTH)
-    check_int("answer", made.answer, most=len(classes) - 1)
-    check_int("seed", made.seed)
-    if not isinstance(made.known, bool):
-        raise ValueError(f"known must be True or False, got {made.known!r}")
-    check_int("k", made.k, least=1, most=len(classes) - 1 if made.known else None)
-    check_choice("bound", made.bound, BOUNDS)
-    check_noise(made.noise, Threat(made.ops))
-    if made.threshold is not None:
-        check_probability("threshold", made.threshold)
-        if not made.two:
+def check_certificate(certificate: Certificate) -> None:
+    """Raise unless every field is of its kind, in its range and fits the others.
+
+    What `SmoothedClassifier` makes always does. Whether the claims follow from the votes is asked by
+    `adaptdel.verify`.
+    """
+    classes = check_classes(certificate.classes)
+    check_int("length", certificate.length, most=LARGEST_LENGTH)
+    check_int("answer", certificate.answer, most=len(classes) - 1)
+    check_int("seed", certificate.seed, most=2**63 - 1)
+    if not isinstance(certificate.known, bool):
+        raise ValueError(f"known must be true or false, got {certificate.known!r}")
+    if label_key(certificate.label) != label_key(classes[certificate.answer]):
+        raise ValueError(f"the label is not the answered class: it must be {classes[certificate.answer]!r}")
+    check_int("k", certificate.k, least=1, most=len(classes) - 1 if certificate.known else LARGEST_LENGTH)
+    check_choice("bound", certificate.bound, BOUNDS)
+    check_noise(certificate.noise, Threat(certificate.ops))
+    check_text("model_hash", certificate.model_hash)
+    check_text("input_hash", certificate.input_hash)
+    if certificate.unit is not None:
+        unit_from_dict(certificate.unit)
+    if certificate.threshold is not None:
+        check_probability("threshold", certificate.threshold)
+        if not certificate.two:
             raise ValueError("threshold must be None unless there are two known classes")
-    for name, table in (("votes", made.votes), ("selection", (made.selection,)), ("exact", made.exact or ())):
-        for row in check_list(name, table, "counts"):
-            for count in check_list(name, row, "counts"):
-                check_int(name, count, most=MOST_VOTES)
-    for row in (*made.votes, made.selection):
-        if len(row) != len(classes):
-            raise ValueError(f"votes must be one count for each of the {len(classes)} classes, got {len(row)}")
-    if made.exact is not None and [len(row) for row in made.exact] != [made.length + 1] * len(classes):
+    _check_counts("selection", (certificate.selection,), len(classes))
+    _check_counts("votes", certificate.votes, len(classes))
+    if certificate.exact is None:
+        _check_sampled(certificate)
+    else:
+        _check_enumerated(certificate, certificate.exact)
+
+
+def check_classes(values: Any) -> list[Any]:
+    """Return the classes of a certificate or of a run, each a label of its own.
+
+    1, true and 1.0 are different labels, as they are in JSON.
+    """
+    classes = check_list("classes", values, "labels")
+    if not classes:
+        raise ValueError("classes must hold at least one label, got none")
+    seen: set[str] = set()
+    for key in map(label_key, classes):
+        if key in seen:
+            raise ValueError(f"classes must differ from each other, got the label {key} more than once")
+        seen.add(key)
+    return classes
+
+
+def label_key(label: Any) -> str:
+    """What labels are compared by: their JSON, which tells 1 from true and from 1.0."""
+    value = _plain(label)
+    parts = [value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict) or (isinstance(part, float) and not isfinite(part)):
+            raise ValueError(f"a label must be a text, a finite number, true, false or null, got {part!r}")
+    return json.dumps(value)
+
+
+def _check_counts(name: str, table: Any, width: int) -> None:
+    """Raise unless a table holds rows of one count for each class."""
+    for row in check_list(name, table, "rows of counts"):
+        counts = check_list(name, row, "counts")
+        if len(counts) != width:
+            raise ValueError(f"{name} must hold one count for each of the {width} classes, got {len(counts)}")
+        for count in counts:
+            check_int(name, count, most=MOST_VOTES)
+
+
+def _check_sampled(certificate: Certificate) -> None:
+    looks, taken = certificate.looks, len(certificate.votes)
+    if looks is None:
+        raise ValueError("there are neither looks nor enumerated copies: one of them must be given")
+    if looks.total > MOST_VOTES:
+        raise ValueError(f"sizes must be at most {MOST_VOTES}, got {looks.total}")
+    if not 1 <= taken <= len(looks.sizes):
+        raise ValueError(f"votes must hold a row for each look from the first on, 1 to {len(looks.sizes)}, got {taken}")
+
+
+def _check_enumerated(certificate: Certificate, exact: Any) -> None:
+    rows = check_list("exact", exact, "rows of counts")
+    if len(rows) != len(certificate.classes):
+        raise ValueError(f"exact must hold a row for each of the {len(certificate.classes)} classes, got {len(rows)}")
+    _check_counts("exact", list(zip(*(check_list("exact", row, "counts") for row in rows), strict=False)), len(rows))
+    if any(len(row) != certificate.length + 1 for row in rows):
         raise ValueError("exact must hold a count for each class and each number of kept tokens")
+    if certificate.looks is not None or certificate.votes or any(certificate.selection):
+        raise ValueError("there must be no looks and no votes where every copy was enumerated")
 
 
 def digest(values: Mapping[str, Any]) -> str:

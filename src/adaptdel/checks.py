@@ -35,7 +35,7 @@ def check_int(name: str, value: Any, *, least: int | None = 0, most: int | None 
     except TypeError:
         raise ValueError(f"{name} must be {accepted}, got {_show(value)}") from None
     if (least is not None and number < least) or (most is not None and number > most):
-        raise ValueError(f"{name} must be {accepted}, got {number}")
+        raise ValueError(f"{name} must be {accepted}, got {_show(number)}")
     return number
 
 
@@ -97,6 +97,28 @@ def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LEN
         limit = f"at least {least}" if (array < least).any() else f"at most {most}"
         raise ValueError(f"{name} must be a whole number of {limit}, got {_first(array, wrong)}")
     return array.astype(np.int64)
+
+
+def check_names(what: str, values: Any, required: Iterable[str], optional: Iterable[str] = ()) -> Mapping[str, Any]:
+    """Return a dictionary that has all required fields, and none but these and the optional ones."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{what} must be a dictionary, got {_show(values)}")
+    needed = list(required)
+    for name in needed:
+        if name not in values:
+            raise ValueError(f"{what} must have the field {name!r}, which is missing")
+    known = {*needed, *optional}
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{what} must have no field {_show(name)}, which is unknown")
+    return values
+
+
+def check_text(name: str, value: Any) -> str:
+    """Return ``value`` if it is a text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, got {_show(value)}")
+    return value
 
 
 def check_list(name: str, values: Any, of: str = "numbers") -> list[Any]:

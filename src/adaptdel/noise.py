@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from adaptdel.budget import spend
 from adaptdel.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability, check_real
 from adaptdel.overlap import Overlap, deletion_overlap, masking_overlap
 from adaptdel.rates import FixedRate, Rate, build, rate_from_dict
@@ -287,6 +288,7 @@ def _all_masked(length: int, masks: int, changed: IntArray) -> FloatArray:
         for step in range(keep):
             missed = missed * (np.maximum(length - changed - step, 0) / (length - step))
         return np.asarray(missed * (1 - 2.0**-51 * keep))
+    spend(min(int(changed.max(initial=0)), masks))
     steps = np.arange(min(int(changed.max(initial=0)), masks), dtype=np.float64)
     product = np.concatenate([[1.0], np.cumprod((masks - steps) / (length - steps)), [0.0]])
     missed = product[np.minimum(changed, len(product) - 1)]

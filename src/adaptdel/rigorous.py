@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.bounds import BOUNDS, lower, upper
+from adaptdel.budget import spend
 from adaptdel.checks import LARGEST_LENGTH, check_alpha, check_choice, check_int, check_probability
 from adaptdel.noise import Deletion, Masking, Noise
 from adaptdel.paper import WHOLE
@@ -20,6 +21,8 @@ from adaptdel.rates import DENOMINATOR
 from adaptdel.tables import largest, most_edits
 from adaptdel.threat import Threat
 
+PAIR, TERM = 40, 4  # steps of `adaptdel.budget` for a neighbour, and for a term of a sum
+TERMS = 256  # of a sum that are counted together
 PRECISIONS = (64, 128, 256, 512, 1024, 2048)
 Ball = Any  # flint.arb, which comes without types
 
@@ -52,6 +55,14 @@ def _decide(margin: Callable[[bool], Ball]) -> bool:
     return False
 
 
+def _count_terms(trials: int, success: Ball) -> int:
+    """Count the terms of a walk that are surely needed, up to 40 standard deviations below the mean; how many."""
+    mean = trials * float(success)
+    terms = max(int(mean - 40 * mean**0.5), 0)
+    spend(terms * TERM)
+    return terms + TERMS
+
+
 class _Pair:
     """An input and one neighbour, in balls of the current precision."""
 
@@ -61,6 +72,7 @@ class _Pair:
         if isinstance(noise, Masking):
             inside = arb(1)
             masks = noise.masks(length)
+            spend(length - common)
             for step in range(length - common):
                 inside = inside * (masks - step) / (length - step)
             self.inside = self.other_inside = inside
@@ -82,11 +94,17 @@ class _Pair:
         other_success, other_failure = (
             (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
         )
+        if success > failure and failure > 0 and other_success > 0:
+            return self._walk_down(target, kept, last)
         n = self.common
         here, there = arb(0), arb(0)
         term, other_term = failure**n, other_failure**n
         by_step = failure > 0 and other_failure > 0
+        counted = _count_terms(n, success)
         for h in range(n + 1):
+            if h >= counted:
+                counted += TERMS
+                spend(TERMS * TERM)
             if not by_step:
                 ways = arb.bin_uiui(n, h)
                 term = ways * success**h * failure ** (n - h)
@@ -102,6 +120,30 @@ class _Pair:
                 term = term * (n - h) / (h + 1) * success / failure
                 other_term = other_term * (n - h) / (h + 1) * other_success / other_failure
         raise AssertionError("the last count ends the walk")
+
+    def _walk_down(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
+        """What `_walk` finds, from the largest count on: the shorter way where most counts are large."""
+        arb = _flint().arb
+        success, failure = (self.keep, self.drop) if kept else (self.drop, self.keep)
+        other_success, other_failure = (
+            (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
+        )
+        n = self.common
+        term, other_term = success**n, other_success**n
+        here, there = 1 - term, 1 - other_term
+        counted = _count_terms(n, failure)
+        for h in range(n, 0, -1):  # here and there are P(count < h)
+            if here < target:
+                return h, here, there
+            if not here >= target and not last:
+                raise _Unresolved
+            if n - h >= counted:
+                counted += TERMS
+                spend(TERMS * TERM)
+            term = term * h / (n - h + 1) * failure / success
+            other_term = other_term * h / (n - h + 1) * other_failure / other_success
+            here, there = here - term, there - other_term
+        return 0, arb(0), arb(0)
 
     def _ratio(self, h: int, kept: bool) -> Ball:
         """f'(h) / f(h) for a count of kept (or of deleted) tokens."""
@@ -226,6 +268,8 @@ def rigorous_radius(
 
     def holds(radius: int) -> bool:
         ball = threat.whole_ball if bound == "paper" else threat.ball
+        first, most = threat.reach(length, radius)
+        spend(PAIR * (most - first + 1) * (min(radius, length) + 1 if bound == "paper" else 1))
         for others, commons in ball(length, radius):
             overlap = noise.overlap(length, others, commons)
             p = np.full(others.shape, p1)
@@ -285,6 +329,7 @@ def rigorous_lower_confidence(probability: float, successes: int, trials: int, a
         counts = range(trials, successes - 1, -1) if few else range(successes)
         term = p**trials if few else q**trials
         total = arb(0)
+        spend(len(counts) * TERM)
         for count in counts:
             total += term
             term = term * count / (trials - count + 1) * q / p if few else term * (trials - count) / (count + 1) * p / q

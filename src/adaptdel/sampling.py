@@ -268,9 +268,10 @@ def _settled(taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, le
 
 
 def choices(noise: Noise, length: int) -> int:
-    """How many choices of kept tokens there are."""
+    """How many choices of kept tokens there are; where that is absurdly many, fewer, but more than `EXACT_COPIES`."""
     if isinstance(noise, Masking):
-        return comb(length, noise.masks(length))
+        masks = noise.masks(length)
+        return comb(length, masks) if length <= EXACT_COPIES or masks in (0, length) else length  # or more
     return 1 if _certain(noise, length) is not None else 1 << min(length, 40)
 
 

@@ -12,6 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
+from adaptdel.budget import spend
 from adaptdel.checks import FloatArray, IntArray
 
 OPERATIONS = ("del", "ins", "sub")
@@ -98,6 +99,7 @@ class Threat:
         whole ball. The balls are nested: what holds for a radius holds for every smaller one.
         """
         first, last = self.reach(length, radius)
+        spend(last - first + 1)
         for start in range(first, last + 1, BLOCK):
             other = np.arange(start, min(start + BLOCK, last + 1), dtype=np.int64)
             common = self.least_common(length, other, radius)
@@ -109,6 +111,7 @@ class Threat:
         """Every pair (n', N) that 1 to ``radius`` edits can leave, in blocks; for bounds not known to be monotone."""
         first, last = self.reach(length, radius)
         depth = min(radius, length) + 1
+        spend((last - first + 1) * depth)
         rows = max(1, BLOCK // depth)
         for start in range(first, last + 1, rows):
             other, common = np.meshgrid(

@@ -3,67 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from itertools import pairwise
-from math import comb
+from math import comb, nextafter
 from typing import Any
 
-import numpy as np
-
-from adaptdel.certificate import Certificate, digest
-from adaptdel.checks import check_int, check_probability
+from adaptdel.budget import STEPS, TooMuchWork, limited
+from adaptdel.certificate import CLAIMS, Certificate, digest
+from adaptdel.checks import check_int, check_names, check_probability, check_real
 from adaptdel.derivation import complement, exact_shares, size_weights, used_k
 from adaptdel.rigorous import rigorous_lower_confidence, rigorous_radius
 from adaptdel.sampling import EXACT_COPIES, choices
 
+USUAL_ALPHA = 0.05
 
-def verify(values: Mapping[str, Any]) -> list[str]:
+
+def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
     """What is wrong with a certificate's dictionary; nothing, if it holds.
 
     The votes have to add up to the planned looks, the digest has to fit, the claimed bounds have to be valid confidence
-    bounds for the votes, and the claimed radius has to follow from these, both in ball arithmetic.
+    bounds for the votes, and the claimed radius has to follow from these, both in ball arithmetic. What can be derived
+    is not believed; that the votes are those of the model cannot be derived.
+
+    Args:
+        values: as of `Certificate.to_dict`.
+        work: how many steps of arithmetic are spent at most, about a microsecond each; None for no limit. A certificate
+            that needs more, as one for an absurd length does, counts as not checked, which is wrong as well.
     """
     try:
         certificate = Certificate.from_dict(values)
-    except (ValueError, OverflowError) as error:
+        claims = _claims(values)
+        wrong = _votes(certificate)
+        if digest(values) != values["digest"]:
+            wrong.append("the digest does not fit: the file was changed after it was written")
+        with limited(work):
+            return wrong or _derived(certificate, *claims)
+    except TooMuchWork:
+        return [too_much(values["length"], work)]
+    except ValueError as error:
         return [str(error)]
-    claims = values.get("derived", {})
-    try:
-        radius = check_int("radius", claims["radius"], least=-1)
-        p1, p2 = check_probability("p1", claims["p1"]), check_probability("p2", claims["p2"])
-    except (KeyError, TypeError, ValueError) as error:
-        return [f"the claims cannot be read: {error}"]
-    wrong = _votes(certificate)
-    if digest(values) != values.get("digest"):
-        wrong.append("the digest does not fit: the file was changed after it was written")
-    if wrong:
-        return wrong
-    wrong += _bounds(certificate, p1, p2)
-    if claims.get("alpha") != certificate.alpha:
-        wrong.append(f"alpha is {certificate.alpha!r} by the plan, not {claims.get('alpha')!r}")
-    if not wrong and radius >= 0:
-        proven = _radius(certificate, p1, p2)
-        if proven < radius:
-            wrong.append(f"the radius {radius} does not follow from the votes: {proven} does")
-    return wrong
+    except RecursionError:
+        return ["values are nested too deeply"]
+
+
+def too_much(length: int, work: int | None) -> str:
+    """What to say of a certificate whose derivation was given up."""
+    return (
+        f"not checked: to derive it again for {length} tokens takes more than the {work} steps that are allowed: "
+        "allow more with --work, or leave it out"
+    )
+
+
+def _claims(values: Mapping[str, Any]) -> tuple[int, float, float, float]:
+    """The radius, p1, p2 and alpha that a certificate claims."""
+    check_names("a certificate", values, ("derived", "digest"), values)
+    claims = check_names("derived", values["derived"], CLAIMS)
+    return (
+        check_int("radius", claims["radius"], least=-1),
+        check_probability("p1", claims["p1"]),
+        check_probability("p2", claims["p2"]),
+        check_real("alpha", claims["alpha"], accepted="in [0, 1)", least=0.0, most=nextafter(1.0, 0.0)),
+    )
 
 
 def _votes(certificate: Certificate) -> list[str]:
-    """Whether the counts are counts, of the planned numbers of votes, for the label that is claimed."""
-    wrong = []
-    classes, rows = certificate.classes, certificate.votes
-    if classes[certificate.answer] != certificate.label:
-        wrong.append("the label is not the answered class")
+    """Whether the counts are of the planned numbers of votes, for the label that is claimed."""
     if certificate.exact is not None:
-        return wrong + _enumerated(certificate, certificate.exact)
-    if certificate.looks is None:
-        return [*wrong, "there are neither looks nor enumerated copies"]
-    sizes = list(certificate.looks.sizes[: len(rows)])
-    if not rows or [sum(row) for row in rows] != sizes:
+        return _enumerated(certificate, certificate.exact)
+    assert certificate.looks is not None
+    wrong = []
+    rows = certificate.votes
+    if [sum(row) for row in rows] != list(certificate.looks.sizes[: len(rows)]):
         wrong.append("the votes do not add up to the planned looks")
     if not _chosen(certificate):
         wrong.append("the selection votes did not choose the label")
-    if any(b < a for before, after in pairwise(rows) for a, b in zip(before, after, strict=False)):
+    if any(b < a for earlier, later in pairwise(rows) for a, b in zip(earlier, later, strict=True)):
         wrong.append("the votes fall from one look to the next")
+    if choices(certificate.noise, certificate.length) == 1 and any(
+        row[certificate.answer] != sum(row) for row in (certificate.selection, *rows)
+    ):
+        wrong.append("the votes must be unanimous: the noise leaves nothing to chance, so that all copies are the same")
     return wrong
 
 
@@ -77,42 +96,76 @@ def _chosen(certificate: Certificate) -> bool:
 
 def _enumerated(certificate: Certificate, exact: Sequence[Sequence[int]]) -> list[str]:
     """Whether every choice of kept tokens was asked about, and the answer is the likeliest class."""
-    wrong = []
-    if certificate.looks or choices(certificate.noise, certificate.length) > EXACT_COPIES:
-        return ["an input of that length is not enumerated"]
+    if choices(certificate.noise, certificate.length) > EXACT_COPIES:
+        return [f"an input of {certificate.length} tokens has too many copies to be enumerated under its noise"]
     weights = size_weights(certificate.noise, certificate.length)
     possible = [comb(certificate.length, i) if weight else 0 for i, weight in enumerate(weights)]
     if [sum(row[i] for row in exact) for i in range(certificate.length + 1)] != possible:
-        wrong.append("the enumerated copies are not all there are")
+        return ["the enumerated copies are not all there are"]
     shares = exact_shares(exact, certificate.noise, certificate.length)
     if certificate.threshold is not None:
         likeliest = certificate.answer == int(shares[1] > certificate.threshold)
     else:
         likeliest = shares[certificate.answer] == max(shares)
-    return wrong if likeliest else [*wrong, "the label is not the likeliest class of the enumerated copies"]
+    return [] if likeliest else ["the label is not the likeliest class of the enumerated copies"]
+
+
+def _derived(certificate: Certificate, radius: int, p1: float, p2: float, alpha: float) -> list[str]:
+    """Whether what is claimed follows from the votes."""
+    wrong = _bounds(certificate, p1, p2)
+    if alpha != certificate.alpha:
+        wrong.append(f"alpha is {certificate.alpha!r} by the plan, not {alpha!r}")
+    if not wrong and radius >= 0:
+        proven = _radius(certificate, p1, p2)
+        if proven < radius:
+            wrong.append(f"the radius {radius} does not follow from the votes: {proven} does")
+    return wrong
 
 
 def _bounds(certificate: Certificate, p1: float, p2: float) -> list[str]:
     """Whether the claimed bounds are valid for the votes."""
     if certificate.exact is not None:
         low, high = certificate.bounds
-        return (
-            [] if p1 <= low and p2 >= high else ["the claimed probabilities do not follow from the enumerated copies"]
-        )
-    assert certificate.looks is not None
+        if p1 > low or p2 < high:
+            return ["the claimed probabilities do not follow from the enumerated copies"]
+        return []
     k = used_k(certificate.k, len(certificate.classes), certificate.known)
-    width = k + 1 if not certificate.two else 1
-    low_holds = high_holds = False
-    for counts, alpha in zip(certificate.votes, certificate.looks.alphas, strict=False):
-        total, level = sum(counts), alpha / width
-        low_holds = low_holds or rigorous_lower_confidence(p1, counts[certificate.answer], total, level)
+    wrong = [] if _low_holds(certificate, p1, k) else [f"the lower bound {p1} does not follow from the votes"]
+    if not _high_holds(certificate, p1, p2, k):
+        wrong.append(f"the upper bound {p2} does not follow from the votes")
+    return wrong
+
+
+def _low_holds(certificate: Certificate, p1: float, k: int) -> bool:
+    """Whether p1 is a lower confidence bound on the probability of the answer at one of the looks."""
+    return any(
+        rigorous_lower_confidence(p1, counts[certificate.answer], sum(counts), level)
+        for counts, level in _levels(certificate, k)
+    )
+
+
+def _high_holds(certificate: Certificate, p1: float, p2: float, k: int) -> bool:
+    """Whether p2 is an upper bound on the k-th most probable rival: by its own votes, or as those k share 1 − p1."""
+    if Fraction(p2) * k >= 1 - Fraction(p1):
+        return True
+    rest = 1 - p2
+    if Fraction(rest) < 1 - Fraction(p2):
+        rest = nextafter(rest, 2.0)
+    for counts, level in _levels(certificate, k):
+        total = sum(counts)
         rivals = sorted((c for number, c in enumerate(counts) if number != certificate.answer), reverse=True)
         rival = rivals[k - 1] if len(rivals) >= k else 0
-        rest = float(np.nextafter(1 - p2, 0)) if p2 < 1 else 0.0
-        high_holds = high_holds or rest == 0 or rigorous_lower_confidence(rest, total - rival, total, level)
-    high_holds = high_holds or p2 >= (1 - p1) / k
-    wrong = [] if low_holds else [f"the lower bound {p1} does not follow from the votes"]
-    return wrong if high_holds or certificate.two else [*wrong, f"the upper bound {p2} does not follow from the votes"]
+        if rigorous_lower_confidence(rest, total - rival, total, level):
+            return True
+    best = nextafter(nextafter(p1, 1.0), 1.0)  # 1 − p1 may have been rounded: a bound next to p1 may do
+    return Fraction(p2) * k >= 1 - Fraction(best) and _low_holds(certificate, best, k)
+
+
+def _levels(certificate: Certificate, k: int) -> list[tuple[Sequence[int], float]]:
+    """The counts of each look that was taken, and the level of each of its bounds."""
+    assert certificate.looks is not None
+    width = 1 if certificate.two else k + 1
+    return [(counts, alpha / width) for counts, alpha in zip(certificate.votes, certificate.looks.alphas, strict=False)]
 
 
 def _radius(certificate: Certificate, p1: float, p2: float) -> int:

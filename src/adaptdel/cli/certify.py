@@ -24,6 +24,7 @@ from adaptdel.checks import check_int
 @click.option("--limit", default=None, type=int, help="Certify the first so many rows; it can be raised later.")
 @click.option("--workers", default=1, show_default=True, type=int, help="Processes; each holds the model.")
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified, instead of noting it.")
+@click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
 @click.option("--text-column", default="text", show_default=True)
 @click.option("--label-column", default="label", show_default=True)
 @click.option("--id-column", default="id", show_default=True, help="'' for ids made of the texts.")
@@ -40,7 +41,9 @@ def certify_command(
     """
     from adaptdel.evaluation.certify import Order, certify_data
     from adaptdel.evaluation.inputs import Source
+    from adaptdel.evaluation.signature import read_signing_key
 
+    key = None if options["sign"] is None else read_signing_key(options["sign"])
     settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed")}
     if votes is not None:
         settings |= read_votes(votes)
@@ -51,6 +54,7 @@ def certify_command(
         out,
         {name: value for name, value in settings.items() if value is not None},
         **{name: options[name] for name in ("limit", "workers", "strict")},
+        key=key,
     )
     result = certify_data(order, note=lambda text: click.echo(text, err=True))
     if result.before:

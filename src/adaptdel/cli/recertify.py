@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from adaptdel.budget import STEPS
 from adaptdel.cli.certify import summary
+from adaptdel.cli.verify import WORK_HELP
 
 
 @click.command("recertify")
@@ -15,9 +17,18 @@ from adaptdel.cli.certify import summary
 @click.option("--alpha", default=None, type=float, help="Probability that a certificate is wrong.")
 @click.option("--ops", default=None, help="What the attacker may do: edit, or some of del,ins,sub.")
 @click.option("--bound", default=None, help="tight or paper.")
+@click.option("--sign", type=click.Path(path_type=Path), help="Sign the new run with this private key (PEM).")
+@click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 def recertify_command(
-    run: Path, out: Path, alpha: float | None, ops: str | None, bound: str | None, as_json: bool
+    run: Path,
+    out: Path,
+    alpha: float | None,
+    ops: str | None,
+    bound: str | None,
+    sign: Path | None,
+    work: int,
+    as_json: bool,
 ) -> None:
     """Derive new radii from the votes in the folder RUN, without the model.
 
@@ -25,6 +36,8 @@ def recertify_command(
     not depend on what they show.
     """
     from adaptdel.evaluation.recertify import recertify
+    from adaptdel.evaluation.signature import read_signing_key
 
-    manifest = recertify(run, out, alpha=alpha, ops=ops, bound=bound)
+    key = None if sign is None else read_signing_key(sign)
+    manifest = recertify(run, out, alpha=alpha, ops=ops, bound=bound, work=work, key=key)
     click.echo(summary(manifest, out, as_json=as_json))

@@ -24,6 +24,7 @@ from adaptdel.evaluation.runs import (
     write_tables,
 )
 from adaptdel.evaluation.schema import Record, problem_record
+from adaptdel.evaluation.signature import SigningKey, drop_signature, sign_run
 from adaptdel.evaluation.store import Journal, read_journal
 from adaptdel.evaluation.totals import Totals
 from adaptdel.evaluation.watch import Watch
@@ -50,6 +51,7 @@ class Order:
         limit: certify the first so many rows.
         workers: processes; 1 means this one.
         strict: stop at a row that cannot be certified, instead of noting it.
+        key: sign the run with it once it is finished.
     """
 
     model: Path
@@ -59,6 +61,7 @@ class Order:
     limit: int | None = None
     workers: int = 1
     strict: bool = False
+    key: SigningKey | None = None
 
     def __post_init__(self) -> None:
         check_int("workers", self.workers, least=1)
@@ -116,11 +119,13 @@ class _Run:
             self._check_same(old, manifest)
             if old["finished"] and limit_of(manifest) == limit_of(old):
                 self._drop_journal()
+                self._sign()
                 return Result(old, before=True)
             manifest = old | {"limit": manifest["limit"], "finished": None}
         truths = Truths(manifest["classes"])
         found = survey(self.order.source, truths, self.order.limit)
         self._tell(found)
+        drop_signature(self.folder)  # of what the run was so far
         if old is not None and old["finished"]:  # the limit was raised
             write_journal(self.folder)
         manifest["sessions"] = [*manifest["sessions"], session(self.order.workers)]
@@ -232,7 +237,12 @@ class _Run:
         manifest["finished"] = timestamp()
         write_json(self.folder / MANIFEST, manifest)
         self._drop_journal()
+        self._sign()
         return manifest
+
+    def _sign(self) -> None:
+        if self.order.key is not None:
+            sign_run(self.folder, self.order.key)
 
     def _drop_journal(self) -> None:
         with suppress(FileNotFoundError):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".journal.", ".signature.json.")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -33,6 +34,6 @@ def locked(folder: Path) -> Iterator[None]:
 def remove_leftovers(folder: Path) -> None:
     """Remove what `replacing` left behind when it was killed."""
     for path in folder.glob(".*.*"):
-        if path.name.startswith((".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".journal.")):
+        if path.name.startswith(LEFTOVERS):
             with suppress(OSError):
                 path.unlink()

@@ -11,7 +11,8 @@ from typing import Any
 
 from adaptdel.cardinality import ROBERTA_VOCABULARY
 from adaptdel.evaluation.inputs import Source
-from adaptdel.evaluation.runs import FORMAT, timestamp
+from adaptdel.evaluation.manifest_fields import FORMAT
+from adaptdel.evaluation.runs import timestamp
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import check_unit
 

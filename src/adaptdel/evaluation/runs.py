@@ -6,7 +6,6 @@ While a run is under way there is a ``journal`` in place of the two.
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,13 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adaptdel.certificate import Certificate
+from adaptdel.evaluation.manifest_fields import FORMAT, check_manifest
 from adaptdel.evaluation.schema import CERTIFICATES, TIMES, Record, certificate_of
 from adaptdel.evaluation.store import decode, encode, is_record, read_journal
 from adaptdel.files import replacing, write_json
+from adaptdel.strict_json import parse
 
-FORMAT = 1
 MANIFEST, TABLE, TIMES_TABLE, JOURNAL = "manifest.json", "certificates.parquet", "times.parquet", "journal"
 GROUP = 1000  # rows that are written together
+RESTORE = "take the run from where it was made, or make it again"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,15 @@ class Run:
         """The certificates, rebuilt from manifest and rows; rows with a problem have none."""
         for record in self.records():
             if record["problem"] is None:
-                yield certificate_of(self.manifest, record)
+                try:
+                    certificate = certificate_of(self.manifest, record)
+                except ValueError as error:
+                    raise ValueError(f"{self.place(record)}: {error}: {RESTORE}") from None
+                yield certificate
+
+    def place(self, record: Record) -> str:
+        """The file and the row of a record, for messages."""
+        return f"{self.folder / (TABLE if self.finished else JOURNAL)}, row {record['row']}"
 
 
 def read_run(folder: str | Path) -> Run:
@@ -72,36 +81,24 @@ def read_run(folder: str | Path) -> Run:
         records = list(ordered_records(journal)) if journal.exists() else []
         return Run(folder, manifest, _table(records, CERTIFICATES), _table(records, TIMES))
     table = _read_table(folder / TABLE, CERTIFICATES)
-    times = folder / TIMES_TABLE
-    return Run(folder, manifest, table, _read_table(times, TIMES) if times.exists() else _table([], TIMES))
+    path = folder / TIMES_TABLE
+    times = _read_table(path, TIMES) if path.exists() else _table([], TIMES)
+    if path.exists() and not times.select(["id", "row"]).equals(table.select(["id", "row"])):
+        raise ValueError(f"{path}: must have the rows of {TABLE}, with the same ids: {RESTORE}")
+    return Run(folder, manifest, table, times)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run."""
     path = folder / MANIFEST
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
-            raise ValueError(f"{path}: the format must be {FORMAT}, got {found['format']!r}")
-        missing = {
-            "finished",
-            "classes",
-            "noise",
-            "ops",
-            "bound",
-            "threshold",
-            "k",
-            "seed",
-            "unit",
-            "model_hash",
-        } - set(found)
-        if missing:
-            raise ValueError(f"{path}: not the manifest of a run: it lacks {', '.join(sorted(missing))}")
+        return check_manifest(parse(path.read_text(encoding="utf-8"), finite=False))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder}: not a run: there is no {MANIFEST}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not the manifest of a run: {error}") from None
-    return dict(found)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not the manifest of a run: it must be JSON in UTF-8: {RESTORE}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not the manifest of a run: {error}: {RESTORE}") from None
 
 
 def write_run(folder: str | Path, manifest: Mapping[str, Any], records: Iterable[Record]) -> None:
@@ -173,13 +170,22 @@ def _table(records: list[Record], schema: pa.Schema) -> pa.Table:
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     try:
-        table = pq.read_table(path)
+        with path.open("rb") as file, pq.ParquetFile(file) as parquet:
+            table = parquet.read()
+        table.validate(full=True)
     except FileNotFoundError:
-        raise ValueError(f"{path}: missing from a run that its manifest calls finished") from None
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from None
-    if not table.schema.equals(schema):
+        raise ValueError(f"{path}: missing from a run that its manifest calls finished: {RESTORE}") from None
+    except PermissionError:
+        raise ValueError(f"{path}: must be readable") from None
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        detail = str(error).strip().splitlines()
+        raise ValueError(f"{path}: not a Parquet file: {detail[0] if detail else error!r}: {RESTORE}") from None
+    if table.column_names != schema.names:
         raise ValueError(
-            f"{path}: must have the columns {', '.join(schema.names)}, got {', '.join(table.column_names)}"
+            f"{path}: must have the columns {', '.join(schema.names)}, got {', '.join(table.column_names)}: {RESTORE}"
         )
+    for name in schema.names:
+        if table.schema.field(name).type != schema.field(name).type:
+            kinds = f"{schema.field(name).type}, got {table.schema.field(name).type}"
+            raise ValueError(f"{path}: the column {name} must be of type {kinds}: {RESTORE}")
     return table

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from adaptdel.certificate import Certificate
+from adaptdel.certificate import Certificate, check_certificate
 from adaptdel.confidence import Looks
 from adaptdel.noise import Deletion, Masking, Noise, noise_from_dict
+from adaptdel.strict_json import parse
 from adaptdel.threat import Threat
 
 _COUNTS = pa.list_(pa.int64())
@@ -52,6 +53,9 @@ TIMES = pa.schema(
 
 Record = dict[str, Any]
 
+# Columns that a row without a problem has.
+_FILLED = tuple(name for name in CERTIFICATES.names if name not in ("truth", "correct", "exact", "problem"))
+
 
 def label_text(label: Any) -> str:
     """A label as JSON."""
@@ -60,7 +64,7 @@ def label_text(label: Any) -> str:
 
 def truth_of(record: Mapping[str, Any]) -> Any:
     """The truth of a row, or None."""
-    return None if record["truth"] is None else json.loads(record["truth"])
+    return None if record["truth"] is None else parse(record["truth"])
 
 
 def rate_of(noise: Noise, length: int) -> float:
@@ -102,7 +106,7 @@ def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None)
 def values_of(certificate: Certificate, record: Mapping[str, Any]) -> dict[str, Any]:
     """The dictionary of a certificate, as of `Certificate.to_dict`, but with what the row claims to follow from it."""
     claims = {"radius": record["radius"], "p1": record["p1"], "p2": record["p2"], "alpha": certificate.alpha}
-    return certificate.to_dict() | {"derived": claims, "digest": record["digest"]}
+    return certificate.raw() | {"derived": claims, "digest": record["digest"]}
 
 
 def problem_record(sentence: str, *, id: str | None, row: int) -> Record:
@@ -129,22 +133,30 @@ def setting_of(certificate: Certificate) -> dict[str, Any]:
 
 
 def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Certificate:
-    """The certificate that a row and its manifest hold; what was derived is derived again, not believed."""
+    """The certificate that a row and its manifest hold; what was derived is derived again, not believed.
+
+    ValueError if the row holds no certificate, as when a count is missing.
+    """
+    for name in _FILLED:
+        if record[name] is None:
+            raise ValueError(f"{name} must not be null in a row that has a certificate")
     classes = tuple(manifest["classes"])
     names = [label_text(label) for label in classes]
-    answer = names.index(record["answer"]) if record["answer"] in names else -1
-    exact = record["exact"]
-    return Certificate(
-        label=json.loads(record["answer"]),
+    if record["answer"] not in names:
+        raise ValueError(f"the answer {record['answer']!r} is not one of the classes")
+    answer = names.index(record["answer"])
+    exact, planned = record["exact"], (record["look_sizes"], record["look_alphas"])
+    certificate = Certificate(
+        label=classes[answer],
         classes=classes,
         known=True,
         answer=answer,
         length=record["length"],
         noise=noise_from_dict(manifest["noise"]),
         selection=tuple(record["selection"]),
-        looks=Looks(tuple(record["look_sizes"]), tuple(record["look_alphas"])) if record["look_sizes"] else None,
-        votes=tuple(map(tuple, record["votes"])),
-        exact=None if exact is None else tuple(map(tuple, exact)),
+        looks=Looks(*planned) if exact is None or any(planned) else None,
+        votes=_rows("votes", record["votes"]),
+        exact=None if exact is None else _rows("exact", exact),
         ops=Threat(manifest["ops"]).ops,
         bound=manifest["bound"],
         threshold=manifest["threshold"],
@@ -154,3 +166,12 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Ce
         model_hash=manifest["model_hash"],
         input_hash=record["input_hash"],
     )
+    check_certificate(certificate)
+    return certificate
+
+
+def _rows(name: str, rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
+    for row in rows:
+        if row is None:
+            raise ValueError(f"{name} must be a list of counts, got null in it")
+    return tuple(map(tuple, rows))
