@@ -99,7 +99,7 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
         ("x.parquet", b"nonsense", "x.parquet: not a Parquet file:"),
         (
             "x.jsonl.gz",
-            gzip.compress(b'{"text": "a", "label": 0}\n' * 99)[:-20],
+            gzip.compress(b'{"text": "a", "label": 0}\n' * 99, mtime=0)[:-20],
             "x.jsonl.gz: the gzip file is damaged",
         ),
         ("x.jsonl.gz", b"nonsense", "x.jsonl.gz: the gzip file is damaged after row 0: make or copy it anew"),

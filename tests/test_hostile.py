@@ -96,7 +96,7 @@ def test_wide_encodings_are_read(tmp_path: Path, kind: str, encoding: str) -> No
         ("x.csv", b"text,label\na,\xe9\n", "utf-8", ", row 1: not UTF-8: save the file as UTF-8"),
         ("x.csv", b'text,label\n"a"b,1\n', "utf-8", ", row 1: not CSV: ',' expected after '\"': put fields that hold"),
         ("x.csv", b"\xe9,\xe9\n", "utf-8", ": the header names a column twice: '\\udce9', '\\udce9': give every col"),
-        ("x.parquet.gz", gzip.compress(b"nonsense"), "utf-8", ": not a Parquet file: write or copy it anew ("),
+        ("x.parquet.gz", gzip.compress(b"nonsense", mtime=0), "utf-8", ": not a Parquet file: write or copy it anew ("),
     ],
 )
 def test_rows_that_cannot_be_read(tmp_path: Path, name: str, data: bytes, encoding: str, words: str) -> None:
