@@ -460,8 +460,9 @@ def test_a_manifest_of_odd_types_is_not_gone_on_with(space: Workspace, capsys: p
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
         capsys.readouterr()
         assert run("certify", space.model, "--data", space.data, "--limit", 3, "--out", folder) == 2
-        name = next(iter(changes))
-        assert capsys.readouterr().err.startswith(f"adaptdel: {path}: damaged: {name} must be ")
+        err = capsys.readouterr().err
+        assert err.startswith(f"adaptdel: {path}: ")
+        assert f"{next(iter(changes))} must " in err
 
 
 def test_a_model_of_any_unit_and_noise_is_loaded(tmp_path: Path) -> None:

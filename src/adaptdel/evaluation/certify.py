@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adaptdel.checks import check_fields, check_int
+from adaptdel.checks import check_int
 from adaptdel.evaluation.certifier import Certifier, Task
 from adaptdel.evaluation.durable import FULL, locked, remove_leftovers
 from adaptdel.evaluation.engine import certify_by_workers
@@ -32,9 +32,6 @@ from adaptdel.files import sync_folder, write_json
 
 FAILURES = 25  # inputs that the model fails on one after the other: it is the model, then, and the run stops
 _KEPT = "everything certified so far is kept, and the same command goes on from there"
-
-_TOTALS = dict.fromkeys(("inputs", "problems", "abstained", "calls"), "a whole number")
-_TOTALS |= dict.fromkeys(("accuracy", "mean_radius"), "a number?")
 
 Note = Callable[[str], None]
 
@@ -114,7 +111,7 @@ class _Run:
     def go(self, manifest: dict[str, Any]) -> Result:
         """Everything, from the manifest to the finished tables."""
         remove_leftovers(self.folder)
-        old = self._old_manifest() if (self.folder / MANIFEST).exists() else None
+        old = read_manifest(self.folder) if (self.folder / MANIFEST).exists() else None
         if old is not None:
             self._check_same(old, manifest)
             if old["finished"] and limit_of(manifest) == limit_of(old):
@@ -132,22 +129,6 @@ class _Run:
         write_json(self.folder / MANIFEST, manifest)
         self._certify(truths, found)
         return Result(self._finish(manifest, found))
-
-    def _old_manifest(self) -> dict[str, Any]:
-        """The manifest of what was begun, as far as it is needed here."""
-        old = read_manifest(self.folder)
-        totals = old.get("totals")
-        try:
-            check_fields(
-                old, {"data": "an object", "sessions": "a list", "limit": "a whole number?", "alpha": "a number"}
-            )
-            if old["finished"]:
-                check_fields({"totals": totals, **old}, {"totals": "an object", "finished": "a text", "ops": "a list"})
-                check_fields(totals or {}, _TOTALS)
-        except ValueError as error:
-            where = self.folder / MANIFEST
-            raise ValueError(f"{where}: damaged: {error}: choose another folder for --out") from None
-        return old
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         wrong = differences(old, new)
