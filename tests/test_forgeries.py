@@ -179,7 +179,7 @@ ABSURD: list[tuple[Noise, Values]] = [
 
 
 @pytest.mark.parametrize(("noise", "others"), ABSURD)
-@pytest.mark.parametrize("length", [5 * 10**12, 10**13])
+@pytest.mark.parametrize("length", [5 * 10**12])
 def test_absurd_lengths_are_given_up(sampled: Values, noise: Noise, others: Values, length: int) -> None:
     def change(values: Values) -> None:
         values.update(length=length, noise=noise.to_dict(), **others)
