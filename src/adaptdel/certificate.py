@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -308,6 +309,10 @@ def _check_sampled(certificate: Certificate) -> None:
         raise ValueError(f"sizes must be at most {MOST_VOTES}, got {looks.total}")
     if not 1 <= taken <= len(looks.sizes):
         raise ValueError(f"votes must hold a row for each look from the first on, 1 to {len(looks.sizes)}, got {taken}")
+    if [sum(row) for row in certificate.votes] != list(looks.sizes[:taken]):
+        raise ValueError("the votes do not add up to the planned looks")
+    if any(b < a for earlier, later in pairwise(certificate.votes) for a, b in zip(earlier, later, strict=True)):
+        raise ValueError("the votes fall from one look to the next")
 
 
 def _check_enumerated(certificate: Certificate, exact: Any) -> None:

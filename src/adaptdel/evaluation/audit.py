@@ -16,10 +16,9 @@ from typing import Any
 from adaptdel.budget import STEPS, TooMuchWork, limited
 from adaptdel.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.certificate import Certificate
-from adaptdel.checks import check_alpha
 from adaptdel.confidence import Looks
 from adaptdel.derivation import Rule
-from adaptdel.evaluation.manifest_fields import NEEDED, OTHERS, PLAN
+from adaptdel.evaluation.manifest_fields import check_complete
 from adaptdel.evaluation.runs import Run
 from adaptdel.evaluation.schema import CERTIFICATES, Record, certificate_of, label_text, rate_of, values_of
 from adaptdel.evaluation.totals import Totals
@@ -83,18 +82,13 @@ def _few(sizes: tuple[int, ...]) -> str:
 
 
 def check_stated(manifest: dict[str, Any]) -> list[str]:
-    """What is wrong with a manifest that could be read; without what is missing nothing can be compared."""
-    known = {"format", *NEEDED, *PLAN, *OTHERS}
-    wrong = [f"the manifest has a field {shown(name)!r}, which is unknown" for name in manifest if name not in known]
-    missing = [name for name in PLAN if name not in manifest]
-    if missing:
-        wrong.append(f"the manifest does not state {', '.join(missing)}: looks cannot be compared with a plan")
-    else:
-        try:
-            check_alpha(manifest["alpha"])
-        except ValueError as error:
-            wrong.append(f"in the manifest, {error}")
-    if manifest.get("vocab_size", ROBERTA_VOCABULARY) != ROBERTA_VOCABULARY:
+    """What is wrong with a manifest that could be read: it must be whole for rows to be compared with it."""
+    wrong = check_complete(manifest)
+    if wrong:
+        return wrong
+    if manifest["alpha"] == 0:
+        wrong.append("alpha must be in (0, 1), got 0")
+    if manifest["vocab_size"] != ROBERTA_VOCABULARY:
         wrong.append(f"vocab_size is {manifest['vocab_size']}, but regions are counted for {ROBERTA_VOCABULARY} words")
     return wrong
 

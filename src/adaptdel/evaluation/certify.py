@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from adaptdel.evaluation.runs import (
     MANIFEST,
     ordered_records,
     read_manifest,
+    read_run,
     timestamp,
     write_journal,
     write_tables,
@@ -115,6 +117,7 @@ class _Run:
         if old is not None:
             self._check_same(old, manifest)
             if old["finished"] and limit_of(manifest) == limit_of(old):
+                self._check_totals(old)
                 self._drop_journal()
                 self._sign()
                 return Result(old, before=True)
@@ -134,6 +137,20 @@ class _Run:
         wrong = differences(old, new)
         if wrong:
             raise ValueError(f"{self.folder}: holds another run: {'; '.join(wrong)}: choose another folder for --out")
+
+    def _check_totals(self, manifest: dict[str, Any]) -> None:
+        """Raise unless the totals that are about to be shown are those of the rows."""
+        totals = Totals()
+        try:
+            for record in read_run(self.folder).records():
+                totals.add(record)
+        except TypeError:  # a null
+            totals = Totals()
+        if json.dumps(manifest.get("totals"), sort_keys=True) != json.dumps(totals.to_dict(), sort_keys=True):
+            raise ValueError(
+                f"{self.folder}: the totals in {MANIFEST} are not those of the rows: adaptdel verify says what is "
+                "wrong; make the run again in another folder"
+            )
 
     def _tell(self, found: Survey) -> None:
         """Say what the first look found; ``strict`` stops here."""

@@ -14,7 +14,6 @@ from adaptdel.checks import (
     check_alpha,
     check_choice,
     check_int,
-    check_list,
     check_names,
     check_probability,
     check_text,
@@ -29,7 +28,10 @@ FORMAT = 1
 NEEDED = ("finished", "classes", "noise", "ops", "bound", "threshold", "k", "seed", "unit", "model_hash")
 # Without these a run can be read, but not verified.
 PLAN = ("alpha", "sampling", "votes")
-OTHERS = ("limit", "vocab_size", "model", "data", "started", "sessions", "totals", "source")
+OTHERS = ("limit", "vocab_size", "model", "data", "started", "sessions", "totals")
+# What objects inside the manifest hold.
+MODEL = ("path", "base", "method", "training", "calibrated")
+DATA = ("path", "text", "label", "ids", "encoding", "bytes", "sha256")
 
 
 def check_manifest(values: Any) -> dict[str, Any]:
@@ -62,6 +64,23 @@ def _check_setting(values: Mapping[str, Any]) -> None:
         raise ValueError("threshold must be null unless there are two classes")
 
 
+def check_complete(manifest: Mapping[str, Any]) -> list[str]:
+    """What is missing from a manifest of `adaptdel certify`, or is in it without being known."""
+    sessions = [(f"sessions.{n}", values) for n, values in enumerate(manifest.get("sessions", []))]
+    wrong = []
+    for what, values, required, optional in (
+        ("the manifest", manifest, ("format", *NEEDED, *PLAN, *OTHERS), ("source",)),
+        ("model", manifest.get("model"), MODEL, ()),
+        ("data", manifest.get("data"), DATA, ()),
+        *((name, values, ("started", "versions"), ("workers",)) for name, values in sessions),
+    ):
+        try:
+            check_names(what, values, required, optional)
+        except ValueError as error:
+            wrong.append(str(error))
+    return wrong
+
+
 def _ops(name: str, value: Any) -> None:
     if not isinstance(value, list) or len(Threat(value).ops) != len(value):
         raise ValueError(f"{name} must be a list that names each operation once, got {value!r}")
@@ -92,8 +111,17 @@ def _object(name: str, value: Any) -> None:
 
 
 def _sessions(name: str, value: Any) -> None:
-    for session in check_list(name, value, "objects"):
-        _object(name, session)
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list of objects, got {value!r}")
+    for session in value:
+        _fields(started=_time, workers=lambda name, count: check_int(name, count, least=1), versions=_object)(
+            name, session
+        )
+
+
+def _bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {value!r}")
 
 
 def _or_null(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
@@ -154,7 +182,9 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "votes": _votes,
     "limit": _or_null(lambda name, value: check_int(name, value, least=1)),
     "vocab_size": lambda name, value: check_int(name, value, least=1, most=LARGEST_LENGTH),
-    "model": _or_null(_fields(path=check_text, base=check_text, method=_text_or_null, training=_or_null(_object))),
+    "model": _or_null(
+        _fields(path=check_text, base=check_text, method=_text_or_null, training=_or_null(_object), calibrated=_bool)
+    ),
     "data": _or_null(
         _fields(
             path=check_text,

@@ -177,9 +177,8 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
         raise ValueError(f"{path}: missing from a run that its manifest calls finished: {RESTORE}") from None
     except PermissionError:
         raise ValueError(f"{path}: must be readable") from None
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        detail = str(error).strip().splitlines()
-        raise ValueError(f"{path}: not a Parquet file: {detail[0] if detail else error!r}: {RESTORE}") from None
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+        raise ValueError(f"{path}: not a Parquet file, or a damaged one: {RESTORE}") from None
     if table.column_names != schema.names:
         raise ValueError(
             f"{path}: must have the columns {', '.join(schema.names)}, got {', '.join(table.column_names)}: {RESTORE}"
