@@ -27,7 +27,7 @@ from adaptdel.calibration.objective import Evaluation, Outcome, evaluate, max_ce
 from adaptdel.calibration.rows import choose_rows
 from adaptdel.calibration.search import ends, evaluations, golden_section
 from adaptdel.calibration.votes import Voting, constant_keep
-from adaptdel.classifiers import LinearClassifier
+from adaptdel.classifiers import CallableClassifier, LinearClassifier
 from adaptdel.classifiers.text import noisy_texts
 from adaptdel.cli.calibrate import calibrate_command, read_bins
 from adaptdel.data import Examples as FileExamples
@@ -298,8 +298,9 @@ def drawn_copies(act: Callable[[SmoothedClassifier, list[str]], object]) -> list
         return [len(copy) % 2 for copy in batch]
 
     text = " ".join(f"w{place}" for place in range(200))
+    base = CallableClassifier(answer, [0, 1], recheck=0)
     model = SmoothedClassifier(
-        answer, constant_keep(12), classes=[0, 1], sampling="fixed", n_select=40, n_estimate=60, seed=9, progress=False
+        base, constant_keep(12), sampling="fixed", n_select=40, n_estimate=60, seed=9, progress=False
     )
     act(model, [text])
     assert len(asked) == 100

@@ -47,7 +47,9 @@ def test_enumerated_copies_cannot_be_left_out() -> None:
 def test_a_long_input_is_not_believed_to_be_enumerated() -> None:
     honest = SmoothedClassifier(by_size, NOISE, classes=["a", "b"]).certify(["1 2 3 4 5 6 7"])[0]
     rows = tuple(tuple(1 for _ in range(401)) for _ in range(2))
-    assert verify(rewritten(honest, length=400, exact=rows)) == ["an input of that length is not enumerated"]
+    assert verify(rewritten(honest, length=400, exact=rows)) == [
+        "an input of 400 tokens has too many copies to be enumerated under its noise"
+    ]
 
 
 @pytest.mark.parametrize(
