@@ -604,19 +604,6 @@ def test_tables_that_are_none(tmp_path: Path, folder: Path, capsys: pytest.Captu
     refused(f"{table}: not a Parquet file, or a damaged one: ")
 
 
-def test_a_report_of_null_columns(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = read_run(folder / "adaptive")
-    for name in ("radius", "length", "calls", "p1", "id"):
-        rows = list(found.records())
-        rows[3][name] = None
-        write_run(tmp_path / "run", found.manifest, rows)
-        assert run("report", tmp_path / "run", "--out", tmp_path / "report") == 2
-        error = capsys.readouterr().err
-        assert error.startswith(
-            f"adaptdel: {tmp_path / 'run' / TABLE}, row 4: {name} must not be null in a row that has"
-        )
-
-
 def test_recertify_gives_up_absurd_lengths(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = read_run(folder / "fixed")
     rows = list(found.records())

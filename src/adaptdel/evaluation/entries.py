@@ -93,8 +93,6 @@ class Entry:
 def read_entries(folders: Sequence[Path]) -> list[Entry]:
     """Read runs, and give each a name that no other has."""
     runs = [read_run(folder) for folder in folders]
-    for run in runs:
-        run.check_filled()
     short = [short_name(run.manifest) for run in runs]
     long = [f"{name} {detail}".strip() for name, detail in short]
     names = [(short[n][0] if short[n][0] not in _METHODS_WITH_RATE else long[n]) for n in range(len(runs))]

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from adaptdel.certificate import Certificate
 from adaptdel.evaluation.manifest_fields import FORMAT, check_manifest
-from adaptdel.evaluation.schema import CERTIFICATES, FILLED, TIMES, Record, certificate_of
+from adaptdel.evaluation.schema import CERTIFICATES, TIMES, Record, certificate_of
 from adaptdel.evaluation.store import decode, encode, read_journal
 from adaptdel.files import replacing, write_json
 from adaptdel.strict_json import parse
@@ -67,16 +66,6 @@ class Run:
                 except ValueError as error:
                     raise ValueError(f"{self.place(record)}: {error}: {RESTORE}") from None
                 yield certificate
-
-    def check_filled(self) -> None:
-        """Raise if a row without a problem lacks a column that every certificate fills."""
-        good = self.table.filter(pc.is_null(self.table["problem"]))
-        for name in FILLED:
-            if good[name].null_count:
-                row = good["row"][pc.index(pc.is_null(good[name]), True).as_py()].as_py()
-                raise ValueError(
-                    f"{self.place({'row': row})}: {name} must not be null in a row that has a certificate: {RESTORE}"
-                )
 
     def place(self, record: Record) -> str:
         """The file and the row of a record, for messages."""

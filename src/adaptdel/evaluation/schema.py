@@ -54,7 +54,7 @@ TIMES = pa.schema(
 Record = dict[str, Any]
 
 # Columns that a row without a problem has.
-FILLED = tuple(name for name in CERTIFICATES.names if name not in ("truth", "correct", "exact", "problem"))
+_FILLED = tuple(name for name in CERTIFICATES.names if name not in ("truth", "correct", "exact", "problem"))
 
 
 def label_text(label: Any) -> str:
@@ -137,7 +137,7 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Ce
 
     ValueError if the row holds no certificate, as when a count is missing.
     """
-    for name in FILLED:
+    for name in _FILLED:
         if record[name] is None:
             raise ValueError(f"{name} must not be null in a row that has a certificate")
     classes = tuple(manifest["classes"])
