@@ -70,7 +70,7 @@ def check_complete(manifest: Mapping[str, Any]) -> list[str]:
     wrong = []
     for what, values, required, optional in (
         ("the manifest", manifest, ("format", *NEEDED, *PLAN, *OTHERS), ("source",)),
-        ("model", manifest.get("model"), MODEL, ()),
+        ("model", manifest.get("model"), MODEL, ("self_test",)),
         ("data", manifest.get("data"), DATA, ()),
         *((name, values, ("started", "versions"), ("workers",)) for name, values in sessions),
     ):
@@ -183,7 +183,14 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "limit": _or_null(lambda name, value: check_int(name, value, least=1)),
     "vocab_size": lambda name, value: check_int(name, value, least=1, most=LARGEST_LENGTH),
     "model": _or_null(
-        _fields(path=check_text, base=check_text, method=_text_or_null, training=_or_null(_object), calibrated=_bool)
+        _fields(
+            path=check_text,
+            base=check_text,
+            method=_text_or_null,
+            training=_or_null(_object),
+            calibrated=_bool,
+            self_test=_or_null(_object),
+        )
     ),
     "data": _or_null(
         _fields(
