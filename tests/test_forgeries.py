@@ -97,16 +97,7 @@ def test_unknown_fields(sampled: Values, where: tuple[str, ...], value: Any) -> 
 
 @pytest.mark.parametrize("value", [None, True, 7, -1.5, float("nan"), "x", [], [None], {}, {"kind": 3}], ids=repr)
 def test_fields_of_a_wrong_type(sampled: Values, value: Any) -> None:
-    fine = {
-        "exact": None,
-        "threshold": None,
-        "unit": None,
-        "seed": 7,
-        "length": 7,
-        "model_hash": "x",
-        "input_hash": "x",
-    }
-    fine["known"] = True
+    fine = {"exact": None, "threshold": None, "unit": None, "seed": 7, "length": 7, "model_hash": "x", "known": True}
     for name in sampled:
         if name != "digest" and not (name in fine and fine[name] is value):
             wrong = verify(forged(sampled, lambda values, name=name: values.update({name: value})))  # type: ignore[misc]
@@ -528,6 +519,7 @@ ILL: list[tuple[str, Any]] = [
     ("answer", "nonsense"),
     ("answer", "[[["),
     ("length", -1),
+    ("input_hash", "x"),
     ("length", 5 * 10**12),
     ("votes", [[-1, 1]]),
 ]
@@ -571,11 +563,17 @@ def test_rows_that_do_not_go_together(tmp_path: Path, folder: Path, capsys: pyte
         certificate = replace(certificate_of(found.manifest, rows[21]), input_hash=rows[2]["input_hash"])
         rows[21].update(record_of(certificate, id=rows[21]["id"], row=22, truth=json.loads(rows[21]["truth"])))
 
+    def no_hash(row: Values) -> None:
+        row["input_hash"] = ""
+        row["digest"] = digest(values_of(certificate_of(found.manifest, row), row))
+
     check("another row of the same input has other votes", other_votes)
     check("a row with a problem must have no radius", lambda rows: rows[20].update(radius=3))
     check("is not one of the classes", lambda rows: rows[0].update(truth='"spam"', correct=False))
     check("rows must be numbered from 1 on", lambda rows: rows[0].update(row=0))
     check("rows must be numbered from 1 on", lambda rows: rows[0].update(row=None))
+    check("input_hash must not be empty", lambda rows: no_hash(rows[3]))
+    check("radius must be a whole number", lambda rows: rows[3].update(radius=2**62))
     check("times must be seconds", lambda rows: rows[0].update(seconds=-1.0))
     check(r"(id '\x1b[2J60 of 60 hold\n')", lambda rows: rows[0].update(id="\x1b[2J60 of 60 hold\n", radius=999))
 

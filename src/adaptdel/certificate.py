@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -247,7 +248,8 @@ def check_certificate(certificate: Certificate) -> None:
     check_choice("bound", certificate.bound, BOUNDS)
     check_noise(certificate.noise, Threat(certificate.ops))
     check_text("model_hash", certificate.model_hash)
-    check_text("input_hash", certificate.input_hash)
+    if not re.fullmatch("([0-9a-f]{64})?", check_text("input_hash", certificate.input_hash)):
+        raise ValueError(f"input_hash must be 64 hexadecimal digits, got {certificate.input_hash!r}")
     if certificate.unit is not None:
         unit_from_dict(certificate.unit)
     if certificate.threshold is not None:

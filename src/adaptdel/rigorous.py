@@ -88,14 +88,19 @@ class _Pair:
         self.other_inside = self.other_drop ** (other_length - common)
 
     def _walk(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
-        """The least count h with P(count <= h) >= target, and P(count < h) at x and at x', term by term."""
+        """The least count h with P(count <= h) >= target, and P(count < h) at x and at x', from the nearer end."""
+        success, failure = (self.keep, self.drop) if kept else (self.drop, self.keep)
+        other_success = self.other_keep if kept else self.other_drop
+        down = success > failure and failure > 0 and other_success > 0
+        return self._walk_down(target, kept, last) if down else self._walk_up(target, kept, last)
+
+    def _walk_up(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
+        """What `_walk` finds, term by term from the smallest count on."""
         arb = _flint().arb
         success, failure = (self.keep, self.drop) if kept else (self.drop, self.keep)
         other_success, other_failure = (
             (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
         )
-        if success > failure and failure > 0 and other_success > 0:
-            return self._walk_down(target, kept, last)
         n = self.common
         here, there = arb(0), arb(0)
         term, other_term = failure**n, other_failure**n
@@ -122,7 +127,7 @@ class _Pair:
         raise AssertionError("the last count ends the walk")
 
     def _walk_down(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
-        """What `_walk` finds, from the largest count on: the shorter way where most counts are large."""
+        """What `_walk` finds, term by term from the largest count on: the shorter way where most counts are large."""
         arb = _flint().arb
         success, failure = (self.keep, self.drop) if kept else (self.drop, self.keep)
         other_success, other_failure = (

@@ -187,11 +187,16 @@ def check_record(stated: StatedPlan, record: Record, classes: list[str], work: i
     wrong = verify(values_of(certificate, record), work=work)
     try:
         with limited(work):
-            wrong += stated.wrong(certificate)
+            return wrong + stated.wrong(certificate) + _columns(stated, certificate, record, classes)
     except TooMuchWork:
         return [too_much(certificate.length, work)]
     except ValueError as error:
         return [*wrong, str(error)]
+
+
+def _columns(stated: StatedPlan, certificate: Certificate, record: Record, classes: list[str]) -> list[str]:
+    """Which columns do not follow from the votes and the claimed radius."""
+    wrong = []
     if record["truth"] is not None and record["truth"] not in classes:
         wrong.append(f"the truth {shown(record['truth'])} is not one of the classes")
     expected = _expected(certificate, record)
@@ -230,6 +235,8 @@ def _problem(record: Record) -> list[str]:
 
 def _unlike(record: Record, votes_of: dict[str, bytes]) -> list[str]:
     """Whether the same input stands there with other votes: noise depends on the seed and the input alone."""
+    if not record["input_hash"]:
+        return ["input_hash must not be empty"]
     names = ("length", "answer", "selection", "look_sizes", "look_alphas", "votes", "exact")
     votes = blake2b(repr([record[name] for name in names]).encode(), digest_size=16).digest()
     if votes_of.setdefault(record["input_hash"], votes) != votes:
