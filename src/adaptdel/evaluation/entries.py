@@ -14,7 +14,7 @@ import numpy as np
 
 from adaptdel.certificate import Certificate
 from adaptdel.evaluation.measures import Measures, Outcomes, by_quartile, measure, outcomes
-from adaptdel.evaluation.runs import Run, read_run
+from adaptdel.evaluation.runs import JOURNAL, TABLE, Run, read_run
 
 # Okabe and Ito's colours, darkened where they are too pale for lines on white; first on light, then on dark ground.
 COLOURS = (
@@ -93,6 +93,8 @@ class Entry:
 def read_entries(folders: Sequence[Path]) -> list[Entry]:
     """Read runs, and give each a name that no other has."""
     runs = [read_run(folder) for folder in folders]
+    for run in runs:
+        _check_rows(run)
     short = [short_name(run.manifest) for run in runs]
     long = [f"{name} {detail}".strip() for name, detail in short]
     names = [(short[n][0] if short[n][0] not in _METHODS_WITH_RATE else long[n]) for n in range(len(runs))]
@@ -102,6 +104,15 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
     counts = Counter(names)
     names = [name if counts[name] == 1 else f"{name} #{place + 1}" for place, name in enumerate(names)]
     return [Entry(names[place], place, run, outcomes(run.table, times_of(run))) for place, run in enumerate(runs)]
+
+
+def _check_rows(run: Run) -> None:
+    """Raise for a row without what is measured."""
+    for name in ("id", "row", "answer", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash"):
+        for place in np.flatnonzero(run.table[name].is_null().to_numpy()).tolist():
+            if run.table["problem"][place].as_py() is None:
+                where = f"{run.folder / (TABLE if run.finished else JOURNAL)}, row {place + 1} of the table"
+                raise ValueError(f"{where}: {name} is null: take the run from where it was made, or make it again")
 
 
 _METHODS_WITH_RATE = {"AdaptDel", "CERT-ED", "RanMASK"}
