@@ -348,3 +348,12 @@ def test_a_whole_number_of_subsequences_is_whole(rate: Rate, cut: int) -> None:
             assert certificate.exact is not None
             if certificate.radius <= 60:
                 assert verify(certificate.to_dict()) == []
+
+
+@pytest.mark.parametrize("length", [1, 5, 30])
+@pytest.mark.parametrize("rival", [None, 0.0])
+def test_certain_noise_under_the_paper_s_bound(length: int, rival: float | None) -> None:
+    """Without chance a probability is 0 or 1, and the unedited input is settled."""
+    options: dict[str, Any] = {"length": length, "noise": Deletion(FixedRate(0.0)), "bound": "paper"}
+    assert certified_radius(1.0, rival, **options) == rigorous_radius(1.0, rival, **options) == 0
+    assert certified_radius(1 - 2.0**-53, rival, **options) <= rigorous_radius(1 - 2.0**-53, rival, **options)

@@ -70,13 +70,18 @@ def _item(
     return np.exp(rare + common), exponential_error(error)
 
 
+def _whole_is_whole(overlap: Overlap) -> BoolArray:
+    """Where all subsequences together have the probability 1 at x' as at x."""
+    return (overlap.psi > 0) & (overlap.psi < 1) | (overlap.psi == overlap.other_psi)
+
+
 def paper_lower(p: FloatArray, overlap: Overlap) -> FloatArray:
     """The paper's lower bound (its Lemma on the pairwise lower bound), rounded down."""
     inside = overlap.inside
     mass = inside - (1 - p)
     from_kept = overlap.psi >= overlap.other_psi
     filled, error = _knapsack(p, np.clip(mass, 0.0, 1.0), 4 * EPS * (inside + 1), overlap, from_kept, -1)
-    full = (mass >= 1) & (overlap.psi > 0) & (overlap.psi < 1)
+    full = (mass >= 1) & _whole_is_whole(overlap)
     filled, error = np.where(full, 1.0, filled), np.where(full, 4 * EPS, error)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         value = overlap.other_inside / inside * (filled - error) * (1 - 16 * EPS)
@@ -87,8 +92,9 @@ def paper_upper(p: FloatArray, overlap: Overlap) -> FloatArray:
     """The paper's upper bound (its Lemma on the pairwise upper bound), rounded up."""
     p = at_least_tiny(p)
     filled, error = _knapsack(p, p, np.zeros(p.shape), overlap, overlap.psi <= overlap.other_psi, +1)
-    full = (p >= 1) & (overlap.psi > 0) & (overlap.psi < 1)
+    full = (p >= 1) & _whole_is_whole(overlap)
     filled, error = np.where(full, 1.0, filled), np.where(full, 4 * EPS, error)
+    filled, error = np.where(p > 0, filled, 0.0), np.where(p > 0, error, 0.0)  # of nothing, nothing is taken
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         value = overlap.other_inside / overlap.inside * (filled + error) * (1 + 16 * EPS)
         value = value + (1 - overlap.other_inside) + 4 * EPS

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -146,16 +147,15 @@ def ordered_records(journal: Path) -> Iterator[Record]:
 
 def write_journal(folder: Path) -> None:
     """Turn the tables of a finished run back into a journal, so that more can be added."""
-    run = read_run(folder)
-    seconds = run.times["seconds"].to_pylist()
-    if len(seconds) != len(run.table):
-        raise ValueError(f"{folder / TIMES_TABLE}: must have the rows of {TABLE}: certify into another folder")
+    rows, times = _table_rows(folder / TABLE, CERTIFICATES), _table_rows(folder / TIMES_TABLE, TIMES)
     with replacing(folder / JOURNAL) as file:
-        for record, time in zip(run.records(), seconds, strict=True):
+        for record, time in zip_longest(rows, times):
+            if record is None or time is None:
+                raise ValueError(f"{folder / TIMES_TABLE}: must have the rows of {TABLE}: certify into another folder")
             if not is_record(record):
                 where = f"{folder / TABLE}, row {record['row']}"
                 raise ValueError(f"{where}: not a row of a run: certify into another folder")
-            file.write(encode(record | {"seconds": time}))
+            file.write(encode(record | {"seconds": time["seconds"]}))
 
 
 def timestamp() -> str:
@@ -169,22 +169,43 @@ def _table(records: list[Record], schema: pa.Schema) -> pa.Table:
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    with _parquet(path, schema) as parquet:
+        table = parquet.read()
+        table.validate(full=True)
+    return table
+
+
+def _table_rows(path: Path, schema: pa.Schema) -> Iterator[Record]:
+    """The rows of a table, in bounded memory."""
+    with _parquet(path, schema) as parquet:
+        for batch in parquet.iter_batches(GROUP):
+            batch.validate(full=True)
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
+    """A Parquet file with the columns of a schema; whatever is wrong with it is said in one sentence."""
     try:
         with path.open("rb") as file, pq.ParquetFile(file) as parquet:
-            table = parquet.read()
-        table.validate(full=True)
+            wrong = _wrong_columns(parquet.schema_arrow, schema)
+            if wrong is None:
+                yield parquet
     except FileNotFoundError:
         raise ValueError(f"{path}: missing from a run that its manifest calls finished: {RESTORE}") from None
     except PermissionError:
         raise ValueError(f"{path}: must be readable") from None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
         raise ValueError(f"{path}: not a Parquet file, or a damaged one: {RESTORE}") from None
-    if table.column_names != schema.names:
-        raise ValueError(
-            f"{path}: must have the columns {', '.join(schema.names)}, got {', '.join(table.column_names)}: {RESTORE}"
-        )
+    if wrong is not None:
+        raise ValueError(f"{path}: {wrong}: {RESTORE}")
+
+
+def _wrong_columns(given: pa.Schema, schema: pa.Schema) -> str | None:
+    """What is wrong with the columns of a table, in words."""
+    if given.names != schema.names:
+        return f"must have the columns {', '.join(schema.names)}, got {', '.join(given.names)}"
     for name in schema.names:
-        if table.schema.field(name).type != schema.field(name).type:
-            kinds = f"{schema.field(name).type}, got {table.schema.field(name).type}"
-            raise ValueError(f"{path}: the column {name} must be of type {kinds}: {RESTORE}")
-    return table
+        if given.field(name).type != schema.field(name).type:
+            return f"the column {name} must be of type {schema.field(name).type}, got {given.field(name).type}"
+    return None
