@@ -22,8 +22,8 @@ import numpy as np
 from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, certified_radius, clopper_pearson
-from adaptdel.rates import Rate
-from adaptdel.tables import _cached_table
+from adaptdel.core.radius_table import _cached_table
+from adaptdel.core.rates import Rate
 
 UNANIMOUS = clopper_pearson(4000, 4000, 0.05)[0]
 

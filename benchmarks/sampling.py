@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from adaptdel import Deletion, FixedRate, certified_radius, clopper_pearson
+from adaptdel.certification.rule import Rule
+from adaptdel.certification.sampling import SamplingPlan, _settled, content_key, plan_looks, stream
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
-from adaptdel.derivation import Rule
-from adaptdel.noise import Noise
-from adaptdel.sampling import Plan, _settled, content_key, plan_looks, stream
+from adaptdel.core.noise import Noise
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
 from benchmarks.real import fine_tuned, load
@@ -100,7 +100,7 @@ class Naive:
             return label, certified_radius(p1, length=length, noise=self.noise)
         first = np.bincount(self.labels(prepared, self.noise.sample(length, 32, draws["select"])), minlength=2)
         label = int(np.argmax(first))
-        looks = plan_looks(Plan(rule), length, 2, 4968)
+        looks = plan_looks(SamplingPlan(rule), length, 2, 4968)
         counts, taken = np.zeros(2, dtype=np.int64), []
         for size in looks.sizes:
             kept = self.noise.sample(length, size - int(counts.sum()), draws["estimate"])

@@ -29,8 +29,8 @@ import numpy as np
 from adaptdel import Deletion, FixedRate
 from adaptdel.classifiers.subwords import Ids
 from adaptdel.classifiers.transformers import TransformersClassifier, quietly
-from adaptdel.training.epochs import VALIDATION, Copies, Epochs
-from adaptdel.training.schedule import Schedule
+from adaptdel.training.noisy_copies import VALIDATION, Copies, Epochs
+from adaptdel.training.settings import Schedule
 from adaptdel.training.trainer import NoisyTrainer, own_randomness
 from adaptdel.units import Words
 from benchmarks.real import load, minilm

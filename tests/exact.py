@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 
-from adaptdel.checks import FloatArray
-from adaptdel.rates import DENOMINATOR, Rate
+from adaptdel.core.checks import FloatArray
+from adaptdel.core.rates import DENOMINATOR, Rate
 
 Word = tuple[int, ...]
 Classifier = Callable[[Word], int]

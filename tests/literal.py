@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from adaptdel.rates import DENOMINATOR, Rate
+from adaptdel.core.rates import DENOMINATOR, Rate
 
 SHIFT = 1100  # every double is a whole multiple of 2**-1074
 

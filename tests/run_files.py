@@ -13,7 +13,7 @@ from typing import Any
 from adaptdel import Deletion, LengthRate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli import main
-from adaptdel.noise import Noise
+from adaptdel.core.noise import Noise
 from adaptdel.smoothed import SmoothedClassifier
 
 WORDS = [f"w{number}" for number in range(300)]

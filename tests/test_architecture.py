@@ -1,4 +1,4 @@
-"""The rooms of docs/architecture.md: who may import whom, and what stays light."""
+"""The layers of docs/architecture.md: who may import whom, and what stays light."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,35 +14,36 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "adaptdel"
 BASE = {"numpy", "scipy", "adaptdel", *sys.stdlib_module_names}
-# Heavy or optional libraries, and the only rooms that may import them.
-DOORS = {
-    "flint": {"rigorous"},
+# Heavy or optional libraries, and the only layers that may import them.
+ALLOWED = {
+    "flint": {"core"},
     "matplotlib": {"plots"},
     "click": {"cli"},
     "sklearn": {"classifiers", "smoothed"},
     "torch": {"classifiers", "training"},
     "transformers": {"classifiers", "training"},
-    "pyarrow": {"data", "evaluation"},
+    "safetensors": {"classifiers", "model_files"},
+    "pyarrow": {"data", "runs", "report"},
     "datasets": {"data"},
     "yaml": {"training"},
-    "cryptography": {"evaluation"},
-} | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime", "safetensors")}
+    "cryptography": {"runs"},
+} | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime")}
 
 
-def rooms() -> list[str]:
-    """The rooms as the page lists them, from the top."""
+def layers() -> list[str]:
+    """The layers as the page lists them, from the top."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    block = re.search(r"<!-- rooms -->\n(.*?)<!-- /rooms -->", page, re.DOTALL)
+    block = re.search(r"<!-- layers -->\n(.*?)<!-- /layers -->", page, re.DOTALL)
     assert block
     return re.findall(r"^\| `(\w+)` \|", block[1], re.MULTILINE)
 
 
-def room_of(path: Path) -> str:
+def layer_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def imports(path: Path) -> set[tuple[str, str]]:
-    """(library, room of ours or "") for every import, also those inside functions."""
+    """(library, layer of ours or "") for every import, also those inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -61,20 +63,20 @@ def imports(path: Path) -> set[tuple[str, str]]:
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
 
-def test_every_module_has_a_room() -> None:
-    assert {room_of(path) for path in MODULES} == set(rooms())
-    assert len(rooms()) == len(set(rooms()))
+def test_every_module_has_a_layer() -> None:
+    assert {layer_of(path) for path in MODULES} == set(layers())
+    assert len(layers()) == len(set(layers()))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_rooms_import_only_from_above(path: Path) -> None:
-    order = rooms()
-    here = room_of(path)
-    for library, room in imports(path):
+def test_layers_import_only_from_above(path: Path) -> None:
+    order = layers()
+    here = layer_of(path)
+    for library, layer in imports(path):
         if library == "adaptdel":
-            assert room == here or order.index(room) < order.index(here), f"{here} imports {room}"
+            assert layer == here or order.index(layer) < order.index(here), f"{here} imports {layer}"
         else:
-            assert library in BASE or here in DOORS.get(library, set()), f"{here} imports {library}"
+            assert library in BASE or here in ALLOWED.get(library, set()), f"{here} imports {library}"
 
 
 def test_the_base_import_is_light() -> None:
@@ -90,7 +92,7 @@ def test_the_base_import_is_light() -> None:
         ("flint", "import adaptdel as ad; ad.rigorous_radius(0.9, length=3, noise=ad.NoNoise())", "rigorous"),
         (
             "cryptography.hazmat.primitives",
-            "from adaptdel.evaluation.signature import read_signing_key; read_signing_key('key.pem')",
+            "from adaptdel.runs.signature import read_signing_key; read_signing_key('key.pem')",
             "sign",
         ),
         ("matplotlib", "from adaptdel.plots import check_figure_path; check_figure_path('x.png')", "plot"),
@@ -108,3 +110,15 @@ def test_public_names() -> None:
     for name in adaptdel.__all__:
         assert hasattr(adaptdel, name)
     assert adaptdel.__all__ == sorted(adaptdel.__all__)
+
+
+def test_no_class_and_no_module_has_a_name_twice() -> None:
+    """The commands in ``cli`` aside, which are called like what they call."""
+    names = Counter(path.stem for path in MODULES if path.stem != "__init__" and layer_of(path) != "cli")
+    classes = Counter(
+        node.name
+        for path in MODULES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in [*names.items(), *classes.items()] if count > 1] == []

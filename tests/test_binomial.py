@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from adaptdel.binomial import below, quantile, sum_error
+from adaptdel.core.binomial import below, quantile, sum_error
 
 DENOMINATOR = 2**32
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptdel import FixedRate, LengthRate, pairwise_bounds
-from adaptdel.rates import DENOMINATOR, Rate
+from adaptdel.core.rates import DENOMINATOR, Rate
 from tests.exact import TableRate, probabilities, round_down, round_up
 from tests.literal import lower_bound, upper_bound
 
@@ -164,8 +164,8 @@ def test_a_million_tokens() -> None:
     """Against ball arithmetic, where the rates differ and the sums are long."""
     from flint import arb, ctx
 
-    from adaptdel.noise import Deletion
-    from adaptdel.rigorous import _Pair
+    from adaptdel.core.noise import Deletion
+    from adaptdel.core.rigorous import _Pair
 
     noise = Deletion(LengthRate(0.9, 23))
     with ctx.workprec(300):

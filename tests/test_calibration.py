@@ -19,23 +19,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptdel.calibration import Calibration, calibrate, plot_calibration, prepare
-from adaptdel.calibration.bins import Bin, check_edges, equal_width_edges, make_bins
-from adaptdel.calibration.examples import Examples
-from adaptdel.calibration.fit import make_rate, monotone_fit
-from adaptdel.calibration.folders import JOURNAL, calibrate_folder
-from adaptdel.calibration.objective import Evaluation, Outcome, evaluate, max_certified_radius
-from adaptdel.calibration.rows import choose_rows
-from adaptdel.calibration.search import ends, evaluations, golden_section
-from adaptdel.calibration.votes import Voting, constant_keep
+from adaptdel.calibration.bins import (
+    Bin,
+    CalibrationExamples,
+    check_edges,
+    equal_width_edges,
+    make_bins,
+    make_rate,
+    monotone_fit,
+)
+from adaptdel.calibration.folders import JOURNAL, calibrate_folder, choose_rows
+from adaptdel.calibration.search import (
+    Evaluation,
+    Outcome,
+    Voting,
+    constant_keep,
+    ends,
+    evaluate,
+    evaluations,
+    golden_section,
+    max_certified_radius,
+)
+from adaptdel.certification.sampling import CALIBRATION, CERTIFICATION, content_key, stream
 from adaptdel.classifiers import CallableClassifier, LinearClassifier
-from adaptdel.classifiers.text import noisy_texts
+from adaptdel.classifiers.callables import noisy_texts
 from adaptdel.cli.calibrate import calibrate_command, read_bins
+from adaptdel.core.noise import Deletion, Masking, NoNoise, RandomDeletion
+from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate
 from adaptdel.data import Examples as FileExamples
 from adaptdel.data import held_out, read_examples
 from adaptdel.model_files import CALIBRATION as CALIBRATION_FILE
-from adaptdel.noise import Deletion, Masking, NoNoise, RandomDeletion
-from adaptdel.rates import BinnedRate, FixedRate, InterpolatedRate
-from adaptdel.sampling import CALIBRATION, CERTIFICATION, content_key, stream
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
 
@@ -337,7 +350,7 @@ def test_training_meets_other_noise_than_certification() -> None:
 
 
 def test_the_examples_of_a_bin_are_drawn_by_the_seed() -> None:
-    examples = Examples([(str(i),) * (i % 7) for i in range(70)], list(range(70)))
+    examples = CalibrationExamples([(str(i),) * (i % 7) for i in range(70)], list(range(70)))
     bin = Bin(3, 5, 5)
     inside = [i for i in range(70) if i % 7 in (3, 4)]
     drawn = {seed: examples.drawn(bin, 1, most=8, seed=seed).labels for seed in range(3)}
@@ -383,7 +396,7 @@ def test_calibrate(objective: dict[str, Any]) -> None:
 
 def test_an_evaluation_is_what_the_model_does_under_that_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of a bin against certificates of its examples, from end to end, on the same draws."""
-    monkeypatch.setattr("adaptdel.calibration.votes.CALIBRATION", CERTIFICATION)
+    monkeypatch.setattr("adaptdel.calibration.search.CALIBRATION", CERTIFICATION)
     found = quick(per_bin=1000)
     for bin in found.bins:
         inside = [(t, y) for t, y in zip(*DATA, strict=True) if bin.lower <= len(t.split()) < (bin.upper or inf)]

@@ -8,7 +8,7 @@ from math import comb, inf, log10
 import pytest
 
 from adaptdel import log10_cardinality
-from adaptdel.threat import EVERY_SET
+from adaptdel.core.threat import EVERY_SET
 from tests.exact import neighbours
 
 

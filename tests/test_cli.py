@@ -11,8 +11,7 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, certified_radius, clopper_pearson
 from adaptdel.cli import main
-from adaptdel.planner import plan
-from adaptdel.spec import noise_from_spec
+from adaptdel.planner import noise_from_spec, plan
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adaptdel import Looks, clopper_pearson
-from adaptdel.confidence import RunningBounds, class_bounds
-from adaptdel.rigorous import rigorous_lower_confidence
+from adaptdel.core.confidence import RunningBounds, class_bounds
+from adaptdel.core.rigorous import rigorous_lower_confidence
 
 SIGNIFICANCE = 1e-6
 

@@ -21,13 +21,13 @@ from scipy import stats
 from sklearn.base import clone
 
 from adaptdel import Certificate, Deletion, FixedRate, SmoothedClassifier, sampling
-from adaptdel.checks import IntArray
+from adaptdel.certification.rule import Rule, exact_shares, size_weights
 from adaptdel.classifiers.base import BaseClassifier, Request
-from adaptdel.confidence import Looks, class_bounds
-from adaptdel.derivation import Rule, exact_shares, size_weights
-from adaptdel.evaluation.certifier import Certifier
-from adaptdel.evaluation.inputs import Job
-from adaptdel.noise import Noise
+from adaptdel.core.checks import IntArray
+from adaptdel.core.confidence import Looks, class_bounds
+from adaptdel.core.noise import Noise
+from adaptdel.runs.inputs import RunInput
+from adaptdel.runs.records_certifier import Certifier
 from tests.exact import round_down, round_up
 
 ALPHA = 0.1
@@ -125,7 +125,7 @@ def claims(scenario: Scenario, runs: int) -> Iterator[Claim]:
     texts = [" ".join(f"{number}.{place}" for place in range(LENGTH)) for number in range(runs)]
     model = scenario.model()
     if scenario.through == "runs":
-        for record in Certifier(model)(Job(number, str(number), text, None) for number, text in enumerate(texts)):
+        for record in Certifier(model)(RunInput(number, str(number), text, None) for number, text in enumerate(texts)):
             assert record["problem"] is None
             yield Claim(json.loads(record["answer"]), record["p1"], record["p2"], record["radius"])
         return
@@ -236,11 +236,11 @@ def bound_both_at_the_whole_level(monkeypatch: pytest.MonkeyPatch) -> None:
     def whole(votes: Sequence[int], label: int, alpha: float, *, k: int = 1) -> tuple[float, float]:
         return class_bounds(votes, label, alpha * (k + 1), k=k)
 
-    monkeypatch.setattr("adaptdel.derivation.class_bounds", whole)
+    monkeypatch.setattr("adaptdel.certification.rule.class_bounds", whole)
 
 
 def take_the_share_of_votes_for_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.derivation.clopper_pearson", lambda count, total, alpha: (count / total, 1.0))
+    monkeypatch.setattr("adaptdel.certification.rule.clopper_pearson", lambda count, total, alpha: (count / total, 1.0))
 
 
 def take_the_best_of_more_votes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adaptdel.data import Row, held_out, read_examples, read_rows
-from adaptdel.data.examples import content_digest
+from adaptdel.data import Row, content_digest, held_out, read_examples, read_rows
 
 RECORDS: list[dict[str, Any]] = [
     {"id": "a", "text": "good, really\ngood", "label": 1},

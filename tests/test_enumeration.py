@@ -9,8 +9,8 @@ from fractions import Fraction
 import pytest
 
 from adaptdel import Deletion, certified_frontier, certified_radius, certify_general, pairwise_bounds
-from adaptdel.general import longest_common_subsequence
-from adaptdel.threat import EVERY_SET
+from adaptdel.core.general import longest_common_subsequence
+from adaptdel.core.threat import EVERY_SET
 from tests.exact import neighbours, probabilities, random_classifier, random_rate, round_down, round_up
 
 MOST = 400

@@ -12,15 +12,15 @@ import pytest
 from flint import arb, ctx
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, SmoothedClassifier, certified_radius, rigorous_radius
-from adaptdel.binomial import log_ratio
-from adaptdel.bounds import lower, tolerance, upper
-from adaptdel.checks import FloatArray
-from adaptdel.noise import Noise
-from adaptdel.rates import DENOMINATOR, BinnedRate, InterpolatedRate, Rate
-from adaptdel.rigorous import PRECISIONS, _decide, _margin, _Pair, _Unresolved
-from adaptdel.tables import most_edits
-from adaptdel.threat import EVERY_SET, Threat
-from adaptdel.verify import verify
+from adaptdel.certification.verify import verify
+from adaptdel.core.binomial import log_ratio
+from adaptdel.core.bounds import lower, tolerance, upper
+from adaptdel.core.checks import FloatArray
+from adaptdel.core.noise import Noise
+from adaptdel.core.radius_table import most_edits
+from adaptdel.core.rates import DENOMINATOR, BinnedRate, InterpolatedRate, Rate
+from adaptdel.core.rigorous import PRECISIONS, _decide, _margin, _Pair, _Unresolved
+from adaptdel.core.threat import EVERY_SET, Threat
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
-from adaptdel.certificate import Certificate, check_classes, digest, label_key
-from adaptdel.confidence import Looks
-from adaptdel.evaluation.runs import MANIFEST, TABLE, read_run, write_run
-from adaptdel.evaluation.schema import CERTIFICATES, certificate_of, record_of, values_of
-from adaptdel.evaluation.totals import Totals
-from adaptdel.noise import Noise
+from adaptdel.certification.certificate import Certificate, check_classes, digest, label_key
+from adaptdel.certification.verify import verify
+from adaptdel.core.confidence import Looks
+from adaptdel.core.noise import Noise
+from adaptdel.runs.records import CERTIFICATES, Totals, certificate_of, record_of, values_of
+from adaptdel.runs.storage import MANIFEST, TABLE, read_run, write_run
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.verify import verify
 from tests.run_files import examples, make_data, make_model, run, write_rows
 from tests.test_smoothed import WORDS, by_words, first_word, texts
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, certified_frontier, certified_radius
-from adaptdel.noise import Noise
-from adaptdel.radius import pair_test
-from adaptdel.threat import EVERY_SET
+from adaptdel.core.noise import Noise
+from adaptdel.core.radius import pair_test
+from adaptdel.core.threat import EVERY_SET
 from tests.exact import random_rate
 
 Triple = tuple[int, int, int]

@@ -29,25 +29,23 @@ import yaml
 from scipy.special import betaincinv
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
-from adaptdel.calibration.result import Calibration
-from adaptdel.calibration.rows import choose_rows
-from adaptdel.calibration.trace import Journal
-from adaptdel.certificate import Certificate, digest
+from adaptdel.calibration.calibrate import Calibration
+from adaptdel.calibration.folders import choose_rows
+from adaptdel.calibration.search import CalibrationJournal
+from adaptdel.certification.certificate import Certificate, digest
+from adaptdel.certification.rule import used_k
+from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier
+from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.data import Examples, read_examples, read_rows
-from adaptdel.derivation import used_k
-from adaptdel.evaluation.entries import read_entries
-from adaptdel.evaluation.inputs import Source, Truths, survey
-from adaptdel.evaluation.runs import read_run
-from adaptdel.evaluation.schema import CERTIFICATES, TIMES
-from adaptdel.evaluation.store import encode
-from adaptdel.rigorous import rigorous_radius
+from adaptdel.report.entries import read_entries
+from adaptdel.runs.inputs import Source, Truths, survey
+from adaptdel.runs.records import CERTIFICATES, TIMES
+from adaptdel.runs.storage import encode, read_run
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.training.checkpoints import MARK, STATE, claim, last_whole, mark, read_state
-from adaptdel.training.config import read_jobs
-from adaptdel.training.folders import Job, train_job
+from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
+from adaptdel.training.transformer import MARK, STATE, claim, last_whole, mark, read_state
 from adaptdel.units import Words
-from adaptdel.verify import verify
 from tests.fuzzing import (
     NUMBERS,
     TEXTS,
@@ -172,7 +170,7 @@ class Workspace:
         data = self.root / "train.jsonl"
         data.write_text("\n".join(json.dumps(row) for row in rows if row["text"]))
         settings = {"method": "adaptdel+", "bits": 6, "copies": 2, "iterations": 5, "validation": 0.4}
-        train_job(Job.from_dict({"data": str(data), "out": str(folder), **settings}), progress=False)
+        train_job(TrainingJob.from_dict({"data": str(data), "out": str(folder), **settings}), progress=False)
         assert run("calibrate", folder, "--data", data, "--votes", "8,20", "--bins", "0,40", "--tol", 20) == 0
         settings_file = folder / "adaptdel.json"
         values = json.loads(settings_file.read_text())
@@ -518,7 +516,7 @@ def calibration_journal(space: Workspace, edits: list[int]) -> None:
     path = space.new("journal.jsonl")
     path.write_bytes(changed_bytes(data, edits) if rng.random() < 0.4 else data)
     try:
-        Journal(path, stored["settings"])
+        CalibrationJournal(path, stored["settings"])
     except Exception as error:
         one_sentence(error, path)
 

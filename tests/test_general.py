@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from adaptdel import Deletion, LengthRate, certified_radius, certify_general
-from adaptdel.general import longest_common_subsequence
-from adaptdel.threat import EVERY_SET
+from adaptdel.core.general import longest_common_subsequence
+from adaptdel.core.threat import EVERY_SET
 
 
 @pytest.mark.parametrize("ops", EVERY_SET, ids="+".join)

@@ -17,17 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate
-from adaptdel.calibration.result import Calibration
-from adaptdel.calibration.trace import Journal
-from adaptdel.data import read_examples, read_rows
-from adaptdel.data.formats import LONGEST, records
-from adaptdel.evaluation.inputs import Source
-from adaptdel.evaluation.runs import read_run
-from adaptdel.evaluation.store import decode
+from adaptdel.calibration.calibrate import Calibration
+from adaptdel.calibration.search import CalibrationJournal
+from adaptdel.data import LONGEST, read_examples, read_rows, records
+from adaptdel.runs.inputs import Source
+from adaptdel.runs.storage import decode, read_run
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.training.checkpoints import claim, last_whole, mark, read_state
-from adaptdel.training.config import read_jobs
-from adaptdel.training.folders import Job, train_job
+from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
+from adaptdel.training.transformer import claim, last_whole, mark, read_state
 from tests.run_files import make_data, make_model, run
 from tests.test_fuzz import TRAINING_STATE, Workspace
 
@@ -160,7 +157,7 @@ def test_columns_that_are_not_wanted_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.data.formats.LONGEST", 100)
+    monkeypatch.setattr("adaptdel.data.LONGEST", 100)
     for name in ("x.jsonl", "x.csv"):
         path = tmp_path / name
         path.write_text("text,label\n" if name == "x.csv" else '{"text": "a", "label": 0}\n')
@@ -329,13 +326,13 @@ def test_weights_that_are_not_numbers(space: Workspace) -> None:
 def test_a_training_whose_record_is_damaged(space: Workspace, tmp_path: Path) -> None:
     data = space.root / "train.jsonl"
     folder = space.copy(space.model, "trained")
-    job = Job.from_dict({"data": str(data), "out": str(folder), "method": "adaptdel+", "bits": 6})
+    job = TrainingJob.from_dict({"data": str(data), "out": str(folder), "method": "adaptdel+", "bits": 6})
     (folder / "training.json").write_bytes(b"{")
     assert sentence(lambda: train_job(job)).startswith(f"{folder / 'training.json'}: not the record of a training: ")
     work = tmp_path / ".out.training"
     work.mkdir()
     (work / "training.json").write_bytes(b"{")
-    job = Job.from_dict({"data": str(data), "out": str(tmp_path / "out"), "model": "bert"})
+    job = TrainingJob.from_dict({"data": str(data), "out": str(tmp_path / "out"), "model": "bert"})
     found = sentence(lambda: train_job(job))
     assert found.startswith(f"{work / 'training.json'}: not the plan of a training that was stopped: not JSON (")
     assert found.endswith(f": write or copy it anew, or delete {work}")
@@ -423,7 +420,7 @@ def test_damaged_calibrations(space: Workspace, tmp_path: Path) -> None:
         ("[]\n", ": not a journal of a calibration: it must hold an object: delete it to begin anew"),
     ):
         path.write_text(content)
-        assert sentence(lambda: Journal(path, stored["settings"])).startswith(f"{path}{words}")
+        assert sentence(lambda: CalibrationJournal(path, stored["settings"])).startswith(f"{path}{words}")
     for changes in ({"bins": [{**stored["bins"][0], "keep": "x"}]}, {"bins": 3}, {"trace": [3]}, {"settings": 3}):
         found = sentence(lambda changes=changes: Calibration.from_dict(stored | changes))  # type: ignore[misc]
         assert found.startswith(("a calibration must have its fields: ", "an evaluation must have the fields "))

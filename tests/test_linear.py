@@ -17,7 +17,6 @@ from safetensors.numpy import load_file, save_file
 from scipy.optimize import minimize
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
-from adaptdel.checks import BoolArray, FloatArray, IntArray
 from adaptdel.classifiers import linear_training
 from adaptdel.classifiers.base import Request
 from adaptdel.classifiers.features import (
@@ -25,15 +24,15 @@ from adaptdel.classifiers.features import (
     VocabularyFeatures,
     hashed,
     parts,
+    scores,
     token_bytes,
     token_from_json,
     token_to_json,
 )
-from adaptdel.classifiers.lbfgs import minimise
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.classifiers.linear_training import Fitted, noisy_counts, rounded
-from adaptdel.classifiers.linear_votes import scores
-from adaptdel.noise import Noise
+from adaptdel.classifiers.linear_training import Fitted, minimise, noisy_counts, rounded
+from adaptdel.core.checks import BoolArray, FloatArray, IntArray
+from adaptdel.core.noise import Noise
 from adaptdel.units import Bytes, Tokens, Words
 
 HASHES = [898694284, 1745896126, 1297835806, 3934446647]

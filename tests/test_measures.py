@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from adaptdel.evaluation import bootstrap
-from adaptdel.evaluation.bootstrap import STATISTICS, paired, paired_differences
-from adaptdel.evaluation.measures import (
+from adaptdel.report import measures as bootstrap
+from adaptdel.report.measures import (
+    STATISTICS,
     Outcomes,
     by_quartile,
     certified_at_log_cardinality,
@@ -21,6 +21,8 @@ from adaptdel.evaluation.measures import (
     log_cardinality_curve,
     measure,
     outcomes,
+    paired,
+    paired_differences,
     radius_curve,
     wasserstein,
 )

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, certified_radius, noise_from_dict
-from adaptdel.noise import Noise, RandomDeletion, RandomLength, _smallest
+from adaptdel.core.noise import Noise, RandomDeletion, RandomLength, _smallest
 
 NOISES: list[Noise] = [
     Deletion(FixedRate(0.9)),
@@ -69,7 +69,7 @@ def test_a_token_is_deleted_iff_its_draw_is_below_the_threshold(p: float, length
 
 def test_a_row_whose_spare_draws_run_out_is_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too rare to wait for: take the spare draws away, and see that rates stay exact and rows independent of chunks."""
-    monkeypatch.setattr("adaptdel.noise.ceil", lambda _: -5)
+    monkeypatch.setattr("adaptdel.core.noise.ceil", lambda _: -5)
     noise = Deletion(FixedRate(0.9))
     whole = noise.sample(100, 300, rng())
     assert np.array_equal(np.concatenate(list(noise.chunks(100, 300, rng(), max_bytes=2000))), whole)
@@ -106,7 +106,9 @@ def test_every_choice_of_masks_is_as_likely() -> None:
 
 def test_a_tied_row_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ties are too rare to wait for: draw keys of one bit, and see that rows stay exact and independent of chunks."""
-    monkeypatch.setattr("adaptdel.noise._draws", lambda gen, shape: gen.integers(0, 4, size=shape, dtype=np.uint32))
+    monkeypatch.setattr(
+        "adaptdel.core.noise._draws", lambda gen, shape: gen.integers(0, 4, size=shape, dtype=np.uint32)
+    )
     noise = Masking(0.5)
     whole = noise.sample(4, 300, rng())
     assert (whole.sum(axis=1) == 2).all()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from adaptdel import BinnedRate, Deletion, FixedRate, LengthRate, certified_radius, clopper_pearson
-from adaptdel.rates import Rate
-from adaptdel.threat import EVERY_SET
+from adaptdel.core.rates import Rate
+from adaptdel.core.threat import EVERY_SET
 from tests.literal import algorithm_1
 
 EDIT = ("del", "ins", "sub")

@@ -24,11 +24,11 @@ from adaptdel import (
     clopper_pearson,
     least_probability,
 )
-from adaptdel.checks import FloatArray
-from adaptdel.noise import Noise
-from adaptdel.rates import DENOMINATOR, Rate
-from adaptdel.tables import ToleranceTable
-from adaptdel.threat import EVERY_SET, Threat
+from adaptdel.core.checks import FloatArray
+from adaptdel.core.noise import Noise
+from adaptdel.core.radius_table import ToleranceTable
+from adaptdel.core.rates import DENOMINATOR, Rate
+from adaptdel.core.threat import EVERY_SET, Threat
 from tests.exact import TableRate
 
 UNANIMOUS = clopper_pearson(4000, 4000, 0.05)[0]

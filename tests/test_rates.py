@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptdel import BinnedRate, FixedRate, InterpolatedRate, LengthRate, rate_from_dict
-from adaptdel.rates import DENOMINATOR, Rate, dyadic
+from adaptdel.core.rates import DENOMINATOR, Rate, dyadic
 
 RATES: list[Rate] = [
     FixedRate(0.9),

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
-from adaptdel.certificate import Certificate
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.sampling import content_key
 from adaptdel.cli.report import report_command
-from adaptdel.confidence import Looks
-from adaptdel.evaluation.entries import read_entries
-from adaptdel.evaluation.report import sample, write_report, writing
-from adaptdel.evaluation.report.parts import draw
-from adaptdel.evaluation.runs import JOURNAL, write_run
-from adaptdel.evaluation.schema import problem_record, record_of, setting_of
-from adaptdel.evaluation.store import encode
-from adaptdel.noise import Noise
-from adaptdel.sampling import content_key
+from adaptdel.core.confidence import Looks
+from adaptdel.core.noise import Noise
+from adaptdel.report import samples, write
+from adaptdel.report.entries import read_entries
+from adaptdel.report.page import draw
+from adaptdel.report.write import write_report
+from adaptdel.runs.records import problem_record, record_of, setting_of
+from adaptdel.runs.storage import JOURNAL, encode, write_run
 from adaptdel.units import Words
 from tests.chromium import PROGRAM, browser
 
@@ -249,7 +249,7 @@ def test_the_summary_speaks_of_the_widest_certificate(report: Path) -> None:
 def test_a_second_report_is_the_same_and_takes_the_place_of_the_first(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "draw", lambda entries: draw(entries)[2:4] if len(entries) > 1 else [])
+    monkeypatch.setattr(write, "draw", lambda entries: draw(entries)[2:4] if len(entries) > 1 else [])
     names = ("index.html", "report.md", "report.json", "tables.tex", "tables/main.csv", "figures/rates.png")
     kept = []
     for _ in range(2):
@@ -317,8 +317,8 @@ def test_a_report_that_fails_leaves_nothing(
     def full(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing, "page", full)
-    monkeypatch.setattr(writing, "draw", lambda entries: [])
+    monkeypatch.setattr(write, "page", full)
+    monkeypatch.setattr(write, "draw", lambda entries: [])
     for out in (report, tmp_path / "new"):
         with pytest.raises(OSError, match="No space left"):
             write_report(runs, out)
@@ -331,36 +331,36 @@ def test_texts_are_those_that_were_certified(runs: list[Path], tmp_path: Path) -
     entry = read_entries(runs[:1])[0]
     ids = list(entry.rows)[:3]
     rows = texts(40)
-    found, missing = sample.find_texts(entry, ids, None)
+    found, missing = samples.find_texts(entry, ids, None)
     assert (found, missing) == (dict(zip(ids, rows, strict=False)), None)
     moved = tmp_path / "moved.jsonl"  # other ids, one text changed, rows that cannot be read
     lines = [{"id": "x", "text": rows[0]}, {"id": ids[1], "text": "another"}, {"id": "z", "text": rows[2]}, {"id": 4}]
     moved.write_text("".join(json.dumps(line) + "\n" for line in lines) + "not JSON\n")
-    found, missing = sample.find_texts(entry, ids, str(moved))
+    found, missing = samples.find_texts(entry, ids, str(moved))
     assert found == {ids[0]: rows[0], ids[2]: rows[2]}
     assert missing == "1 of 3 texts are not shown: moved.jsonl does not hold them (any more)."
     with pytest.raises((OSError, ValueError)):
-        sample.find_texts(entry, ids, str(tmp_path / "nowhere.jsonl"))
+        samples.find_texts(entry, ids, str(tmp_path / "nowhere.jsonl"))
 
 
 def test_noisy_copies_are_drawn_at_the_rate_of_the_input() -> None:
     text = " ".join(f"w{n}" for n in range(2000))
     made = certificate(text, Deletion(LengthRate(0.9, 20)), (400, 0, 0))
-    copies = sample.noisy_copies(made, text, 0)
-    assert copies == sample.noisy_copies(made, text, 0)
-    assert copies != sample.noisy_copies(made, text, 1)
+    copies = samples.noisy_copies(made, text, 0)
+    assert copies == samples.noisy_copies(made, text, 0)
+    assert copies != samples.noisy_copies(made, text, 1)
     for kept, copy in copies:
         assert 4 <= kept <= 45
         assert len(copy.split()) == kept
         assert set(copy.split()) <= set(text.split())
-    masked = sample.noisy_copies(certificate("a b c d", Masking(0.5), (400, 0, 0)), "a b c d", 0)
+    masked = samples.noisy_copies(certificate("a b c d", Masking(0.5), (400, 0, 0)), "a b c d", 0)
     assert all(kept == 2 for kept, _ in masked)
     assert all(sum(int(n) for n in re.findall(r"⟨(\d+)⟩", copy)) == 2 for _, copy in masked)
-    assert sample.noisy_copies(certificate("a b", NoNoise(), (400, 0, 0)), "a b", 0) == ()
+    assert samples.noisy_copies(certificate("a b", NoNoise(), (400, 0, 0)), "a b", 0) == ()
 
 
 def test_command_line(runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "draw", lambda entries: [])
+    monkeypatch.setattr(write, "draw", lambda entries: [])
     call = click.testing.CliRunner().invoke
     done = call(report_command, [*map(str, runs[:2]), "--out", str(tmp_path / "out"), "--sample", "1", "--json"])
     assert done.exit_code == 0, done.output
@@ -380,7 +380,7 @@ def test_command_line(runs: list[Path], tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_matplotlib_the_extra_is_named(runs: list[Path], tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.figure'] = None\n"
-        "from adaptdel.evaluation.report import write_report\n"
+        "from adaptdel.report.write import write_report\n"
         f"write_report([{str(runs[0])!r}], {str(tmp_path / 'o')!r})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -13,11 +13,11 @@ import pytest
 
 import adaptdel as ad
 from adaptdel import Certificate, Deletion, FixedRate, LengthRate, Masking, SmoothedClassifier
+from adaptdel.certification.verify import verify
 from adaptdel.classifiers import CallableClassifier
 from adaptdel.classifiers.base import BaseClassifierError, Request
 from adaptdel.cli import main
 from adaptdel.units import Words
-from adaptdel.verify import verify
 
 NOISE = Deletion(FixedRate(0.9))
 TEXT = " ".join(f"word{number}" for number in range(50))

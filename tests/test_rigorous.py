@@ -7,10 +7,10 @@ import random
 import pytest
 
 from adaptdel import Deletion, LengthRate, Masking, certified_radius, rigorous_radius
-from adaptdel.noise import Noise
-from adaptdel.rates import DENOMINATOR, BinnedRate, FixedRate, Rate
-from adaptdel.rigorous import _Pair, _Unresolved, rigorous_lower_confidence
-from adaptdel.threat import EVERY_SET
+from adaptdel.core.noise import Noise
+from adaptdel.core.rates import DENOMINATOR, BinnedRate, FixedRate, Rate
+from adaptdel.core.rigorous import _Pair, _Unresolved, rigorous_lower_confidence
+from adaptdel.core.threat import EVERY_SET
 from tests.exact import TableRate, random_rate
 
 

@@ -14,18 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
-from adaptdel.certificate import Certificate, digest
+from adaptdel.certification.certificate import Certificate, digest
+from adaptdel.core.noise import Noise
 from adaptdel.data import read_rows
-from adaptdel.evaluation import certify
-from adaptdel.evaluation.certifier import Certifier, Task
-from adaptdel.evaluation.durable import locked
-from adaptdel.evaluation.inputs import Job
-from adaptdel.evaluation.recertify import recertify
-from adaptdel.evaluation.runs import Run, read_run, write_run
-from adaptdel.evaluation.schema import certificate_of, record_of, setting_of, values_of
-from adaptdel.evaluation.totals import Totals
-from adaptdel.evaluation.watch import Watch
-from adaptdel.noise import Noise
+from adaptdel.runs import certify
+from adaptdel.runs.certify import Watch, recertify
+from adaptdel.runs.inputs import RunInput
+from adaptdel.runs.records import Totals, certificate_of, record_of, setting_of, values_of
+from adaptdel.runs.records_certifier import Certifier, ModelSource
+from adaptdel.runs.storage import Run, locked, read_run, write_run
 from adaptdel.smoothed import SmoothedClassifier
 from tests.run_files import call, examples, make_data, make_model, run, write_rows
 
@@ -297,10 +294,12 @@ class Picky(Certifier):
 
 
 def test_a_model_that_fails_on_some_inputs(model: Path) -> None:
-    jobs = [Job(n, str(n), text if n % 50 else text + " poison", None) for n, (text, _) in enumerate(examples(150), 1)]
-    records = {record["row"]: record for record in Picky(Task(model).load())(jobs)}
+    jobs = [
+        RunInput(n, str(n), text if n % 50 else text + " poison", None) for n, (text, _) in enumerate(examples(150), 1)
+    ]
+    records = {record["row"]: record for record in Picky(ModelSource(model).load())(jobs)}
     assert set(records) == set(range(1, 151))
-    expected = {record["row"]: record for record in Certifier(Task(model).load())(jobs)}
+    expected = {record["row"]: record for record in Certifier(ModelSource(model).load())(jobs)}
     for row, record in records.items():
         if row % 50:
             assert record | {"seconds": 0} == expected[row] | {"seconds": 0}
@@ -310,12 +309,12 @@ def test_a_model_that_fails_on_some_inputs(model: Path) -> None:
 
 def test_inputs_that_break_off_lose_nothing(model: Path) -> None:
     def jobs() -> Any:
-        yield from (Job(n, str(n), text, None) for n, (text, _) in enumerate(examples(10), 1))
+        yield from (RunInput(n, str(n), text, None) for n, (text, _) in enumerate(examples(10), 1))
         raise OSError("the disk is gone")
 
     records: list[Any] = []
     with pytest.raises(OSError, match="the disk is gone"):
-        records.extend(Certifier(Task(model).load())(jobs()))  # extend keeps what came before the error
+        records.extend(Certifier(ModelSource(model).load())(jobs()))  # extend keeps what came before the error
     assert sorted(record["row"] for record in records) == list(range(1, 11))
 
 
@@ -359,7 +358,7 @@ def test_recertify_that_is_stopped_leaves_nothing(tmp_path: Path, whole: Path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("adaptdel.evaluation.recertify.write_json", stop)
+        patch.setattr("adaptdel.runs.certify.write_json", stop)
         with pytest.raises(KeyboardInterrupt):
             recertify(whole, tmp_path / "b", ops="ins")
     assert not list(tmp_path.iterdir())

@@ -21,9 +21,8 @@ from typing import Any
 
 import pytest
 
-from adaptdel.evaluation import store
-from adaptdel.evaluation.runs import read_run
-from adaptdel.evaluation.store import Journal, encode, read_journal
+from adaptdel.runs import storage
+from adaptdel.runs.storage import RunJournal, encode, read_journal, read_run
 from tests.run_files import call, command, make_data, make_model, run
 
 psutil: Any = pytest.importorskip("psutil")
@@ -61,7 +60,7 @@ def records(out: Path) -> int:
 FARM = """
 import json, os, resource, signal, sys, time
 from tests.run_files import run
-import adaptdel.evaluation.certify, adaptdel.evaluation.engine
+import adaptdel.runs.certify, adaptdel.runs.workers
 from tests.test_runs_killed import die_at
 for line in sys.stdin:
     order = json.loads(line)
@@ -358,7 +357,7 @@ def test_the_journal_is_on_the_disk_within_a_second(tmp_path: Path, monkeypatch:
         real(handle)
         synced.append((time.monotonic(), size))
 
-    with Journal(tmp_path / "journal") as journal:
+    with RunJournal(tmp_path / "journal") as journal:
         monkeypatch.setattr(os, "fsync", fsync)
         for number in range(40):
             journal.append({"row": number})
@@ -370,7 +369,7 @@ def test_the_journal_is_on_the_disk_within_a_second(tmp_path: Path, monkeypatch:
 
 
 def test_a_disk_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path / "journal")
+    journal = RunJournal(tmp_path / "journal")
     journal.append({"row": 1})
 
     def fsync(handle: int) -> None:
@@ -378,7 +377,7 @@ def test_a_disk_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fsync", fsync)
     journal.append({"row": 2})
-    time.sleep(2 * store.SYNC_SECONDS)
+    time.sleep(2 * storage.SYNC_SECONDS)
     with pytest.raises(OSError, match="broken"):
         journal.append({"row": 3})
     with pytest.raises(OSError, match="broken"):

@@ -20,11 +20,11 @@ tokenizers = pytest.importorskip("tokenizers")
 
 import adaptdel as ad  # noqa: E402
 from adaptdel.classifiers.base import BaseClassifier, InconsistentAnswerError, Request  # noqa: E402
+from adaptdel.classifiers.callables import CallableClassifier  # noqa: E402
 from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test  # noqa: E402
-from adaptdel.classifiers.text import CallableClassifier  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
-from adaptdel.evaluation.certifier import Certifier  # noqa: E402
-from adaptdel.evaluation.inputs import Job  # noqa: E402
+from adaptdel.runs.inputs import RunInput  # noqa: E402
+from adaptdel.runs.records_certifier import Certifier  # noqa: E402
 from adaptdel.units import Words  # noqa: E402
 
 torch.set_num_threads(1)
@@ -450,7 +450,7 @@ def test_a_drift_is_found_later() -> None:
 def test_a_run_stops_at_an_inconsistent_answer() -> None:
     """It is no row's problem: every certificate of the run is in doubt."""
     model = ad.SmoothedClassifier(CallableClassifier(Chance(), [0, 1]), ad.Deletion(ad.FixedRate(0.9)))
-    jobs = [Job(row, str(row), "some words of a text", None) for row in range(3)]
+    jobs = [RunInput(row, str(row), "some words of a text", None) for row in range(3)]
     with pytest.raises(InconsistentAnswerError):
         list(Certifier(model)(jobs))
 

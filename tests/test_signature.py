@@ -13,8 +13,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from adaptdel.evaluation.runs import MANIFEST, TABLE, read_run, write_run
-from adaptdel.evaluation.signature import (
+from adaptdel.runs.records import Totals
+from adaptdel.runs.signature import (
     FILES,
     SIGNATURE,
     _text,
@@ -23,7 +23,7 @@ from adaptdel.evaluation.signature import (
     read_signing_key,
     sign_run,
 )
-from adaptdel.evaluation.totals import Totals
+from adaptdel.runs.storage import MANIFEST, TABLE, read_run, write_run
 from tests.run_files import make_data, make_model, run
 
 PEM, RAW = serialization.Encoding.PEM, serialization.NoEncryption()

@@ -13,17 +13,16 @@ import pytest
 from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, certified_radius
-from adaptdel.certificate import Certificate
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.rule import Rule
+from adaptdel.certification.sampling import SamplingPlan, Tally, run_all, stream, take_votes
+from adaptdel.certification.verify import verify
 from adaptdel.classifiers import BaseClassifierError, CallableClassifier, LinearClassifier
 from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepared, Request
-from adaptdel.confidence import Looks
-from adaptdel.derivation import Rule
-from adaptdel.noise import Noise
-from adaptdel.pipelines import pipeline
-from adaptdel.sampling import Plan, Tally, run_all, stream, take_votes
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.core.confidence import Looks
+from adaptdel.core.noise import Noise
+from adaptdel.smoothed import SmoothedClassifier, pipeline
 from adaptdel.units import Bytes, Characters, Chunks, Custom, Labelled, Unit, Words, check_unit, unit_from_dict
-from adaptdel.verify import verify
 
 ADAPTDEL = Deletion(LengthRate(0.7, 6))
 WORDS = ["good", "bad", "fine", "awful", "the", "a", "film", "plot", "spam", "offer"]
@@ -228,7 +227,7 @@ def test_radii_are_wrong_no_more_often_than_alpha(sampling: str, p: tuple[float,
     alpha, runs = 0.1, 600
     noise = Deletion(LengthRate(0.9, 23))
     rule = Rule(noise, ("del", "ins", "sub"))
-    plan = Plan(rule, alpha=alpha, n_select=100, n_estimate=1000, sampling=sampling)
+    plan = SamplingPlan(rule, alpha=alpha, n_select=100, n_estimate=1000, sampling=sampling)
     best = int(np.argmax(p))
     truth = certified_radius(p[best], None if len(p) == 2 else sorted(p)[-2], length=200, noise=noise)
     coin = Coin(p, seed=7)
@@ -487,7 +486,7 @@ def test_a_million_bytes_need_little_memory() -> None:
 
 def test_looks_are_planned_before_the_first_vote() -> None:
     prepared = Prepared("x", tuple(map(str, range(100))), Words())
-    plan = Plan(Rule(Deletion(FixedRate(0.9)), ("del", "ins", "sub")), n_estimate=1000)
+    plan = SamplingPlan(Rule(Deletion(FixedRate(0.9)), ("del", "ins", "sub")), n_estimate=1000)
     tallies = []
     for answer in (0, 1):
         task = take_votes(prepared, plan, 2)

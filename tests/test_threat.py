@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adaptdel import Threat
-from adaptdel.threat import EVERY_SET
+from adaptdel.core.threat import EVERY_SET
 
 
 def by_triples(n: int, r: int, ops: tuple[str, ...]) -> dict[tuple[int, int], int]:

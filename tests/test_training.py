@@ -12,13 +12,13 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, SmoothedClassifier
 from adaptdel.cli import main
+from adaptdel.core.noise import RandomDeletion
+from adaptdel.core.rates import BinnedRate
 from adaptdel.model_files import store_calibration
-from adaptdel.noise import RandomDeletion
-from adaptdel.rates import BinnedRate
-from adaptdel.training import METHODS, Job, Settings, train, train_job
-from adaptdel.training.config import read_jobs
-from adaptdel.training.history import history_text
-from adaptdel.training.methods import method_noises
+from adaptdel.training import METHODS, Settings, TrainingJob, train, train_job
+from adaptdel.training.jobs import read_jobs
+from adaptdel.training.settings import method_noises
+from adaptdel.training.train import history_text
 
 WORDS = {
     "ham": ["lunch", "meeting", "report", "minutes", "agenda"],
@@ -187,7 +187,7 @@ def test_the_command_trains_once_and_refuses_other_settings(tmp_path: Path, caps
 
 
 def test_data_that_changed_is_noticed(tmp_path: Path) -> None:
-    job = Job(str(write(tmp_path / "x.jsonl")), str(tmp_path / "m"), Settings(bits=10, copies=1))
+    job = TrainingJob(str(write(tmp_path / "x.jsonl")), str(tmp_path / "m"), Settings(bits=10, copies=1))
     assert not train_job(job, progress=False).before
     assert train_job(job, progress=False).before
     write(tmp_path / "x.jsonl", 90)

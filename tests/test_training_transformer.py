@@ -20,11 +20,16 @@ pytest.importorskip("accelerate")
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise, SmoothedClassifier  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
-from adaptdel.training import Job, Settings, checkpoints, train_job  # noqa: E402
-from adaptdel.training.epochs import VALIDATION, Copies, Epochs  # noqa: E402
-from adaptdel.training.freelb import FreeLBTrainer, first_perturbation, next_perturbation  # noqa: E402
-from adaptdel.training.schedule import Schedule  # noqa: E402
-from adaptdel.training.trainer import NoisyTrainer  # noqa: E402
+from adaptdel.training import Settings, TrainingJob, train_job  # noqa: E402
+from adaptdel.training import transformer as checkpoints  # noqa: E402
+from adaptdel.training.noisy_copies import VALIDATION, Copies, Epochs  # noqa: E402
+from adaptdel.training.settings import Schedule  # noqa: E402
+from adaptdel.training.trainer import (  # noqa: E402
+    FreeLBTrainer,
+    NoisyTrainer,
+    first_perturbation,
+    next_perturbation,
+)
 from adaptdel.training.transformer import Trained, train_transformer  # noqa: E402
 from adaptdel.units import Words  # noqa: E402
 from tests.test_transformers import fixed, tiny  # noqa: E402
@@ -364,7 +369,7 @@ def read(epochs: Epochs, epoch: int) -> list[list[tuple[int, list[int]]]]:
 
 
 def test_batches_of_an_epoch(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.training.epochs.WINDOW", 18)
+    monkeypatch.setattr("adaptdel.training.noisy_copies.WINDOW", 18)
     one = Epochs(copies(encoder), 2)  # 35 batches: windows of 18 and 17
     epochs = [read(one, epoch) for epoch in range(3)]
     for batches in epochs:
@@ -539,7 +544,7 @@ def test_labels_that_are_whole_numbers(encoder: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "checkpoints" / checkpoints.RUN).read_text())["method"] == "ordinary"
 
 
-def job(encoder: str, folder: Path, out: str, method: str, **fields: Any) -> Job:
+def job(encoder: str, folder: Path, out: str, method: str, **fields: Any) -> TrainingJob:
     data = folder / "data.jsonl"
     if not data.exists():
         rows, labels = examples(90)
@@ -547,7 +552,7 @@ def job(encoder: str, folder: Path, out: str, method: str, **fields: Any) -> Job
         data.write_text("\n".join(lines))
     schedule: dict[str, Any] = {"epochs": 6, "batch_size": 8, "learning_rate": 5e-3, "warmup": 0.0}
     settings = Settings(method=method, model=encoder, validation=0.2, **schedule, **fields)
-    return Job(str(data), str(folder / out), settings)
+    return TrainingJob(str(data), str(folder / out), settings)
 
 
 @pytest.mark.parametrize("method", ["nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb"])

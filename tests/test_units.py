@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptdel.checks import token_key
+from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.base import BaseClassifier, Request
+from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.classifiers.text import CallableClassifier
-from adaptdel.general import certify_general
-from adaptdel.noise import Deletion
-from adaptdel.rates import FixedRate
-from adaptdel.sampling import content_key
+from adaptdel.core.checks import token_key
+from adaptdel.core.general import certify_general
+from adaptdel.core.noise import Deletion
+from adaptdel.core.rates import FixedRate
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Bytes, Characters, Chunks, Labelled, Tokens, Unit, Words
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from adaptdel import Deletion, LengthRate, Masking
-from adaptdel.certificate import Certificate, digest
+from adaptdel.certification.certificate import Certificate, digest
+from adaptdel.certification.verify import verify
 from adaptdel.cli import main
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.verify import verify
 from tests.test_smoothed import WORDS, by_words, first_word, texts
 
 ADAPTDEL = Deletion(LengthRate(0.7, 6))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel import __version__
-from adaptdel.evaluation.report import write_report
 from adaptdel.files import write_text
+from adaptdel.report.write import write_report
 from benchmarks.paper import experiments
 from benchmarks.paper.figures import draw_pareto, draw_runs
 from benchmarks.paper.pages import write_page

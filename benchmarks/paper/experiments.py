@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from adaptdel import Deletion, SmoothedClassifier
-from adaptdel.evaluation.runs import read_run
 from adaptdel.files import write_json
+from adaptdel.runs.storage import read_run
 from benchmarks.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures, summary
 from benchmarks.real import load
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel import plots
-from adaptdel.evaluation import figures
-from adaptdel.evaluation.entries import read_entries
+from adaptdel.report import figures
+from adaptdel.report.entries import read_entries
 from benchmarks.paper.published import ABLATION, MAIN
 from benchmarks.paper.study import NAMES, TITLES
 

@@ -14,13 +14,12 @@ from typing import Any
 
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.data import read_examples
-from adaptdel.evaluation.certify import Order, certify_data
-from adaptdel.evaluation.inputs import Source
-from adaptdel.evaluation.measures import Measures, by_quartile, measure, outcomes
-from adaptdel.evaluation.recertify import recertify
-from adaptdel.evaluation.runs import Run, read_run
 from adaptdel.files import write_text
-from adaptdel.training import Job, Settings, train_job
+from adaptdel.report.measures import Measures, by_quartile, measure, outcomes
+from adaptdel.runs.certify import Order, certify_data, recertify
+from adaptdel.runs.inputs import Source
+from adaptdel.runs.storage import Run, read_run
+from adaptdel.training import Settings, TrainingJob, train_job
 from benchmarks.real import FINE_TUNING, minilm, shorter
 
 TITLES = {"yelp": "Yelp", "imdb": "IMDB", "spamassassin": "SpamAssassin", "lun": "LUN"}
@@ -91,7 +90,7 @@ class Study:
             fields = {**fields, "model": pretrained, **tuning}
         out = self.out / "models" / f"{name}-{base}-{method}-{fields['rate'] or 0:g}"
         self.say(f"{out.name}: train")
-        train_job(Job(str(self.train_file(name, base, method)), str(out), Settings(**fields)))
+        train_job(TrainingJob(str(self.train_file(name, base, method)), str(out), Settings(**fields)))
         return out
 
     def few_words(self, name: str) -> Path:
@@ -99,7 +98,7 @@ class Study:
         out = self.out / "models" / f"{name}-minilm-adaptdel+-few"
         fields: dict[str, Any] = {**FINE_TUNING, **FEW_WORDS, "model": minilm(), "dtype": "int8"}
         self.say(f"{out.name}: train")
-        train_job(Job(str(self.train_file(name, "minilm")), str(out), Settings(method="adaptdel+", **fields)))
+        train_job(TrainingJob(str(self.train_file(name, "minilm")), str(out), Settings(method="adaptdel+", **fields)))
         return out
 
     def calibrated(self, model: Path, name: str, tag: str, *, base: str = "linear", **settings: Any) -> Path:

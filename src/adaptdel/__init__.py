@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from adaptdel.bounds import pairwise_bounds
-from adaptdel.cardinality import log10_cardinality
-from adaptdel.confidence import Looks, clopper_pearson
-from adaptdel.frontier import certified_frontier
-from adaptdel.general import certify_general
-from adaptdel.noise import Deletion, Masking, NoNoise, noise_from_dict
-from adaptdel.radius import certified_radius, certified_top_k, least_probability
-from adaptdel.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate, rate_from_dict
-from adaptdel.rigorous import rigorous_radius
-from adaptdel.threat import Threat
+from adaptdel.core.bounds import pairwise_bounds
+from adaptdel.core.cardinality import log10_cardinality
+from adaptdel.core.confidence import Looks, clopper_pearson
+from adaptdel.core.frontier import certified_frontier
+from adaptdel.core.general import certify_general
+from adaptdel.core.noise import Deletion, Masking, NoNoise, noise_from_dict
+from adaptdel.core.radius import certified_radius, certified_top_k, least_probability
+from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate, rate_from_dict
+from adaptdel.core.rigorous import rigorous_radius
+from adaptdel.core.threat import Threat
 
 if TYPE_CHECKING:
-    from adaptdel.certificate import Certificate
-    from adaptdel.pipelines import pipeline
-    from adaptdel.smoothed import SmoothedClassifier
+    from adaptdel.certification.certificate import Certificate
+    from adaptdel.smoothed import SmoothedClassifier, pipeline
 
 __version__ = "0.1.0"
 
@@ -52,9 +51,9 @@ __all__ = [
 ]
 
 _LATER = {
-    "Certificate": "adaptdel.certificate",
+    "Certificate": "adaptdel.certification.certificate",
     "SmoothedClassifier": "adaptdel.smoothed",
-    "pipeline": "adaptdel.pipelines",
+    "pipeline": "adaptdel.smoothed",
 }
 
 

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.calibration.folders import calibrate_folder
-from adaptdel.certificate import Certificate
-from adaptdel.checks import check_int
-from adaptdel.data import Row, read_examples, read_rows
-from adaptdel.data.formats import records
-from adaptdel.evaluation.certify import Order, certify_data
-from adaptdel.evaluation.entries import Entry, read_entries
-from adaptdel.evaluation.inputs import Source
-from adaptdel.evaluation.report import write_report
+from adaptdel.certification.certificate import Certificate
+from adaptdel.core.checks import check_int
+from adaptdel.data import Row, read_examples, read_rows, records
 from adaptdel.files import write_text
-from adaptdel.training import Job, Settings, train_job
+from adaptdel.report.entries import Entry, read_entries
+from adaptdel.report.write import write_report
+from adaptdel.runs.certify import Order, certify_data
+from adaptdel.runs.inputs import Source
+from adaptdel.training import Settings, TrainingJob, train_job
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 NAMES = ("negative", "positive")
@@ -50,7 +49,7 @@ def run_demo(
     for method in METHODS:
         model, run = folder / "models" / method, folder / "runs" / method
         note(f"{method}: train")
-        train_job(Job(str(train), str(model), Settings(method=method, seed=seed)))
+        train_job(TrainingJob(str(train), str(model), Settings(method=method, seed=seed)))
         if method == "adaptdel+":
             note(f"{method}: calibrate")
             calibrate_folder(model, read_examples(train), CALIBRATION)

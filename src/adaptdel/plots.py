@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptdel.files import replacing
-from adaptdel.planner import Plan
+from adaptdel.planner import RadiusPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
         figure.savefig(file, format=target.suffix[1:].lower(), dpi=150, metadata=metadata)
 
 
-def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+def plot_plan(plan: RadiusPlan, path: str | os.PathLike[str]) -> None:
     """Draw p*(r): the least probability of the answered class that certifies each radius."""
     figure = new_figure(7, 4)
     from matplotlib.ticker import MaxNLocator

@@ -1,27 +1,28 @@
-"""SmoothedClassifier: any sequence classifier, smoothed by noise, with certificates. The front door of the library."""
+"""SmoothedClassifier, the entry point of the library: any sequence classifier, smoothed, with certificates."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptdel.bounds import BOUNDS
-from adaptdel.certificate import Certificate
-from adaptdel.checks import FloatArray, check_choice, check_int, check_probability
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.rule import Rule, exact_shares
+from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, run_all
 from adaptdel.classifiers.base import BaseClassifier, Prepared, check_labels
+from adaptdel.classifiers.callables import CallableClassifier, SklearnClassifier, as_base
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.classifiers.text import CallableClassifier, SklearnClassifier, as_base
-from adaptdel.derivation import Rule, exact_shares
-from adaptdel.noise import Deletion, Masking, Noise
+from adaptdel.core.bounds import BOUNDS
+from adaptdel.core.checks import FloatArray, check_choice, check_int, check_probability
+from adaptdel.core.noise import Deletion, Masking, Noise
+from adaptdel.core.radius import check_noise
+from adaptdel.core.rates import FixedRate, LengthRate
+from adaptdel.core.threat import Threat
 from adaptdel.progress import reporter
-from adaptdel.radius import check_noise
-from adaptdel.rates import LengthRate
-from adaptdel.sampling import Plan, Tally, content_key, run_all
-from adaptdel.threat import Threat
 from adaptdel.units import Custom, Tokens, check_unit
 
 try:
@@ -152,13 +153,15 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Sequence[Any]) -> Any:
         """The majority answer for every input, chosen by up to ``n_select`` votes."""
-        plan = Plan(self._rule(), n_select=self.n_select, n_estimate=0, **self._common())
+        plan = SamplingPlan(self._rule(), n_select=self.n_select, n_estimate=0, **self._common())
         base, tallies = self._tally(X, plan, "predictions")
         return _labels([_label(base, tally.label) for tally in tallies])
 
     def predict_proba(self, X: Sequence[Any]) -> FloatArray:
         """The share of the ``n_select`` votes for every class; exact for short inputs."""
-        plan = Plan(self._rule(), n_select=self.n_select, n_estimate=0, **self._common() | {"sampling": "fixed"})
+        plan = SamplingPlan(
+            self._rule(), n_select=self.n_select, n_estimate=0, **self._common() | {"sampling": "fixed"}
+        )
         texts = _listed(X)
         base, tallies = self._tally(texts, plan, "predictions")
         width = max([len(base.classes_ or []), *(len(tally.selection) for tally in tallies)])
@@ -183,7 +186,9 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rule = self._rule()
         check_int("n_estimate", self.n_estimate, least=1)
-        plan = Plan(rule, alpha=self.alpha, n_select=self.n_select, n_estimate=self.n_estimate, **self._common())
+        plan = SamplingPlan(
+            rule, alpha=self.alpha, n_select=self.n_select, n_estimate=self.n_estimate, **self._common()
+        )
         texts = _listed(X)
         base, tallies = self._tally(texts, plan, "certificates")
         unit = check_unit(self.unit)
@@ -234,7 +239,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except ValueError as error:
             raise ValueError(f"input {number}: {error}") from None
 
-    def _tally(self, X: Sequence[Any], plan: Plan, noun: str) -> tuple[BaseClassifier, list[Tally]]:
+    def _tally(self, X: Sequence[Any], plan: SamplingPlan, noun: str) -> tuple[BaseClassifier, list[Tally]]:
         base, texts = self._ready(), _listed(X)
         check_labels(base.classes_ or [])
         unit, masking = check_unit(self.unit), isinstance(plan.rule.noise, Masking)
@@ -329,3 +334,44 @@ def _listed(X: Any) -> list[Any]:
 def _name(number: int, text: Any) -> str:
     shown = repr(text[:60] if isinstance(text, (str, bytes)) else text)
     return f"input {number} ({shown if len(shown) < 80 else shown[:77] + '...'})"
+
+
+class CertifyingPipeline:
+    """Call it with a text, or a list of texts, for dictionaries of label, score, radius and whether it abstained."""
+
+    def __init__(self, model: SmoothedClassifier) -> None:
+        self.model = model
+
+    def __repr__(self) -> str:
+        return f"CertifyingPipeline({self.model!r})"
+
+    def __call__(self, inputs: str | Iterable[str]) -> Any:
+        """One dictionary for a text, a list of them for several."""
+        single = isinstance(inputs, (str, bytes))
+        certificates = self.model.certify([inputs] if single else list(inputs))
+        answers = [
+            {"label": c.label, "score": c.score, "radius": c.radius, "abstained": c.abstained} for c in certificates
+        ]
+        return answers[0] if single else answers
+
+
+def pipeline(model: Any, *, noise: Noise | None = None, **settings: Any) -> CertifyingPipeline:
+    """A pipeline for a smoothed classifier, its folder, a Hugging Face model's name or folder, or any base classifier.
+
+    Args:
+        model: what to call.
+        noise: the noise for a model that is not smoothed yet; CERT-ED's 90% deletion if left out. Accuracy under noise
+            needs a model that was trained under it.
+        settings: further arguments of `adaptdel.SmoothedClassifier`.
+    """
+    if isinstance(model, (str, Path)) and (Path(model) / "adaptdel.json").exists():
+        model = SmoothedClassifier.load(model)
+    if isinstance(model, SmoothedClassifier):
+        if noise is not None:
+            raise ValueError(f"noise must be None for a model that is smoothed already, got {noise!r}")
+        return CertifyingPipeline(copy(model).set_params(**settings))
+    if isinstance(model, (str, Path)):
+        from adaptdel.classifiers.transformers import TransformersClassifier
+
+        model = TransformersClassifier(str(model))
+    return CertifyingPipeline(SmoothedClassifier(model, noise or Deletion(FixedRate(0.9)), **settings))

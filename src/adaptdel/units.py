@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.checks import check_int
-from adaptdel.rates import build
+from adaptdel.core.checks import check_int
+from adaptdel.core.rates import build
 
 Tokens = tuple[Hashable, ...]
 

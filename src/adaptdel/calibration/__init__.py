@@ -1,7 +1,6 @@
 """AdaptDel+: how much is kept at each length."""
 
-from adaptdel.calibration.figure import plot_calibration
-from adaptdel.calibration.result import BinResult, Calibration
-from adaptdel.calibration.run import calibrate, prepare
+from adaptdel.calibration.calibrate import BinResult, Calibration, calibrate, prepare
+from adaptdel.calibration.folders import plot_calibration
 
 __all__ = ["BinResult", "Calibration", "calibrate", "plot_calibration", "prepare"]

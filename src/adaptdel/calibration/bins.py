@@ -1,11 +1,9 @@
-"""Bins of input lengths: made of equal width from the lengths of a data set, or given and checked.
-
-The paper makes bins by its first algorithm of Appendix C, then deletes boundaries by hand where lengths are sparse.
-Here the deletion is part of the algorithm: see `equal_width_edges`.
-"""
+"""Bins of input lengths, the examples that fall into them, and the rate that kept lengths make."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,9 +11,12 @@ from math import ceil, inf, log2
 from typing import Any
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
-from adaptdel.checks import FloatArray, IntArray, check_int, check_list
-from adaptdel.rates import BinnedRate
+from adaptdel.certification.sampling import content_key
+from adaptdel.core.checks import FloatArray, IntArray, check_int, check_list
+from adaptdel.core.rates import BinnedRate, InterpolatedRate
+from adaptdel.units import Tokens, Unit
 
 TRIMMED = 1.0  # percent of the shortest and of the longest inputs that do not count
 
@@ -107,3 +108,91 @@ def check_edges(edges: Any, lengths: Sequence[int]) -> list[float]:
         if not any(length in bin for length in lengths):
             raise ValueError(f"bins must hold at least one input each, got none of {bin}")
     return checked
+
+
+@dataclass(frozen=True)
+class CalibrationExamples:
+    """Labelled token sequences.
+
+    Attributes:
+        tokens: the tokens of every example.
+        labels: the label of every example.
+    """
+
+    tokens: list[Tokens]
+    labels: list[Any]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of tokens of every example."""
+        return [len(one) for one in self.tokens]
+
+    def digest(self) -> str:
+        """A hash of all tokens and labels, in order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for tokens, label in zip(self.tokens, self.labels, strict=True):
+            digest.update(content_key(tokens) + json.dumps(label, default=repr).encode() + b"\n")
+        return digest.hexdigest()
+
+    def drawn(self, bin: Bin, number: int, *, most: int, seed: int) -> CalibrationExamples:
+        """At most ``most`` examples of a bin, drawn by the seed, in the order of the data."""
+        inside = [place for place, length in enumerate(self.lengths) if length in bin]
+        if len(inside) > most:
+            rng = np.random.default_rng((seed, number))
+            inside = sorted(rng.choice(inside, size=most, replace=False).tolist())
+        return CalibrationExamples([self.tokens[place] for place in inside], [self.labels[place] for place in inside])
+
+
+def read_examples(
+    texts: Sequence[Any], labels: Sequence[Any], unit: Unit, classes: list[Any] | None
+) -> CalibrationExamples:
+    """Split the texts and check that the model knows the labels."""
+    if isinstance(texts, (str, bytes)):
+        raise ValueError(f"texts must be a list of inputs, got a single {type(texts).__name__}: put it in a list")
+    listed = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    texts = list(texts)
+    if len(texts) != len(listed):
+        raise ValueError(f"labels must hold one label for each of the {len(texts)} texts, got {len(listed)}")
+    if not texts:
+        raise ValueError("texts must hold at least one input, got none")
+    for number, label in enumerate(listed):
+        if classes is not None and label not in classes:
+            raise ValueError(f"labels must be classes of the model, {_named(classes)}, got {label!r} at {number}")
+    return CalibrationExamples([_split(unit, text, number) for number, text in enumerate(texts)], listed)
+
+
+def _split(unit: Unit, text: Any, number: int) -> Tokens:
+    try:
+        return unit.split(text)
+    except ValueError as error:
+        raise ValueError(f"input {number}: {error}") from None
+
+
+def _named(classes: list[Any]) -> str:
+    shown = ", ".join(repr(label) for label in classes[:10])
+    return shown if len(classes) <= 10 else f"{shown}, ..."
+
+
+DIGITS = 4  # decimals of a kept length
+
+
+def monotone_fit(keep: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The nearest kept lengths, in weighted squares, that do not fall from one bin to the next.
+
+    >>> monotone_fit([4, 9, 6, 14], [1, 1, 1, 1])
+    [4.0, 7.5, 7.5, 14.0]
+    """
+    fitted = isotonic_regression(list(keep), weights=list(weights)).x
+    return [round(float(value), DIGITS) for value in fitted]
+
+
+def make_rate(bins: Sequence[Bin], keep: Sequence[float], *, interpolate: bool) -> BinnedRate | InterpolatedRate:
+    """A rate that keeps these lengths: of bins, or at the centres of bins and in between on straight lines.
+
+    >>> from adaptdel.calibration.bins import make_bins
+    >>> make_rate(make_bins([0, 137, 230, 324], 1000), [4, 9, 6, 14], interpolate=True)
+    InterpolatedRate(lengths=(68.5, 183.5, 277, 418), keep=(4, 9, 6, 14))
+    """
+    if interpolate:
+        return InterpolatedRate([bin.centre for bin in bins], keep)
+    return BinnedRate([bin.lower for bin in bins], keep)

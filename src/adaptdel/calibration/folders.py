@@ -1,30 +1,165 @@
-"""Calibration of a saved model, in its folder or in a copy: goes on where it was stopped, and is whole or not done."""
+"""Calibration of a saved model in its folder, resumable: rows to calibrate on, the figure, the result."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptdel.calibration.figure import plot_calibration
-from adaptdel.calibration.result import Calibration
-from adaptdel.calibration.rows import choose_rows
-from adaptdel.calibration.run import DEFAULTS, prepare
-from adaptdel.data import Examples
+import numpy as np
+
+from adaptdel.calibration.bins import equal_width_edges, make_bins
+from adaptdel.calibration.calibrate import DEFAULTS, Calibration, prepare
+from adaptdel.core.checks import check_choice
+from adaptdel.data import Examples, held_out
 from adaptdel.files import replacing_folder
 from adaptdel.model_files import CALIBRATION, CONFIG, store_calibration
+from adaptdel.plots import new_figure, save
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import check_unit
+from adaptdel.units import Unit, check_unit
+
+CHOICES = ("auto", "held-out", "train", "all")
+ENOUGH_BINS = 3  # rows that were held out are enough if they make so many bins
+
+
+@dataclass(frozen=True)
+class CalibrationRows:
+    """The rows to calibrate on.
+
+    Attributes:
+        texts: their texts.
+        labels: their labels.
+        note: what there is to say about the choice, or "".
+    """
+
+    texts: list[str]
+    labels: list[Any]
+    note: str = ""
+
+
+def choose_rows(
+    examples: Examples,
+    training: Mapping[str, Any] | None,
+    on: str,
+    *,
+    unit: Unit,
+    bins: str | Sequence[float],
+    min_count: int,
+) -> CalibrationRows:
+    """The rows that ``on`` names.
+
+    "held-out" are those that the training of the model set aside, "train" the others, "all" are all. "auto" takes those
+    held out of the training file, if they leave every given bin ``min_count`` rows, or make at least three bins; else
+    all rows. CalibrationRows that were trained on make a model look surer than it is.
+    """
+    check_choice("on", on, CHOICES)
+    share = (training or {}).get("validation")
+    everything = CalibrationRows(examples.texts, examples.labels)
+    if on == "all":
+        return everything
+    if on == "auto":
+        if training is None:
+            return everything
+        if training.get("data", {}).get("digest") != examples.digest:
+            return CalibrationRows(
+                examples.texts, examples.labels, "not the file that the model was trained on: all rows are used"
+            )
+    if not share:
+        if on == "auto":
+            return CalibrationRows(
+                examples.texts, examples.labels, "no rows of the file were held out: trained rows are used"
+            )
+        raise ValueError(f"on must be 'all' or 'auto' for a model whose training held out no rows, got {on!r}")
+    assert training is not None
+    apart = [held_out(text, share, training["seed"]) for text in examples.texts]
+    chosen = _some(examples, [out == (on != "train") for out in apart])
+    if not chosen.texts:
+        raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
+    if on == "auto" and not _enough([len(unit.split(text)) for text in chosen.texts], bins, min_count):
+        few = f"only {len(chosen.texts)} rows were held out, too few for the bins: trained rows are used beside them"
+        return CalibrationRows(examples.texts, examples.labels, few)
+    return CalibrationRows(chosen.texts, chosen.labels, f"calibrating on {len(chosen.texts)} rows: {_WORDS[on]}")
+
+
+_WORDS = {"auto": "those held out in training", "held-out": "those held out in training", "train": "those trained on"}
+
+
+def _some(examples: Examples, wanted: list[bool]) -> CalibrationRows:
+    pairs = [(text, label) for text, label, use in zip(examples.texts, examples.labels, wanted, strict=True) if use]
+    return CalibrationRows([text for text, _ in pairs], [label for _, label in pairs])
+
+
+def _enough(lengths: list[int], bins: str | Sequence[float], min_count: int) -> bool:
+    if isinstance(bins, str):
+        return len(lengths) >= min_count and len(equal_width_edges(lengths, min_count=min_count)) >= ENOUGH_BINS
+    return all(sum(length in bin for length in lengths) >= min_count for bin in make_bins(bins, 1))
+
+
+INK, ACCENT, PALE = "#1d6f65", "#c8553d", "#b8c4c2"
+
+
+def plot_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+    """Draw the deletion rate and the kept length against the length of the input, as in the paper's figure."""
+    figure = new_figure(10, 3.8)
+    left, right = figure.subplots(1, 2)
+    last = calibration.bins[-1]
+    lengths = np.arange(1, max(round(last.centre * 1.25), 20))
+    rates = calibration.rate.at(lengths)
+    for axes in (left, right):
+        _edges(axes, calibration, int(lengths[-1]))
+    _steps(left, lengths, 100 * rates, calibration)
+    left.plot([b.centre for b in calibration.bins], [_rate(b.centre, b.keep) for b in calibration.bins], "o", **_dots())
+    left.set_ylabel("deletion rate ψ (%)")
+    left.set_ylim(min(65, 100 * float(np.median(rates)) - 5), 101)
+    left.set_title("Rate", fontsize=11)
+    _steps(right, lengths, np.minimum(lengths * (1 - rates), lengths), calibration)
+    right.plot([b.centre for b in calibration.bins], [b.keep for b in calibration.bins], "o", **_dots())
+    moved = [b for b in calibration.bins if b.keep != b.searched]
+    if moved:
+        found = [b.searched for b in moved]
+        right.plot([b.centre for b in moved], found, "x", color=ACCENT, ms=6, label="found before the monotone fit")
+        right.legend(frameon=False, loc="best")
+    right.set_ylabel("expected kept length K (tokens)")
+    right.set_ylim(bottom=0)
+    right.set_title("Kept length", fontsize=11)
+    save(figure, path)
+
+
+def _edges(axes: Any, calibration: Calibration, longest: int) -> None:
+    """Bin edges as pale lines, and what all panels share."""
+    for one in calibration.bins[1:]:
+        axes.axvline(one.lower, color=PALE, lw=0.8, ls=":")
+    axes.set_xlim(0, longest)
+    axes.set_xlabel("input length (tokens)")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _steps(axes: Any, lengths: Any, values: Any, calibration: Calibration) -> None:
+    """A line that is broken where a binned rate jumps."""
+    edges = [b.lower for b in calibration.bins[1:]] if calibration.rate.kind == "binned" else []
+    parts = np.searchsorted(lengths, edges)
+    for x, y in zip(np.split(lengths, parts), np.split(values, parts), strict=True):
+        axes.plot(x, y, color=INK, lw=1.8)
+
+
+def _rate(length: float, keep: float) -> float:
+    return 100 * max(0.0, 1 - keep / length)
+
+
+def _dots() -> dict[str, Any]:
+    return {"color": INK, "ms": 4.5}
+
 
 JOURNAL = ".calibration.jsonl"
 FIGURE = "calibration.png"
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedCalibration:
     """A finished calibration, where it is, and whether it had been finished before."""
 
     calibration: Calibration
@@ -42,7 +177,7 @@ def calibrate_folder(
     overwrite: bool = False,
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
-) -> Done:
+) -> FinishedCalibration:
     """Calibrate a saved model and store the rate, the trace and a figure, in its folder or in a copy of it.
 
     The same call goes on with a calibration that was stopped, and leaves one that is finished as it is. What the
@@ -71,7 +206,7 @@ def calibrate_folder(
     stored = _stored(target)
     if stored is not None and dict(stored.settings) == task.settings:
         journal.unlink(missing_ok=True)
-        return Done(stored, target, before=True)
+        return FinishedCalibration(stored, target, before=True)
     if out is not None:
         _check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +216,7 @@ def calibrate_folder(
     else:
         _copy(path, out, calibration)
     journal.unlink(missing_ok=True)
-    return Done(calibration, target)
+    return FinishedCalibration(calibration, target)
 
 
 def _stored(folder: Path) -> Calibration | None:

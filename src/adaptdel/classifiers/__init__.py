@@ -1,8 +1,8 @@
 """Base classifiers behind one small protocol: callables, scikit-learn, linear, transformers, ONNX."""
 
 from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, InconsistentAnswerError
+from adaptdel.classifiers.callables import CallableClassifier, SklearnClassifier
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.classifiers.text import CallableClassifier, SklearnClassifier
 
 __all__ = [
     "BaseClassifier",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.checks import BoolArray, IntArray
+from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.units import Tokens, Unit
 
 REMEMBERED = 2**16  # distinct copies of one input whose answers are kept

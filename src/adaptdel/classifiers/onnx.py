@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.checks import IntArray, check_choice, check_int
 from adaptdel.classifiers.base import check_labels
 from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
+from adaptdel.core.checks import IntArray, check_choice, check_int
 
 MARGIN = 1e-3
 

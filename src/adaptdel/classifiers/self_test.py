@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.checks import IntArray
+from adaptdel.core.checks import IntArray
 
 BATCHING = ("padded", "equal", "alone")  # from the fastest to the strictest
 # Rounding moves a score by less than this share of the range of scores: 1e-6 in float32, on all models tried. What a

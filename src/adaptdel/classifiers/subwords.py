@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.checks import BoolArray, IntArray, check_choice
 from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, best_class
 from adaptdel.classifiers.locality import locality
 from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test
+from adaptdel.core.checks import BoolArray, IntArray, check_choice
 from adaptdel.units import Tokens, Unit, Words
 
 Ids: TypeAlias = npt.NDArray[np.int32]

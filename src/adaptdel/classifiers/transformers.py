@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.checks import IntArray, check_choice, check_int
 from adaptdel.classifiers.base import BaseClassifierError, Request, check_labels
 from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
-from adaptdel.noise import Masking, Noise
+from adaptdel.core.checks import IntArray, check_choice, check_int
+from adaptdel.core.noise import Masking, Noise
 from adaptdel.units import Tokens, check_unit
 
 DTYPES = ("float32", "bfloat16", "int8")

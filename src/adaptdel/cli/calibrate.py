@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from adaptdel.calibration.folders import Done, calibrate_folder
-from adaptdel.calibration.objective import OBJECTIVES
-from adaptdel.calibration.result import BinResult
-from adaptdel.calibration.rows import CHOICES
+from adaptdel.calibration.calibrate import BinResult
+from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate_folder
+from adaptdel.calibration.search import OBJECTIVES
 from adaptdel.cli.certify import read_votes
 from adaptdel.data import read_examples
 
@@ -87,7 +86,7 @@ def read_bins(text: str) -> str | list[float]:
         raise ValueError(f"bins must be auto, or numbers such as 0,137,230,324, got {text!r}") from None
 
 
-def describe(done: Done) -> str:
+def describe(done: FinishedCalibration) -> str:
     """What was found, in a table."""
     rows = [["tokens", "kept", "radius", "certified", "clean", "mean radius", "examples"]]
     rows += [_row(one) for one in done.calibration.bins]

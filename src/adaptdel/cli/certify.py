@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from adaptdel.checks import check_int
+from adaptdel.core.checks import check_int
 
 
 @click.command("certify")
@@ -39,9 +39,9 @@ def certify_command(
     The run can be stopped at any time, also by force: the same command goes on where it was. Exit status 1 if rows
     could not be certified, 2 if the run stopped.
     """
-    from adaptdel.evaluation.certify import Order, certify_data
-    from adaptdel.evaluation.inputs import Source
-    from adaptdel.evaluation.signature import read_signing_key
+    from adaptdel.runs.certify import Order, certify_data
+    from adaptdel.runs.inputs import Source
+    from adaptdel.runs.signature import read_signing_key
 
     key = None if options["sign"] is None else read_signing_key(options["sign"])
     settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed")}

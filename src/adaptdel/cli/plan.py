@@ -6,11 +6,10 @@ import json
 
 import click
 
-from adaptdel.checks import check_int
-from adaptdel.noise import Masking, NoNoise
-from adaptdel.planner import Plan, plan
+from adaptdel.core.checks import check_int
+from adaptdel.core.noise import Masking, NoNoise
+from adaptdel.planner import EXAMPLES, RadiusPlan, noise_from_spec, plan
 from adaptdel.plots import check_figure_path, plot_plan
-from adaptdel.spec import EXAMPLES, noise_from_spec
 
 _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
 
@@ -49,7 +48,7 @@ def read_votes(text: str) -> tuple[int, int]:
     return successes, check_int("votes", trials, least=1)
 
 
-def describe(made: Plan) -> str:
+def describe(made: RadiusPlan) -> str:
     """The plan in words and a table."""
     confidence = f"{100 * (1 - made.alpha):g}%"
     verbs = [_VERBS[op] for op in made.threat.ops]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from adaptdel.budget import STEPS
 from adaptdel.cli.certify import summary
 from adaptdel.cli.verify import WORK_HELP
+from adaptdel.core.work_limit import STEPS
 
 
 @click.command("recertify")
@@ -35,8 +35,8 @@ def recertify_command(
     What is not given stays as it was. Each certificate holds at its own error level; which of several runs is used must
     not depend on what they show.
     """
-    from adaptdel.evaluation.recertify import recertify
-    from adaptdel.evaluation.signature import read_signing_key
+    from adaptdel.runs.certify import recertify
+    from adaptdel.runs.signature import read_signing_key
 
     key = None if sign is None else read_signing_key(sign)
     manifest = recertify(run, out, alpha=alpha, ops=ops, bound=bound, work=work, key=key)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from adaptdel.evaluation.report import write_report
-from adaptdel.evaluation.tables import number, percent
+from adaptdel.report.tables import number, percent
+from adaptdel.report.write import write_report
 
 
 @click.command("report")

@@ -8,12 +8,9 @@ from typing import Any
 
 import click
 
-from adaptdel.training.config import read_jobs
-from adaptdel.training.folders import Done, Job, train_job
-from adaptdel.training.history import history_text
-from adaptdel.training.methods import METHODS
-from adaptdel.training.schedule import PRECISIONS
-from adaptdel.training.settings import DTYPES
+from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
+from adaptdel.training.settings import DTYPES, METHODS, PRECISIONS
+from adaptdel.training.train import history_text
 
 _TRANSFORMERS = "Transformers: "
 
@@ -87,7 +84,7 @@ def train_command(config: str | None, overwrite: bool, as_json: bool, **given: A
         raise ValueError(
             f"--config and --{next(iter(fields)).replace('_', '-')} cannot be given together: use the file"
         )
-    jobs = [Job.from_dict(fields)] if config is None else read_jobs(config)
+    jobs = [TrainingJob.from_dict(fields)] if config is None else read_jobs(config)
     results = []
     for number, job in enumerate(jobs, start=1):
         if len(jobs) > 1:
@@ -100,7 +97,7 @@ def train_command(config: str | None, overwrite: bool, as_json: bool, **given: A
         click.echo(json.dumps(results[0] if config is None else results, indent=2))
 
 
-def _summary(job: Job, done: Done) -> dict[str, Any]:
+def _summary(job: TrainingJob, done: FinishedTraining) -> dict[str, Any]:
     record = done.model.training_
     kept = ("method", "rate", "settings", "data", "history", "seconds", "versions")
     return {
@@ -112,7 +109,7 @@ def _summary(job: Job, done: Done) -> dict[str, Any]:
     }
 
 
-def _described(job: Job, done: Done) -> str:
+def _described(job: TrainingJob, done: FinishedTraining) -> str:
     record = done.model.training_
     if done.before:
         return f"{job.out}: trained already, nothing to do"

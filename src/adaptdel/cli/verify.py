@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from adaptdel.budget import STEPS
-from adaptdel.strict_json import NotJSON, parse
-from adaptdel.verify import USUAL_ALPHA, verify
+from adaptdel.certification.verify import USUAL_ALPHA, verify
+from adaptdel.core.work_limit import STEPS
+from adaptdel.files import NotJSON, parse
 
 WORK_HELP = "Steps of arithmetic allowed for each certificate, about a microsecond each; absurd lengths need more."
 Checked = Iterator[tuple[str, list[str]]]
@@ -87,9 +87,9 @@ class _Check:
             self._see(values.get("derived") if isinstance(values, dict) else None)
 
     def _run(self, public_key: Path | None) -> Checked:
-        from adaptdel.evaluation.audit import audit
-        from adaptdel.evaluation.runs import read_run
-        from adaptdel.evaluation.signature import check_signature, fingerprint, is_signed, read_public_key
+        from adaptdel.runs.audit import audit
+        from adaptdel.runs.signature import check_signature, fingerprint, is_signed, read_public_key
+        from adaptdel.runs.storage import read_run
 
         public = None if public_key is None else read_public_key(public_key)
         run = read_run(self.file)

@@ -1,11 +1,13 @@
-"""From labelled texts to a smoothed model, by any method of the paper."""
+"""From labelled texts to a smoothed model, by any method of the paper; the history of a training."""
 
 from __future__ import annotations
 
+import csv
+import io
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,18 +15,124 @@ from typing import Any
 
 import numpy as np
 
+from adaptdel import plots
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.data import Label
-from adaptdel.data.examples import content_digest
-from adaptdel.noise import Noise
+from adaptdel.core.noise import Noise
+from adaptdel.data import Label, content_digest, held_out
 from adaptdel.progress import reporter
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.training.history import History
-from adaptdel.training.methods import method_noises
-from adaptdel.training.parts import Part, split
-from adaptdel.training.settings import LINEAR, Settings
-from adaptdel.units import check_unit
+from adaptdel.training.settings import LINEAR, Settings, method_noises
+from adaptdel.units import Tokens, Unit, check_unit
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some examples: tokens and labels."""
+
+    tokens: list[Tokens]
+    labels: list[Label]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of tokens of each."""
+        return [len(tokens) for tokens in self.tokens]
+
+
+def split(
+    texts: Sequence[Any],
+    labels: Sequence[Label],
+    unit: Unit,
+    *,
+    share: float,
+    seed: int,
+    validation: tuple[Sequence[Any], Sequence[Label]] | None = None,
+) -> tuple[Part, Part]:
+    """(the part to train on, the part held out): by content, or as given in ``validation``."""
+    if len(texts) != len(labels):
+        raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
+    plain = [label.item() if hasattr(label, "item") else label for label in labels]
+    out = [share > 0 and held_out(str(text), share, seed) for text in texts]
+    train = _part([(t, y) for t, y, is_out in zip(texts, plain, out, strict=True) if not is_out], unit)
+    if validation is None:
+        valid = _part([(t, y) for t, y, is_out in zip(texts, plain, out, strict=True) if is_out], unit)
+    else:
+        valid = _part(list(zip(*validation, strict=True)), unit)
+    _check_classes(train, valid, set(plain))
+    return train, valid
+
+
+def _part(rows: Sequence[tuple[Any, Label]], unit: Unit) -> Part:
+    return Part([unit.split(text) for text, _ in rows], [label for _, label in rows])
+
+
+def _check_classes(train: Part, valid: Part, classes: set[Label]) -> None:
+    if not train.tokens:
+        raise ValueError("training needs at least one example, got none")
+    if len(classes) < 2:
+        raise ValueError(f"labels must be of at least two classes, got only {next(iter(classes))!r}")
+    missing = classes - set(train.labels)
+    if missing:
+        raise ValueError(
+            f"the class {sorted(map(str, missing))[0]!r} has no example left to train on: "
+            "hold out fewer (validation), or give more examples"
+        )
+    unknown = set(valid.labels) - set(train.labels)
+    if unknown:
+        raise ValueError(
+            f"the validation examples have a class that training has not: {sorted(map(str, unknown))[0]!r}"
+        )
+
+
+History = list[dict[str, Any]]
+
+
+def history_csv(history: History) -> str:
+    """The history as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(history[0]) if history else ["epoch"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue()
+
+
+def history_text(history: History, *, most: int = 20) -> str:
+    """The history in columns for a terminal; the middle of a long one is left out."""
+    if not history:
+        return "no epochs"
+    names = list(history[0])
+    shown = list(history) if len(history) <= most else [*history[: most // 2], {}, *history[-most // 2 :]]
+    cells = [[name.replace("_", " ") for name in names]]
+    cells += [[_cell(row.get(name)) if row else "..." for name in names] for row in shown]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(names))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the losses, and the accuracy where there is one, over epochs or steps."""
+    step = "epoch" if history and "epoch" in history[0] else "step"
+    figure = plots.new_figure(7, 3.6)
+    accurate = [row for row in history if row.get("valid_accuracy") is not None]
+    panels = figure.subplots(1, 2 if len(accurate) > 1 else 1, squeeze=False)[0]
+    for name, colour, label in (("train_loss", "#1d6f65", "training"), ("valid_loss", "#c8553d", "held out")):
+        rows = [row for row in history if row.get(name) is not None]
+        if rows:
+            panels[0].plot([row[step] for row in rows], [row[name] for row in rows], color=colour, lw=1.6, label=label)
+    panels[0].set(xlabel=step, ylabel="loss")
+    panels[0].legend(frameon=False)
+    if len(accurate) > 1:
+        panels[1].plot([row[step] for row in accurate], [row["valid_accuracy"] for row in accurate], color="#c8553d")
+        panels[1].set(xlabel=step, ylabel="accuracy on noisy held-out examples")
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+    plots.save(figure, path)
+
 
 CHECKED = 2000  # held-out examples that a linear model is checked on
 CHECK_VOTES = 100

@@ -1,0 +1,349 @@
+"""A certificate: the raw votes on an input, and the radius that follows from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from math import isfinite
+from typing import Any
+
+from adaptdel.certification.rule import Rule, exact_bounds, vote_bounds
+from adaptdel.core.bounds import BOUNDS
+from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
+from adaptdel.core.checks import (
+    LARGEST_LENGTH,
+    check_alpha,
+    check_choice,
+    check_int,
+    check_list,
+    check_names,
+    check_probability,
+    check_text,
+)
+from adaptdel.core.confidence import Looks
+from adaptdel.core.frontier import certified_frontier
+from adaptdel.core.noise import Noise, noise_from_dict
+from adaptdel.core.radius import check_noise
+from adaptdel.core.threat import Threat
+from adaptdel.files import parse
+from adaptdel.units import unit_from_dict
+
+FORMAT = 1
+MOST_VOTES = 2**40
+_RAW = (
+    "label", "classes", "known", "answer", "length", "selection", "votes", "exact", "threshold", "k", "seed", "bound",
+    "unit", "model_hash", "input_hash",
+)  # fmt: skip
+_FIELDS = ("format", *_RAW, "noise", "ops", "looks")
+CLAIMS = ("radius", "p1", "p2", "alpha")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The raw votes on one input, and what they prove.
+
+    The radius is derived from the votes and is never stored apart from them; so it can be derived again without the
+    model, at another error level, with another bound or for another attacker.
+
+    Attributes:
+        label: the answer.
+        classes: the labels that counts are in the order of.
+        known: whether these are all the classes there are.
+        answer: the place of the label in the classes.
+        length: the number of tokens of the input.
+        noise: the noise of the votes.
+        selection: votes that chose the answer, which bound nothing.
+        looks: the planned looks at the estimation votes; None if every copy was enumerated.
+        votes: votes at each look that was taken.
+        exact: if enumerated, choices of kept tokens by class and number kept.
+        ops: what the attacker may do.
+        bound: "tight" or "paper".
+        threshold: a decision threshold for two classes, or None.
+        k: the answer has to stay among the k most probable classes.
+        seed: the seed of the noise.
+        unit: what a token is, or None if that cannot be written down.
+        model_hash: a hash of the base classifier, or "".
+        input_hash: a hash of the tokens.
+    """
+
+    label: Any
+    classes: tuple[Any, ...]
+    known: bool
+    answer: int
+    length: int
+    noise: Noise
+    selection: tuple[int, ...]
+    looks: Looks | None
+    votes: tuple[tuple[int, ...], ...]
+    exact: tuple[tuple[int, ...], ...] | None
+    ops: tuple[str, ...] = ("del", "ins", "sub")
+    bound: str = "tight"
+    threshold: float | None = None
+    k: int = 1
+    seed: int = 0
+    unit: Mapping[str, Any] | None = None
+    model_hash: str = ""
+    input_hash: str = ""
+
+    @property
+    def alpha(self) -> float:
+        """The probability that the certificate is wrong; 0 if every copy was enumerated."""
+        return 0.0 if self.looks is None else self.looks.alpha
+
+    @property
+    def two(self) -> bool:
+        """Whether there are just two classes, so that one bound is enough."""
+        return self.known and len(self.classes) == 2
+
+    @property
+    def rule(self) -> Rule:
+        """How bounds become a radius."""
+        return Rule(self.noise, self.ops, self.bound, self.threshold, self.k)
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """A lower bound on the probability of the answer and an upper bound on that of its strongest rival."""
+        if self.exact is not None:
+            return exact_bounds(self.exact, self.answer, self.noise, self.length, k=self.k)
+        assert self.looks is not None
+        return vote_bounds(self.looks, self.votes, self.answer, known=self.known, k=self.k)
+
+    @cached_property
+    def radius(self) -> int:
+        """How many edits cannot change the answer; −1 if not even the unedited input is settled."""
+        return self.radius_for(self.ops)
+
+    @property
+    def abstained(self) -> bool:
+        """Whether not even the unedited input is settled."""
+        return self.radius < 0
+
+    @property
+    def score(self) -> float:
+        """The share of votes for the answer, or its exact probability."""
+        if self.exact is not None:
+            return self.bounds[0]
+        counts = self.votes[-1]
+        return counts[self.answer] / max(sum(counts), 1)
+
+    @property
+    def calls(self) -> int:
+        """How many votes were taken, enumerated copies included."""
+        if self.exact is not None:
+            return sum(map(sum, self.exact))
+        return sum(self.selection) + (sum(self.votes[-1]) if self.votes else 0)
+
+    def radius_for(self, ops: str | Iterable[str]) -> int:
+        """The radius against another attacker, from the same votes.
+
+        Certificates for several attackers at once hold together: the bounds do not depend on the attacker.
+        """
+        rule = replace(self.rule, ops=Threat(ops).ops)
+        return rule.radius(*self.bounds, label=self.answer, length=self.length, two=self.two and self.exact is None)
+
+    def frontier(self) -> list[tuple[int, int, int]]:
+        """The maximal triples (deletions, insertions, substitutions) that are certified together."""
+        if self.threshold is not None:
+            raise ValueError("threshold must be None for a frontier, which compares classes")
+        p1, p2 = self.bounds
+        rival = None if self.two and self.exact is None else p2
+        return certified_frontier(p1, rival, length=self.length, noise=self.noise, ops=self.ops, bound=self.bound)
+
+    def log10_cardinality(self, vocab_size: int = ROBERTA_VOCABULARY) -> float:
+        """log10 of the number of inputs that the certificate covers."""
+        return log10_cardinality(self.radius, length=self.length, ops=self.ops, vocab_size=vocab_size)
+
+    def rederive(
+        self, *, alpha: float | None = None, ops: str | Iterable[str] | None = None, bound: str | None = None
+    ) -> Certificate:
+        """The certificate from the same votes at another error level, for another attacker or with another bound.
+
+        The error level is spread over the planned looks in the proportions of the plan.
+        """
+        looks = self.looks
+        if alpha is not None and looks is not None:
+            scale = check_alpha(alpha) / looks.alpha
+            looks = Looks(looks.sizes, tuple(level * scale * (1 - 2.0**-50) for level in looks.alphas))
+        return replace(
+            self,
+            looks=looks,
+            ops=self.ops if ops is None else Threat(ops).ops,
+            bound=self.bound if bound is None else check_choice("bound", bound, ("tight", "paper")),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: the raw votes, what follows from them, and a digest of it all."""
+        derived = {"radius": self.radius, "p1": self.bounds[0], "p2": self.bounds[1], "alpha": self.alpha}
+        values = self.raw() | {"derived": derived}
+        values["digest"] = digest(values)
+        return values
+
+    def raw(self) -> dict[str, Any]:
+        """Plain values of everything that is not derived."""
+        values: dict[str, Any] = {"format": FORMAT} | {name: _plain(getattr(self, name)) for name in _RAW}
+        values["noise"] = self.noise.to_dict()
+        values["ops"] = list(self.ops)
+        values["looks"] = (
+            None if self.looks is None else {"sizes": list(self.looks.sizes), "alphas": list(self.looks.alphas)}
+        )
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
+        """Rebuild a certificate from `to_dict`; what was derived is derived again, not believed.
+
+        ValueError if a field is missing, unknown, of a wrong type, out of its range or at odds with another.
+        """
+        check_names("a certificate", values, _FIELDS, ("derived", "digest"))
+        if check_int("format", values["format"]) != FORMAT:
+            raise ValueError(f"format must be {FORMAT}, got {values['format']!r}")
+        looks, ops = values["looks"], values["ops"]
+        if looks is not None:
+            check_names("looks", looks, ("sizes", "alphas"))
+        if not isinstance(ops, (list, tuple)):
+            raise ValueError(f"ops must be a list of operations, got {ops!r}")
+        raw = {name: _tuples(values[name]) for name in _RAW if name != "unit"}
+        certificate = cls(
+            **raw,
+            unit=values["unit"],
+            noise=noise_from_dict(values["noise"]),
+            ops=Threat(ops).ops,
+            looks=None if looks is None else Looks(looks["sizes"], looks["alphas"]),
+        )
+        if len(certificate.ops) != len(ops):
+            raise ValueError(f"ops must name each operation once, got {list(ops)}")
+        check_certificate(certificate)
+        return certificate
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Certificate:
+        """Rebuild a certificate from `to_json`."""
+        return cls.from_dict(parse(text))
+
+
+def check_certificate(certificate: Certificate) -> None:
+    """Raise unless every field is of its kind, in its range and fits the others.
+
+    What `SmoothedClassifier` makes always does. Whether the claims follow from the votes is asked by
+    `adaptdel.certification.verify`.
+    """
+    classes = check_classes(certificate.classes)
+    check_int("length", certificate.length, most=LARGEST_LENGTH)
+    check_int("answer", certificate.answer, most=len(classes) - 1)
+    check_int("seed", certificate.seed, most=2**63 - 1)
+    if not isinstance(certificate.known, bool):
+        raise ValueError(f"known must be true or false, got {certificate.known!r}")
+    if label_key(certificate.label) != label_key(classes[certificate.answer]):
+        raise ValueError(f"the label is not the answered class: it must be {classes[certificate.answer]!r}")
+    check_int("k", certificate.k, least=1, most=len(classes) - 1 if certificate.known else LARGEST_LENGTH)
+    check_choice("bound", certificate.bound, BOUNDS)
+    check_noise(certificate.noise, Threat(certificate.ops))
+    check_text("model_hash", certificate.model_hash)
+    if not re.fullmatch("([0-9a-f]{64})?", check_text("input_hash", certificate.input_hash)):
+        raise ValueError(f"input_hash must be 64 hexadecimal digits, got {certificate.input_hash!r}")
+    if certificate.unit is not None:
+        unit_from_dict(certificate.unit)
+    if certificate.threshold is not None:
+        check_probability("threshold", certificate.threshold)
+        if not certificate.two:
+            raise ValueError("threshold must be None unless there are two known classes")
+    _check_counts("selection", (certificate.selection,), len(classes))
+    _check_counts("votes", certificate.votes, len(classes))
+    if certificate.exact is None:
+        _check_sampled(certificate)
+    else:
+        _check_enumerated(certificate, certificate.exact)
+
+
+def check_classes(values: Any) -> list[Any]:
+    """Return the classes of a certificate or of a run, each a label of its own.
+
+    1, true and 1.0 are different labels, as they are in JSON.
+    """
+    classes = check_list("classes", values, "labels")
+    if not classes:
+        raise ValueError("classes must hold at least one label, got none")
+    seen: set[str] = set()
+    for key in map(label_key, classes):
+        if key in seen:
+            raise ValueError(f"classes must differ from each other, got the label {key} more than once")
+        seen.add(key)
+    return classes
+
+
+def label_key(label: Any) -> str:
+    """What labels are compared by: their JSON, which tells 1 from true and from 1.0."""
+    value = _plain(label)
+    parts = [value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict) or (isinstance(part, float) and not isfinite(part)):
+            raise ValueError(f"a label must be a text, a finite number, true, false or null, got {part!r}")
+    return json.dumps(value)
+
+
+def _check_counts(name: str, table: Any, width: int) -> None:
+    """Raise unless a table holds rows of one count for each class."""
+    for row in check_list(name, table, "rows of counts"):
+        counts = check_list(name, row, "counts")
+        if len(counts) != width:
+            raise ValueError(f"{name} must hold one count for each of the {width} classes, got {len(counts)}")
+        for count in counts:
+            check_int(name, count, most=MOST_VOTES)
+
+
+def _check_sampled(certificate: Certificate) -> None:
+    looks, taken = certificate.looks, len(certificate.votes)
+    if looks is None:
+        raise ValueError("there are neither looks nor enumerated copies: one of them must be given")
+    if looks.total > MOST_VOTES:
+        raise ValueError(f"sizes must be at most {MOST_VOTES}, got {looks.total}")
+    if not 1 <= taken <= len(looks.sizes):
+        raise ValueError(f"votes must hold a row for each look from the first on, 1 to {len(looks.sizes)}, got {taken}")
+    if [sum(row) for row in certificate.votes] != list(looks.sizes[:taken]):
+        raise ValueError("the votes do not add up to the planned looks")
+    if any(b < a for earlier, later in pairwise(certificate.votes) for a, b in zip(earlier, later, strict=True)):
+        raise ValueError("the votes fall from one look to the next")
+
+
+def _check_enumerated(certificate: Certificate, exact: Any) -> None:
+    rows = check_list("exact", exact, "rows of counts")
+    if len(rows) != len(certificate.classes):
+        raise ValueError(f"exact must hold a row for each of the {len(certificate.classes)} classes, got {len(rows)}")
+    _check_counts("exact", list(zip(*(check_list("exact", row, "counts") for row in rows), strict=False)), len(rows))
+    if any(len(row) != certificate.length + 1 for row in rows):
+        raise ValueError("exact must hold a count for each class and each number of kept tokens")
+    if certificate.looks is not None or certificate.votes or any(certificate.selection):
+        raise ValueError("there must be no looks and no votes where every copy was enumerated")
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """A hash of everything in a certificate's dictionary but the digest itself."""
+    rest = {name: value for name, value in values.items() if name != "digest"}
+    text = json.dumps(rest, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if hasattr(value, "item"):
+        value = value.item()
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value

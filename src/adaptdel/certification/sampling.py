@@ -1,0 +1,356 @@
+"""Noise and a base classifier make votes: selection, adaptive looks, exact enumeration.
+
+Every input has streams of random numbers of its own, keyed by the seed, its content and the phase. Its votes do not
+depend on which other inputs are certified beside it, on their order, or on how copies are batched. Certification,
+calibration and the examples of a report are different phases: what one of them drew is new to the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import comb, sqrt
+from typing import Any
+
+import numpy as np
+
+from adaptdel.certification.rule import Rule, exact_shares, vote_bounds
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
+from adaptdel.core.checks import BoolArray, IntArray, check_alpha, check_choice, check_int
+from adaptdel.core.confidence import Looks, clopper_pearson
+from adaptdel.core.noise import Deletion, Masking, Noise
+from adaptdel.core.radius import largest_radius_probability
+from adaptdel.core.radius_table import is_frozen
+from adaptdel.core.rates import DENOMINATOR
+from adaptdel.core.threat import Threat
+from adaptdel.units import Tokens
+
+# So many choices of kept tokens are enumerated: at once, or instead of further votes if the first are not enough.
+AT_ONCE, EXACT_COPIES = 512, 4096
+WINDOW_INPUTS = 64
+WINDOW_TOKENS = 200_000  # inputs that are worked on together have at most so many tokens, or are a single one
+LEAD = 3.5  # standard deviations of an even vote by which the first class leads when the selection ends
+FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
+# Phases of the selection and of the estimation.
+CERTIFICATION = ("select", "estimate")
+CALIBRATION = ("calibration select", "calibration estimate")
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """How votes are taken: see `adaptdel.SmoothedClassifier` for the meaning of each.
+
+    ``phases`` are those of the streams that choose the class and that bound its probability.
+    """
+
+    rule: Rule
+    alpha: float = 0.05
+    n_select: int = 1000
+    n_estimate: int = 4000
+    sampling: str = "adaptive"
+    seed: int = 0
+    exact: bool = True
+    phases: tuple[str, str] = CERTIFICATION
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        check_int("n_select", self.n_select, least=1)
+        check_int("n_estimate", self.n_estimate)
+        check_int("seed", self.seed, most=2**63 - 1)
+        check_choice("sampling", self.sampling, ("adaptive", "fixed"))
+
+
+@dataclass
+class Tally:
+    """The votes on one input.
+
+    Attributes:
+        label: the class number that was chosen on the selection votes.
+        selection: votes by class in the selection, which bound nothing.
+        looks: the planned looks of the estimation.
+        votes: votes by class at each look that was taken.
+        exact: choices of kept tokens by class and number kept, if all were enumerated; then nothing was sampled.
+    """
+
+    label: int
+    selection: IntArray
+    looks: Looks | None
+    votes: list[IntArray]
+    exact: IntArray | None = None
+
+
+def content_key(tokens: Tokens) -> bytes:
+    """A hash of a token sequence, the same on every machine; 1, True, 1.0 and ``np.int64(1)`` are different tokens."""
+    digest = hashlib.blake2b(digest_size=32)
+    kinds = set(map(type, tokens))
+    if kinds <= {str} and not _has_surrogates(tokens):
+        digest.update(json.dumps(tokens).encode())  # quoted: two sequences never look the same
+    elif kinds == {int} and min(tokens) >= 0 and max(tokens) < 256:  # type: ignore[type-var, operator]
+        digest.update(b"bytes:" + bytes(tokens))  # type: ignore[arg-type]
+    else:
+        digest.update(b"tokens:")
+        for token in tokens:
+            kind = type(token).__name__
+            if isinstance(token, np.generic):  # whose names and repr differ between versions
+                kind, token = f"numpy.{token.dtype.name}", token.item()
+            data = repr(token).encode("utf-8", "surrogatepass")
+            digest.update(f"{kind}:{len(data)}:".encode() + data)
+    return digest.digest()
+
+
+def _has_surrogates(texts: Iterable[Any]) -> bool:
+    """Whether a text holds half a character, which JSON does not tell from the whole one beside the other half."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def stream(seed: int, key: bytes, phase: str) -> np.random.Generator:
+    """A Philox generator for one phase of one input."""
+    digest = hashlib.blake2b(f"{seed}/{phase}/".encode() + key, digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+Votes = Generator[BoolArray, IntArray, Any]
+
+
+def take_votes(
+    prepared: Prepared, plan: SamplingPlan, known_classes: int | None
+) -> Generator[BoolArray, IntArray, Tally]:
+    """The votes on one input: a coroutine that yields kept-masks and is sent class numbers."""
+    length = len(prepared.tokens)
+    noise = plan.rule.noise
+    if plan.exact and choices(noise, length) <= AT_ONCE:
+        return (yield from _enumerate(noise, length, plan, known_classes))
+    key = content_key(prepared.tokens)
+    chosen, selection = yield from _select(noise, length, plan, stream(plan.seed, key, plan.phases[0]))
+    if not plan.n_estimate:  # a prediction without a certificate
+        return Tally(chosen, selection, None, [])
+    planned = plan_looks if is_frozen(noise) else plan_looks.__wrapped__
+    spared = plan.n_select - int(selection.sum())  # by the selection, whose votes are independent: looks stay valid
+    looks = planned(plan, length, known_classes, plan.n_estimate + spared)
+    rng = stream(plan.seed, key, plan.phases[1])
+    counts = np.zeros(len(selection), dtype=np.int64)
+    taken: list[IntArray] = []
+    for size in looks.sizes:
+        counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
+        taken.append(counts)
+        if len(taken) < len(looks.sizes) and _settled(taken, chosen, looks, plan.rule, length, known_classes):
+            break
+        if plan.exact and choices(noise, length) <= EXACT_COPIES:  # fewer than the votes to come
+            return (yield from _enumerate(noise, length, plan, known_classes))
+    width = max(len(row) for row in (*taken, selection))
+    return Tally(chosen, _widen(selection, width), looks, [_widen(row, width) for row in taken])
+
+
+def _own_numbers(task: Generator[BoolArray, IntArray, Tally]) -> Generator[BoolArray, IntArray, Tally]:
+    """Number classes that are not known beforehand as they come up in this input's own votes.
+
+    The classifier numbers them as they come up in any input; a tie goes to the lowest, and must not depend on others.
+    """
+    numbers: dict[int, int] = {}
+    kept = next(task)
+    while True:
+        answers = (yield kept).tolist()
+        try:
+            kept = task.send(np.array([numbers.setdefault(answer, len(numbers)) for answer in answers], dtype=np.int64))
+        except StopIteration as stop:
+            tally: Tally = stop.value
+            break
+    outside = list(numbers)
+    width = max(2, *(number + 1 for number in outside)) if outside else 2
+
+    def back(counts: IntArray) -> IntArray:
+        found = np.zeros((width, *counts.shape[1:]), dtype=np.int64)
+        found[outside] = counts[: len(outside)]
+        return found
+
+    exact = None if tally.exact is None else back(tally.exact)
+    label = outside[tally.label] if outside else tally.label
+    return Tally(label, back(tally.selection), tally.looks, [back(row) for row in tally.votes], exact)
+
+
+def _widen(counts: IntArray, width: int) -> IntArray:
+    return counts if len(counts) >= width else np.concatenate([counts, np.zeros(width - len(counts), dtype=np.int64)])
+
+
+def _draw(noise: Noise, length: int, size: int, rng: np.random.Generator, counts: IntArray) -> Votes:
+    """Add the votes on ``size`` fresh copies to the counts."""
+    for kept in noise.chunks(length, size, rng):
+        answers = yield kept
+        more = np.bincount(answers, minlength=len(counts))
+        counts = _widen(counts, len(more)) + more
+    return counts
+
+
+def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Generator) -> Votes:
+    """Choose the class: the votes stop once its lead is beyond doubt, which costs nothing, as they bound nothing."""
+    counts = np.zeros(2, dtype=np.int64)
+    size = plan.n_select if plan.sampling == "fixed" else min(32, plan.n_select)
+    threshold = plan.rule.threshold
+    while True:
+        counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
+        if threshold is None:
+            first, second = np.sort(counts)[::-1][:2]
+            chosen, lead = int(np.argmax(counts)), float(first - second)
+        else:
+            chosen = int(counts[1] > threshold * size)
+            lead = 2 * abs(float(counts[1]) - threshold * size)
+        if size >= plan.n_select or lead >= LEAD * sqrt(size):
+            return chosen, counts
+        size = min(2 * size, plan.n_select)
+
+
+@lru_cache(maxsize=2**13)
+def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) -> Looks:
+    """The looks at up to ``most`` votes on an input of a length: settled before the first vote, hence valid.
+
+    The first look comes as soon as unanimous votes would give the largest radius there is; each further one at twice as
+    many votes.
+    """
+    if plan.sampling == "fixed":
+        return Looks.fixed(most, plan.alpha)
+    rule = plan.rule
+    needed = largest_radius_probability(length, rule.noise, Threat(rule.ops), rule.threshold)
+    share = plan.alpha * FIRST_SHARE
+    first = _unanimous(needed, share if classes == 2 else share / 2, most)
+    sizes = []
+    while first * 4 <= most * 3:
+        sizes.append(first)
+        first *= 2
+    if not sizes:
+        return Looks.fixed(most, plan.alpha)
+    middle = len(sizes) - 1
+    early = [share, *([plan.alpha * (1 - FIRST_SHARE - LAST_SHARE) / middle] * middle if middle else [])]
+    last = float(np.nextafter(plan.alpha - sum(early), 0))
+    return Looks((*sizes, most), (*early, last))
+
+
+def _unanimous(probability: float, alpha: float, most: int) -> int:
+    """The fewest votes that, all for one class, prove a probability; at least 16, at most ``most``."""
+    low, high = 15, max(most, 16)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if clopper_pearson(middle, middle, alpha)[0] >= probability:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@lru_cache(maxsize=2**13)
+def _last_look(looks: Looks) -> Looks:
+    return Looks.fixed(looks.total, looks.alphas[-1])
+
+
+def _settled(taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, length: int, classes: int | None) -> bool:
+    """Whether more votes would hardly raise the radius: not even if their share were a standard error better."""
+    counts = taken[-1].tolist()
+    size = sum(counts)
+    if label >= len(counts):
+        return True
+    share = (counts[label] + 1) / (size + 2)
+    share = min(share + sqrt(share * (1 - share) / size), 1.0)
+    rest = looks.total - size
+    scale = rest * (1 - share) / max(size - counts[label], 1)
+    last = [count + int(count * scale) for count in counts]
+    last[label] = looks.total - (sum(last) - last[label])
+    known = classes is not None
+    now = vote_bounds(looks, [row.tolist() for row in taken], label, known=known, k=rule.k)
+    final = vote_bounds(_last_look(looks), [last], label, known=known, k=rule.k)
+    hoped = max(now[0], final[0]), min(now[1], final[1])
+    radii = [rule.radius(*bounds, label=label, length=length, two=classes == 2) for bounds in (hoped, now)]
+    return radii[0] <= radii[1]
+
+
+def choices(noise: Noise, length: int) -> int:
+    """How many choices of kept tokens there are; where that is absurdly many, fewer, but more than `EXACT_COPIES`."""
+    if isinstance(noise, Masking):
+        masks = noise.masks(length)
+        return comb(length, masks) if length <= EXACT_COPIES or masks in (0, length) else length  # or more
+    return 1 if _certain(noise, length) is not None else 1 << min(length, 40)
+
+
+def _certain(noise: Noise, length: int) -> bool | None:
+    """Whether all tokens are surely kept (True) or deleted (False); None if chance decides."""
+    if not isinstance(noise, Deletion) or 0 < noise.rate.threshold(length) < DENOMINATOR:
+        return None
+    return noise.rate.threshold(length) == 0
+
+
+def _enumerate(
+    noise: Noise, length: int, plan: SamplingPlan, classes: int | None
+) -> Generator[BoolArray, IntArray, Tally]:
+    """Ask about every choice of kept tokens once: the probabilities are then exact."""
+    if isinstance(noise, Masking):
+        places = list(combinations(range(length), length - noise.masks(length)))
+        kept = np.zeros((len(places), length), dtype=np.bool_)
+        for row, place in enumerate(places):
+            kept[row, list(place)] = True
+    elif _certain(noise, length) is not None:
+        kept = np.full((1, length), _certain(noise, length), dtype=np.bool_)
+    else:
+        kept = (np.arange(1 << length)[:, None] >> np.arange(length) & 1).astype(np.bool_)
+    answers = yield kept
+    width = max(classes or 2, int(answers.max()) + 1)
+    counts = np.zeros((width, length + 1), dtype=np.int64)
+    np.add.at(counts, (answers, kept.sum(axis=1)), 1)
+    shares = exact_shares(counts.tolist(), noise, length)
+    threshold = plan.rule.threshold
+    if threshold is None:
+        label = max(range(width), key=lambda number: (shares[number], -number))
+    else:
+        label = int(shares[1] > threshold)
+    return Tally(label, np.zeros(width, dtype=np.int64), None, [], counts)
+
+
+def run_all(
+    inputs: Iterable[Prepared],
+    plan: SamplingPlan,
+    classifier: BaseClassifier,
+    *,
+    done: Callable[[int], None] | None = None,
+) -> Iterator[tuple[int, Tally]]:
+    """Take the votes on many inputs, asking the classifier about copies of several together; in order of completion."""
+
+    def start(prepared: Prepared) -> Generator[BoolArray, IntArray, Tally]:
+        known = classifier.classes_
+        task = take_votes(prepared, plan, None if known is None else len(known))
+        return task if known is not None else _own_numbers(task)
+
+    waiting = iter(enumerate(inputs))
+    active: list[tuple[int, Prepared, Generator[BoolArray, IntArray, Tally], BoolArray]] = []
+    tokens = finished = 0
+    held: tuple[int, Prepared] | None = None
+    while True:
+        while len(active) < WINDOW_INPUTS:
+            number, prepared = held or next(waiting, (-1, None))
+            held = None
+            if prepared is None:
+                break
+            if active and tokens + len(prepared.tokens) > WINDOW_TOKENS:
+                held = (number, prepared)
+                break
+            task = start(prepared)
+            active.append((number, prepared, task, next(task)))
+            tokens += len(prepared.tokens)
+        if not active:
+            return
+        answers = classifier.votes([Request(prepared, kept) for _, prepared, _, kept in active])
+        still = []
+        for (number, prepared, task, _), answer in zip(active, answers, strict=True):
+            try:
+                still.append((number, prepared, task, task.send(answer)))
+            except StopIteration as stop:
+                tokens -= len(prepared.tokens)
+                finished += 1
+                if done is not None:
+                    done(finished)
+                yield number, stop.value
+        active = still

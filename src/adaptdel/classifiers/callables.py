@@ -1,0 +1,234 @@
+"""Base classifiers that read joined copies: plain callables, and scikit-learn estimators."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from adaptdel.classifiers.base import (
+    RECHECKED,
+    BaseClassifier,
+    DistinctClassifier,
+    Prepared,
+    Request,
+    check_labels,
+    class_numbers,
+    kept_tokens,
+)
+from adaptdel.core.checks import IntArray, check_int, token_key
+from adaptdel.core.noise import Masking, Noise, NoNoise
+from adaptdel.units import UNITS, Tokens, Unit
+
+PROBED = 8  # tokens of an input that a function is tried with, to see what it returns
+
+
+class TokenCopy:
+    """A copy as its tokens. Copies of one input are equal if `token_key` says so of their tokens, one by one.
+
+    Args:
+        tokens: the tokens.
+        places: for each, where its like comes first in the input, as bytes.
+    """
+
+    __slots__ = ("places", "tokens")
+
+    def __init__(self, tokens: list[Any], places: bytes) -> None:
+        self.tokens, self.places = tokens, places
+
+    def __hash__(self) -> int:
+        return hash(self.places)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenCopy) and self.places == other.places
+
+    def __repr__(self) -> str:
+        return repr(self.tokens)
+
+
+def token_copies(request: Request) -> list[Hashable]:
+    """The copies of an input whose tokens may be anything."""
+    first: dict[Hashable, int] = {}
+    own = request.prepared.tokens
+    places = np.array([first.setdefault(token_key(token), place) for place, token in enumerate(own)], dtype=np.int64)
+    rows = (np.where(row, places, -1) if request.prepared.masking else places[row] for row in request.kept)
+    return [TokenCopy(tokens, row.tobytes()) for tokens, row in zip(kept_tokens(request), rows, strict=True)]
+
+
+class CallableClassifier(DistinctClassifier):
+    """A function from a list of joined copies to labels, or to a table of scores.
+
+    Args:
+        function: called with a list of texts (or of what the unit joins).
+        classes: the labels, in the order of the scores. Left out, labels are learnt as they come, and the certificate
+            uses the rule for many classes.
+        batch_size: how many copies it is called with at most.
+        recheck: how many of the first copies it is asked about again, in other company and order; it stops with an
+            error if an answer differs. 0 switches the check off.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[list[Any]], Any],
+        classes: Sequence[Any] | None = None,
+        *,
+        batch_size: int = 1024,
+        recheck: int = RECHECKED,
+    ) -> None:
+        self.function = function
+        self.classes = classes
+        self.batch_size = batch_size
+        self.recheck = check_int("recheck", recheck)
+        self.classes_ = None if classes is None else list(classes)
+        check_labels(self.classes_ or [])
+        self._probed = False
+        self._numbers: dict[Any, int] = {label: number for number, label in enumerate(self.classes_ or [])}
+
+    def __repr__(self) -> str:
+        return f"CallableClassifier({self.function!r}, classes={self.classes!r})"
+
+    def label(self, number: int) -> Any:
+        """The label that a class number stands for."""
+        return list(self._numbers)[number] if self.classes_ is None else self.classes_[number]
+
+    def _number(self, label: Any) -> int:
+        if self.classes_ is None:
+            if isinstance(label, float) and not label.is_integer():
+                raise KeyError(label)  # a score, not a label
+            return self._numbers.setdefault(label, len(self._numbers))
+        return self._numbers[label]
+
+    def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
+        """Before anything is asked, find out whether the function returns scores, and of how many classes."""
+        if not self._probed and self.classes_ is None:
+            try:
+                answer = np.asarray(self.function([unit.join(list(tokens[:PROBED]))]))
+                self._probed = True
+            except Exception:  # it is asked again, and the failure reported with its input
+                answer = np.empty(0)
+            self._learn(answer)
+        return super().prepare(name, tokens, unit, masking=masking)
+
+    def _learn(self, answers: Any) -> None:
+        """Scores tell how many classes there are."""
+        if self.classes_ is None and np.ndim(answers) == 2:
+            self.classes_ = list(range(np.shape(answers)[1]))
+            self._numbers = {label: label for label in self.classes_}
+
+    def keys(self, request: Request) -> list[Hashable]:
+        """The joined copies; for a unit of the user, whose joins may be anything, the kept tokens."""
+        unit = request.prepared.unit
+        if type(unit) not in UNITS.values():
+            return token_copies(request)
+        return [unit.join(tokens) for tokens in kept_tokens(request)]
+
+    def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
+        """Call the function on batches of copies."""
+        size = check_int("batch_size", self.batch_size, least=1)
+        parts = []
+        for start in range(0, len(copies), size):
+            batch = copies[start : start + size]
+            texts = [p.unit.join(list(key.tokens)) if isinstance(key, TokenCopy) else key for p, key in batch]
+            answers = self.function(texts)
+            if isinstance(answers, np.ndarray):
+                self._learn(answers)
+            known = None if self.classes_ is None else len(self.classes_)
+            parts.append(
+                class_numbers(answers, len(batch), lambda i, batch=batch: batch[i][0].name, self._number, known)  # type: ignore[misc]
+            )
+        return np.concatenate(parts)
+
+
+class SklearnClassifier(CallableClassifier):
+    """A scikit-learn estimator or pipeline whose ``predict`` takes a list of joined copies."""
+
+    def __init__(
+        self,
+        estimator: Any,
+        classes: Sequence[Any] | None = None,
+        *,
+        batch_size: int = 4096,
+        recheck: int = RECHECKED,
+    ) -> None:
+        self.estimator = estimator
+        own = getattr(estimator, "classes_", None)
+        known = classes if own is None else np.asarray(own).tolist()
+        super().__init__(estimator.predict, known, batch_size=batch_size, recheck=recheck)
+
+    def __repr__(self) -> str:
+        return f"SklearnClassifier({self.estimator!r})"
+
+    def fit(
+        self,
+        tokens: Sequence[Tokens],
+        labels: Sequence[Any],
+        *,
+        noise: Noise | None,
+        unit: Unit,
+        copies: int = 8,
+        seed: int = 0,
+    ) -> SklearnClassifier:
+        """Fit a fresh copy of the estimator on ``copies`` noisy copies of every example."""
+        texts, targets = noisy_texts(
+            tokens, labels, noise or NoNoise(), unit, check_int("copies", copies, least=1), seed
+        )
+        try:
+            from sklearn.base import clone
+
+            estimator = clone(self.estimator)
+        except (ImportError, TypeError):
+            estimator = deepcopy(self.estimator)
+        estimator.fit(texts, targets)
+        return SklearnClassifier(estimator, batch_size=self.batch_size, recheck=self.recheck)
+
+    def fingerprint(self) -> str:
+        """A hash of the estimator's parameters and fitted arrays."""
+        return hashlib.sha256(_describe(self.estimator).encode()).hexdigest()
+
+
+def _describe(value: Any, depth: int = 0) -> str:
+    """A text that tells two fitted estimators apart, made of their attributes."""
+    if isinstance(value, np.ndarray):
+        data = value.tobytes() if value.dtype.kind != "O" else repr(value.tolist()).encode()
+        return f"{value.dtype}{value.shape}{hashlib.sha256(data).hexdigest()}"
+    if hasattr(value, "tocsr"):
+        return _describe(value.tocsr().data, depth + 1) + _describe(value.tocsr().indices, depth + 1)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key!r}:{_describe(value[key], depth + 1)}" for key in sorted(value, key=repr)) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_describe(one, depth + 1) for one in value) + "]"
+    if isinstance(value, (str, int, float, bool, bytes, type(None), np.generic)):
+        return repr(value)
+    if depth < 12 and hasattr(value, "__dict__"):
+        return type(value).__qualname__ + _describe(vars(value), depth + 1)
+    return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def noisy_texts(
+    tokens: Sequence[Tokens], labels: Sequence[Any], noise: Noise, unit: Unit, copies: int, seed: int
+) -> tuple[list[Any], list[Any]]:
+    """``copies`` noisy copies of every example, joined, each drawn from a stream of its own."""
+    texts, targets = [], []
+    for number, (example, label) in enumerate(zip(tokens, labels, strict=True)):
+        rng = np.random.Generator(np.random.Philox(key=[seed, number]))
+        prepared = Prepared(f"example {number}", example, unit, isinstance(noise, Masking))
+        many = 1 if isinstance(noise, NoNoise) else copies
+        texts += [unit.join(kept) for kept in kept_tokens(Request(prepared, noise.sample(len(example), many, rng)))]
+        targets += [label] * many
+    return texts, targets
+
+
+def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
+    """The base classifier that an object stands for: itself, an estimator with ``predict``, or a callable."""
+    if isinstance(base, BaseClassifier):
+        return base
+    if hasattr(base, "predict"):
+        return SklearnClassifier(base, classes)
+    if callable(base):
+        return CallableClassifier(base, classes)
+    raise ValueError(
+        f"base must be a classifier of adaptdel.classifiers, an object with predict(texts) or a callable, got {base!r}"
+    )

@@ -1,0 +1,1 @@
+"""The certificate: rates, noise, attackers, bounds, radii, confidence. numpy and scipy only."""

@@ -1,0 +1,98 @@
+"""How many sequences a certified region holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf, log, log10
+
+import numpy as np
+from scipy import special
+
+from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_int
+from adaptdel.core.threat import BLOCK, Threat
+
+ROBERTA_VOCABULARY = 50265
+_DEPTH = 64  # terms of a row that are added up together
+
+
+def log10_cardinality(
+    radius: int, *, length: int, ops: str | Iterable[str] = "edit", vocab_size: int = ROBERTA_VOCABULARY
+) -> float:
+    """log10 of the number of sequences within ``radius`` allowed edits of any input of the given length.
+
+    Exact for substitutions only and for insertions only. Otherwise the number depends on the input, and this is a lower
+    bound for all of them: the ball around a word that repeats one token. At every length L that the attacker can reach
+    it holds the words with at most m(L) other tokens, Σ C(L, i) (V−1)^i over i <= m(L), and no word's ball holds fewer:
+
+    * n' >= n with insertions (and substitutions): the number of words with a given embedded word does not depend on it;
+    * n' < n: the words near a prefix of the input that is short enough.
+
+    Args:
+        radius: the number of edits; −1 (abstained) stands for an empty region.
+        length: the number of tokens of the input.
+        ops: what the attacker may do.
+        vocab_size: the number V of different tokens.
+
+    >>> round(log10_cardinality(1, length=2, ops=["sub"], vocab_size=10), 6)  # the word and 2 * 9 others
+    1.278754
+    """
+    threat = Threat(ops)
+    radius = check_int("radius", radius, least=-1, most=LARGEST_LENGTH)
+    length = check_int("length", length, most=LARGEST_LENGTH)
+    vocab_size = check_int("vocab_size", vocab_size, least=1, most=LARGEST_LENGTH)
+    if radius < 0:
+        return -inf
+    budget = min(radius, length) if threat.largest(length) is not None else radius
+    first, last = threat.reach(length, budget)
+    if vocab_size == 1 or threat == Threat("del"):
+        return log10(last - first + 1)  # one word of each length
+    total = -inf
+    stop = last + 1
+    while stop > first:  # from the longest words down: there are ever fewer
+        start = max(first, stop - BLOCK // _DEPTH)
+        size = np.arange(start, stop, dtype=np.int64)
+        rows = _log_words(size, np.minimum(_foreign(threat, length, size, budget), size), vocab_size)
+        total = float(np.logaddexp(total, special.logsumexp(rows)))
+        if rows[0] + log(max(start - first, 1)) < total - 50:
+            break
+        stop = start
+    return total / log(10)
+
+
+def _foreign(threat: Threat, length: int, size: IntArray, radius: int) -> IntArray:
+    """The most tokens that differ from the repeated one in a word of each size in its ball."""
+    shift = size - length
+    if threat.substitutes:
+        return np.where(shift >= 0, radius, radius + shift)
+    if threat.deletes and threat.inserts:
+        return (radius + shift) // 2
+    return np.maximum(shift, 0)
+
+
+def _log_words(size: IntArray, foreign: IntArray, vocab_size: int) -> FloatArray:
+    """Log Σ C(size, i) (V−1)^i over i <= foreign: V^size times a binomial sum.
+
+    Where the sum is too small for a double, from the last term downwards, until what is left is negligible.
+    """
+    n, m = size.astype(np.float64), foreign.astype(np.float64)
+    everything = foreign >= size
+    share = special.betainc(np.where(everything, 1.0, n - m), m + 1, 1 / vocab_size)
+    share = np.where(everything, 1.0, share)
+    small = share < 1e-200
+    total = n * log(vocab_size) + np.log(np.where(small, 1.0, share))
+    total[small] = -inf
+    upper, active = foreign.copy(), small
+    while active.any():
+        terms = upper[active, None].astype(np.float64) - np.arange(_DEPTH)
+        rows = n[active, None]
+        counts = np.maximum(terms, 0)
+        logs = -np.log1p(rows) - special.betaln(counts + 1, rows - counts + 1) + counts * log(vocab_size - 1)
+        logs = np.where(terms >= 0, logs, -inf)
+        total[active] = np.logaddexp(total[active], special.logsumexp(logs, axis=1))
+        upper[active] -= _DEPTH
+        # This far below the largest term they fall geometrically, ever faster.
+        ratio = counts[:, -1] / ((rows[:, 0] - counts[:, -1] + 1) * (vocab_size - 1))
+        left = logs[:, -1] - np.log1p(-np.minimum(ratio, 0.999999))
+        ended = np.flatnonzero(active)[(left < total[active] - 40) | (upper[active] < 0)]
+        active[ended] = False
+    return total

@@ -1,0 +1,111 @@
+"""The certified frontier: which mixtures of deletions, insertions and substitutions are certified together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from adaptdel.core.bounds import BOUNDS, tolerance
+from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, IntArray, check_choice, check_int, check_probability
+from adaptdel.core.noise import Masking, Noise
+from adaptdel.core.radius import certified_radius, check_noise, pair_test
+from adaptdel.core.threat import Threat
+
+Test = Callable[[IntArray, IntArray], BoolArray]
+MOST_CELLS = 2**24
+
+
+def certified_frontier(
+    p1: float,
+    p2: float | None = None,
+    *,
+    length: int,
+    noise: Noise,
+    ops: str | Iterable[str] = "edit",
+    bound: str = "tight",
+) -> list[tuple[int, int, int]]:
+    """The maximal triples (deletions, insertions, substitutions) that are certified together.
+
+    No attacker who makes at most that many edits of each kind can change the answer. The radius is the largest r for
+    which every triple of the allowed operations with sum r lies under the frontier.
+
+    Args:
+        p1: (a lower bound on) the probability of the answered class.
+        p2: (an upper bound on) the probability of every other class; 1 − p1 if left out.
+        length: the number of tokens of the input.
+        noise: the noise that smooths the classifier.
+        ops: what the attacker may do.
+        bound: "tight" or "paper".
+
+    Returns:
+        The triples in increasing order; an empty list if not even the unedited input is settled.
+
+    >>> from adaptdel import Deletion, FixedRate
+    >>> certified_frontier(0.85, length=4, noise=Deletion(FixedRate(0.75)), ops=["del", "ins"])
+    [(2, 1, 0), (4, 0, 0)]
+    """
+    threat = Threat(ops)
+    check_noise(noise, threat)
+    check_choice("bound", bound, BOUNDS)
+    p1 = check_probability("p1", p1)
+    p2 = None if p2 is None else check_probability("p2", p2)
+    length = check_int("length", length, most=LARGEST_LENGTH)
+    bound = "tight" if isinstance(noise, Masking) else bound
+
+    def most(op: str) -> int:
+        if op not in threat.ops:
+            return 0
+        return certified_radius(p1, p2, length=length, noise=noise, ops=[op], bound=bound)
+
+    dels, inss, subs = most("del"), most("ins"), most("sub")
+    if min(dels, inss, subs) < 0:
+        return []
+    if (dels + 1) * (inss + 1) > MOST_CELLS:
+        raise ValueError(
+            f"the frontier of {dels} deletions by {inss} insertions at length {length} has over {MOST_CELLS} cells, "
+            "which is too many: leave out one of the two operations"
+        )
+    test = _pair_test(p1, p2, noise, length, bound)
+    other = np.arange(length - dels, length + inss + 1, dtype=np.int64)
+    floor = max(0, length - dels - subs)
+    least = _least_certified(test, length, other, floor, monotone=bound == "tight")
+    d, i = np.meshgrid(np.arange(dels + 1), np.arange(inss + 1), indexing="ij")
+    room = np.minimum(length - d - least[i - d + dels], subs)  # the most substitutions beside d deletions, i insertions
+    room = np.minimum.accumulate(np.minimum.accumulate(np.maximum(room, -1), axis=0), axis=1)
+    beyond = np.pad(room, ((0, 1), (0, 1)), constant_values=-1)
+    maximal = (room >= 0) & (room > beyond[1:, :-1]) & (room > beyond[:-1, 1:])
+    return [(int(a), int(b), int(room[a, b])) for a, b in zip(*np.nonzero(maximal), strict=True)]
+
+
+def _pair_test(p1: float, p2: float | None, noise: Noise, length: int, bound: str) -> Test:
+    if p2 is None and bound == "tight":
+        q = 1 - p1
+        return lambda other, common: tolerance(0.5, noise.overlap(length, other, common)) >= q
+    rest = float(np.nextafter(1 - p1, 2))
+    rival = min(1 - p1 if p2 is None else p2, rest, 1.0)
+    return pair_test(p1, rival, noise, length, bound)
+
+
+def _least_certified(test: Test, length: int, other: IntArray, floor: int, *, monotone: bool) -> IntArray:
+    """For every n', the least N >= floor such that it and all longer common subsequences are certified."""
+    top = np.minimum(other, length)
+    identity = (other == length).astype(np.int64)  # the unedited input needs no proof
+    if monotone:
+        low, high = np.full(other.shape, floor), top + 1 - identity  # certified from `high` on
+        while (low < high).any():
+            middle = (low + high) // 2
+            open_ = low < high
+            holds = np.zeros(other.shape, dtype=np.bool_)
+            holds[open_] = test(other[open_], middle[open_])
+            high = np.where(open_ & holds, middle, high)
+            low = np.where(open_ & ~holds, middle + 1, low)
+        return high
+    least = top + 1 - identity
+    alive = np.ones(other.shape, dtype=np.bool_)
+    while True:
+        alive &= least > floor
+        if not alive.any():
+            return least
+        alive[alive] = test(other[alive], least[alive] - 1)
+        least = least - alive

@@ -1,0 +1,143 @@
+"""The attacker: which edits are allowed, and which neighbours a budget of edits reaches.
+
+With rates that depend on the length alone, a neighbour matters only through its length n' and the length N of a common
+subsequence. ``d`` deletions, ``i`` insertions and ``s`` substitutions give n' = n + i − d and N = n − d − s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from adaptdel.core.checks import FloatArray, IntArray
+from adaptdel.core.work_limit import spend
+
+OPERATIONS = ("del", "ins", "sub")
+EVERY_SET = tuple(ops for size in (1, 2, 3) for ops in combinations(OPERATIONS, size))
+BLOCK = 2**16  # neighbours looked at together: bounds the memory whatever the radius
+
+
+@dataclass(frozen=True, init=False)
+class Threat:
+    """An attacker who may use the operations ``ops``: "edit" for all three, or some of "del", "ins", "sub".
+
+    >>> Threat("edit")
+    Threat(ops=('del', 'ins', 'sub'))
+    >>> Threat(["sub", "ins"]) == Threat("ins,sub")
+    True
+    """
+
+    ops: tuple[str, ...]
+
+    def __init__(self, ops: str | Iterable[str] = "edit") -> None:
+        names = _names(ops)
+        object.__setattr__(self, "ops", tuple(name for name in OPERATIONS if name in names))
+
+    @property
+    def deletes(self) -> bool:
+        """Whether deletions are allowed."""
+        return "del" in self.ops
+
+    @property
+    def inserts(self) -> bool:
+        """Whether insertions are allowed."""
+        return "ins" in self.ops
+
+    @property
+    def substitutes(self) -> bool:
+        """Whether substitutions are allowed."""
+        return "sub" in self.ops
+
+    def largest(self, length: int) -> int | None:
+        """The budget beyond which no new neighbour is reached, or None if insertions go on for ever."""
+        return None if self.inserts else length
+
+    def cost(self, length: int, other_length: IntArray, common: IntArray) -> FloatArray:
+        """The fewest edits that lead to n' tokens with ``common`` tokens kept in place; infinite if none do."""
+        lost = np.asarray(length - common, dtype=np.float64)
+        gained = np.asarray(other_length - common, dtype=np.float64)
+        if not self.substitutes:
+            cost = lost + gained
+            possible = np.full(cost.shape, True)
+            if not self.deletes:
+                possible &= lost == 0
+            if not self.inserts:
+                possible &= gained == 0
+        else:  # a loss and a gain make one substitution
+            cost = np.maximum(lost, gained)
+            possible = np.full(cost.shape, True)
+            if not self.deletes:
+                possible &= lost <= gained
+            if not self.inserts:
+                possible &= gained <= lost
+        return np.where(possible & (common >= 0) & (lost >= 0) & (gained >= 0), cost, np.inf)
+
+    def least_common(self, length: int, other_length: IntArray, radius: int) -> IntArray:
+        """The smallest N that ``radius`` edits can leave at each reachable n'."""
+        lost = np.maximum(length - other_length, 0)
+        gained = np.maximum(other_length - length, 0)
+        spare = radius - lost - gained
+        if self.substitutes:
+            more = spare
+        elif self.deletes and self.inserts:
+            more = spare // 2
+        else:
+            more = np.zeros_like(spare)
+        return np.maximum(length - lost - more, 0)
+
+    def reach(self, length: int, radius: int) -> tuple[int, int]:
+        """The least and the greatest n' that ``radius`` edits can make."""
+        return max(0, length - radius) if self.deletes else length, length + radius if self.inserts else length
+
+    def ball(self, length: int, radius: int) -> Iterator[tuple[IntArray, IntArray]]:
+        """Every n' that is reached by 1 to ``radius`` edits, each with the smallest N: blocks of (n', N).
+
+        A shorter common subsequence is never better for the defender under the tight bound, so these stand for the
+        whole ball. The balls are nested: what holds for a radius holds for every smaller one.
+        """
+        first, last = self.reach(length, radius)
+        spend(last - first + 1)
+        for start in range(first, last + 1, BLOCK):
+            other = np.arange(start, min(start + BLOCK, last + 1), dtype=np.int64)
+            common = self.least_common(length, other, radius)
+            edited = (other != length) | (common != length)
+            if edited.any():
+                yield other[edited], common[edited]
+
+    def whole_ball(self, length: int, radius: int) -> Iterator[tuple[IntArray, IntArray]]:
+        """Every pair (n', N) that 1 to ``radius`` edits can leave, in blocks; for bounds not known to be monotone."""
+        first, last = self.reach(length, radius)
+        depth = min(radius, length) + 1
+        spend((last - first + 1) * depth)
+        rows = max(1, BLOCK // depth)
+        for start in range(first, last + 1, rows):
+            other, common = np.meshgrid(
+                np.arange(start, min(start + rows, last + 1), dtype=np.int64),
+                np.arange(length - depth + 1, length + 1, dtype=np.int64),
+                indexing="ij",
+            )
+            cost = self.cost(length, other, common)
+            reached = (cost >= 1) & (cost <= radius)
+            if reached.any():
+                yield other[reached], common[reached]
+
+
+def _names(ops: str | Iterable[str]) -> set[str]:
+    accepted = '"edit" or some of "del", "ins", "sub"'
+    if isinstance(ops, Threat):
+        return set(ops.ops)
+    try:
+        names = {name.strip() for name in ops.split(",")} if isinstance(ops, str) else set(ops)
+    except TypeError:
+        raise ValueError(f"ops must be {accepted}, got {ops!r}") from None
+    if names == {"edit"}:
+        return set(OPERATIONS)
+    for name in names:
+        if name not in OPERATIONS:
+            raise ValueError(f"ops must be {accepted}, got {name!r}")
+    if not names:
+        raise ValueError(f"ops must be {accepted}, got none")
+    return names

@@ -1,1 +1,0 @@
-"""Certify a data set; measures, tables, figures, the report."""

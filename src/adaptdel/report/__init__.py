@@ -1,0 +1,1 @@
+"""Measures, tables and figures of runs, and the page that shows them."""

@@ -1,0 +1,308 @@
+"""Figures: each from the runs that it compares, as part of a page and as files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from adaptdel.certification.certificate import Certificate
+from adaptdel.plots import new_figure
+from adaptdel.report.entries import Entry
+from adaptdel.report.measures import (
+    Outcomes,
+    by_quartile,
+    log_cardinality_curve,
+    quartile_edges,
+    radius_curve,
+)
+
+_DROPPED = (
+    re.compile(r"<metadata>.*?</metadata>", re.DOTALL),
+    re.compile(r"<style\b.*?</style>", re.DOTALL),
+    re.compile(r"<!--.*?-->", re.DOTALL),
+    re.compile(r'\s+xmlns(:\w+)?="[^"]*"'),
+)
+
+
+def inline_svg(text: str, name: str, label: str, colours: Mapping[str, str]) -> str:
+    """An SVG file as an element of a page.
+
+    Nothing in it names an address, its identifiers are its own and do not change from one time to the next, and each
+    colour is replaced by what ``colours`` says, so that it can follow the theme.
+    """
+    text = text[text.index("<svg") :]
+    for pattern in _DROPPED:
+        text = pattern.sub("", text)
+    text = _own_identifiers(text.replace("xlink:href", "href"), name)
+    for colour, replacement in colours.items():
+        text = text.replace(colour, replacement)
+    box = re.search(r'viewBox="[^"]*"', text)
+    start = f'<svg {box[0] if box else ""} role="img" aria-label="{escape(label)}">'
+    return re.sub(r"<svg\b[^>]*>", lambda _: start, text, count=1).strip()
+
+
+def _own_identifiers(text: str, name: str) -> str:
+    """Number the identifiers that are pointed at, and drop the others."""
+    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
+    pointed = {one or other for one, other in used}
+    found = [identifier for identifier in re.findall(r'\bid="([^"]*)"', text) if identifier in pointed]
+    new = {identifier: f"{name}-{place}" for place, identifier in enumerate(dict.fromkeys(found))}
+    text = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{new[m[1]]}"' if m[1] in new else "", text)
+    text = re.sub(r'href="#([^"]+)"', lambda m: f'href="#{new.get(m[1], m[1])}"', text)
+    return re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{new.get(m[1], m[1])})", text)
+
+
+Figure = Any  # of matplotlib, which only `adaptdel.plots` imports
+Axes = Any
+INK, MUTED, GRID = "#20242a", "#6a7280", "#e2e5ea"
+WIDTH = 4.8  # inches: two beside each other on a desk, and legible across a phone
+_LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1.2, 1.4)), (0, (1.2, 1.2)))
+_TAIL, _BULK, _STRETCH = 0.01, 0.1, 2.5  # curves go as far as 1% of the inputs, at most 2.5 times as far as 10%
+
+Curve = Callable[[Outcomes], tuple[Any, Any]]
+
+
+def certified_by_cardinality(entries: Sequence[Entry]) -> Figure:
+    """Certified accuracy against the log-cardinality of the certified region."""
+    figure = new_figure(WIDTH, 3.4)
+    axes = figure.subplots()
+    _curves(axes, [(entry, entry.outcomes) for entry in entries], log_cardinality_curve)
+    axes.set_xlabel("log₁₀ of the size of the certified region", color=INK)
+    axes.set_ylabel("certified accuracy", color=INK)
+    _legend(figure, axes)
+    return figure
+
+
+def certified_by_radius(entries: Sequence[Entry]) -> Figure:
+    """Certified accuracy against the radius."""
+    figure = new_figure(WIDTH, 3.4)
+    axes = figure.subplots()
+    _curves(axes, [(entry, entry.outcomes) for entry in entries], radius_curve)
+    if axes.get_xlim()[1] <= 25:
+        for line in axes.get_lines():
+            line.set(marker="o", markersize=3)
+    _whole(axes.xaxis)
+    axes.set_xlabel("radius: number of edits", color=INK)
+    axes.set_ylabel("certified accuracy", color=INK)
+    _legend(figure, axes)
+    return figure
+
+
+def quartile_panels(entries: Sequence[Entry]) -> Figure:
+    """Certified accuracy against log-cardinality by quartile of length, beside the quantile function of the lengths."""
+    figure = new_figure(WIDTH, 6.2)
+    grid = figure.add_gridspec(4, 2, width_ratios=[2.1, 1])
+    parts = [by_quartile(entry.outcomes) for entry in entries]
+    panels = [list(zip(entries, row, strict=True)) for row in zip(*parts, strict=True)]
+    reach = [_reach(panel, log_cardinality_curve) for panel in panels]
+    shared = max(reach) <= 3 * float(np.median(reach))  # one scale for all, unless that would leave most panels empty
+    first: Axes | None = None
+    for row, panel in enumerate(panels):
+        axes = figure.add_subplot(grid[row, 0])
+        first = first or axes
+        limit = max(reach) if shared else reach[row]
+        _curves(axes, panel, log_cardinality_curve)
+        axes.set_xlim(-0.02 * limit, limit)
+        quarter = entries[0].quartiles[row]
+        text = _range(quarter.shortest, quarter.longest, quarter.inputs)
+        axes.set_title(text, loc="right", fontsize=8, color=MUTED, pad=2)
+        axes.tick_params(labelbottom=row == 3 or not shared)
+    axes.set_xlabel("log₁₀ of the size of the region", color=INK)
+    figure.supylabel("certified accuracy", fontsize=10, color=INK)
+    _quantiles(figure.add_subplot(grid[:, 1]), entries)
+    assert first is not None
+    _legend(figure, first)
+    return figure
+
+
+def _range(shortest: int, longest: int, size: int) -> str:
+    return f"{shortest} to {longest} tokens" if size else "no inputs"
+
+
+def _quantiles(axes: Axes, entries: Sequence[Entry]) -> None:
+    """The quantile function of the lengths, turned so that its quarters stand beside the panels."""
+    lengths = np.sort(entries[0].outcomes.length)
+    if len(lengths):
+        axes.plot(lengths, (np.arange(len(lengths)) + 0.5) / len(lengths), color=INK, lw=1.5)
+        for edge, share in zip(quartile_edges(entries[0].outcomes), (0.25, 0.5, 0.75), strict=True):
+            axes.axhline(share, color=MUTED, lw=0.8, ls="--")
+            axes.annotate(f"{edge:.0f}", (0.97, share), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                          fontsize=8, color=MUTED)  # fmt: skip
+        _length_scale(axes, lengths)
+    axes.set_ylim(1, 0)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "¼", "½", "¾", "1"])
+    axes.set_xlabel("length, tokens", color=INK)
+    axes.set_title("quantiles of length", fontsize=8.5, color=INK)
+    _tidy(axes)
+
+
+def rates(entries: Sequence[Entry]) -> Figure:
+    """The rate, and the number of tokens that are kept on average, against the length."""
+    figure = new_figure(WIDTH, 3.2)
+    left, right = figure.subplots(1, 2)
+    for entry in _smoothed(entries):
+        lengths, places = np.unique(entry.outcomes.length, return_index=True)
+        rate = entry.outcomes.rate[places]
+        style = _style(entry) | ({"marker": "o", "ms": 4} if len(lengths) == 1 else {})
+        left.plot(lengths, rate, **style)
+        right.plot(lengths, lengths * (1 - rate), **style)
+    everything = np.concatenate([entry.outcomes.length for entry in _smoothed(entries)])
+    for axes, title in ((left, "share removed"), (right, "tokens kept on average")):
+        _length_scale(axes, everything)
+        axes.set_title(title, fontsize=9, color=INK)
+        axes.set_xlabel("length, tokens", color=INK)
+        _tidy(axes)
+    left.yaxis.set_major_formatter(_percent)
+    kept = np.concatenate([entry.outcomes.length * (1 - entry.outcomes.rate) for entry in _smoothed(entries)])
+    if len(kept) and kept.min() > 0 and kept.max() > 12 * kept.min():
+        right.set_yscale("log")
+        right.yaxis.set_minor_formatter("")
+        right.yaxis.set_major_formatter(_thousands)
+    else:
+        right.set_ylim(bottom=0)
+    _legend(figure, left)
+    return figure
+
+
+def costs(entries: Sequence[Entry]) -> Figure:
+    """How many votes the inputs took."""
+    figure = new_figure(WIDTH, 3.2)
+    axes = figure.subplots()
+    most = max([1, *(int(entry.outcomes.calls.max(initial=0)) for entry in _smoothed(entries))])
+    bins = np.linspace(0, most * 1.0001, 26)
+    for entry in _smoothed(entries):
+        if len(entry.outcomes):
+            share = np.histogram(entry.outcomes.calls, bins)[0] / len(entry.outcomes)
+            axes.stairs(share, bins, fill=True, color=entry.colour, alpha=0.1)
+            axes.stairs(share, bins, color=entry.colour, lw=1.7, ls=_style(entry)["ls"], label=entry.name)
+    axes.yaxis.set_major_formatter(_percent)
+    axes.xaxis.set_major_formatter(_thousands)
+    axes.set_xlim(0, most * 1.02)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("votes (calls of the base classifier) for an input", color=INK)
+    axes.set_ylabel("share of inputs", color=INK)
+    _tidy(axes)
+    _legend(figure, axes)
+    return figure
+
+
+def frontier(entries: Sequence[Entry], certificates: Mapping[str, Certificate]) -> Figure:
+    """Which mixtures of edits are certified together for one input, by the name of the run."""
+    figure = new_figure(WIDTH, 3.4)
+    left, right = figure.subplots(1, 2)
+    for entry in entries:
+        triples = frontier_of(certificates.get(entry.name))
+        for axes, kind in ((left, 0), (right, 2)):
+            _staircase(axes, [(i, (d, i, s)[kind]) for d, i, s in triples], entry)
+    for axes, title in ((left, "deletions"), (right, "substitutions")):
+        axes.set_title(f"{title} beside insertions", fontsize=9, color=INK)
+        axes.set_xlabel("insertions", color=INK)
+        axes.set_ylabel(title, color=INK)
+        for axis, limit in ((axes.xaxis, axes.set_xlim), (axes.yaxis, axes.set_ylim)):
+            limit(-0.04 * max(1, axis.get_data_interval()[1]), 1.06 * max(1, axis.get_data_interval()[1]))
+            _whole(axis)
+        _tidy(axes)
+    _legend(figure, right)
+    return figure
+
+
+def frontier_of(certificate: Certificate | None) -> list[tuple[int, int, int]]:
+    """The frontier of a certificate; empty where there is none or it is too large to draw."""
+    try:
+        return [] if certificate is None or certificate.abstained else certificate.frontier()
+    except ValueError:
+        return []
+
+
+def _staircase(axes: Axes, pairs: Sequence[tuple[int, int]], entry: Entry) -> None:
+    """The edge of all points that lie under one of the pairs."""
+    if not pairs:
+        return
+    across = np.arange(max(x for x, _ in pairs) + 1)
+    best = np.full(len(across), -1)
+    for x, y in pairs:
+        best[x] = max(best[x], y)
+    height = np.maximum.accumulate(best[::-1])[::-1]
+    line = ([*across, across[-1]], [*height, 0])
+    axes.fill_between(*line, step="pre", color=entry.colour, alpha=0.1, lw=0)
+    axes.plot(*line, drawstyle="steps-pre", **_style(entry), marker="o", ms=3.5, markevery=[0, len(across)])
+
+
+def _curves(axes: Axes, parts: Sequence[tuple[Entry, Outcomes]], curve: Curve) -> None:
+    """Certified accuracy as a falling staircase, as far as one input in a hundred goes."""
+    for entry, part in parts:
+        if len(part):
+            thresholds, share = curve(part)
+            axes.plot([*thresholds, thresholds[-1]], [*share, 0.0], drawstyle="steps-pre", **_style(entry))
+    axes.set_ylim(0, 1.03)
+    reach = _reach(parts, curve)
+    axes.set_xlim(-0.02 * reach, reach)  # so that the value at 0 does not hide behind the axis
+    axes.yaxis.set_major_formatter(_percent)
+    _tidy(axes)
+
+
+def _reach(parts: Sequence[tuple[Entry, Outcomes]], curve: Curve) -> float:
+    """How far the curves are drawn: not so far that a few inputs with huge radii squeeze all the others."""
+    ends = np.zeros((1, 2))
+    for _, part in parts:
+        if len(part):
+            thresholds, share = curve(part)
+            reached = [float(max(thresholds[share >= level], default=0.0)) for level in (_TAIL, _BULK)]
+            ends = np.vstack([ends, reached])
+    tail, bulk = ends.max(axis=0)
+    return float(min(tail, _STRETCH * bulk) if bulk else tail) * 1.04 or 1.0
+
+
+def _smoothed(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The runs with noise, if there are any: one without has neither a rate nor a need for votes."""
+    return [entry for entry in entries if entry.run.manifest["noise"]["kind"] != "none"] or entries
+
+
+def _style(entry: Entry) -> dict[str, Any]:
+    line = _LINES[entry.number % len(_LINES)]
+    return {"color": entry.colour, "lw": 1.8, "ls": line, "label": entry.name}
+
+
+def _whole(axis: Any) -> None:
+    axis.get_major_locator().set_params(integer=True)
+
+
+def _percent(value: float, _: float) -> str:
+    return f"{100 * value:.3g}%"
+
+
+def _thousands(value: float, _: float) -> str:
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
+
+
+def _length_scale(axes: Axes, lengths: Any) -> None:
+    """Lengths that differ by much are shown as multiples."""
+    if not len(lengths):
+        return
+    least, most = (max(1, int(length)) for length in (lengths.min(), lengths.max()))
+    if most / least > 12:
+        axes.set_xscale("log")
+        axes.set_xlim(least / 1.05, most * 1.05)
+        axes.xaxis.set_minor_formatter("")
+        axes.xaxis.set_major_formatter(_thousands)
+
+
+def _tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(MUTED)
+    axes.tick_params(labelsize=8.5, color=MUTED, labelcolor=INK)
+    axes.grid(color=GRID, lw=0.7)
+    axes.set_axisbelow(True)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Above the figure, where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = min(len(labels), 3 if max(map(len, labels)) < 16 else 2 if max(map(len, labels)) < 26 else 1)
+        figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=8.5,
+                      labelcolor=INK, handlelength=2.4, columnspacing=1.4)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Certify a data set into a resumable folder."""

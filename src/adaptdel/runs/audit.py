@@ -1,0 +1,292 @@
+"""Check a run that others made: every certificate is re-derived in ball arithmetic, all else compared with it.
+
+Nothing is believed that can be derived: columns follow from the votes, looks from the plan that the manifest states,
+totals from the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from itertools import pairwise
+from math import isclose, isfinite, sqrt
+from typing import Any
+
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.rule import Rule
+from adaptdel.certification.sampling import (
+    AT_ONCE,
+    EXACT_COPIES,
+    FIRST_SHARE,
+    LAST_SHARE,
+    LEAD,
+    SamplingPlan,
+    choices,
+    plan_looks,
+)
+from adaptdel.certification.verify import too_much, verify
+from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
+from adaptdel.core.confidence import Looks
+from adaptdel.core.noise import noise_from_dict
+from adaptdel.core.threat import Threat
+from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
+from adaptdel.runs.manifest import check_complete
+from adaptdel.runs.records import CERTIFICATES, Record, Totals, certificate_of, label_text, rate_of, values_of
+from adaptdel.runs.storage import Run
+
+ALPHA_ERROR = 1e-12  # of a level that was scaled
+
+
+def audit(
+    run: Run, *, work: int | None = STEPS, note: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[str, list[str]]]:
+    """What is wrong with every row that has a certificate, with where it stands; then with the run as a whole.
+
+    ``work`` is as in `adaptdel.certification.verify.verify`; ``note`` is told what is right but worth knowing.
+    """
+    wrong = check_stated(run.manifest)
+    if wrong:
+        yield "the run", wrong
+        return
+    stated = StatedPlan(run.manifest)
+    classes = [label_text(label) for label in run.manifest["classes"]]
+    totals, readable = Totals(), True
+    votes_of: dict[str, bytes] = {}
+    for record in run.records():
+        problem = _problem(record)
+        if record["problem"] is None:
+            problem = check_record(stated, record, classes, work) or _unlike(record, votes_of)
+            yield f"row {record['row']} (id {shown(record['id'])})", problem
+        elif problem:
+            yield f"row {record['row']}", problem
+        try:
+            totals.add(record)
+        except TypeError:  # a null, which was complained of
+            readable = False
+    wrong = _whole(run) + (_totals(run, totals) if readable else [])
+    if wrong:
+        yield "the run", wrong
+    if stated.guessed:
+        note(
+            f"{stated.guessed} of its certificates were recertified more than once, and the manifest does not say from "
+            "which plan: the form of their looks was checked, not their sizes"
+        )
+
+
+def shown(text: str | None) -> str:
+    """An id as it can be printed: nothing in a file may write to the terminal in our name.
+
+    >>> print(shown("a7"), shown("a" + chr(9)) == ascii("a" + chr(9)))
+    a7 True
+    """
+    if text is None or (text.isprintable() and len(text) <= 100):
+        return str(text)
+    return ascii(text if len(text) <= 100 else text[:97] + "...")
+
+
+def _few(sizes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
+
+
+def check_stated(manifest: dict[str, Any]) -> list[str]:
+    """What is wrong with a manifest that could be read: it must be whole for rows to be compared with it."""
+    wrong = check_complete(manifest)
+    if wrong:
+        return wrong
+    if manifest["alpha"] == 0:
+        wrong.append("alpha must be in (0, 1), got 0")
+    if manifest["vocab_size"] != ROBERTA_VOCABULARY:
+        wrong.append(f"vocab_size is {manifest['vocab_size']}, but regions are counted for {ROBERTA_VOCABULARY} words")
+    return wrong
+
+
+class StatedPlan:
+    """The plan of a manifest's votes, sampling, alpha and attacker, before it was recertified."""
+
+    def __init__(self, manifest: dict[str, Any]) -> None:
+        self.manifest, self.alpha = manifest, float(manifest["alpha"])
+        self.noise = noise_from_dict(manifest["noise"])
+        self.n_select, self.n_estimate = manifest["votes"]
+        self.adaptive = manifest["sampling"] == "adaptive"
+        self.classes = len(manifest["classes"])
+        source = manifest.get("source")
+        planned = manifest if source is None else source.get("planned") or source
+        self.certain = source is None or source.get("planned") is not None
+        self.guessed = 0  # certificates whose plan is not stated
+        rule = Rule(self.noise, Threat(planned["ops"]).ops, manifest["bound"], manifest["threshold"], manifest["k"])
+        self.plan = SamplingPlan(
+            rule,
+            alpha=float(planned["alpha"]),
+            n_select=self.n_select,
+            n_estimate=self.n_estimate,
+            sampling=manifest["sampling"],
+            seed=manifest["seed"],
+            exact=self.adaptive,
+        )
+
+    def wrong(self, certificate: Certificate) -> list[str]:
+        """What of a certificate's votes and looks is not as planned."""
+        copies = choices(self.noise, certificate.length)
+        if certificate.exact is not None:
+            return [] if self.adaptive else ["inputs are not enumerated under fixed sampling"]
+        assert certificate.looks is not None
+        taken, planned = len(certificate.votes), len(certificate.looks.sizes)
+        if self.adaptive and (copies <= AT_ONCE or (copies <= EXACT_COPIES and (taken > 1 or planned == 1))):
+            return [f"an input of {certificate.length} tokens is enumerated under adaptive sampling, not sampled"]
+        return self._wrong_selection(certificate) or self._wrong_looks(certificate, certificate.looks)
+
+    def _wrong_selection(self, certificate: Certificate) -> list[str]:
+        """Whether the selection ended when the plan says."""
+        counts, most = certificate.selection, self.n_select
+        size = sum(counts)
+        sizes = {most} if not self.adaptive else {min(32 << step, most) for step in range(most.bit_length())}
+        if size not in sizes:
+            return [f"the selection took {size} votes, which is not planned for {most}"]
+        if certificate.threshold is None:
+            first, second = sorted(counts, reverse=True)[:2]
+            lead = float(first - second)
+        else:
+            lead = 2 * abs(float(counts[1]) - certificate.threshold * size)
+        if size < most and lead < LEAD * sqrt(size):
+            return [f"the selection ended after {size} of {most} votes without a clear lead"]
+        return []
+
+    def _wrong_looks(self, certificate: Certificate, looks: Looks) -> list[str]:
+        """Whether the looks are those that were planned, at the run's alpha."""
+        most = self.n_estimate + self.n_select - sum(certificate.selection)
+        expected = plan_looks(self.plan, certificate.length, self.classes, most)
+        if looks.sizes != expected.sizes and not self.certain and self._same_form(looks, most):
+            self.guessed += 1
+            return []
+        if looks.sizes != expected.sizes:
+            return [f"looks were planned after {_few(expected.sizes)} votes, not after {_few(looks.sizes)}"]
+        if not self._same_levels(looks, expected.alphas):
+            return [f"the levels of the looks are not those that were planned for alpha {self.alpha:g}"]
+        return []
+
+    def _same_levels(self, looks: Looks, planned: tuple[float, ...]) -> bool:
+        scale = self.alpha / sum(planned)
+        return len(planned) == len(looks.alphas) and all(
+            isclose(level, share * scale, rel_tol=ALPHA_ERROR)
+            for level, share in zip(looks.alphas, planned, strict=True)
+        )
+
+    def _same_form(self, looks: Looks, most: int) -> bool:
+        """Whether looks are of the form that adaptive sampling plans, for whatever alpha and attacker."""
+        *early, last = looks.sizes
+        if not self.adaptive or last != most or any(b != 2 * a for a, b in pairwise(early)):
+            return False
+        if not early:
+            return self._same_levels(looks, (1.0,))
+        if early[0] < 16 or early[-1] * 4 > most * 3 or early[-1] * 8 <= most * 3:
+            return False
+        middle = len(early) - 1
+        share = (1 - FIRST_SHARE - LAST_SHARE) / max(middle, 1)
+        return self._same_levels(looks, (FIRST_SHARE, *[share] * middle, 1 - FIRST_SHARE - share * middle))
+
+
+def check_record(stated: StatedPlan, record: Record, classes: list[str], work: int | None = STEPS) -> list[str]:
+    """What is wrong with a row; nothing, if its certificate holds and all else follows from it."""
+    try:
+        certificate = certificate_of(stated.manifest, record)
+    except (ValueError, RecursionError) as error:
+        return [f"not a certificate: {error}"]
+    wrong = verify(values_of(certificate, record), work=work)
+    try:
+        with limited(work):
+            return wrong + stated.wrong(certificate) + _columns(stated, certificate, record, classes)
+    except TooMuchWork:
+        return [too_much(certificate.length, work)]
+    except ValueError as error:
+        return [*wrong, str(error)]
+
+
+def _columns(stated: StatedPlan, certificate: Certificate, record: Record, classes: list[str]) -> list[str]:
+    """Which columns do not follow from the votes and the claimed radius."""
+    wrong = []
+    if record["truth"] is not None and record["truth"] not in classes:
+        wrong.append(f"the truth {shown(record['truth'])} is not one of the classes")
+    expected = _expected(certificate, record)
+    wrong += [f"{name} is {record[name]}, not {value}" for name, value in expected.items() if record[name] != value]
+    area = _area(certificate, record["radius"])
+    if record["log10_cardinality"] != area and not isclose(record["log10_cardinality"], area, rel_tol=1e-9):
+        wrong.append(f"log10_cardinality is {record['log10_cardinality']}, not {area}")
+    if certificate.alpha > stated.alpha * (1 + ALPHA_ERROR):
+        wrong.append(f"its alpha is {certificate.alpha:g}, above that of the run, {stated.alpha:g}")
+    return wrong
+
+
+def _expected(certificate: Certificate, record: Record) -> dict[str, Any]:
+    """What follows from the votes and the claimed radius without any rounding."""
+    truth = record["truth"]
+    return {
+        "abstained": record["radius"] < 0,
+        "correct": None if truth is None else truth == record["answer"],
+        "rate": rate_of(certificate.noise, certificate.length),
+        "calls": certificate.calls,
+    }
+
+
+def _area(certificate: Certificate, radius: int) -> float:
+    """log10 of the number of inputs within a radius."""
+    return log10_cardinality(max(radius, -1), length=certificate.length, ops=certificate.ops)
+
+
+def _problem(record: Record) -> list[str]:
+    """What is wrong with a row that says why it has no certificate: it must say nothing else."""
+    if record["problem"] is None:
+        return []
+    others = [name for name in CERTIFICATES.names if name not in ("id", "row", "problem") and record[name] is not None]
+    return [f"a row with a problem must have no {', '.join(others)}"] if others else []
+
+
+def _unlike(record: Record, votes_of: dict[str, bytes]) -> list[str]:
+    """Whether the same input stands there with other votes: noise depends on the seed and the input alone."""
+    if not record["input_hash"]:
+        return ["input_hash must not be empty"]
+    names = ("length", "answer", "selection", "look_sizes", "look_alphas", "votes", "exact")
+    votes = blake2b(repr([record[name] for name in names]).encode(), digest_size=16).digest()
+    if votes_of.setdefault(record["input_hash"], votes) != votes:
+        return ["another row of the same input has other votes, though noise depends on the seed and the input alone"]
+    return []
+
+
+def _whole(run: Run) -> list[str]:
+    """What is wrong with the order of rows, the limit and the times."""
+    wrong = []
+    ids, rows = run.table["id"].drop_null(), run.table["row"].to_pylist()
+    if any(row is None or row < 1 for row in rows):
+        return ["rows must be numbered from 1 on"]
+    if len(ids.unique()) < len(ids) or any(b <= a for a, b in pairwise(rows)):
+        wrong.append("rows stand there twice, or out of order")
+    limit = run.manifest.get("limit")
+    if limit is not None and rows and rows[-1] > limit:
+        wrong.append(f"row {rows[-1]} is beyond the limit {limit}")
+    seconds = [value for value in run.times["seconds"].to_pylist() if value is not None]
+    if any(not isfinite(value) or value < 0 for value in seconds):
+        wrong.append("times must be seconds of at least 0")
+    return wrong
+
+
+def _totals(run: Run, totals: Totals) -> list[str]:
+    """Whether the manifest of a finished run states the totals of its rows, and no others."""
+    if not run.finished:
+        return []
+    stated, expected = run.manifest.get("totals"), totals.to_dict()
+    if stated is None:
+        return ["the manifest lacks the totals"]
+    wrong = [f"the totals have a field {shown(name)!r}, which is unknown" for name in stated if name not in expected]
+    wrong += [f"the totals lack {name}" for name in expected if name not in stated]
+    different = [name for name in expected if name in stated and json.dumps(stated[name]) != json.dumps(expected[name])]
+    counts = {"inputs", "problems"}
+    if counts & set(different):
+        wrong.append(
+            f"the manifest counts {stated.get('inputs')} rows, {stated.get('problems')} of them with a problem; there "
+            f"are {totals.inputs} and {totals.problems}"
+        )
+    return wrong + [
+        f"the manifest states {name} = {stated[name]!r}; the rows give {expected[name]!r}"
+        for name in different
+        if name not in counts
+    ]

@@ -1,0 +1,344 @@
+"""The manifest of a run: the model, the data and the settings, and the checks of a manifest from a file."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from adaptdel.certification.certificate import MOST_VOTES, check_classes
+from adaptdel.core.bounds import BOUNDS
+from adaptdel.core.cardinality import ROBERTA_VOCABULARY
+from adaptdel.core.checks import (
+    LARGEST_LENGTH,
+    check_alpha,
+    check_choice,
+    check_int,
+    check_names,
+    check_probability,
+    check_text,
+)
+from adaptdel.core.noise import noise_from_dict
+from adaptdel.core.radius import check_noise
+from adaptdel.core.threat import Threat
+from adaptdel.files import check_finite
+from adaptdel.runs.inputs import Source
+from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.units import check_unit, unit_from_dict
+
+FORMAT = 1
+NEEDED = ("finished", "classes", "noise", "ops", "bound", "threshold", "k", "seed", "unit", "model_hash")
+# Without these a run can be read, but not verified.
+PLAN = ("alpha", "sampling", "votes")
+OTHERS = ("limit", "vocab_size", "model", "data", "started", "sessions", "totals")
+# What objects inside the manifest hold.
+MODEL = ("path", "base", "method", "training", "calibrated")
+DATA = ("path", "text", "label", "ids", "encoding", "bytes", "sha256")
+
+
+def check_manifest(values: Any) -> dict[str, Any]:
+    """Return the manifest of a run if each field that is known is of its kind; ValueError names the one that is not."""
+    if not isinstance(values, Mapping):
+        raise ValueError("it must hold an object")
+    if "format" not in values:
+        raise ValueError("it lacks format")
+    if check_int("format", values["format"]) != FORMAT:
+        raise ValueError(f"the format must be {FORMAT}, got {values['format']!r}")
+    missing = [name for name in NEEDED if name not in values]
+    if missing:
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    check_finite(values, skip=("model.training",))
+    for name, check in _CHECKS.items():
+        if name in values:
+            check(name, values[name])
+    _check_setting(values)
+    return dict(values)
+
+
+def _check_setting(values: Mapping[str, Any]) -> None:
+    """Raise unless classes, noise, attacker, threshold and k go together."""
+    classes = check_classes(values["classes"])
+    if len(classes) < 2:
+        raise ValueError("classes must hold at least 2 labels, got 1")
+    check_noise(noise_from_dict(values["noise"]), Threat(values["ops"]))
+    check_int("k", values["k"], least=1, most=len(classes) - 1)
+    if values["threshold"] is not None and len(classes) != 2:
+        raise ValueError("threshold must be null unless there are two classes")
+
+
+def check_complete(manifest: Mapping[str, Any]) -> list[str]:
+    """What is missing from a manifest of `adaptdel certify`, or is in it without being known."""
+    sessions = [(f"sessions.{n}", values) for n, values in enumerate(manifest.get("sessions", []))]
+    wrong = []
+    for what, values, required, optional in (
+        ("the manifest", manifest, ("format", *NEEDED, *PLAN, *OTHERS), ("source",)),
+        ("model", manifest.get("model"), MODEL, ("self_test",)),
+        ("data", manifest.get("data"), DATA, ()),
+        *((name, values, ("started", "versions"), ("workers",)) for name, values in sessions),
+    ):
+        try:
+            check_names(what, values, required, optional)
+        except ValueError as error:
+            wrong.append(str(error))
+    return wrong
+
+
+def _ops(name: str, value: Any) -> None:
+    if not isinstance(value, list) or len(Threat(value).ops) != len(value):
+        raise ValueError(f"{name} must be a list that names each operation once, got {value!r}")
+
+
+def _votes(name: str, value: Any) -> None:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{name} must be two whole numbers, of selection and of estimation, got {value!r}")
+    for number in value:
+        check_int(name, number, least=1, most=MOST_VOTES)
+
+
+def _time(name: str, value: Any) -> None:
+    try:
+        datetime.fromisoformat(check_text(name, value))
+    except ValueError:
+        raise ValueError(f"{name} must be a time such as 2026-01-31T12:00:00+00:00, got {value!r}") from None
+
+
+def _sha256(name: str, value: Any) -> None:
+    if not re.fullmatch("[0-9a-f]{64}", check_text(name, value)):
+        raise ValueError(f"{name} must be a SHA-256 in 64 hexadecimal digits, got {value!r}")
+
+
+def _object(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object, got {value!r}")
+
+
+def _sessions(name: str, value: Any) -> None:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list of objects, got {value!r}")
+    for session in value:
+        _fields(started=_time, workers=lambda name, count: check_int(name, count, least=1), versions=_object)(
+            name, session
+        )
+
+
+def _bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+
+
+def _or_null(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _fields(**checks: Callable[[str, Any], Any]) -> Callable[[str, Any], None]:
+    """A check of an object's fields, where they are there."""
+
+    def check(name: str, value: Any) -> None:
+        _object(name, value)
+        for field, inner in checks.items():
+            if field in value:
+                inner(f"{name}.{field}", value[field])
+
+    return check
+
+
+def _source(name: str, value: Any) -> None:
+    """Where a recertified run came from; ``planned`` is for which alpha and ops the looks were planned."""
+    check_names(name, value, ("path", "alpha", "ops", "bound"), ("planned",))
+    _fields(path=check_text, alpha=_alpha, ops=_ops, bound=_bound, planned=_or_null(_planned))(name, value)
+
+
+def _planned(name: str, value: Any) -> None:
+    check_names(name, value, ("alpha", "ops"))
+    _fields(alpha=_alpha, ops=_ops)(name, value)
+
+
+def _alpha(name: str, value: Any) -> None:
+    check_alpha(value, name)
+
+
+def _alpha_or_zero(name: str, value: Any) -> None:
+    """A run of enumerated inputs that was written by hand may say 0."""
+    if value != 0 or isinstance(value, bool):
+        check_alpha(value, name)
+
+
+def _bound(name: str, value: Any) -> None:
+    check_choice(name, value, BOUNDS)
+
+
+_text_or_null = _or_null(check_text)
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "finished": _or_null(_time),
+    "started": _time,
+    "unit": _or_null(lambda name, value: unit_from_dict(value)),
+    "model_hash": check_text,
+    "noise": lambda name, value: noise_from_dict(value),
+    "ops": _ops,
+    "bound": _bound,
+    "threshold": _or_null(check_probability),
+    "seed": lambda name, value: check_int(name, value, most=2**63 - 1),
+    "alpha": _alpha_or_zero,
+    "sampling": lambda name, value: check_choice(name, value, ("adaptive", "fixed")),
+    "votes": _votes,
+    "limit": _or_null(lambda name, value: check_int(name, value, least=1)),
+    "vocab_size": lambda name, value: check_int(name, value, least=1, most=LARGEST_LENGTH),
+    "model": _or_null(
+        _fields(
+            path=check_text,
+            base=check_text,
+            method=_text_or_null,
+            training=_or_null(_object),
+            calibrated=_bool,
+            self_test=_or_null(_object),
+        )
+    ),
+    "data": _or_null(
+        _fields(
+            path=check_text,
+            text=check_text,
+            label=check_text,
+            ids=check_text,
+            encoding=check_text,
+            bytes=_or_null(check_int),
+            sha256=_or_null(_sha256),
+        )
+    ),
+    "sessions": _sessions,
+    "totals": _or_null(_object),
+    "source": _source,
+}
+
+
+def timestamp() -> str:
+    """The time, in a form that everyone can read."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# What must be the same for a run to be gone on with, and how it is called.
+_SAME = {
+    "model_hash": "the base classifier",
+    "noise": "the noise",
+    "unit": "the unit",
+    "classes": "the classes",
+    "threshold": "the threshold",
+    "k": "k",
+    "ops": "ops",
+    "bound": "the bound",
+    "alpha": "alpha",
+    "sampling": "the sampling",
+    "votes": "the votes",
+    "seed": "the seed",
+}
+_SAME_DATA = {
+    "sha256": "the data",
+    "text": "the text column",
+    "label": "the label column",
+    "ids": "the id column",
+    "encoding": "the encoding",
+}
+
+
+def new_manifest(folder: Path, model: SmoothedClassifier, source: Source, limit: int | None) -> dict[str, Any]:
+    """The manifest of a run that begins."""
+    rule, base = model._rule(), model._ready()
+    if base.classes_ is None:
+        raise ValueError(f"{folder}: a run needs a model whose classes are known")
+    return {
+        "format": FORMAT,
+        "model_hash": base.fingerprint(),
+        "noise": rule.noise.to_dict(),
+        "unit": check_unit(model.unit).to_dict(),
+        "classes": list(base.classes_),
+        "threshold": rule.threshold,
+        "k": rule.k,
+        "ops": list(rule.ops),
+        "bound": rule.bound,
+        "alpha": model.alpha,
+        "sampling": model.sampling,
+        "votes": [model.n_select, model.n_estimate],
+        "seed": model.seed,
+        "limit": limit,
+        "vocab_size": ROBERTA_VOCABULARY,
+        "model": _model(folder, model),
+        "data": source.identity(),
+        "started": timestamp(),
+        "finished": None,
+        "sessions": [],
+        "totals": None,
+    }
+
+
+def session(workers: int) -> dict[str, Any]:
+    """One sitting of a run: when, with what, by how many."""
+    return {"started": timestamp(), "workers": workers, "versions": versions()}
+
+
+def versions() -> dict[str, str]:
+    """Of this library and of those that take part."""
+    found = {"python": platform.python_version()}
+    names = [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules]
+    for name in ("adaptdel", "numpy", "scipy", "pyarrow", *names):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What keeps a run from being gone on with, in words."""
+    wrong = [_unlike(name, old.get(key), new[key]) for key, name in _SAME.items() if old.get(key) != new[key]]
+    before, now = old.get("data") or {}, new["data"]
+    same = _SAME_DATA | ({"path": "the data"} if now["sha256"] is None else {})
+    wrong += [_unlike(name, before.get(key), now[key]) for key, name in same.items() if before.get(key) != now[key]]
+    if limit_of(new) < limit_of(old):
+        wrong.append(_unlike("the limit", old.get("limit"), new["limit"]) + ", and can only be raised")
+    return wrong
+
+
+def limit_of(manifest: Mapping[str, Any]) -> float:
+    """How many rows are asked for at most."""
+    limit = manifest.get("limit")
+    return float("inf") if limit is None else float(limit)
+
+
+def _unlike(name: str, old: Any, new: Any) -> str:
+    before, now = (_shown(value) for value in (old, new))
+    verb = "were" if name.endswith(("data", "classes", "votes")) or name == "ops" else "was"
+    return f"{name} {verb} {before}, now {now}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, str) and len(value) == 64:
+        return value[:12]
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, Mapping):
+        inner = [
+            f"{key}={_shown(one)}" if key != "rate" else _shown(one) for key, one in value.items() if key != "kind"
+        ]
+        return " ".join([str(value.get("kind", "")), *inner]).strip()
+    return str(value)
+
+
+def _model(folder: Path, model: SmoothedClassifier) -> dict[str, Any]:
+    self_test = getattr(model._ready(), "self_test_", None)
+    training = getattr(model, "training_", None) or getattr(model._ready(), "training_", None) or {}
+    kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
+    return {
+        "path": str(folder),
+        "base": repr(model._ready()),
+        "method": training.get("method"),
+        "training": kept or None,
+        "calibrated": getattr(model, "calibration_", None) is not None,
+        "self_test": None if self_test is None else self_test.to_dict(),
+    }

@@ -1,0 +1,226 @@
+"""The columns of a run: a certificate as a row, and back; sums over rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from adaptdel.certification.certificate import Certificate, check_certificate
+from adaptdel.core.confidence import Looks
+from adaptdel.core.noise import Deletion, Masking, Noise, noise_from_dict
+from adaptdel.core.threat import Threat
+from adaptdel.files import parse
+
+_COUNTS = pa.list_(pa.int64())
+
+CERTIFICATES = pa.schema(
+    [
+        ("id", pa.string()),  # None for a row that could not be read
+        ("row", pa.int64()),  # in the file, from 1
+        ("truth", pa.string()),  # the label in the file as JSON, None if there is none
+        ("answer", pa.string()),  # a class as JSON
+        ("correct", pa.bool_()),  # whether the answer is the truth, settled or not
+        ("abstained", pa.bool_()),  # not even the unedited input is settled
+        ("length", pa.int64()),  # tokens
+        ("rate", pa.float64()),  # of deletion at that length; under masking, the fraction that is masked
+        ("selection", _COUNTS),  # votes by class that chose the answer
+        ("look_sizes", _COUNTS),  # the planned looks; none if every copy was enumerated
+        ("look_alphas", pa.list_(pa.float64())),
+        ("votes", pa.list_(_COUNTS)),  # votes by class at each look that was taken
+        ("exact", pa.list_(_COUNTS)),  # copies by class and number kept, if all were enumerated
+        ("p1", pa.float64()),  # a lower bound on the probability of the answer
+        ("p2", pa.float64()),  # an upper bound on that of its strongest rival
+        ("radius", pa.int64()),  # -1 if abstained
+        ("log10_cardinality", pa.float64()),  # of the certified region; minus infinity if abstained
+        ("calls", pa.int64()),  # votes taken, enumerated copies included
+        ("input_hash", pa.string()),  # of the tokens
+        ("digest", pa.string()),  # of the certificate as a dictionary, with what it claims: p1, p2, radius
+        ("problem", pa.string()),  # why there is no certificate, None if there is one
+    ],
+    metadata={"adaptdel": "certificates, format 1"},
+)
+TIMES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("row", pa.int64()),
+        ("seconds", pa.float64()),  # a worker's time since the input it finished before: sums and means are true
+    ],
+    metadata={"adaptdel": "times, format 1"},
+)
+
+Record = dict[str, Any]
+
+# Columns that a row without a problem has.
+_FILLED = tuple(name for name in CERTIFICATES.names if name not in ("truth", "correct", "exact", "problem"))
+
+
+def label_text(label: Any) -> str:
+    """A label as JSON."""
+    return json.dumps(label.item() if hasattr(label, "item") else label, ensure_ascii=False)
+
+
+def truth_of(record: Mapping[str, Any]) -> Any:
+    """The truth of a row, or None."""
+    return None if record["truth"] is None else parse(record["truth"])
+
+
+def rate_of(noise: Noise, length: int) -> float:
+    """The rate of deletion at a length, or the fraction that is masked."""
+    if isinstance(noise, Masking):
+        return noise.masks(length) / length if length else 0.0
+    assert isinstance(noise, Deletion)
+    return noise.rate(length)
+
+
+def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None) -> Record:
+    """A certificate as a row; ``truth`` is a label, or None if it is not known."""
+    looks = certificate.looks
+    return {
+        "id": id,
+        "row": row,
+        "truth": None if truth is None else label_text(truth),
+        "answer": label_text(certificate.label),
+        "correct": None if truth is None else label_text(truth) == label_text(certificate.label),
+        "abstained": certificate.abstained,
+        "length": certificate.length,
+        "rate": rate_of(certificate.noise, certificate.length),
+        "selection": list(certificate.selection),
+        "look_sizes": [] if looks is None else list(looks.sizes),
+        "look_alphas": [] if looks is None else list(looks.alphas),
+        "votes": [list(counts) for counts in certificate.votes],
+        "exact": None if certificate.exact is None else [list(counts) for counts in certificate.exact],
+        "p1": certificate.bounds[0],
+        "p2": certificate.bounds[1],
+        "radius": certificate.radius,
+        "log10_cardinality": certificate.log10_cardinality(),
+        "calls": certificate.calls,
+        "input_hash": certificate.input_hash,
+        "digest": certificate.to_dict()["digest"],
+        "problem": None,
+    }
+
+
+def values_of(certificate: Certificate, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The dictionary of a certificate, as of `Certificate.to_dict`, but with what the row claims to follow from it."""
+    claims = {"radius": record["radius"], "p1": record["p1"], "p2": record["p2"], "alpha": certificate.alpha}
+    return certificate.raw() | {"derived": claims, "digest": record["digest"]}
+
+
+def problem_record(sentence: str, *, id: str | None, row: int) -> Record:
+    """A row that could not be certified, and why."""
+    return dict.fromkeys(CERTIFICATES.names) | {"id": id, "row": row, "problem": sentence}
+
+
+def setting_of(certificate: Certificate) -> dict[str, Any]:
+    """What the certificates of a run have in common, for its manifest."""
+    if not certificate.known:
+        raise ValueError("a run needs a base classifier whose classes are known, got one that shows them as they come")
+    return {
+        "model_hash": certificate.model_hash,
+        "noise": certificate.noise.to_dict(),
+        "unit": certificate.unit,
+        "classes": list(certificate.classes),
+        "threshold": certificate.threshold,
+        "k": certificate.k,
+        "ops": list(certificate.ops),
+        "bound": certificate.bound,
+        "alpha": certificate.alpha,
+        "seed": certificate.seed,
+    }
+
+
+def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Certificate:
+    """The certificate that a row and its manifest hold; what was derived is derived again, not believed.
+
+    ValueError if the row holds no certificate, as when a count is missing.
+    """
+    for name in _FILLED:
+        if record[name] is None:
+            raise ValueError(f"{name} must not be null in a row that has a certificate")
+    classes = tuple(manifest["classes"])
+    names = [label_text(label) for label in classes]
+    if record["answer"] not in names:
+        raise ValueError(f"the answer {record['answer']!r} is not one of the classes")
+    answer = names.index(record["answer"])
+    exact, planned = record["exact"], (record["look_sizes"], record["look_alphas"])
+    certificate = Certificate(
+        label=classes[answer],
+        classes=classes,
+        known=True,
+        answer=answer,
+        length=record["length"],
+        noise=noise_from_dict(manifest["noise"]),
+        selection=tuple(record["selection"]),
+        looks=Looks(*planned) if exact is None or any(planned) else None,
+        votes=_rows("votes", record["votes"]),
+        exact=None if exact is None else _rows("exact", exact),
+        ops=Threat(manifest["ops"]).ops,
+        bound=manifest["bound"],
+        threshold=manifest["threshold"],
+        k=manifest["k"],
+        seed=manifest["seed"],
+        unit=manifest["unit"],
+        model_hash=manifest["model_hash"],
+        input_hash=record["input_hash"],
+    )
+    check_certificate(certificate)
+    return certificate
+
+
+def _rows(name: str, rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
+    for row in rows:
+        if row is None:
+            raise ValueError(f"{name} must be a list of counts, got null in it")
+    return tuple(map(tuple, rows))
+
+
+@dataclass
+class Totals:
+    """Sums over records. Averages count 0 for inputs that are wrong or not settled, as the paper does."""
+
+    inputs: int = 0
+    problems: int = 0
+    labelled: int = 0
+    correct: int = 0
+    abstained: int = 0
+    radius: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+
+    def add(self, record: Record) -> None:
+        """Count one record."""
+        self.inputs += 1
+        self.seconds += record.get("seconds") or 0.0
+        if record["problem"] is not None:
+            self.problems += 1
+            return
+        self.labelled += record["correct"] is not None
+        self.abstained += record["abstained"]
+        self.calls += record["calls"]
+        self.correct += bool(record["correct"]) and not record["abstained"]
+        if record["correct"] is not False:
+            self.radius += max(record["radius"], 0)
+
+    @property
+    def certified(self) -> int:
+        """How many have a certificate."""
+        return self.inputs - self.problems
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right and settled answers among labelled inputs."""
+        return self.correct / self.labelled if self.labelled else None
+
+    @property
+    def mean_radius(self) -> float | None:
+        """The mean radius, with 0 for wrong or unsettled answers."""
+        return self.radius / self.certified if self.certified else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sums and the averages, but for the time."""
+        sums = {name: value for name, value in asdict(self).items() if name not in ("seconds", "radius")}
+        return {**sums, "accuracy": self.accuracy, "mean_radius": self.mean_radius}
