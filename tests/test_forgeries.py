@@ -267,10 +267,11 @@ def rewrite(
     change: Callable[[Values], None] = lambda manifest: None,
     *,
     which: Callable[[Values], bool] = lambda row: True,
+    keep: Callable[[Values], bool] = lambda row: True,
 ) -> Path:
     """A run that a forger changed, with digests and totals that fit."""
     found = read_run(source)
-    rows, manifest = list(found.records()), deepcopy(found.manifest)
+    rows, manifest = [row for row in found.records() if keep(row)], deepcopy(found.manifest)
     if change_row is not None:
         row = next(row for row in rows if row["problem"] is None and row["exact"] is None and which(row))
         change_row(row)
@@ -316,6 +317,16 @@ def test_forged_totals(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixtu
     assert "23 of 23 certificates hold" in printed
     assert run("certify", folder / "model", "--data", folder / "test.jsonl", "--out", out) == 2
     assert "the totals in manifest.json are not those of the rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("keep", [lambda row: row["correct"] is not False, lambda row: row["row"] > 1])
+def test_rows_that_were_dropped(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], keep: Callable[[Values], bool]
+) -> None:
+    """Without its mistakes a run looks better, and all that is left holds."""
+    out = rewrite(folder / "adaptive", tmp_path / "run", keep=keep)
+    assert run("verify", out) == 1
+    assert "is missing from a run that its manifest calls finished" in capsys.readouterr().out
 
 
 def test_lost_totals(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from adaptdel.runs import storage
+from adaptdel.runs.records import problem_record
 from adaptdel.runs.storage import RunJournal, encode, read_journal, read_run
 from tests.run_files import call, command, make_data, make_model, run
 
@@ -222,7 +223,7 @@ def test_killed_often(tmp_path: Path, place: Path, workers: int) -> None:
 def test_a_worker_that_dies_ends_the_run(tmp_path: Path, place: Path) -> None:
     out = tmp_path / "run"
     with start(*arguments(place, out, workers=2)) as process:
-        while not records(out):
+        while records(out) < 40:
             time.sleep(0.01)
         workers = [
             child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())
@@ -232,7 +233,7 @@ def test_a_worker_that_dies_ends_the_run(tmp_path: Path, place: Path) -> None:
         before = records(out)
     assert process.returncode == 2
     assert "died (signal 9, as when memory runs out) while it worked on rows " in error
-    assert "everything certified so far is kept, and the same command goes on from there\n" in error
+    assert "everything certified so far is kept: run the same command again\n" in error
     assert error.count("\n") == 1
     assert 0 < before < 400
     found = read_run(out)
@@ -259,7 +260,7 @@ def test_stopped_by_hand(tmp_path: Path, place: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, place: Path) -> None:
-    """A disk of 24 pages: the run stops in one sentence, and goes on once there is room."""
+    """A disk of 24 pages: the run stops in one sentence, and goes on once there is space."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = shutil.which("mount")
@@ -360,7 +361,7 @@ def test_the_journal_is_on_the_disk_within_a_second(tmp_path: Path, monkeypatch:
     with RunJournal(tmp_path / "journal") as journal:
         monkeypatch.setattr(os, "fsync", fsync)
         for number in range(40):
-            journal.append({"row": number})
+            journal.append(problem_record("none", id=str(number), row=number))
             now, size = time.monotonic(), (tmp_path / "journal").stat().st_size
             time.sleep(0.01 if number % 10 else 0.5)
             if number % 10 == 0:

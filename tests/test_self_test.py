@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from itertools import chain, product
 from pathlib import Path
@@ -24,7 +26,7 @@ from adaptdel.classifiers.callables import CallableClassifier  # noqa: E402
 from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
 from adaptdel.runs.inputs import RunInput  # noqa: E402
-from adaptdel.runs.records_certifier import Certifier  # noqa: E402
+from adaptdel.runs.workers import certify_here  # noqa: E402
 from adaptdel.units import Words  # noqa: E402
 
 torch.set_num_threads(1)
@@ -40,6 +42,7 @@ SIZED: dict[str, Any] = {"initializer_range": 0.5}
 NO_LIMIT = {name: value for name, value in COMMON.items() if name != "max_position_embeddings"}
 DISENTANGLED = COMMON | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 GPT2 = SIZED | {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": LIMIT}
+# Funnel has one block: its pooling between blocks cannot read a copy without words.
 # Name: architecture, settings, side of padding, and what the self-test has to allow.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "BERT": ("Bert", COMMON, "right", "padded"),
@@ -65,6 +68,9 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "FNet": ("FNet", COMMON | {"use_tpu_fourier_optimizations": False}, "right", "equal"),
     "YOSO": ("Yoso", COMMON | {"use_expectation": True}, "right", "equal"),
     "ConvBERT": ("ConvBert", COMMON | {"embedding_size": 32, "head_ratio": 2, "conv_kernel_size": 3}, "right", "equal"),
+    "BART": ("Bart", SIZED | {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+                              "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+                              "max_position_embeddings": LIMIT, "eos_token_id": 1}, "right", "padded"),
     "BigBird, full": ("BigBird", COMMON | {"attention_type": "original_full"}, "right", "padded"),
 }  # fmt: skip
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -224,6 +230,58 @@ def test_the_outcome_is_stored_and_can_only_become_stricter(tmp_path: Path) -> N
     assert (loaded.batching, loaded.margin) == ("alone", 0.5)
 
 
+def test_long_copies_share_batches_only_as_far_as_they_were_tried() -> None:
+    """LongRoPE reads a batch otherwise once its longest row is beyond 400 ids."""
+    heads = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [4.0] * 8, "short_factor": [1.0] * 8}
+    lengths = {"max_position_embeddings": 2048, "original_max_position_embeddings": 400}
+    scaled = {"rope_parameters": rope | {"original_max_position_embeddings": 400}, "eos_token_id": 1, "bos_token_id": 0}
+    settings = heads | lengths | scaled | {"intermediate_size": 64, "initializer_range": 0.5}
+    long = deepcopy(tokenizer())
+    long.model_max_length = 2048
+    model = TransformersClassifier(built("Phi3", settings), tokenizer=long)
+    assert model.batching == "equal"
+    assert model.self_test_ is not None
+    assert model.self_test_.longest_shared == model.batch_tokens // 2
+    assert model.self_test_.longest == 2048
+    bounded = classifier("BERT")
+    assert bounded.self_test_ is not None
+    sizes: list[int] = []
+    score = bounded.scores
+
+    def counted(inputs: Any) -> Any:
+        sizes.append(len(inputs["input_ids"]))
+        return score(inputs)
+
+    bounded.scores = counted  # type: ignore[method-assign]
+    bounded.self_test_ = replace(bounded.self_test_, longest_shared=10)
+    ready = bounded.prepare("long", ("a",) * 30, Words())
+    kept = np.tril(np.ones((30, 30), dtype=np.bool_))[20:]
+    bounded.votes([Request(ready, kept)])
+    assert set(sizes) == {1}
+
+
+def test_a_tokenizer_with_dropout_is_refused() -> None:
+    """The same text would get other ids every time, and other votes."""
+    merges = [("a", "b"), ("ab", "c")]
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, "a", "b", "c", "ab", "abc"])}
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges, dropout=0.5, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    names = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
+    given = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **dict(zip(names, SPECIAL, strict=True)))
+    with pytest.raises(ValueError, match=r"must give a text the same ids every time \(its BPE dropout is 0.5"):
+        TransformersClassifier(built("Bert", COMMON), tokenizer=given)
+
+
+def test_a_tokenizer_may_have_more_ids_than_the_model() -> None:
+    larger = deepcopy(tokenizer())
+    larger.add_tokens([f"extra{number}" for number in range(200)])
+    model = TransformersClassifier(built("Bert", COMMON), tokenizer=larger)
+    assert model.batching == "padded"
+    assert model.self_test_ is not None
+    assert model.self_test_.longest == LIMIT
+
+
 # The self-test itself, on score functions written down.
 
 
@@ -356,7 +414,8 @@ def test_dynamically_quantised_onnx_reads_copies_one_by_one(tmp_path: Path) -> N
 
     plain = onnx_model(tmp_path / "tiny.onnx", masked=True)
     quantize_dynamic(plain, tmp_path / "int8.onnx")
-    model = OnnxClassifier(tmp_path / "int8.onnx", tokenizer())
+    with pytest.warns(UserWarning, match="int8.onnx reads copies one by one, which is slow"):
+        model = OnnxClassifier(tmp_path / "int8.onnx", tokenizer())
     assert model.batching == "alone"
     assert attack(model, texts(4), size=2) > 0
 
@@ -452,7 +511,7 @@ def test_a_run_stops_at_an_inconsistent_answer() -> None:
     model = ad.SmoothedClassifier(CallableClassifier(Chance(), [0, 1]), ad.Deletion(ad.FixedRate(0.9)))
     jobs = [RunInput(row, str(row), "some words of a text", None) for row in range(3)]
     with pytest.raises(InconsistentAnswerError):
-        list(Certifier(model)(jobs))
+        list(certify_here(model.certifier(), jobs))
 
 
 # Labels

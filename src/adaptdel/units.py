@@ -40,6 +40,10 @@ class Unit(ABC):
         """A dictionary of plain values from which `unit_from_dict` rebuilds the unit."""
         return {"kind": self.kind}
 
+    def description(self) -> dict[str, Any] | None:
+        """`to_dict`, or None for a unit that cannot be written down."""
+        return self.to_dict()
+
 
 def _text(text: Any, unit: str) -> str:
     if not isinstance(text, str):
@@ -168,6 +172,7 @@ class Labelled(Unit):
         """The runs of equal labels."""
         try:
             data, labels = text
+            labels = list(labels)
         except (TypeError, ValueError):
             raise ValueError(f"an input must be a pair (bytes, labels) for the unit 'labelled', got {text!r}") from None
         data = _bytes(data)
@@ -214,6 +219,9 @@ class Custom(Unit):
     def join(self, tokens: Sequence[Any]) -> Any:
         """What the second callable makes of tokens."""
         return self.joiner(tokens)
+
+    def description(self) -> None:
+        """None: code is not written to files."""
 
     def to_dict(self) -> dict[str, Any]:
         """Raise: code is not written to files."""

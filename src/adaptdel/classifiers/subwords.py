@@ -98,9 +98,10 @@ class Subwords:
         self._prefix, self._suffix = whole[:place], whole[place + len(one) :]
         ends = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, 0)
         self._nothing = np.array([end for end in ends if end is not None][:1])  # models cannot read 0 ids
-        self.room = (UNLIMITED if max_length is None else max_length) - len(self._prefix) - len(self._suffix)
-        if self.room < 1:
-            raise ValueError(f"the maximum length of {name} must leave room for a token, got {max_length}")
+        self.text_ids = (UNLIMITED if max_length is None else max_length) - len(self._prefix) - len(self._suffix)
+        if self.text_ids < 1:
+            raise ValueError(f"the maximum length of {name} must leave space for a token, got {max_length}")
+        self._check_repeatable()
         self.gathers = self._locality is not None and self._agrees()
         self._seen = self._settings()
         if tokenise == "gather" and not self.gathers:
@@ -155,14 +156,16 @@ class Subwords:
         ids[real] = np.concatenate(rows)
         return {"input_ids": ids, "attention_mask": real.astype(np.int64), "token_type_ids": np.zeros_like(ids)}
 
-    def probes(self) -> Probes:
-        """What random copies are made of: ids of the probe texts and of the vocabulary."""
+    def probes(self, most: int | None = None) -> Probes:
+        """What random copies are made of: ids of the probe texts and of the vocabulary, all below ``most``."""
         special = {*self.tokenizer.all_special_ids}
         vocabulary = np.array(sorted({*self.tokenizer.get_vocab().values()} - special), dtype=np.int64)
         rng = np.random.Generator(np.random.Philox(0))
         some = rng.permutation(vocabulary)[:PROBE_IDS].tolist()
         texts = chain.from_iterable(self.encode(list(PROBES), special=False))
-        ids = sorted({*texts, *some} - special) or sorted(special)
+        known = range(most) if most is not None else range(2**31)
+        special = {number for number in special if number in known}
+        ids = [number for number in sorted({*texts, *some} - special) if number in known] or sorted(special)
         limit = None if self.max_length is None else min(self.max_length, LONG)
         return Probes(ids, sorted(special), self._prefix, self._suffix, limit)
 
@@ -195,8 +198,8 @@ class Subwords:
         start = before[ends - words]
         taken = before[ends] - start
         if self.tokenizer.truncation_side == "left":
-            start = start + np.maximum(taken - self.room, 0)
-        taken = np.minimum(taken, self.room)
+            start = start + np.maximum(taken - self.text_ids, 0)
+        taken = np.minimum(taken, self.text_ids)
         source = np.repeat(pieces.starts[entries] - before[:-1], sizes) + np.arange(before[-1])
         head, tail = len(self._prefix), len(self._suffix)
         borders = np.concatenate([[0], np.cumsum(taken + head + tail)])
@@ -282,13 +285,27 @@ class Subwords:
         self.gathers = False
         warnings.warn(f"{self.name} is read more slowly, each copy as a joined text: {reason}", stacklevel=2)
 
+    def _check_repeatable(self) -> None:
+        """Raise if a text does not get the same ids every time, in any company."""
+        dropout = getattr(getattr(self._backend(), "model", None), "dropout", None)
+        first = self.encode(list(PROBES))
+        again = [*reversed(self.encode(list(reversed(PROBES)))), *(self.encode([probe])[0] for probe in PROBES)]
+        if dropout or again != [*first, *first]:
+            why = f" (its BPE dropout is {dropout:g}: set it to None)" if dropout else ""
+            raise ValueError(f"the tokenizer of {self.name} must give a text the same ids every time{why}")
+
+    def _backend(self) -> Any:
+        return getattr(self.tokenizer, "backend_tokenizer", None)
+
     def _settings(self) -> list[Any]:
         """What can be changed of a tokenizer, and decides over gathering."""
         tokenizer = self.tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
-        backend = getattr(tokenizer, "backend_tokenizer", None)
+        backend = self._backend()
         parts = [getattr(backend, name, None) for name in ("normalizer", "pre_tokenizer", "post_processor")]
-        return [tokenizer.mask_token, [f"{number} {token!r}" for number, token in added.items()], *map(_plain, parts)]
+        dropout = getattr(getattr(backend, "model", None), "dropout", None)
+        tokens = [f"{number} {token!r}" for number, token in added.items()]
+        return [tokenizer.mask_token, dropout, tokens, *map(_plain, parts)]
 
     def _agrees(self) -> bool:
         """Whether gathering gives the tokenizer's ids on the probes, with masks too."""
@@ -361,11 +378,18 @@ class SubwordClassifier(DistinctClassifier):
         sizes = np.array([len(key) for _, key in copies if isinstance(key, bytes)]) // ID_BYTES
         out = np.empty(len(copies), dtype=np.int64)
         close: list[int] = []
-        budget = 1 if self.batching == "alone" else self.batch_tokens
-        for places in batches(sizes, budget, equal=self.batching != "padded"):
-            out[places], gaps = self._best([copies[place] for place in places])
+        shared = 0 if self.batching == "alone" or self.self_test_ is None else self.self_test_.longest_shared
+        together, apart = np.flatnonzero(sizes <= shared), np.flatnonzero(sizes > shared)
+        for chosen in batches(sizes[together], self.batch_tokens, equal=self.batching != "padded"):
+            places = together[chosen]
+            try:
+                out[places], gaps = self._best([copies[place] for place in places])
+            except Exception:  # such as rows with different numbers of special tokens: read alone, errors count
+                close += places.tolist()
+                continue
             if len(places) > 1:
-                close += places[gaps < self.margin].tolist()
+                close += places[~(gaps >= self.margin)].tolist()
+        close += apart.tolist()
         for place in close:
             out[place] = self._best([copies[place]])[0][0]
         return out
@@ -375,23 +399,28 @@ class SubwordClassifier(DistinctClassifier):
         assert isinstance(key, bytes)
         return repr(self.subwords.tokenizer.decode(np.frombuffer(key, np.int32).tolist()))
 
-    def run_self_test(self, *, name: str, pads: bool) -> None:
+    def run_self_test(self, *, name: str, pads: bool, ids: int | None = None) -> None:
         """Derive batching and margin from a self-test; both can only become stricter.
 
         Args:
             name: what the model is called in messages.
             pads: whether copies may be padded at all, which takes an attention mask and a padding token.
+            ids: how many ids the model knows, if that is known: a tokenizer may have more.
         """
         allowed = [level for level in BATCHING[BATCHING.index(self.batching) : -1] if pads or level != "padded"]
         self.self_test_ = self_test(
             lambda rows: self.scores(self.subwords.padded(rows)),
-            self.subwords.probes(),
+            self.subwords.probes(ids),
             budget=self.batch_tokens,
             margin=self.margin,
             allowed=allowed,
             name=name,
             model_hash=self.fingerprint(),
         )
+        if self.self_test_.batching == "alone" and self.self_test_.equal is not None:
+            warnings.warn(
+                f"{name} reads copies one by one, which is slow: its scores depend on the batch", stacklevel=3
+            )
         self.batching, self.margin = self.self_test_.batching, self.self_test_.margin
 
     def _best(self, chosen: Sequence[tuple[Prepared, Hashable]]) -> tuple[IntArray, npt.NDArray[Any]]:

@@ -53,6 +53,8 @@ def verify_command(context: click.Context, file: Path, public_key: Path | None, 
         click.echo(json.dumps({**summary, "results": rows}, indent=2))
     else:
         click.echo(f"{count - failed} of {count} certificates hold, proven in ball arithmetic")
+        if check.signature == "valid":
+            click.echo("the signature is valid for the public key")
     if check.alpha > USUAL_ALPHA * (1 + 1e-9):
         click.echo(
             f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: so likely is each "

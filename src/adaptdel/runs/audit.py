@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from hashlib import blake2b
 from itertools import pairwise
 from math import isclose, isfinite, sqrt
@@ -22,7 +23,6 @@ from adaptdel.certification.sampling import (
     LAST_SHARE,
     LEAD,
     SamplingPlan,
-    choices,
     plan_looks,
 )
 from adaptdel.certification.verify import too_much, verify
@@ -32,7 +32,7 @@ from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.runs.manifest import check_complete
-from adaptdel.runs.records import CERTIFICATES, Record, Totals, certificate_of, label_text, rate_of, values_of
+from adaptdel.runs.records import CERTIFICATES, Record, Totals, certificate_of, label_text, values_of
 from adaptdel.runs.storage import Run
 
 ALPHA_ERROR = 1e-12  # of a level that was scaled
@@ -127,7 +127,7 @@ class StatedPlan:
 
     def wrong(self, certificate: Certificate) -> list[str]:
         """What of a certificate's votes and looks is not as planned."""
-        copies = choices(self.noise, certificate.length)
+        copies = self.noise.choices(certificate.length)
         if certificate.exact is not None:
             return [] if self.adaptive else ["inputs are not enumerated under fixed sampling"]
         assert certificate.looks is not None
@@ -223,7 +223,7 @@ def _expected(certificate: Certificate, record: Record) -> dict[str, Any]:
     return {
         "abstained": record["radius"] < 0,
         "correct": None if truth is None else truth == record["answer"],
-        "rate": rate_of(certificate.noise, certificate.length),
+        "rate": certificate.noise.share_removed(certificate.length),
         "calls": certificate.calls,
     }
 
@@ -260,6 +260,13 @@ def _whole(run: Run) -> list[str]:
         return ["rows must be numbered from 1 on"]
     if len(ids.unique()) < len(ids) or any(b <= a for a, b in pairwise(rows)):
         wrong.append("rows stand there twice, or out of order")
+    elif run.finished and rows != list(range(1, len(rows) + 1)):
+        missing = next(number for number, row in enumerate(rows, start=1) if row != number)
+        wrong.append(f"row {missing} is missing from a run that its manifest calls finished")
+    if run.finished and datetime.fromisoformat(run.manifest["finished"]) < datetime.fromisoformat(
+        run.manifest.get("started", run.manifest["finished"])
+    ):
+        wrong.append("it was finished before it was started")
     limit = run.manifest.get("limit")
     if limit is not None and rows and rows[-1] > limit:
         wrong.append(f"row {rows[-1]} is beyond the limit {limit}")

@@ -6,12 +6,15 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from adaptdel.certification.certificate import MOST_VOTES, check_classes
+from adaptdel.classifiers.self_test import BATCHING, SelfTest
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.core.checks import (
@@ -21,6 +24,7 @@ from adaptdel.core.checks import (
     check_int,
     check_names,
     check_probability,
+    check_real,
     check_text,
 )
 from adaptdel.core.noise import noise_from_dict
@@ -85,6 +89,14 @@ def check_complete(manifest: Mapping[str, Any]) -> list[str]:
             check_names(what, values, required, optional)
         except ValueError as error:
             wrong.append(str(error))
+    self_test = (manifest.get("model") or {}).get("self_test")
+    if self_test is not None and self_test.get("model_hash") != manifest["model_hash"]:
+        wrong.append("model.self_test is that of another model")
+    if self_test is not None:
+        try:
+            check_names("model.self_test", self_test, [field.name for field in fields(SelfTest)])
+        except ValueError as error:
+            wrong.append(str(error))
     return wrong
 
 
@@ -124,6 +136,14 @@ def _sessions(name: str, value: Any) -> None:
         _fields(started=_time, workers=lambda name, count: check_int(name, count, least=1), versions=_object)(
             name, session
         )
+
+
+def _self_test(name: str, value: Any) -> None:
+    _fields(
+        batching=lambda name, level: check_choice(name, level, BATCHING),
+        margin=lambda name, number: check_real(name, number, accepted="at least 0", least=0.0, most=inf),
+        model_hash=check_text,
+    )(name, value)
 
 
 def _bool(name: str, value: Any) -> None:
@@ -196,7 +216,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
             method=_text_or_null,
             training=_or_null(_object),
             calibrated=_bool,
-            self_test=_or_null(_object),
+            self_test=_or_null(_self_test),
         )
     ),
     "data": _or_null(
@@ -247,7 +267,7 @@ _SAME_DATA = {
 
 def new_manifest(folder: Path, model: SmoothedClassifier, source: Source, limit: int | None) -> dict[str, Any]:
     """The manifest of a run that begins."""
-    rule, base = model._rule(), model._ready()
+    rule, base = model.rule(), model.base_classifier()
     if base.classes_ is None:
         raise ValueError(f"{folder}: a run needs a model whose classes are known")
     return {
@@ -331,12 +351,12 @@ def _shown(value: Any) -> str:
 
 
 def _model(folder: Path, model: SmoothedClassifier) -> dict[str, Any]:
-    self_test = getattr(model._ready(), "self_test_", None)
-    training = getattr(model, "training_", None) or getattr(model._ready(), "training_", None) or {}
+    self_test = getattr(model.base_classifier(), "self_test_", None)
+    training = getattr(model, "training_", None) or getattr(model.base_classifier(), "training_", None) or {}
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
     return {
         "path": str(folder),
-        "base": repr(model._ready()),
+        "base": repr(model.base_classifier()),
         "method": training.get("method"),
         "training": kept or None,
         "calibrated": getattr(model, "calibration_", None) is not None,
