@@ -32,13 +32,14 @@ from adaptdel.calibration.folders import JOURNAL, calibrate_folder, choose_rows
 from adaptdel.calibration.search import (
     Evaluation,
     Outcome,
-    Voting,
+    certify_sample,
     constant_keep,
     ends,
     evaluate,
     evaluations,
     golden_section,
     max_certified_radius,
+    sample_certifier,
 )
 from adaptdel.certification.sampling import CALIBRATION, CERTIFICATION, content_key, stream
 from adaptdel.classifiers import CallableClassifier, LinearClassifier
@@ -291,9 +292,9 @@ def test_radii_are_those_of_certificates(classes: int | str | None, keep: float)
     base: Any = fitted(classes).base if isinstance(classes, int) else by_signs
     if isinstance(classes, str):
         options["classes"] = [0, 1, 2]
-    voting = Voting.of(SmoothedClassifier(base, **options), n_select=32, n_estimate=128, seed=4)
-    voting = replace(voting, plan=replace(voting.plan, phases=CERTIFICATION))  # the same draws
-    found = voting.outcomes(voting.prepare([tuple(text.split()) for text in texts]), labels, keep)
+    certifier = sample_certifier(SmoothedClassifier(base, **options), n_select=32, n_estimate=128, seed=4)
+    certifier.plan = replace(certifier.plan, phases=CERTIFICATION)  # the same draws
+    found = certify_sample(certifier, [certifier.prepare(text, "x") for text in texts], labels, keep)
     options |= {"n_select": 32, "n_estimate": 128, "sampling": "fixed", "seed": 4, "progress": False}
     direct = SmoothedClassifier(base, constant_keep(keep), **options).certify(texts)
     assert [outcome.radius for outcome in found] == [c.radius for c in direct]
@@ -321,8 +322,8 @@ def drawn_copies(act: Callable[[SmoothedClassifier, list[str]], object]) -> list
 
 
 def calibrated_at_12(model: SmoothedClassifier, texts: list[str]) -> None:
-    voting = Voting.of(model, n_select=40, n_estimate=60, seed=9)
-    voting.outcomes(voting.prepare([tuple(text.split()) for text in texts]), [0], 12)
+    certifier = sample_certifier(model, n_select=40, n_estimate=60, seed=9)
+    certify_sample(certifier, [certifier.prepare(text, "x") for text in texts], [0], 12)
 
 
 def test_certifying_the_calibration_data_meets_new_noise() -> None:
@@ -731,13 +732,12 @@ def test_what_a_model_was_calibrated_by_is_not_measured_again(tmp_path: Path, mo
     fresh = calibrate_folder(model, examples, changed, out=tmp_path / "fresh", progress=False)
     calibrate_folder(model, examples, folder_settings(), progress=False)
     asked: list[float] = []
-    outcomes = Voting.outcomes
 
-    def counted(self: Voting, prepared: Any, labels: Any, keep: float, **others: Any) -> Any:
+    def counted(certifier: Any, prepared: Any, labels: Any, keep: float, **others: Any) -> Any:
         asked.append(keep)
-        return outcomes(self, prepared, labels, keep, **others)
+        return certify_sample(certifier, prepared, labels, keep, **others)
 
-    monkeypatch.setattr(Voting, "outcomes", counted)
+    monkeypatch.setattr("adaptdel.calibration.calibration.certify_sample", counted)
     again = calibrate_folder(model, examples, changed, out=tmp_path / "again", progress=False)
     assert (again.calibration, asked) == (fresh.calibration, [])
     other = changed | {"n_estimate": 65}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.base import clone
 
-from adaptdel import Certificate, Deletion, FixedRate, SmoothedClassifier, sampling
-from adaptdel.certification.rule import Rule, exact_shares, size_weights
-from adaptdel.classifiers.base import BaseClassifier, Request
+from adaptdel import Certificate, Deletion, FixedRate, SmoothedClassifier
+from adaptdel.certification import sampling
+from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.rule import Rule, exact_shares
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import Looks, class_bounds
 from adaptdel.core.noise import Noise
 from adaptdel.runs.inputs import RunInput
-from adaptdel.runs.records_certifier import Certifier
+from adaptdel.runs.workers import certify_here
 from tests.exact import round_down, round_up
 
 ALPHA = 0.1
@@ -97,7 +98,7 @@ class Scenario:
 @cache
 def known_table(psi: float, shares: tuple[float, ...]) -> tuple[IntArray, tuple[Fraction, ...]]:
     """Classes by which tokens are kept, and their exact probabilities, as close to the shares as can be."""
-    weights = size_weights(Deletion(FixedRate(psi)), READ)
+    weights = Deletion(FixedRate(psi)).choice_weights(READ)
     sizes = [mask.bit_count() for mask in range(1 << READ)]
     missing = list(shares)
     table = np.zeros(1 << READ, dtype=np.int64)
@@ -125,7 +126,8 @@ def claims(scenario: Scenario, runs: int) -> Iterator[Claim]:
     texts = [" ".join(f"{number}.{place}" for place in range(LENGTH)) for number in range(runs)]
     model = scenario.model()
     if scenario.through == "runs":
-        for record in Certifier(model)(RunInput(number, str(number), text, None) for number, text in enumerate(texts)):
+        inputs = (RunInput(number, str(number), text, None) for number, text in enumerate(texts))
+        for record in certify_here(model.certifier(), inputs):
             assert record["problem"] is None
             yield Claim(json.loads(record["answer"]), record["p1"], record["p2"], record["radius"])
         return
@@ -245,16 +247,17 @@ def take_the_share_of_votes_for_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
 
 def take_the_best_of_more_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vote again, on new noise, where not even the unedited input is settled."""
-    certificate = SmoothedClassifier._certificate
+    certificate = Certifier.certificate
 
-    def best(self: SmoothedClassifier, base: Lookup, tally: sampling.Tally, tokens: Any, *others: Any) -> Certificate:
-        first = certificate(self, base, tally, tokens, *others)
-        if first.radius >= 0 or self.seed:
+    def best(self: Certifier, prepared: Prepared, tally: sampling.Tally) -> Certificate:
+        first = certificate(self, prepared, tally)
+        if first.radius >= 0 or self.plan.seed:
             return first
-        again = clone(self).set_params(seed=1)
-        return again.certify([" ".join(tokens)])[0]
+        again = Certifier(self.base, replace(self.plan, seed=1), self.unit)
+        [(_, more)] = again.votes([prepared])
+        return certificate(again, prepared, more)
 
-    monkeypatch.setattr(SmoothedClassifier, "_certificate", best)
+    monkeypatch.setattr(Certifier, "certificate", best)
 
 
 def sample_another_rate(monkeypatch: pytest.MonkeyPatch) -> None:

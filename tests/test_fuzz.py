@@ -29,7 +29,7 @@ import yaml
 from scipy.special import betaincinv
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
-from adaptdel.calibration.calibrate import Calibration
+from adaptdel.calibration.calibration import Calibration
 from adaptdel.calibration.folders import choose_rows
 from adaptdel.calibration.search import CalibrationJournal
 from adaptdel.certification.certificate import Certificate, digest
@@ -39,7 +39,7 @@ from adaptdel.classifiers import LinearClassifier
 from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.data import Examples, read_examples, read_rows
 from adaptdel.report.entries import read_entries
-from adaptdel.runs.inputs import Source, Truths, survey
+from adaptdel.runs.inputs import LabelMap, Source, survey
 from adaptdel.runs.records import CERTIFICATES, TIMES
 from adaptdel.runs.storage import encode, read_run
 from adaptdel.smoothed import SmoothedClassifier
@@ -583,7 +583,7 @@ def data_file(space: Workspace, edits: list[int]) -> None:
     for read in (
         lambda: list(read_rows(path, encoding=encoding)),
         lambda: read_examples(path, encoding=encoding),
-        lambda: survey(Source(str(path), encoding=encoding), Truths([0, 1]), None),
+        lambda: survey(Source(str(path), encoding=encoding), LabelMap([0, 1]), None),
     ):
         try:
             read()

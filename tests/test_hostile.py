@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate
-from adaptdel.calibration.calibrate import Calibration
+from adaptdel.calibration.calibration import Calibration
 from adaptdel.calibration.search import CalibrationJournal
 from adaptdel.data import LONGEST, read_examples, read_rows, records
 from adaptdel.runs.inputs import Source

@@ -196,7 +196,7 @@ def test_certificates_need_votes() -> None:
 
 def test_long_copies_are_remembered_by_a_hash() -> None:
     model = SmoothedClassifier(lambda copies: [len(c) % 2 for c in copies], Deletion(FixedRate(0.5)), classes=[0, 1])
-    base = model._ready()
+    base = model.base_classifier()
     prepared = base.prepare("x", tuple(f"{i}" for i in range(4000)), Words())
     base.votes([Request(prepared, NOISE.sample(4000, 40, np.random.default_rng(0)))])
     assert {len(key) for key in prepared.answers} == {32}  # type: ignore[arg-type]

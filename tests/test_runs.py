@@ -15,14 +15,14 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
 from adaptdel.certification.certificate import Certificate, digest
+from adaptdel.certification.certifier import Certifier
 from adaptdel.core.noise import Noise
 from adaptdel.data import read_rows
-from adaptdel.runs import certify
 from adaptdel.runs.certify import Watch, recertify
 from adaptdel.runs.inputs import RunInput
 from adaptdel.runs.records import Totals, certificate_of, record_of, setting_of, values_of
-from adaptdel.runs.records_certifier import Certifier, ModelSource
 from adaptdel.runs.storage import Run, locked, read_run, write_run
+from adaptdel.runs.workers import ModelSource, certify_here
 from adaptdel.smoothed import SmoothedClassifier
 from tests.run_files import call, examples, make_data, make_model, run, write_rows
 
@@ -277,29 +277,27 @@ def test_two_runs_keep_out_of_each_others_way(
     assert "another run is at work in this folder" in capsys.readouterr().err
 
 
-class Picky(Certifier):
+def picky(certifier: Certifier) -> Certifier:
     """Fails on inputs with a certain word."""
+    votes = certifier.base.votes
 
-    def __init__(self, model: SmoothedClassifier) -> None:
-        super().__init__(model)
-        votes = self.base.votes
+    def some_votes(requests: Any) -> Any:
+        for request in requests:
+            if "poison" in request.prepared.tokens:
+                raise ValueError(f"cannot read {request.prepared.name}")
+        return votes(requests)
 
-        def some_votes(requests: Any) -> Any:
-            for request in requests:
-                if "poison" in request.prepared.tokens:
-                    raise ValueError(f"cannot read {request.prepared.name}")
-            return votes(requests)
-
-        self.base.votes = some_votes  # type: ignore[method-assign]
+    certifier.base.votes = some_votes  # type: ignore[method-assign]
+    return certifier
 
 
 def test_a_model_that_fails_on_some_inputs(model: Path) -> None:
     jobs = [
         RunInput(n, str(n), text if n % 50 else text + " poison", None) for n, (text, _) in enumerate(examples(150), 1)
     ]
-    records = {record["row"]: record for record in Picky(ModelSource(model).load())(jobs)}
+    records = {record["row"]: record for record in certify_here(picky(ModelSource(model).load().certifier()), jobs)}
     assert set(records) == set(range(1, 151))
-    expected = {record["row"]: record for record in Certifier(ModelSource(model).load())(jobs)}
+    expected = {record["row"]: record for record in certify_here(ModelSource(model).load().certifier(), jobs)}
     for row, record in records.items():
         if row % 50:
             assert record | {"seconds": 0} == expected[row] | {"seconds": 0}
@@ -314,7 +312,7 @@ def test_inputs_that_break_off_lose_nothing(model: Path) -> None:
 
     records: list[Any] = []
     with pytest.raises(OSError, match="the disk is gone"):
-        records.extend(Certifier(ModelSource(model).load())(jobs()))  # extend keeps what came before the error
+        records.extend(certify_here(ModelSource(model).load().certifier(), jobs()))  # keeps what came before the error
     assert sorted(record["row"] for record in records) == list(range(1, 11))
 
 
@@ -322,7 +320,8 @@ def test_a_model_that_always_fails_stops_the_run(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisoned = write_rows(tmp_path / "test.jsonl", [{"text": f"poison {n}", "label": 0} for n in range(60)])
-    monkeypatch.setattr(certify, "Certifier", Picky)
+    certifier = SmoothedClassifier.certifier
+    monkeypatch.setattr(SmoothedClassifier, "certifier", lambda self: picky(certifier(self)))
     assert run("certify", model, "--data", poisoned, "--out", tmp_path / "run") == 2
     assert "the model failed on 25 inputs one after the other: cannot read row" in capsys.readouterr().err
     assert not read_run(tmp_path / "run").finished
@@ -457,7 +456,10 @@ def test_verify_looks_at_the_whole(tmp_path: Path, whole: Path, capsys: pytest.C
     rows = list(found.records())
     write_run(tmp_path / "less", found.manifest, rows[1:])
     assert run("verify", tmp_path / "less") == 1
-    assert "the run: does not hold: the manifest counts 60 rows" in capsys.readouterr().out
+    assert (
+        "row 1 is missing from a run that its manifest calls finished; the manifest counts 60"
+        in capsys.readouterr().out
+    )
     write_run(tmp_path / "twice", found.manifest, [rows[0], *rows[:59]])
     assert run("verify", tmp_path / "twice") == 1
     assert "rows stand there twice" in capsys.readouterr().out

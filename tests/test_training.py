@@ -18,7 +18,7 @@ from adaptdel.model_files import store_calibration
 from adaptdel.training import METHODS, Settings, TrainingJob, train, train_job
 from adaptdel.training.jobs import read_jobs
 from adaptdel.training.settings import method_noises
-from adaptdel.training.train import history_text
+from adaptdel.training.training import history_text
 
 WORDS = {
     "ham": ["lunch", "meeting", "report", "minutes", "agenda"],

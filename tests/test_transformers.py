@@ -179,7 +179,7 @@ def test_units_and_masks_that_do_not_fit() -> None:
     assert str(error.value) == "unit must join to a text, as 'word' and 'char' do, for M, got 'byte'"
     with pytest.raises(ValueError) as error:
         Subwords(MAKERS["wordpiece"](), max_length=2, tokenise="auto", name="M")
-    assert str(error.value) == "the maximum length of M must leave room for a token, got 2"
+    assert str(error.value) == "the maximum length of M must leave space for a token, got 2"
 
 
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=60), budget=st.integers(1, 400))

@@ -20,6 +20,7 @@ from adaptdel.core.threat import Threat
 
 if TYPE_CHECKING:
     from adaptdel.certification.certificate import Certificate
+    from adaptdel.certification.certifier import Certifier
     from adaptdel.smoothed import SmoothedClassifier, pipeline
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BinnedRate",
     "Certificate",
+    "Certifier",
     "Deletion",
     "FixedRate",
     "InterpolatedRate",
@@ -52,6 +54,7 @@ __all__ = [
 
 _LATER = {
     "Certificate": "adaptdel.certification.certificate",
+    "Certifier": "adaptdel.certification.certifier",
     "SmoothedClassifier": "adaptdel.smoothed",
     "pipeline": "adaptdel.smoothed",
 }

@@ -108,7 +108,7 @@ that the answer stays the same, not that it is right.
 """
 
 
-Model = Any  # a SmoothedClassifier, whose room is further down
+Model = Any  # a SmoothedClassifier, which is defined further down
 
 CONFIG, TRAINING, CALIBRATION = "adaptdel.json", "training.json", "calibration.json"
 FORMAT = 1
@@ -155,7 +155,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
 
     ``extras`` may write more files into the folder before it takes its place.
     """
-    base = model._ready()
+    base = model.base_classifier()
     kind = _kind(base)
     self_test = getattr(base, "self_test_", None)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
@@ -166,8 +166,8 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "base": kind,
         "fingerprint": base.fingerprint(),
         "classes": base.classes_,
-        "noise": model._rule().noise.to_dict(),
-        "ops": list(model._rule().ops),
+        "noise": model.rule().noise.to_dict(),
+        "ops": list(model.rule().ops),
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
@@ -195,7 +195,10 @@ def load_model(cls: type[Model], path: Path) -> Model:
     try:
         settings = _read(config)
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"path must be a folder that save wrote, got {str(path)!r} without {config.name}") from None
+        raise ValueError(
+            f"path must be a folder that save wrote, got {str(path)!r} without {config.name}: give the folder of a "
+            "model, such as adaptdel train writes"
+        ) from None
     if settings.get("format") != FORMAT:
         raise ValueError(f"{config}: the format must be {FORMAT}, got {settings.get('format')!r:.60}")
     with _damaged(config):
@@ -284,7 +287,7 @@ def _damaged(path: Path) -> Iterator[None]:
 
 def _check(model: Model) -> None:
     """Raise unless certificates can be made with the settings of a model."""
-    SamplingPlan(model._rule(), model.alpha, model.n_select, model.n_estimate, model.sampling, model.seed)
+    SamplingPlan(model.rule(), model.alpha, model.n_select, model.n_estimate, model.sampling, model.seed)
     for name, least in (("n_select", 1), ("n_estimate", 0), ("copies", 1)):
         check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
 

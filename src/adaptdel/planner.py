@@ -121,10 +121,7 @@ class RadiusPlan:
     @property
     def rate(self) -> float:
         """The share of tokens that the noise removes at this length."""
-        if isinstance(self.noise, Deletion):
-            return self.noise.rate(self.length)
-        assert isinstance(self.noise, Masking)
-        return self.noise.masks(self.length) / max(self.length, 1)
+        return self.noise.share_removed(self.length)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

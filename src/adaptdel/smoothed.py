@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.certifier import Certifier, sort_key
 from adaptdel.certification.rule import Rule, exact_shares
-from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, run_all
-from adaptdel.classifiers.base import BaseClassifier, Prepared, check_labels
-from adaptdel.classifiers.callables import CallableClassifier, SklearnClassifier, as_base
+from adaptdel.certification.sampling import SamplingPlan, Tally
+from adaptdel.classifiers.base import BaseClassifier, Prepared
+from adaptdel.classifiers.callables import SklearnClassifier, as_base
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import FloatArray, check_choice, check_int, check_probability
-from adaptdel.core.noise import Deletion, Masking, Noise
+from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.radius import check_noise
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.core.threat import Threat
 from adaptdel.progress import reporter
-from adaptdel.units import Custom, Tokens, check_unit
+from adaptdel.units import Tokens, check_unit
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -153,30 +154,29 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Sequence[Any]) -> Any:
         """The majority answer for every input, chosen by up to ``n_select`` votes."""
-        plan = SamplingPlan(self._rule(), n_select=self.n_select, n_estimate=0, **self._common())
-        base, tallies = self._tally(X, plan, "predictions")
-        return _labels([_label(base, tally.label) for tally in tallies])
+        certifier = self.certifier(n_estimate=0)
+        return _label_array(
+            [certifier.base.label(tally.label) for _, tally in self._votes(certifier, X, "predictions")]
+        )
 
     def predict_proba(self, X: Sequence[Any]) -> FloatArray:
         """The share of the ``n_select`` votes for every class; exact for short inputs."""
-        plan = SamplingPlan(
-            self._rule(), n_select=self.n_select, n_estimate=0, **self._common() | {"sampling": "fixed"}
-        )
-        texts = _listed(X)
-        base, tallies = self._tally(texts, plan, "predictions")
-        width = max([len(base.classes_ or []), *(len(tally.selection) for tally in tallies)])
-        shares = np.zeros((len(tallies), width))
-        for row, tally, text in zip(shares, tallies, texts, strict=True):
+        certifier = self.certifier(n_estimate=0, sampling="fixed")
+        results = self._votes(certifier, X, "predictions")
+        base = certifier.base
+        width = max([len(base.classes_ or []), *(len(tally.selection) for _, tally in results)])
+        shares = np.zeros((len(results), width))
+        for row, (prepared, tally) in zip(shares, results, strict=True):
             if tally.exact is not None:
-                exact = exact_shares(tally.exact.tolist(), plan.rule.noise, len(self._split(text, 0)))
+                exact = exact_shares(tally.exact.tolist(), certifier.rule.noise, len(prepared.tokens))
                 row[: len(exact)] = [float(share) for share in exact]
             else:
                 row[: len(tally.selection)] = tally.selection / tally.selection.sum()
         if base.classes_ is not None:
             return shares
-        names = [_label(base, number) for number in range(_seen(base))]  # in the order of asking: sort them
-        order = sorted(range(len(names)), key=lambda number: _rank(names[number]))
-        self.classes_ = _labels([names[number] for number in order])
+        labels = base.labels()  # in the order of asking: sort them
+        order = sorted(range(len(labels)), key=lambda number: sort_key(labels[number]))
+        self.classes_ = _label_array([labels[number] for number in order])
         return shares[:, order]
 
     def certify(self, X: Sequence[Any]) -> list[Certificate]:
@@ -184,20 +184,36 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         An answer that is not settled is still named, with a radius of −1: see `Certificate.abstained`.
         """
-        rule = self._rule()
         check_int("n_estimate", self.n_estimate, least=1)
-        plan = SamplingPlan(
-            rule, alpha=self.alpha, n_select=self.n_select, n_estimate=self.n_estimate, **self._common()
-        )
-        texts = _listed(X)
-        base, tallies = self._tally(texts, plan, "certificates")
-        unit = check_unit(self.unit)
-        described = None if isinstance(unit, Custom) else unit.to_dict()
-        model = base.fingerprint()
-        return [
-            self._certificate(base, tally, self._split(text, number), rule, described, model)
-            for number, (text, tally) in enumerate(zip(texts, tallies, strict=True))
-        ]
+        certifier = self.certifier()
+        results = self._votes(certifier, X, "certificates")
+        return [certifier.certificate(prepared, tally) for prepared, tally in results]
+
+    def certifier(self, **changes: Any) -> Certifier:
+        """The engine that certifies for this model; ``changes`` replace sampling settings."""
+        settings = {name: getattr(self, name) for name in ("alpha", "n_select", "n_estimate", "sampling", "seed")}
+        exact = self.sampling == "adaptive"
+        plan = SamplingPlan(self.rule(), **{**settings, "exact": exact, **changes})
+        return Certifier(self.base_classifier(), plan, self.unit)
+
+    def rule(self) -> Rule:
+        """The noise, the attacker and the bound, checked."""
+        noise = getattr(self, "noise_", None) or self.noise
+        if noise is None:
+            raise ValueError("noise must be given, or learnt by fit, before inputs can be classified; got None")
+        ops = Threat(noise.certified_ops if isinstance(self.ops, str) and self.ops == "edit" else self.ops)
+        check_noise(noise, ops)
+        check_choice("bound", self.bound, BOUNDS)
+        threshold = None if self.threshold is None else check_probability("threshold", self.threshold)
+        return Rule(noise, ops.ops, self.bound, threshold, check_int("k", self.k, least=1))
+
+    def base_classifier(self) -> BaseClassifier:
+        """The base classifier to ask: the fitted one, or the one that was given."""
+        if hasattr(self, "base_"):
+            return self.base_
+        if self.base is None:
+            raise ValueError("base must be given, or fit called, before inputs can be classified; got None")
+        return as_base(self.base, self.classes)
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder: safetensors, JSON and a model card."""
@@ -212,113 +228,29 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         return load_model(cls, Path(path))
 
-    def _common(self) -> dict[str, Any]:
-        return {"sampling": self.sampling, "seed": self.seed, "exact": self.sampling == "adaptive"}
-
-    def _rule(self) -> Rule:
-        noise = getattr(self, "noise_", None) or self.noise
-        if noise is None:
-            raise ValueError("noise must be given, or learnt by fit, before inputs can be classified; got None")
-        ops = Threat("sub") if isinstance(noise, Masking) and self.ops == "edit" else Threat(self.ops)
-        check_noise(noise, ops)
-        check_choice("bound", self.bound, BOUNDS)
-        threshold = None if self.threshold is None else check_probability("threshold", self.threshold)
-        return Rule(noise, ops.ops, self.bound, threshold, check_int("k", self.k, least=1))
-
-    def _ready(self) -> BaseClassifier:
-        """The base classifier to ask."""
-        if hasattr(self, "base_"):
-            return self.base_
-        if self.base is None:
-            raise ValueError("base must be given, or fit called, before inputs can be classified; got None")
-        return as_base(self.base, self.classes)
-
     def _split(self, text: Any, number: int) -> Tokens:
         try:
             return check_unit(self.unit).split(text)
         except ValueError as error:
             raise ValueError(f"input {number}: {error}") from None
 
-    def _tally(self, X: Sequence[Any], plan: SamplingPlan, noun: str) -> tuple[BaseClassifier, list[Tally]]:
-        base, texts = self._ready(), _listed(X)
-        check_labels(base.classes_ or [])
-        unit, masking = check_unit(self.unit), isinstance(plan.rule.noise, Masking)
+    def _votes(self, certifier: Certifier, X: Sequence[Any], noun: str) -> list[tuple[Prepared, Tally]]:
+        """Every input, prepared, with its votes, in the order of the inputs; the first failure is raised."""
+        texts = _listed(X)
         report = reporter(self.progress, noun)
+        prepared: list[Prepared] = []
 
-        def prepared(number: int, text: Any) -> Prepared:
-            ready = base.prepare(_name(number, text), self._split(text, number), unit, masking=masking)
-            _check_classes(plan.rule, base.classes_)
-            return ready
+        def inputs() -> Iterator[Prepared]:
+            for number, text in enumerate(texts):
+                prepared.append(certifier.prepare_tokens(self._split(text, number), _name(number, text)))
+                yield prepared[-1]
 
-        tallies: list[Tally | None] = [None] * len(texts)
-        inputs = (prepared(number, text) for number, text in enumerate(texts))
         done = None if report is None else lambda finished: report(finished, len(texts))
-        for number, tally in run_all(inputs, plan, base, done=done):
-            tallies[number] = tally
-        return base, [tally for tally in tallies if tally is not None]
-
-    def _certificate(
-        self, base: BaseClassifier, tally: Tally, tokens: Tokens, rule: Rule, unit: dict[str, Any] | None, model: str
-    ) -> Certificate:
-        rows = tally.exact if tally.exact is not None else np.stack([tally.selection, *tally.votes]).T
-        known = base.classes_ is not None
-        names = list(base.classes_ or []) or [_label(base, number) for number in range(_seen(base))]
-        names = names[: len(rows)] if not known else names
-        rows = np.pad(rows, ((0, max(0, len(names) - len(rows))), (0, 0)))[: max(len(names), 1)]
-        order = list(range(len(names)))
-        if not known:  # numbers were given in the order of asking: sort, so that it does not matter
-            order = sorted((n for n in order if rows[n].any()), key=lambda n: _rank(names[n]))
-        exact = None if tally.exact is None else tuple(tuple(int(c) for c in rows[n]) for n in order)
-        counts = rows[order].T if exact is None else np.zeros((1, len(order)), dtype=np.int64)
-        return Certificate(
-            label=names[tally.label],
-            classes=tuple(names[n] for n in order),
-            known=known,
-            answer=order.index(tally.label),
-            length=len(tokens),
-            noise=rule.noise,
-            selection=tuple(int(c) for c in counts[0]),
-            looks=tally.looks,
-            votes=tuple(tuple(int(c) for c in row) for row in counts[1:]),
-            exact=exact,
-            ops=rule.ops,
-            bound=rule.bound,
-            threshold=rule.threshold,
-            k=rule.k,
-            seed=self.seed,
-            unit=unit,
-            model_hash=model,
-            input_hash=content_key(tokens).hex(),
-        )
+        tallies = dict(certifier.votes(inputs(), done=done))
+        return [(prepared[number], tallies[number]) for number in range(len(texts))]
 
 
-def _check_classes(rule: Rule, classes: list[Any] | None) -> None:
-    """A threshold and a k have to fit the classes, which some classifiers show only once they have been asked."""
-    if rule.threshold is not None and (classes is None or len(classes) != 2):
-        found = "an unknown number of" if classes is None else str(len(classes))
-        hint = ": give classes=[...]" if classes is None else ""
-        raise ValueError(f"threshold must be None for {found} classes, got {rule.threshold}{hint}")
-    if classes is not None and rule.k >= len(classes):
-        raise ValueError(f"k must be below the number of classes {len(classes)}, got {rule.k}")
-
-
-def _seen(base: BaseClassifier) -> int:
-    return len(base._numbers) if isinstance(base, CallableClassifier) else 0
-
-
-def _label(base: BaseClassifier, number: int) -> Any:
-    if base.classes_ is not None:
-        return base.classes_[number]
-    assert isinstance(base, CallableClassifier)
-    return base.label(number)
-
-
-def _rank(label: Any) -> tuple[str, Any]:
-    """What labels of any kind are sorted by."""
-    return str(type(label)), label if isinstance(label, (str, int, float)) else repr(label)
-
-
-def _labels(names: list[Any]) -> Any:
+def _label_array(names: list[Any]) -> Any:
     """Labels as an array that keeps their types."""
     return np.array(names) if len({type(name) for name in names}) <= 1 else np.array(names, dtype=object)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.calibration.bins import equal_width_edges, make_bins
-from adaptdel.calibration.calibrate import DEFAULTS, Calibration, prepare
+from adaptdel.calibration.calibration import DEFAULTS, Calibration, prepare
 from adaptdel.core.checks import check_choice
 from adaptdel.data import Examples, held_out
 from adaptdel.files import replacing_folder
@@ -186,7 +186,7 @@ def calibrate_folder(
     Args:
         path: the folder of the model.
         examples: the rows of a labelled file.
-        settings: arguments of `adaptdel.calibration.calibrate`.
+        settings: arguments of `adaptdel.calibration.calibration`.
         on: which rows, see `choose_rows`.
         out: a folder to make for a calibrated copy; None changes the model in place.
         overwrite: whether another model in ``out`` may be replaced.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from math import ceil, log, sqrt
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,17 +13,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from adaptdel.calibration.bins import Bin
-from adaptdel.certification.rule import Rule, vote_bounds
-from adaptdel.certification.sampling import CALIBRATION, SamplingPlan, Tally, run_all
-from adaptdel.classifiers.base import BaseClassifier, Prepared
-from adaptdel.classifiers.callables import CallableClassifier, as_base
+from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.rule import Rule
+from adaptdel.certification.sampling import CALIBRATION, SamplingPlan
+from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import check_fields
-from adaptdel.core.noise import Deletion, Masking, NoNoise
+from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse_object, read_bytes, write_text
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Tokens, Unit, check_unit
 
 
 def constant_keep(keep: float) -> Deletion:
@@ -35,84 +34,47 @@ def constant_keep(keep: float) -> Deletion:
     return Deletion(InterpolatedRate((1,), (keep,)))
 
 
-def base_of(model: SmoothedClassifier) -> BaseClassifier:
-    """The base classifier of a model that deletes, or is given no noise yet."""
+def sample_certifier(model: SmoothedClassifier, *, n_select: int, n_estimate: int, seed: int) -> Certifier:
+    """The engine that certifies samples: the model's own attacker and bound, with the paper's fixed number of votes."""
     noise = getattr(model, "noise_", None) or model.noise
-    if isinstance(noise, (Masking, NoNoise)):
+    if noise is not None and not noise.calibratable:
         raise ValueError(f"model must have a deletion noise to be calibrated, got {noise!r}")
-    if hasattr(model, "base_"):
-        return model.base_
-    if model.base is None:
+    if not hasattr(model, "base_") and model.base is None:
         raise ValueError("model must be fitted, or have a base classifier, to be calibrated; its base is None")
-    return as_base(model.base, model.classes)
+    rule = Rule(constant_keep(1), Threat(model.ops).ops, model.bound, model.threshold, model.k)
+    plan = SamplingPlan(
+        rule, model.alpha, n_select, n_estimate, sampling="fixed", seed=seed, exact=False, phases=CALIBRATION
+    )
+    return Certifier(model.base_classifier(), plan, model.unit)
 
 
-@dataclass(frozen=True)
-class Voting:
-    """How the examples of a sample are certified.
+def certifier_settings(certifier: Certifier) -> dict[str, Any]:
+    """What certificates depend on besides the numbers of votes, in plain values.
 
-    Attributes:
-        base: the base classifier.
-        unit: what a token is.
-        plan: the votes, for a noise that each candidate replaces.
+    The phases are among it, so that measurements on other streams, as calibrations drew before they had streams of
+    their own, are not mixed with these.
     """
+    rule, plan = certifier.rule, certifier.plan
+    attacker = {"ops": list(rule.ops), "bound": rule.bound, "decision_threshold": rule.threshold, "k": rule.k}
+    streams = {"alpha": plan.alpha, "phases": list(plan.phases)}
+    return {"model": certifier.fingerprint, "unit": certifier.unit.kind, **streams, **attacker}
 
-    base: BaseClassifier
-    unit: Unit
-    plan: SamplingPlan
 
-    @classmethod
-    def of(cls, model: SmoothedClassifier, *, n_select: int, n_estimate: int, seed: int) -> Voting:
-        """A model's own rule, with the paper's fixed number of votes."""
-        rule = Rule(constant_keep(1), Threat(model.ops).ops, model.bound, model.threshold, model.k)
-        plan = SamplingPlan(
-            rule, model.alpha, n_select, n_estimate, sampling="fixed", seed=seed, exact=False, phases=CALIBRATION
-        )
-        return cls(base_of(model), check_unit(model.unit), plan)
-
-    def described(self) -> dict[str, Any]:
-        """What certificates depend on besides the numbers of votes, in plain values.
-
-        The phases are among it, so that measurements on other streams, as calibrations drew before they had streams of
-        their own, are not mixed with these.
-        """
-        rule = self.plan.rule
-        attacker = {"ops": list(rule.ops), "bound": rule.bound, "decision_threshold": rule.threshold, "k": rule.k}
-        streams = {"alpha": self.plan.alpha, "phases": list(self.plan.phases)}
-        return {"model": self.base.fingerprint(), "unit": self.unit.kind, **streams, **attacker}
-
-    def prepare(self, tokens: Sequence[Tokens]) -> list[Prepared]:
-        """Make the inputs of a sample ready once, for all candidates."""
-        return [self.base.prepare(f"example {i}", one, self.unit) for i, one in enumerate(tokens)]
-
-    def outcomes(
-        self,
-        inputs: Sequence[Prepared],
-        labels: Sequence[Any],
-        keep: float,
-        *,
-        done: Callable[[int], None] | None = None,
-    ) -> list[Outcome]:
-        """What becomes of every example if ``keep`` tokens of it are kept."""
-        plan = replace(self.plan, rule=replace(self.plan.rule, noise=constant_keep(keep)))
-        found: list[Outcome | None] = [None] * len(inputs)
-        for number, tally in run_all(inputs, plan, self.base, done=done):
-            radius = self._radius(tally, plan.rule, len(inputs[number].tokens))
-            found[number] = Outcome(tally.label, self.label(tally.label) == labels[number], radius)
-        return [outcome for outcome in found if outcome is not None]
-
-    def label(self, number: int) -> Any:
-        """The label that a class number stands for."""
-        if self.base.classes_ is None and isinstance(self.base, CallableClassifier):
-            return self.base.label(number)
-        return (self.base.classes_ or [])[number]
-
-    def _radius(self, tally: Tally, rule: Rule, length: int) -> int:
-        assert tally.looks is not None
-        known = self.base.classes_
-        votes = [counts.tolist() + [0] * (len(known or []) - len(counts)) for counts in tally.votes]
-        bounds = vote_bounds(tally.looks, votes, tally.label, known=known is not None, k=rule.k)
-        return rule.radius(*bounds, label=tally.label, length=length, two=known is not None and len(known) == 2)
+def certify_sample(
+    certifier: Certifier,
+    inputs: Sequence[Prepared],
+    labels: Sequence[Any],
+    keep: float,
+    *,
+    done: Callable[[int], None] | None = None,
+) -> list[Outcome]:
+    """What becomes of every example if ``keep`` tokens of it are kept."""
+    candidate = certifier.under(constant_keep(keep))
+    outcomes: dict[int, Outcome] = {}
+    for number, tally in candidate.votes(inputs, done=done):
+        radius = candidate.certificate(inputs[number], tally).radius
+        outcomes[number] = Outcome(tally.label, candidate.base.label(tally.label) == labels[number], radius)
+    return [outcomes[number] for number in range(len(inputs))]
 
 
 OBJECTIVES = ("certified", "mean")

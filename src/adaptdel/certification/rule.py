@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import comb
 
 import numpy as np
 
 from adaptdel.core.confidence import Looks, class_bounds, clopper_pearson
-from adaptdel.core.noise import Deletion, Masking, Noise
+from adaptdel.core.noise import Noise
 from adaptdel.core.radius import certified_radius
 from adaptdel.core.radius_table import table
-from adaptdel.core.rates import DENOMINATOR
 from adaptdel.core.threat import Threat
 
 
@@ -40,6 +38,15 @@ class Rule:
     def threat(self) -> Threat:
         """The attacker."""
         return Threat(self.ops)
+
+    def check_classes(self, classes: Sequence[object] | None) -> None:
+        """Raise unless threshold and k fit the classes, which some classifiers show only once they have been asked."""
+        if self.threshold is not None and (classes is None or len(classes) != 2):
+            number = "an unknown number of" if classes is None else str(len(classes))
+            hint = ": give classes=[...]" if classes is None else ""
+            raise ValueError(f"threshold must be None for {number} classes, got {self.threshold}{hint}")
+        if classes is not None and self.k >= len(classes):
+            raise ValueError(f"k must be below the number of classes {len(classes)}, got {self.k}")
 
     def radius(self, p1: float, p2: float, *, label: int, length: int, two: bool) -> int:
         """The radius for bounds on the answered class and on its strongest rival."""
@@ -98,24 +105,11 @@ def exact_bounds(
 
 def exact_shares(counts: Sequence[Sequence[int]], noise: Noise, length: int) -> list[Fraction]:
     """The exact probability of each class."""
-    weights = size_weights(noise, length)
+    weights = noise.choice_weights(length)
     return [
         sum((count * weight for count, weight in zip(row, weights, strict=True) if count), start=Fraction(0))
         for row in counts
     ]
-
-
-def size_weights(noise: Noise, length: int) -> list[Fraction]:
-    """The exact probability of one choice of kept tokens, by the number kept."""
-    if isinstance(noise, Masking):
-        kept = length - noise.masks(length)
-        return [Fraction(int(i == kept), comb(length, kept)) for i in range(length + 1)]
-    assert isinstance(noise, Deletion)
-    t = noise.rate.threshold(length)
-    if t in (0, DENOMINATOR):  # nothing is left to chance, at any length
-        never, always = [Fraction(0)] * length, [Fraction(1)]
-        return never + always if t == 0 else always + never
-    return [Fraction(t ** (length - i) * (DENOMINATOR - t) ** i, DENOMINATOR**length) for i in range(length + 1)]
 
 
 def _round(value: Fraction, direction: int) -> float:

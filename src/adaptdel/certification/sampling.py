@@ -12,8 +12,7 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
-from math import comb, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,14 @@ from adaptdel.certification.rule import Rule, exact_shares, vote_bounds
 from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
 from adaptdel.core.checks import BoolArray, IntArray, check_alpha, check_choice, check_int
 from adaptdel.core.confidence import Looks, clopper_pearson
-from adaptdel.core.noise import Deletion, Masking, Noise
+from adaptdel.core.noise import MANY_CHOICES, Noise
 from adaptdel.core.radius import largest_radius_probability
 from adaptdel.core.radius_table import is_frozen
-from adaptdel.core.rates import DENOMINATOR
 from adaptdel.core.threat import Threat
 from adaptdel.units import Tokens
 
 # So many choices of kept tokens are enumerated: at once, or instead of further votes if the first are not enough.
-AT_ONCE, EXACT_COPIES = 512, 4096
+AT_ONCE, EXACT_COPIES = 512, MANY_CHOICES
 WINDOW_INPUTS = 64
 WINDOW_TOKENS = 200_000  # inputs that are worked on together have at most so many tokens, or are a single one
 LEAD = 3.5  # standard deviations of an even vote by which the first class leads when the selection ends
@@ -126,7 +124,7 @@ def take_votes(
     """The votes on one input: a coroutine that yields kept-masks and is sent class numbers."""
     length = len(prepared.tokens)
     noise = plan.rule.noise
-    if plan.exact and choices(noise, length) <= AT_ONCE:
+    if plan.exact and noise.choices(length) <= AT_ONCE:
         return (yield from _enumerate(noise, length, plan, known_classes))
     key = content_key(prepared.tokens)
     chosen, selection = yield from _select(noise, length, plan, stream(plan.seed, key, plan.phases[0]))
@@ -143,7 +141,7 @@ def take_votes(
         taken.append(counts)
         if len(taken) < len(looks.sizes) and _settled(taken, chosen, looks, plan.rule, length, known_classes):
             break
-        if plan.exact and choices(noise, length) <= EXACT_COPIES:  # fewer than the votes to come
+        if plan.exact and noise.choices(length) <= EXACT_COPIES:  # fewer than the votes to come
             return (yield from _enumerate(noise, length, plan, known_classes))
     width = max(len(row) for row in (*taken, selection))
     return Tally(chosen, _widen(selection, width), looks, [_widen(row, width) for row in taken])
@@ -269,34 +267,11 @@ def _settled(taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, le
     return radii[0] <= radii[1]
 
 
-def choices(noise: Noise, length: int) -> int:
-    """How many choices of kept tokens there are; where that is absurdly many, fewer, but more than `EXACT_COPIES`."""
-    if isinstance(noise, Masking):
-        masks = noise.masks(length)
-        return comb(length, masks) if length <= EXACT_COPIES or masks in (0, length) else length  # or more
-    return 1 if _certain(noise, length) is not None else 1 << min(length, 40)
-
-
-def _certain(noise: Noise, length: int) -> bool | None:
-    """Whether all tokens are surely kept (True) or deleted (False); None if chance decides."""
-    if not isinstance(noise, Deletion) or 0 < noise.rate.threshold(length) < DENOMINATOR:
-        return None
-    return noise.rate.threshold(length) == 0
-
-
 def _enumerate(
     noise: Noise, length: int, plan: SamplingPlan, classes: int | None
 ) -> Generator[BoolArray, IntArray, Tally]:
     """Ask about every choice of kept tokens once: the probabilities are then exact."""
-    if isinstance(noise, Masking):
-        places = list(combinations(range(length), length - noise.masks(length)))
-        kept = np.zeros((len(places), length), dtype=np.bool_)
-        for row, place in enumerate(places):
-            kept[row, list(place)] = True
-    elif _certain(noise, length) is not None:
-        kept = np.full((1, length), _certain(noise, length), dtype=np.bool_)
-    else:
-        kept = (np.arange(1 << length)[:, None] >> np.arange(length) & 1).astype(np.bool_)
+    kept = noise.all_choices(length)
     answers = yield kept
     width = max(classes or 2, int(answers.max()) + 1)
     counts = np.zeros((width, length + 1), dtype=np.int64)

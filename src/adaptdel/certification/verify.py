@@ -8,8 +8,8 @@ from math import comb, nextafter
 from typing import Any
 
 from adaptdel.certification.certificate import CLAIMS, Certificate, digest
-from adaptdel.certification.rule import complement, exact_shares, size_weights, used_k
-from adaptdel.certification.sampling import EXACT_COPIES, choices
+from adaptdel.certification.rule import complement, exact_shares, used_k
+from adaptdel.certification.sampling import EXACT_COPIES
 from adaptdel.core.checks import check_int, check_names, check_probability, check_real
 from adaptdel.core.rigorous import rigorous_lower_confidence, rigorous_radius
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
@@ -72,7 +72,7 @@ def _votes(certificate: Certificate) -> list[str]:
     wrong = []
     if not _chosen(certificate):
         wrong.append("the selection votes did not choose the label")
-    if choices(certificate.noise, certificate.length) == 1 and any(
+    if certificate.noise.choices(certificate.length) == 1 and any(
         row[certificate.answer] != sum(row) for row in (certificate.selection, *certificate.votes)
     ):
         wrong.append("the votes must be unanimous: the noise leaves nothing to chance, so that all copies are the same")
@@ -89,9 +89,9 @@ def _chosen(certificate: Certificate) -> bool:
 
 def _enumerated(certificate: Certificate, exact: Sequence[Sequence[int]]) -> list[str]:
     """Whether every choice of kept tokens was asked about, and the answer is the likeliest class."""
-    if choices(certificate.noise, certificate.length) > EXACT_COPIES:
+    if certificate.noise.choices(certificate.length) > EXACT_COPIES:
         return [f"an input of {certificate.length} tokens has too many copies to be enumerated under its noise"]
-    weights = size_weights(certificate.noise, certificate.length)
+    weights = certificate.noise.choice_weights(certificate.length)
     possible = [comb(certificate.length, i) if weight else 0 for i, weight in enumerate(weights)]
     if [sum(row[i] for row in exact) for i in range(certificate.length + 1)] != possible:
         return ["the enumerated copies are not all there are"]

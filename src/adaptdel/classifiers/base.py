@@ -18,7 +18,7 @@ from adaptdel.units import Tokens, Unit
 REMEMBERED = 2**16  # distinct copies of one input whose answers are kept
 LONG_KEY = 256  # longer copies are remembered by a hash
 RECHECKED = 64  # of the first copies are asked about again
-RECHECKED_SHARE = 8  # at most every 8th copy, so that few votes stay cheap
+RECHECKED_SHARE, RECHECKED_LEAST = 8, 16  # every 8th copy of a call, and at least so many
 RECHECKED_ALONE = 2
 RECHECKED_LATER = 8  # of the very first copies are asked about again in later calls
 
@@ -83,6 +83,10 @@ class BaseClassifier(ABC):
     def label(self, number: int) -> Any:
         """The label that a class number stands for."""
         return number if self.classes_ is None else self.classes_[number]
+
+    def labels(self) -> list[Any]:
+        """The labels of the class numbers seen so far, in their order."""
+        return list(self.classes_ or [])
 
     def fingerprint(self) -> str:
         """A hash of the model, or "" if it has none; a certificate carries it."""
@@ -160,7 +164,7 @@ class DistinctClassifier(BaseClassifier):
         A few of the very first are asked about later as well, ever more rarely.
         """
         self._calls += 1
-        size = min(self.recheck - self._rechecked, max(RECHECKED_ALONE, len(copies) // RECHECKED_SHARE), len(copies))
+        size = min(self.recheck - self._rechecked, max(RECHECKED_LEAST, len(copies) // RECHECKED_SHARE), len(copies))
         chosen: list[tuple[Prepared, Hashable, int]] = []
         if size > 0:
             rng = np.random.Generator(np.random.Philox(self._rechecked))

@@ -20,7 +20,7 @@ from adaptdel.classifiers.base import (
     kept_tokens,
 )
 from adaptdel.core.checks import IntArray, check_int, token_key
-from adaptdel.core.noise import Masking, Noise, NoNoise
+from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.units import UNITS, Tokens, Unit
 
 PROBED = 8  # tokens of an input that a function is tried with, to see what it returns
@@ -92,7 +92,11 @@ class CallableClassifier(DistinctClassifier):
 
     def label(self, number: int) -> Any:
         """The label that a class number stands for."""
-        return list(self._numbers)[number] if self.classes_ is None else self.classes_[number]
+        return self.labels()[number]
+
+    def labels(self) -> list[Any]:
+        """The labels in the order in which they came up, unless they are known."""
+        return list(self._numbers) if self.classes_ is None else list(self.classes_)
 
     def _number(self, label: Any) -> int:
         if self.classes_ is None:
@@ -214,8 +218,8 @@ def noisy_texts(
     texts, targets = [], []
     for number, (example, label) in enumerate(zip(tokens, labels, strict=True)):
         rng = np.random.Generator(np.random.Philox(key=[seed, number]))
-        prepared = Prepared(f"example {number}", example, unit, isinstance(noise, Masking))
-        many = 1 if isinstance(noise, NoNoise) else copies
+        prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
+        many = copies if noise.changes_inputs else 1
         texts += [unit.join(kept) for kept in kept_tokens(Request(prepared, noise.sample(len(example), many, rng)))]
         targets += [label] * many
     return texts, targets

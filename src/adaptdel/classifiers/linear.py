@@ -34,7 +34,7 @@ from adaptdel.classifiers.features import (
 )
 from adaptdel.classifiers.linear_training import Progress, check_examples, class_numbers, noisy_counts, rounded, train
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_real
-from adaptdel.core.noise import Noise, NoNoise
+from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
 from adaptdel.units import Tokens, Unit
 
@@ -236,7 +236,7 @@ class LinearClassifier(BaseClassifier):
         l2 = check_real("l2", l2, accepted="a finite number of at least 0", least=0.0, most=1e300)
         if noise is not None and not isinstance(noise, Noise):
             raise ValueError(f"noise must be None or a noise such as Deletion(FixedRate(0.9)), got {noise!r}")
-        drawn = None if isinstance(noise, NoNoise) else noise
+        drawn = noise if noise is not None and noise.changes_inputs else None
         copies = copies if drawn is not None else 1
         classes, answers = class_numbers(labels)
         check_examples(tokens, len(answers))

@@ -15,7 +15,7 @@ from scipy.special import expit, logsumexp
 
 from adaptdel.classifiers.features import LARGEST_WEIGHT
 from adaptdel.core.checks import FloatArray, IntArray
-from adaptdel.core.noise import Masking, Noise
+from adaptdel.core.noise import Noise
 
 MEMORY = 10  # steps whose curvature is remembered
 TRIALS = 30  # evaluations that one line search may take
@@ -142,7 +142,7 @@ def noisy_counts(
     found: list[IntArray] = []
     counts: list[IntArray] = []
     held = 0
-    masking = isinstance(noise, Masking)
+    masking = noise is not None and noise.masks_tokens
 
     def count() -> None:
         if counts:

@@ -19,7 +19,7 @@ from adaptdel.classifiers.base import BaseClassifierError, Request, check_labels
 from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int
-from adaptdel.core.noise import Masking, Noise
+from adaptdel.core.noise import Noise
 from adaptdel.units import Tokens, check_unit
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -209,7 +209,7 @@ class TransformersClassifier(SubwordClassifier):
             model = self._headed(classes).to(self.device).train()
             decayed = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
             schedule = torch.optim.lr_scheduler.LambdaLR(decayed, lambda step: max(0.0, 1 - step / total))
-            masking, unit = isinstance(noise, Masking), check_unit(unit)
+            masking, unit = noise.masks_tokens, check_unit(unit)
             ready = [self.prepare(f"example {place}", row, unit, masking=masking) for place, row in enumerate(tokens)]
             done = 0
             for _ in range(epochs):
@@ -283,7 +283,9 @@ class TransformersClassifier(SubwordClassifier):
             # Low precision rounds the last bits that padding changes to other values: shifts grow to 1e-2.
             pads = "attention_mask" in self._accepted and self.dtype == "float32"
             padding_ids = (model.config.pad_token_id, self.tokenizer.pad_token_id)
-            self.run_self_test(name=self.name, pads=pads and None not in padding_ids)
+            table = model.get_input_embeddings()
+            ids = getattr(table, "num_embeddings", None)
+            self.run_self_test(name=self.name, pads=pads and None not in padding_ids, ids=ids)
 
     def _tensors(self, inputs: dict[str, IntArray]) -> dict[str, Any]:
         torch, _ = libraries()

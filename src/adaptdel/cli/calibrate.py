@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from adaptdel.calibration.calibrate import BinResult
+from adaptdel.calibration.calibration import BinResult
 from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate_folder
 from adaptdel.calibration.search import OBJECTIVES
 from adaptdel.cli.certify import read_votes
@@ -54,7 +54,7 @@ def calibrate_command(
     """Find how much the saved model MODEL should keep of inputs of every length (AdaptDel+), and store it there.
 
     --on auto uses the rows that training held out, if there are enough for the bins, and otherwise all. Stopped
-    half-way, the same command goes on. Finished, it shows what it found.
+    half-way, it resumes with the same command. Finished, it shows the result.
     """
     notes: list[str] = []
 

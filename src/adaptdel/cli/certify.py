@@ -36,7 +36,7 @@ def certify_command(
 ) -> None:
     """Certify the inputs of a file with the model in the folder MODEL.
 
-    The run can be stopped at any time, also by force: the same command goes on where it was. Exit status 1 if rows
+    Resumable: run the same command again after a stop or a crash. Exit status 1 if rows
     could not be certified, 2 if the run stopped.
     """
     from adaptdel.runs.certify import Order, certify_data

@@ -17,7 +17,7 @@ from adaptdel.demo import run_demo
 def demo_command(out: Path, reviews: int, workers: int, seed: int) -> None:
     """Compare every method of the paper on real film reviews, and write a report.
 
-    Stopped half-way, the same command goes on.
+    Resumable: run the same command again.
     """
     made = run_demo(out, reviews=reviews, workers=workers, seed=seed, note=lambda text: click.echo(text, err=True))
     click.echo(made.table)

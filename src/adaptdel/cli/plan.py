@@ -7,7 +7,6 @@ import json
 import click
 
 from adaptdel.core.checks import check_int
-from adaptdel.core.noise import Masking, NoNoise
 from adaptdel.planner import EXAMPLES, RadiusPlan, noise_from_spec, plan
 from adaptdel.plots import check_figure_path, plot_plan
 
@@ -31,7 +30,7 @@ def plan_command(
         check_figure_path(figure)
     successes, trials = (None, 4000) if votes is None else read_votes(votes)
     if ops is None:
-        ops = "sub" if isinstance(noise, Masking) else "edit"
+        ops = ",".join(noise.certified_ops)
     made = plan(length, noise, ops=ops, successes=successes, trials=trials, alpha=alpha)
     if figure is not None:
         plot_plan(made, figure)
@@ -52,7 +51,7 @@ def describe(made: RadiusPlan) -> str:
     """The plan in words and a table."""
     confidence = f"{100 * (1 - made.alpha):g}%"
     verbs = [_VERBS[op] for op in made.threat.ops]
-    what = "masks" if isinstance(made.noise, Masking) else "deletes"
+    what = made.noise.verb
     lines = [
         f"An input of {made.length} tokens. The noise {what} {100 * made.rate:.4g}% of them, "
         f"so that the model sees {made.length * (1 - made.rate):.4g} on average.",
@@ -69,7 +68,7 @@ def describe(made: RadiusPlan) -> str:
         else:
             edits = "1 edit" if made.radius == 1 else f"up to {made.radius} edits"
             lines.append(f"  certified radius {made.radius}: no attacker with {edits} can change the answer.")
-    if isinstance(made.noise, NoNoise):
+    if not made.noise.changes_inputs:
         lines.append("Without noise nothing beyond the input itself can be certified.")
     elif made.unbounded:
         lines.append(f"No largest radius was found up to {made.largest}: the noise leaves next to nothing to edit.")

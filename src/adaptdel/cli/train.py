@@ -10,7 +10,7 @@ import click
 
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
 from adaptdel.training.settings import DTYPES, METHODS, PRECISIONS
-from adaptdel.training.train import history_text
+from adaptdel.training.training import history_text
 
 _TRANSFORMERS = "Transformers: "
 
@@ -77,7 +77,7 @@ def _two(context: click.Context, option: click.Parameter, value: str | None) -> 
 def train_command(config: str | None, overwrite: bool, as_json: bool, **given: Any) -> None:
     """Train a smoothed model by any method of the paper.
 
-    Stopped half-way, the same command goes on. Finished, it does nothing.
+    Resumable: run the same command again. Finished, it does nothing.
     """
     fields = {name: value for name, value in given.items() if value is not None}
     if config is not None and fields:

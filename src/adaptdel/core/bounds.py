@@ -134,20 +134,20 @@ def tolerance(level: float, overlap: Overlap) -> FloatArray:
         return result
     overlap = _select(overlap, reachable)
     spent = level / overlap.other_inside
-    room = 1 - spent - 8 * EPS * (spent + 1)
-    inverse = room.copy()
-    differ = (overlap.psi != overlap.other_psi) & (room > 0)
+    slack = 1 - spent - 8 * EPS * (spent + 1)
+    inverse = slack.copy()
+    differ = (overlap.psi != overlap.other_psi) & (slack > 0)
     if differ.any():
-        inverse[differ] = _inverse_envelope(room[differ], _counts(_select(overlap, differ)))
+        inverse[differ] = _inverse_envelope(slack[differ], _counts(_select(overlap, differ)))
     product = overlap.inside * inverse * (1 - 16 * EPS)
     product = np.where(product < TINY, 0.0, product)
-    result[reachable] = np.where((room > 0) & (inverse >= 0), product, -1.0)
+    result[reachable] = np.where((slack > 0) & (inverse >= 0), product, -1.0)
     return result
 
 
-def _inverse_envelope(room: FloatArray, counts: Counts) -> FloatArray:
-    """K⁻¹(room) rounded down, where the two rates differ and room > 0; −1 where even K(0) is too large."""
-    y = quantile(np.minimum(room, 1.0), counts.trials, counts.other_success, counts.other_failure)
+def _inverse_envelope(slack: FloatArray, counts: Counts) -> FloatArray:
+    """K⁻¹(slack) rounded down, where the two rates differ and slack > 0; −1 where even K(0) is too large."""
+    y = quantile(np.minimum(slack, 1.0), counts.trials, counts.other_success, counts.other_failure)
     single = counts.failure == 0  # ψ = 0 or 1: a single count is possible at x
     y = np.where(single, counts.trials, y)
     here = below(y, *counts[:3])
@@ -155,7 +155,7 @@ def _inverse_envelope(room: FloatArray, counts: Counts) -> FloatArray:
     logarithm, log_error = counts.log_ratio(y)
     with np.errstate(over="ignore", invalid="ignore"):
         inverse_ratio = np.exp(-logarithm)
-        gap = room - there
+        gap = slack - there
         line = here + gap * inverse_ratio
         relative = counts.sum_error()
         error = relative * here + inverse_ratio * (
@@ -163,7 +163,7 @@ def _inverse_envelope(room: FloatArray, counts: Counts) -> FloatArray:
         )
         value = line - error
     value = np.where(np.isnan(value), -1.0, value)
-    # K(0) = 0 unless a single count is possible at x, so that unanimous votes always suffice where there is room.
+    # K(0) = 0 unless a single count is possible at x, so that unanimous votes always suffice where there is slack.
     return np.where(single, np.where(value > 0, value, -1.0), np.maximum(value, 0.0))
 
 

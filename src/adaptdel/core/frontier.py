@@ -8,7 +8,7 @@ import numpy as np
 
 from adaptdel.core.bounds import BOUNDS, tolerance
 from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, IntArray, check_choice, check_int, check_probability
-from adaptdel.core.noise import Masking, Noise
+from adaptdel.core.noise import Noise
 from adaptdel.core.radius import certified_radius, check_noise, pair_test
 from adaptdel.core.threat import Threat
 
@@ -51,7 +51,7 @@ def certified_frontier(
     p1 = check_probability("p1", p1)
     p2 = None if p2 is None else check_probability("p2", p2)
     length = check_int("length", length, most=LARGEST_LENGTH)
-    bound = "tight" if isinstance(noise, Masking) else bound
+    bound = "tight" if noise.masks_tokens else bound
 
     def most(op: str) -> int:
         if op not in threat.ops:
@@ -71,11 +71,12 @@ def certified_frontier(
     floor = max(0, length - dels - subs)
     least = _least_certified(test, length, other, floor, monotone=bound == "tight")
     d, i = np.meshgrid(np.arange(dels + 1), np.arange(inss + 1), indexing="ij")
-    room = np.minimum(length - d - least[i - d + dels], subs)  # the most substitutions beside d deletions, i insertions
-    room = np.minimum.accumulate(np.minimum.accumulate(np.maximum(room, -1), axis=0), axis=1)
-    beyond = np.pad(room, ((0, 1), (0, 1)), constant_values=-1)
-    maximal = (room >= 0) & (room > beyond[1:, :-1]) & (room > beyond[:-1, 1:])
-    return [(int(a), int(b), int(room[a, b])) for a, b in zip(*np.nonzero(maximal), strict=True)]
+    # The most substitutions beside d deletions and i insertions.
+    most_subs = np.minimum(length - d - least[i - d + dels], subs)
+    most_subs = np.minimum.accumulate(np.minimum.accumulate(np.maximum(most_subs, -1), axis=0), axis=1)
+    beyond = np.pad(most_subs, ((0, 1), (0, 1)), constant_values=-1)
+    maximal = (most_subs >= 0) & (most_subs > beyond[1:, :-1]) & (most_subs > beyond[:-1, 1:])
+    return [(int(a), int(b), int(most_subs[a, b])) for a, b in zip(*np.nonzero(maximal), strict=True)]
 
 
 def _pair_test(p1: float, p2: float | None, noise: Noise, length: int, bound: str) -> Test:

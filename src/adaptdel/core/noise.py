@@ -8,7 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from fractions import Fraction
+from itertools import combinations
+from math import ceil, comb, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +25,7 @@ from adaptdel.core.checks import (
     check_probability,
     check_real,
 )
-from adaptdel.core.rates import FixedRate, Rate, build, rate_from_dict
+from adaptdel.core.rates import DENOMINATOR, FixedRate, Rate, build, rate_from_dict
 from adaptdel.core.work_limit import spend
 
 # The relative error of binomial sums is known down to 1e-280 (tests/test_binomial.py), and products of numbers below
@@ -87,6 +89,7 @@ def deletion_overlap(
 
 
 CHUNK_BYTES = 2**24
+MANY_CHOICES = 4096  # of kept tokens: more are not enumerated
 _WORD = 4  # bytes of a 32-bit draw
 
 
@@ -94,6 +97,18 @@ class Noise(ABC):
     """A random choice of the tokens that are kept."""
 
     kind: ClassVar[str]
+    masks_tokens: ClassVar[bool] = False
+    """Whether tokens that are not kept are replaced by a mask instead of being deleted."""
+    calibratable: ClassVar[bool] = True
+    """Whether calibration may replace the noise by a deletion with other rates."""
+    certifies: ClassVar[bool] = True
+    """Whether anything can be certified under the noise; not if it is for training alone."""
+    changes_inputs: ClassVar[bool] = True
+    """Whether a noisy copy can differ from the input."""
+    certified_ops: ClassVar[tuple[str, ...]] = ("del", "ins", "sub")
+    """What an attacker may do at most for the noise to certify anything: what ops="edit" stands for."""
+    verb: ClassVar[str] = "deletes"
+    """What the noise does to tokens, in messages."""
 
     @abstractmethod
     def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
@@ -106,6 +121,22 @@ class Noise(ABC):
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain values from which `noise_from_dict` rebuilds the noise."""
+
+    @abstractmethod
+    def share_removed(self, length: int) -> float:
+        """The share of the tokens of an input that is removed: the rate of deletion, or the fraction that is masked."""
+
+    @abstractmethod
+    def choices(self, length: int) -> int:
+        """How many choices of kept tokens there are; beyond `MANY_CHOICES` any number above it."""
+
+    @abstractmethod
+    def all_choices(self, length: int) -> BoolArray:
+        """Every choice of kept tokens that can occur, a row each."""
+
+    @abstractmethod
+    def choice_weights(self, length: int) -> list[Fraction]:
+        """The exact probability of one choice of kept tokens, by the number kept (0 to ``length``)."""
 
     def chunks(
         self, length: int, size: int, rng: np.random.Generator, *, max_bytes: int = CHUNK_BYTES
@@ -208,12 +239,42 @@ class Deletion(Noise):
         """The kind and the rate."""
         return {"kind": self.kind, "rate": self.rate.to_dict()}
 
+    def share_removed(self, length: int) -> float:
+        """The rate at the length."""
+        return self.rate(length)
+
+    def choices(self, length: int) -> int:
+        """2**length, or 1 where nothing is left to chance."""
+        return 1 if self._certain(length) is not None else 1 << min(length, 40)
+
+    def all_choices(self, length: int) -> BoolArray:
+        """Every subset."""
+        certain = self._certain(length)
+        if certain is not None:
+            return np.full((1, length), certain, dtype=np.bool_)
+        return (np.arange(1 << length)[:, None] >> np.arange(length) & 1).astype(np.bool_)
+
+    def choice_weights(self, length: int) -> list[Fraction]:
+        """ψ^(n−i) · (1−ψ)^i for i kept tokens."""
+        t = self.rate.threshold(length)
+        if t in (0, DENOMINATOR):  # nothing is left to chance, at any length
+            never, always = [Fraction(0)] * length, [Fraction(1)]
+            return never + always if t == 0 else always + never
+        return [Fraction(t ** (length - i) * (DENOMINATOR - t) ** i, DENOMINATOR**length) for i in range(length + 1)]
+
+    def _certain(self, length: int) -> bool | None:
+        """Whether all tokens are surely kept (True) or deleted (False); None if chance decides."""
+        threshold = self.rate.threshold(length)
+        return None if 0 < threshold < DENOMINATOR else threshold == 0
+
 
 @dataclass(frozen=True)
 class NoNoise(Deletion):
     """Keep every token: the unsmoothed classifier, for which nothing beyond the input itself is certified."""
 
     kind: ClassVar[str] = "none"
+    calibratable: ClassVar[bool] = False
+    changes_inputs: ClassVar[bool] = False
     rate: Rate = field(default=FixedRate(0.0), init=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -224,12 +285,32 @@ class NoNoise(Deletion):
 class TrainingNoise(Noise):
     """Noise that a model is trained under while its rates are not known yet. Nothing can be certified under it."""
 
+    certifies: ClassVar[bool] = False
     low: float
     high: float
 
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
         """An error: the noise is for training."""
-        raise ValueError(
+        raise self._error()
+
+    def share_removed(self, length: int) -> float:
+        """An error: the noise is for training."""
+        raise self._error()
+
+    def choices(self, length: int) -> int:
+        """An error: the noise is for training."""
+        raise self._error()
+
+    def all_choices(self, length: int) -> BoolArray:
+        """An error: the noise is for training."""
+        raise self._error()
+
+    def choice_weights(self, length: int) -> list[Fraction]:
+        """An error: the noise is for training."""
+        raise self._error()
+
+    def _error(self) -> ValueError:
+        return ValueError(
             f"noise must have a rate for every length to be certified, got {self!r}, which is for training"
         )
 
@@ -304,6 +385,10 @@ class Masking(Noise):
     """
 
     kind: ClassVar[str] = "masking"
+    masks_tokens: ClassVar[bool] = True
+    calibratable: ClassVar[bool] = False
+    certified_ops: ClassVar[tuple[str, ...]] = ("sub",)
+    verb: ClassVar[str] = "masks"
     fraction: float
 
     def __post_init__(self) -> None:
@@ -338,6 +423,28 @@ class Masking(Noise):
     def to_dict(self) -> dict[str, Any]:
         """The kind and the fraction."""
         return {"kind": self.kind, "fraction": self.fraction}
+
+    def share_removed(self, length: int) -> float:
+        """The number of masks by the length."""
+        return self.masks(length) / length if length else 0.0
+
+    def choices(self, length: int) -> int:
+        """C(n, masks)."""
+        masks = self.masks(length)
+        return comb(length, masks) if length <= MANY_CHOICES or masks in (0, length) else length  # or more
+
+    def all_choices(self, length: int) -> BoolArray:
+        """Every choice of so many positions."""
+        places = list(combinations(range(length), length - self.masks(length)))
+        kept = np.zeros((len(places), length), dtype=np.bool_)
+        for row, place in enumerate(places):
+            kept[row, list(place)] = True
+        return kept
+
+    def choice_weights(self, length: int) -> list[Fraction]:
+        """All choices are as likely."""
+        kept = length - self.masks(length)
+        return [Fraction(int(i == kept), comb(length, kept)) for i in range(length + 1)]
 
 
 def _smallest(keys: npt.NDArray[np.uint32], count: int) -> tuple[BoolArray, BoolArray]:

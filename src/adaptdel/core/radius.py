@@ -25,7 +25,7 @@ from adaptdel.core.checks import (
     check_probabilities,
     check_probability,
 )
-from adaptdel.core.noise import Masking, Noise, TrainingNoise
+from adaptdel.core.noise import Noise
 from adaptdel.core.radius_table import largest, most_edits, table, to_probability
 from adaptdel.core.threat import Threat
 
@@ -36,11 +36,12 @@ def check_noise(noise: object, threat: Threat) -> Noise:
     """Return the noise if it can certify the threat."""
     if not isinstance(noise, Noise):
         raise ValueError(f"noise must be Deletion(rate), Masking(fraction) or NoNoise(), got {noise!r}")
-    if isinstance(noise, TrainingNoise):
+    if not noise.certifies:
         raise ValueError(f"noise must have a rate for every length to certify, got {noise!r}, which is for training")
-    if isinstance(noise, Masking) and threat != Threat("sub"):
+    if not set(threat.ops) <= set(noise.certified_ops):
         raise ValueError(
-            f"ops must be ['sub'] under Masking, which certifies substitutions only, got {list(threat.ops)}"
+            f"ops must be {list(noise.certified_ops)} under {type(noise).__name__}, which certifies "
+            f"{'substitutions only' if noise.certified_ops == ('sub',) else 'nothing else'}, got {list(threat.ops)}"
         )
     return noise
 
@@ -166,7 +167,7 @@ def certified_radius(
     first = check_probabilities("p1", p1)
     second = None if p2 is None else check_probabilities("p2", p2)
     sizes = check_ints("length", length, most=LARGEST_LENGTH)
-    if isinstance(noise, Masking):
+    if noise.masks_tokens:
         bound = "tight"  # the paper has no other certificate for it
     try:
         shape = np.broadcast_shapes(first.shape, sizes.shape, () if second is None else second.shape)

@@ -233,7 +233,7 @@ class InterpolatedRate(Rate):
 
 @lru_cache(maxsize=2**14)
 def _remembered_threshold(rate: Rate, length: int) -> int:
-    """The rates of this room cannot change: each threshold is worked out once."""
+    """The rates of this module cannot change: each threshold is worked out once."""
     return int(rate.thresholds(length))
 
 

@@ -260,7 +260,7 @@ def rigorous_radius(
     check_choice("bound", bound, BOUNDS)
     p1 = check_probability("p1", p1)
     length = check_int("length", length, most=LARGEST_LENGTH)
-    bound = "tight" if isinstance(noise, Masking) else bound
+    bound = "tight" if noise.masks_tokens else bound
     limit = most_edits(threat, length)
     hint = certified_radius(p1, p2, length=length, noise=noise, ops=ops, bound=bound, threshold=threshold)
     p2 = None if p2 is None else check_probability("p2", p2)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.core.noise import Masking
 from adaptdel.report import figures
 from adaptdel.report.entries import COLOURS, Entry
 from adaptdel.report.figures import GRID, INK, MUTED, Figure, inline_svg
@@ -214,7 +213,7 @@ def page(report: Report) -> str:
 
 
 def _resource(name: str) -> str:
-    return files("adaptdel.report.write").joinpath(name).read_text(encoding="utf-8")
+    return files("adaptdel.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _colours(entries: Sequence[Entry]) -> str:
@@ -317,7 +316,7 @@ def _card(shown: Shown) -> str:
             f'<li dir="auto">{escape(text) or "<em>nothing</em>"} <span>({kept:,} kept)</span></li>'
             for kept, text in shown.copies
         )
-        masks = " (⟨5⟩: five masked tokens)" if isinstance(made.noise, Masking) else ""
+        masks = " (⟨5⟩: five masked tokens)" if made.noise.masks_tokens else ""
         lines.append(f'<p class="muted">What the model reads{masks}, for example:</p><ol>{copies}</ol>')
     return f'<div class="card" style="--run: {run_colour(shown.entry)}">{"".join(lines)}</div>'
 

@@ -12,7 +12,7 @@ import numpy as np
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.checks import BoolArray
-from adaptdel.core.noise import Masking, Noise, NoNoise
+from adaptdel.core.noise import Noise
 from adaptdel.data import read_rows
 from adaptdel.report.entries import Entry, from_json
 from adaptdel.report.tables import file_name
@@ -135,7 +135,7 @@ def _hash(unit: Unit, text: Any) -> str:
 
 def noisy_copies(certificate: Certificate, text: str | None, seed: int) -> tuple[tuple[int, str], ...]:
     """A few copies under the noise of the certificate, as the base classifier would read them; ⟨5⟩ are 5 masks."""
-    if text is None or certificate.unit is None or isinstance(certificate.noise, NoNoise):
+    if text is None or certificate.unit is None or not certificate.noise.changes_inputs:
         return ()
     unit = unit_from_dict(certificate.unit)
     tokens = unit.split(text)
@@ -145,7 +145,7 @@ def noisy_copies(certificate: Certificate, text: str | None, seed: int) -> tuple
 
 
 def _read(noise: Noise, unit: Unit, tokens: Tokens, kept: BoolArray) -> str:
-    if not isinstance(noise, Masking):
+    if not noise.masks_tokens:
         return clip(readable(unit.join([tokens[place] for place in np.flatnonzero(kept)])), MOST_COPY)
     parts, hidden = [], 0
     for token, keep in zip(tokens, kept, strict=True):

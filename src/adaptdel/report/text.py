@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
-from adaptdel.core.noise import Masking
 from adaptdel.report.entries import Entry
 from adaptdel.report.measures import Difference
 from adaptdel.report.tables import Differences, number, percent, signed
@@ -54,11 +53,11 @@ def bound_words(made: Certificate) -> str:
     """The probabilities that are proven, and the noise."""
     p1, p2 = made.bounds
     rival = "" if made.two else f", any other at most {p2:.4f}"
-    if isinstance(made.noise, Masking):
-        noise = f"{made.noise.masks(made.length):,} of {made.length:,} tokens masked"
+    share = made.noise.share_removed(made.length)
+    if made.noise.masks_tokens:
+        noise = f"{round(share * made.length):,} of {made.length:,} tokens masked"
     else:
-        rate = made.noise.rate(made.length)  # type: ignore[attr-defined]
-        noise = f"{100 * rate:.3g}% of tokens deleted, {made.length * (1 - rate):.3g} kept on average"
+        noise = f"{100 * share:.3g}% of tokens deleted, {made.length * (1 - share):.3g} kept on average"
     return f"Probability of the answer at least {p1:.4f}{rival}. {noise}."
 
 

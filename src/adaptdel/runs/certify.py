@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from adaptdel.certification.certifier import Certifier
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import check_alpha, check_choice, check_int
-from adaptdel.core.noise import Masking, noise_from_dict
+from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.files import replacing_folder, sync_folder, write_json
-from adaptdel.runs.inputs import Known, RunInput, Source, Survey, Truths, Unfit, inputs, survey
+from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.records import Record, Totals, certificate_of, problem_record, record_of, truth_of
-from adaptdel.runs.records_certifier import Certifier, ModelSource
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
 from adaptdel.runs.storage import (
     FULL,
@@ -39,7 +39,7 @@ from adaptdel.runs.storage import (
     write_journal,
     write_tables,
 )
-from adaptdel.runs.workers import certify_by_workers
+from adaptdel.runs.workers import ModelSource, certify_here, certify_in_workers
 
 
 class Watch:
@@ -100,7 +100,7 @@ def duration(seconds: float) -> str:
 
 
 FAILURES = 25  # inputs that the model fails on one after the other: it is the model, then, and the run stops
-_KEPT = "everything certified so far is kept, and the same command goes on from there"
+_KEPT = "everything certified so far is kept: run the same command again"
 
 Note = Callable[[str], None]
 
@@ -152,7 +152,7 @@ def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
     model = task.load()
     manifest = new_manifest(order.model, model, order.source, order.limit)
     task = replace(task, fingerprint=manifest["model_hash"])
-    here = Certifier(model) if order.workers == 1 else None
+    here = model.certifier() if order.workers == 1 else None
     del model  # workers load their own
     _check_folder(order.out)
     fresh = not order.out.exists()
@@ -162,7 +162,7 @@ def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
             return _Run(order, here or task, note).go(manifest)
     except OSError as error:
         if error.errno in FULL:
-            raise ValueError(f"{order.out}: the disk is full: {_KEPT} once there is room") from error
+            raise ValueError(f"{order.out}: the disk is full: {_KEPT} once there is space") from error
         raise
     finally:
         if fresh:
@@ -189,15 +189,15 @@ class _Run:
                 self._sign()
                 return Result(old, before=True)
             manifest = old | {"limit": manifest["limit"], "finished": None}
-        truths = Truths(manifest["classes"])
-        found = survey(self.order.source, truths, self.order.limit)
+        label_map = LabelMap(manifest["classes"])
+        found = survey(self.order.source, label_map, self.order.limit)
         self._tell(found)
         drop_signature(self.folder)  # of what the run was so far
         if old is not None and old["finished"]:  # the limit was raised
             write_journal(self.folder)
         manifest["sessions"] = [*manifest["sessions"], session(self.order.workers)]
         write_json(self.folder / MANIFEST, manifest)
-        self._certify(truths, found)
+        self._certify(label_map, found)
         return Result(self._finish(manifest, found))
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -226,12 +226,12 @@ class _Run:
             where = f"{path}, row {found.first.number}: {found.first.problem}"
             if self.order.strict:
                 raise ValueError(where)
-            others = f", and {found.unfit - 1} more such rows" if found.unfit > 1 else ""
+            others = f", and {found.invalid - 1} more such rows" if found.invalid > 1 else ""
             self.note(f"{where}{others}: not certified")
         if not found.labelled:
             self.note(f"{path}: no row has a label in the column {self.order.source.label!r}: no accuracy is known")
 
-    def _certify(self, truths: Truths, found: Survey) -> None:
+    def _certify(self, label_map: LabelMap, found: Survey) -> None:
         """Certify what is not in the journal yet."""
         with RunJournal(self.journal) as journal:
             totals, known = self._so_far()
@@ -243,8 +243,8 @@ class _Run:
                 watch(totals)
 
             failures = 0
-            left = found.rows - found.unfit - totals.certified
-            with closing(self._records(self._jobs(truths, found, known, keep), left)) as records:
+            left = found.rows - found.invalid - totals.certified
+            with closing(self._records(self._jobs(label_map, found, known, keep), left)) as records:
                 for record in records:
                     failures = self._count_failure(record, failures)
                     keep(record)
@@ -263,18 +263,20 @@ class _Run:
         known = Known(ids())
         return totals, known
 
-    def _jobs(self, truths: Truths, found: Survey, known: Known, keep: Callable[[Record], None]) -> Iterator[RunInput]:
+    def _jobs(
+        self, label_map: LabelMap, found: Survey, known: Known, keep: Callable[[Record], None]
+    ) -> Iterator[RunInput]:
         """The inputs that are left; rows that are none go straight to the journal."""
-        for one in inputs(self.order.source, truths, self.order.limit, found.repeats):
-            if isinstance(one, Unfit):
+        for one in inputs(self.order.source, label_map, self.order.limit, found.repeats):
+            if isinstance(one, InvalidRow):
                 keep(problem_record(one.problem, id=one.id, row=one.number))
             elif one.id not in known:
                 yield one
 
     def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
         if isinstance(self.means, Certifier):
-            return self.means(jobs)
-        return certify_by_workers(self.means, jobs, left, min(self.order.workers, max(left, 1)))
+            return certify_here(self.means, jobs)
+        return certify_in_workers(self.means, jobs, left, min(self.order.workers, max(left, 1)))
 
     def _count_failure(self, record: Record, failures: int) -> int:
         """How many inputs in a row the model has failed on; ValueError if it is enough."""
@@ -386,7 +388,7 @@ def _checked(run: Run, alpha: float | None, ops: str | None, bound: str | None) 
         changes["alpha"] = check_alpha(alpha)
     if ops is not None:
         noise = noise_from_dict(run.manifest["noise"])
-        threat = Threat("sub" if ops == "edit" and isinstance(noise, Masking) else ops)
+        threat = Threat(noise.certified_ops if ops == "edit" else ops)
         check_noise(noise, threat)
         changes["ops"] = list(threat.ops)
     if bound is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from adaptdel.data import Row, read_rows
 from adaptdel.runs.records import label_text
 
-HOPELESS = 1000  # so many useless rows at the beginning of a file are enough to give up
+GIVE_UP_ROWS = 1000  # so many useless rows at the beginning of a file are enough to give up
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Source:
             raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
         return {**asdict(self), "bytes": path.stat().st_size, "sha256": digest}
 
-    def rows(self, limit: int | None = None) -> Iterator[Row | Unfit]:
+    def rows(self, limit: int | None = None) -> Iterator[Row | InvalidRow]:
         """The rows in order, up to row number ``limit``, those that cannot be used among them."""
-        unfit: list[Unfit] = []
+        invalid: list[InvalidRow] = []
         useful = False
 
         def problem(number: int, sentence: str) -> None:
-            unfit.append(Unfit(number, sentence))
-            if not useful and len(unfit) >= HOPELESS:
-                raise HopelessError(
-                    f"{self.path}: none of the first {number} rows can be used; row 1: {unfit[0].problem}"
+            invalid.append(InvalidRow(number, sentence))
+            if not useful and len(invalid) >= GIVE_UP_ROWS:
+                raise UnusableFileError(
+                    f"{self.path}: none of the first {number} rows can be used; row 1: {invalid[0].problem}"
                 )
 
         found = read_rows(
@@ -63,17 +63,17 @@ class Source:
         )
         for row in found:
             useful = True
-            yield from (one for one in unfit if limit is None or one.number <= limit)
-            unfit.clear()
+            yield from (one for one in invalid if limit is None or one.number <= limit)
+            invalid.clear()
             if limit is None or row.number <= limit:
                 yield row
             if limit is not None and row.number >= limit:
                 return
-        yield from (one for one in unfit if limit is None or one.number <= limit)
+        yield from (one for one in invalid if limit is None or one.number <= limit)
 
 
 @dataclass(frozen=True)
-class Unfit:
+class InvalidRow:
     """A row that cannot be certified, and why."""
 
     number: int
@@ -91,11 +91,11 @@ class RunInput:
     truth: Any
 
 
-class HopelessError(ValueError):
+class UnusableFileError(ValueError):
     """A file of which nothing can be used."""
 
 
-class Truths:
+class LabelMap:
     """Labels of a file as classes of the model: the same value, or else the same when both are written down."""
 
     def __init__(self, classes: Sequence[Any]) -> None:
@@ -120,38 +120,38 @@ class Survey:
     Attributes:
         rows: how many rows there are.
         labelled: how many have a label.
-        unfit: how many cannot be used.
+        invalid: how many cannot be used.
         first: the first of these.
         repeats: for texts without an id that stand there again, by row: the how-manieth time.
     """
 
     rows: int = 0
     labelled: int = 0
-    unfit: int = 0
-    first: Unfit | None = None
+    invalid: int = 0
+    first: InvalidRow | None = None
     repeats: dict[int, int] = field(default_factory=dict)
 
 
-def survey(source: Source, truths: Truths, limit: int | None) -> Survey:
+def survey(source: Source, label_map: LabelMap, limit: int | None) -> Survey:
     """Read a file once: count, check labels and ids. It needs 24 bytes a row."""
     found = Survey()
     keys, numbers = bytearray(), array("q")
     named = False
     for row in source.rows(limit):
         found.rows += 1
-        fit = _checked(row, truths)
+        fit = _checked(row, label_map)
         if isinstance(row, Row):
             named = named or row.id is not None
             keys += key_of(content_id(row.text) if row.id is None else row.id)
             numbers.append(row.number)
             found.labelled += row.label is not None
-        if isinstance(fit, Unfit):
-            found.unfit += 1
+        if isinstance(fit, InvalidRow):
+            found.invalid += 1
             found.first = found.first or fit
     if not found.rows:
         raise ValueError(f"{source.path}: holds no rows")
-    if found.unfit == found.rows and found.first:
-        raise HopelessError(
+    if found.invalid == found.rows and found.first:
+        raise UnusableFileError(
             f"{source.path}: none of the {found.rows} rows can be used; row {found.first.number}: {found.first.problem}"
         )
     found.repeats = _repeats(np.frombuffer(bytes(keys), "S16"), np.asarray(numbers))
@@ -160,16 +160,18 @@ def survey(source: Source, truths: Truths, limit: int | None) -> Survey:
     return found
 
 
-def inputs(source: Source, truths: Truths, limit: int | None, repeats: dict[int, int]) -> Iterator[RunInput | Unfit]:
+def inputs(
+    source: Source, label_map: LabelMap, limit: int | None, repeats: dict[int, int]
+) -> Iterator[RunInput | InvalidRow]:
     """The inputs of a file in order, and the rows that are none."""
     for row in source.rows(limit):
-        fit = _checked(row, truths)
-        if isinstance(fit, Unfit) and isinstance(row, Row):
-            yield Unfit(row.number, fit.problem, _id(row, repeats))
-        elif isinstance(fit, Unfit):
+        fit = _checked(row, label_map)
+        if isinstance(fit, InvalidRow) and isinstance(row, Row):
+            yield InvalidRow(row.number, fit.problem, _id(row, repeats))
+        elif isinstance(fit, InvalidRow):
             yield fit
         else:
-            truth = None if fit.label is None else truths(fit.label)
+            truth = None if fit.label is None else label_map(fit.label)
             yield RunInput(fit.number, _id(fit, repeats), fit.text, truth)
 
 
@@ -198,12 +200,12 @@ class Known:
         return place < len(self._keys) and bool(self._keys[place] == key)
 
 
-def _checked(row: Row | Unfit, truths: Truths) -> Row | Unfit:
+def _checked(row: Row | InvalidRow, label_map: LabelMap) -> Row | InvalidRow:
     if isinstance(row, Row) and row.label is not None:
         try:
-            truths(row.label)
+            label_map(row.label)
         except ValueError as error:
-            return Unfit(row.number, str(error))
+            return InvalidRow(row.number, str(error))
     return row
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from adaptdel.certification.certificate import Certificate, check_certificate
 from adaptdel.core.confidence import Looks
-from adaptdel.core.noise import Deletion, Masking, Noise, noise_from_dict
+from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
 
@@ -68,14 +68,6 @@ def truth_of(record: Mapping[str, Any]) -> Any:
     return None if record["truth"] is None else parse(record["truth"])
 
 
-def rate_of(noise: Noise, length: int) -> float:
-    """The rate of deletion at a length, or the fraction that is masked."""
-    if isinstance(noise, Masking):
-        return noise.masks(length) / length if length else 0.0
-    assert isinstance(noise, Deletion)
-    return noise.rate(length)
-
-
 def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None) -> Record:
     """A certificate as a row; ``truth`` is a label, or None if it is not known."""
     looks = certificate.looks
@@ -87,7 +79,7 @@ def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None)
         "correct": None if truth is None else label_text(truth) == label_text(certificate.label),
         "abstained": certificate.abstained,
         "length": certificate.length,
-        "rate": rate_of(certificate.noise, certificate.length),
+        "rate": certificate.noise.share_removed(certificate.length),
         "selection": list(certificate.selection),
         "look_sizes": [] if looks is None else list(looks.sizes),
         "look_alphas": [] if looks is None else list(looks.alphas),

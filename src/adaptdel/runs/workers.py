@@ -1,4 +1,4 @@
-"""Local workers: processes that each have the model, and are given inputs as they ask for them."""
+"""Certify the inputs of a run: in this process, or in local worker processes that each hold the model."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
+from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.runs.inputs import RunInput
-from adaptdel.runs.records import Record
-from adaptdel.runs.records_certifier import Certifier, ModelSource
+from adaptdel.runs.records import Record, problem_record, record_of
+from adaptdel.smoothed import SmoothedClassifier
 
 CHUNK = 16  # inputs that a worker gets at a time
 CHUNK_CHARACTERS = 500_000
@@ -28,146 +32,184 @@ class WorkerError(ValueError):
     """A worker ended before its work."""
 
 
-def certify_by_workers(
-    task: ModelSource, jobs: Iterator[RunInput], total: int, workers: int
+@dataclass(frozen=True)
+class ModelSource:
+    """A model in a folder, the settings that replace its own, and its fingerprint."""
+
+    model: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    fingerprint: str | None = None
+
+    def load(self) -> SmoothedClassifier:
+        """The model, checked to be the one that is meant."""
+        model = SmoothedClassifier.load(self.model)
+        for name, value in self.settings.items():
+            setattr(model, name, value)
+        if "ops" not in self.settings and model.rule().noise.masks_tokens:
+            model.ops = "edit"  # which stands for substitutions here
+        model.progress = False
+        if self.fingerprint is not None and model.base_classifier().fingerprint() != self.fingerprint:
+            raise ValueError(f"{self.model}: the model was changed while the run went on")
+        return model
+
+
+def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[Record, None, None]:
+    """Certify in this process: the records in the order in which they are finished.
+
+    An input that the model fails on has a problem in place of a certificate.
+    """
+    last = time.perf_counter()
+    for result in certifier(Input(given.text, f"row {given.row}", given) for given in inputs):
+        given, certificate = result.input.tag, result.certificate
+        if certificate is None:
+            record = problem_record(str(result.failure), id=given.id, row=given.row)
+        else:
+            record = record_of(certificate, id=given.id, row=given.row, truth=given.truth)
+        now = time.perf_counter()
+        yield record | {"seconds": now - last}
+        last = now
+
+
+def certify_in_workers(
+    source: ModelSource, inputs: Iterator[RunInput], total: int, workers: int
 ) -> Generator[Record, None, None]:
     """Certify in ``workers`` processes, which ask for inputs when they need some; ``total`` is how many there are."""
-    crew: list[_Worker] = []
+    pool: list[_Worker] = []
     try:
-        with _surroundings(workers):
-            crew += [_Worker(task, number) for number in range(1, workers + 1)]
-        yield from _Foreman(crew, jobs, total).records()
+        with _environment(workers):
+            pool += [_Worker(source, number) for number in range(1, workers + 1)]
+        yield from _Dispatcher(pool, inputs, total).records()
     finally:
-        for worker in crew:
-            worker.end()
+        for worker in pool:
+            worker.stop()
 
 
 class _Worker:
-    """The foreman's end of a worker."""
+    """The parent's end of a worker process."""
 
-    def __init__(self, task: ModelSource, number: int) -> None:
+    def __init__(self, source: ModelSource, number: int) -> None:
         self.number = number
-        self.hand: dict[str, int] = {}  # id and row of what it works on
-        self.discharged = False
+        self.in_flight: dict[str, int] = {}  # row by id
+        self.finished = False
         context = get_context("spawn")
-        self.line, other = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_work, args=(task, other), daemon=True)
+        self.connection, other = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_work, args=(source, other), daemon=True)
         self.process.start()
         other.close()
 
-    def death(self) -> WorkerError:
-        """What to say when it died."""
+    def error(self) -> WorkerError:
+        """What to say when the process ended before its work."""
         self.process.join(5)
         code = self.process.exitcode
         how = f"exit status {code}"
         if code is not None and code < 0:
             how = f"signal {-code}" + (", as when memory runs out" if code == -signal.SIGKILL else "")
-        rows = ", ".join(map(str, sorted(self.hand.values())[:8])) + (", ..." if len(self.hand) > 8 else "")
+        rows = sorted(self.in_flight.values())
+        shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        where = f" while it worked on rows {shown}" if rows else ""
         return WorkerError(
-            f"worker {self.number} died ({how})"
-            + (f" while it worked on rows {rows}" if rows else "")
-            + ": everything "
-            "certified so far is kept, and the same command goes on from there"
+            f"worker {self.number} died ({how}){where}: everything certified so far is kept: run the same command again"
         )
 
-    def end(self) -> None:
-        """End it; one that has no more to do may take its time."""
-        self.line.close()
-        self.process.join(10 if self.discharged else 0)
+    def stop(self) -> None:
+        """Stop the process; one that has no more to do may take its time."""
+        self.connection.close()
+        self.process.join(10 if self.finished else 0)
         self.process.terminate()
         self.process.join(10)
         self.process.kill()
         self.process.join()
 
 
-class _Foreman:
+class _Dispatcher:
     """Hand out inputs and collect records, until all are done."""
 
-    def __init__(self, crew: list[_Worker], jobs: Iterator[RunInput], total: int) -> None:
-        self.crew, self.jobs, self.left = crew, jobs, total
-        self.working = list(crew)
+    def __init__(self, pool: list[_Worker], inputs: Iterator[RunInput], total: int) -> None:
+        self.pool, self.inputs, self.left = pool, inputs, total
+        self.working = list(pool)
 
     def records(self) -> Iterator[Record]:
         """Records in the order in which they come in."""
         while self.working:
-            ready = wait([worker.line for worker in self.working])
-            for worker in [worker for worker in self.working if worker.line in ready]:
+            ready = wait([worker.connection for worker in self.working])
+            for worker in [worker for worker in self.working if worker.connection in ready]:
                 try:
-                    word, value = worker.line.recv()
-                    if word == "more":
-                        self._give(worker)
+                    message, value = worker.connection.recv()
+                    if message == "more":
+                        self._send_inputs(worker)
                 except (EOFError, OSError):
-                    raise worker.death() from None
-                if word == "done":
-                    worker.hand.pop(value["id"], None)
+                    raise worker.error() from None
+                if message == "done":
+                    worker.in_flight.pop(value["id"], None)
                     self.left -= 1
                     yield value
-                elif word == "failed":
+                elif message == "failed":
                     raise WorkerError(f"{value}: everything certified so far is kept")
 
-    def _give(self, worker: _Worker) -> None:
-        """Give a worker its next inputs; none for now if it has its share; None if there are no more.
+    def _send_inputs(self, worker: _Worker) -> None:
+        """Send a worker its next inputs; none for now if it has its share; None if there are no more.
 
         Towards the end shares shrink, so that all workers end together.
         """
-        share = max(1, ceil(self.left / (2 * len(self.crew)))) - len(worker.hand)
+        share = max(1, ceil(self.left / (2 * len(self.pool)))) - len(worker.in_flight)
         if share <= 0:
-            worker.line.send([])
+            worker.connection.send([])
             return
         chunk: list[RunInput] = []
         size = 0
-        for job in islice(self.jobs, min(CHUNK, share)):
-            chunk.append(job)
-            worker.hand[job.id] = job.row
-            size += len(job.text)
+        for given in islice(self.inputs, min(CHUNK, share)):
+            chunk.append(given)
+            worker.in_flight[given.id] = given.row
+            size += len(given.text)
             if size > CHUNK_CHARACTERS:
                 break
-        if not chunk and not worker.hand:
+        if not chunk and not worker.in_flight:
             self.working.remove(worker)
-            worker.discharged = True
-            worker.line.send(None)
+            worker.finished = True
+            worker.connection.send(None)
         else:
-            worker.line.send(chunk)
+            worker.connection.send(chunk)
 
 
-def _work(task: ModelSource, line: Connection[Any, Any]) -> None:
-    """What a worker does, until there is nothing left."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the foreman ends it, in an orderly way
+def _work(source: ModelSource, connection: Connection[Any, Any]) -> None:
+    """What a worker process does, until there is nothing left."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops it, in an orderly way
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
-        certifier = Certifier(task.load())
+        certifier = source.load().certifier()
         ended = False
 
-        def jobs() -> Iterator[RunInput]:
+        def inputs() -> Iterator[RunInput]:
             nonlocal ended
             while True:
-                line.send(("more", None))
-                chunk = line.recv()
+                connection.send(("more", None))
+                chunk = connection.recv()
                 ended = chunk is None
                 if not chunk:
                     return
                 yield from chunk
 
         while not ended:
-            for record in certifier(jobs()):
-                line.send(("done", record))
+            for record in certify_here(certifier, inputs()):
+                connection.send(("done", record))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception as error:
-        line.send(("failed", f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)))
+        sentence = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+        connection.send(("failed", sentence))
 
 
-def _end_with_parent() -> None:
-    """End at once when the foreman is gone, even if it was killed."""
-    foreman = parent_process()
-    if foreman is not None:
-        foreman.join()
+def _exit_with_parent() -> None:
+    """Exit at once when the parent is gone, even if it was killed."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
         os._exit(1)
 
 
 @contextmanager
-def _surroundings(workers: int) -> Iterator[None]:
+def _environment(workers: int) -> Iterator[None]:
     """Give every worker its share of the cores, and no bars to draw, where the user has not said otherwise."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = dict.fromkeys(_THREADS, str(max(1, cores // workers))) | {"TQDM_DISABLE": "1"}

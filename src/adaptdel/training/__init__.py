@@ -2,6 +2,6 @@
 
 from adaptdel.training.jobs import TrainingJob, train_job
 from adaptdel.training.settings import METHODS, Settings
-from adaptdel.training.train import train
+from adaptdel.training.training import train
 
 __all__ = ["METHODS", "Settings", "TrainingJob", "train", "train_job"]

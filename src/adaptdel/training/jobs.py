@@ -15,7 +15,7 @@ from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.model_files import CONFIG, TRAINING, save_model
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.settings import Settings, check_names
-from adaptdel.training.train import history_csv, plot_history, train
+from adaptdel.training.training import history_csv, plot_history, train
 
 
 @dataclass(frozen=True)

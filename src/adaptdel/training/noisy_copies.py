@@ -18,7 +18,7 @@ import numpy as np
 from adaptdel.classifiers.base import Request
 from adaptdel.classifiers.subwords import Ids
 from adaptdel.classifiers.transformers import TransformersClassifier
-from adaptdel.core.noise import Masking, Noise
+from adaptdel.core.noise import Noise
 from adaptdel.units import Tokens, Unit
 
 WINDOW = 50  # the most batches whose copies are sorted by length together, as in the Trainer's own grouping
@@ -74,7 +74,7 @@ class Copies:
         purpose: int = COPIES,
         noun: str = "example",
     ) -> None:
-        masking = isinstance(noise, Masking)
+        masking = noise.masks_tokens
         self.ready = [
             classifier.prepare(f"{noun} {place}", row, unit, masking=masking) for place, row in enumerate(tokens)
         ]

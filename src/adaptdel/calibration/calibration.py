@@ -27,12 +27,15 @@ from adaptdel.calibration.search import (
     OBJECTIVES,
     CalibrationJournal,
     Evaluation,
-    Voting,
+    certifier_settings,
+    certify_sample,
     ends,
     evaluate,
     evaluations,
     golden_section,
+    sample_certifier,
 )
+from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import check_choice, check_fields, check_int, check_probability, check_real
 from adaptdel.core.noise import Deletion
@@ -150,14 +153,14 @@ class CalibrationTask:
     """A calibration that is ready to run: arguments checked, bins made, examples dealt.
 
     Attributes:
-        voting: how examples are certified.
+        certifier: certifies examples, at a noise that each candidate replaces.
         bins: the bins of lengths.
         samples: the examples of every bin that it is calibrated on.
         available: how many examples every bin holds.
         settings: all that the result depends on, in plain values.
     """
 
-    voting: Voting
+    certifier: Certifier
     bins: list[Bin]
     samples: list[CalibrationExamples]
     available: list[int]
@@ -280,8 +283,9 @@ class _Bench:
     def _evaluate(self, number: int, keep: float) -> Evaluation:
         sample = self.task.samples[number]
         if self._ready[0] != number:
-            self._ready = number, self.task.voting.prepare(sample.tokens)
-        outcomes = self.task.voting.outcomes(self._ready[1], sample.labels, keep, done=self._say)
+            prepare = self.task.certifier.prepare_tokens
+            self._ready = number, [prepare(row, f"example {place}") for place, row in enumerate(sample.tokens)]
+        outcomes = certify_sample(self.task.certifier, self._ready[1], sample.labels, keep, done=self._say)
         return evaluate(number, keep, outcomes, self.task.settings["threshold"])
 
     def _say(self, more: int) -> None:
@@ -331,7 +335,7 @@ def calibrate(
         n_estimate: votes that bound its probability.
         tol: how closely a kept length is searched for.
         seed: of the noise and of the choice of examples.
-        journal: a file in which a run that is stopped leaves what it has done; the same call goes on from there.
+        journal: a file in which a run that is stopped leaves what it has done; the same call resumes from it.
         progress: True, False, "auto" (if a terminal watches) or a callable (done, total).
     """
     task = prepare(
@@ -386,17 +390,18 @@ def prepare(
         "tol": check_real("tol", tol, accepted="a finite number of at least 0.001", least=0.001, most=1e9),
         "seed": check_int("seed", seed, most=2**63 - 1),
     }
-    voting = Voting.of(model, n_select=settings["n_select"], n_estimate=settings["n_estimate"], seed=settings["seed"])
-    examples = read_examples(texts, labels, voting.unit, voting.base.classes_)
+    votes = {name: settings[name] for name in ("n_select", "n_estimate", "seed")}
+    certifier = sample_certifier(model, **votes)
+    examples = read_examples(texts, labels, certifier.unit, certifier.base.classes_)
     made = _bins(bins, examples.lengths, min_count)
     return CalibrationTask(
-        voting,
+        certifier,
         made,
         [examples.drawn(bin, number, most=per_bin, seed=seed) for number, bin in enumerate(made)],
         [sum(length in bin for length in examples.lengths) for bin in made],
         {
             **settings,
-            **voting.described(),
+            **certifier_settings(certifier),
             "bins": [bin.lower for bin in made],
             "data": examples.digest(),
             "examples": len(examples.labels),

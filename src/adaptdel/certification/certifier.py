@@ -1,0 +1,213 @@
+"""The certification engine: inputs in, a certificate or a failure for each out.
+
+Everything that certifies goes through `Certifier`: `SmoothedClassifier`, runs in one process and in workers,
+calibration. It knows nothing about files, processes or pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.rule import Rule
+from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, run_all
+from adaptdel.classifiers.base import (
+    BaseClassifier,
+    BaseClassifierError,
+    InconsistentAnswerError,
+    Prepared,
+    check_labels,
+)
+from adaptdel.core.noise import Noise
+from adaptdel.units import Tokens, check_unit
+
+
+@dataclass(frozen=True)
+class Input:
+    """What is certified: a text, what it is called in messages, and anything that its result is to carry."""
+
+    text: Any
+    name: str
+    tag: Any = None
+
+
+@dataclass(frozen=True)
+class InputResult:
+    """What became of an input: a certificate, or why there is none."""
+
+    input: Input
+    certificate: Certificate | None
+    failure: str | None = None
+
+
+class Certifier:
+    """Certify inputs with one base classifier under one plan.
+
+    Args:
+        base: the base classifier.
+        plan: the noise, the attacker, the bound and how votes are sampled.
+        unit: what a token is.
+    """
+
+    def __init__(self, base: BaseClassifier, plan: SamplingPlan, unit: Any = "word") -> None:
+        check_labels(base.classes_ or [])
+        self.base, self.plan, self.unit = base, plan, check_unit(unit)
+        self.fingerprint = base.fingerprint()
+
+    def __repr__(self) -> str:
+        return f"Certifier({self.base!r}, {self.plan!r}, {self.unit!r})"
+
+    @property
+    def rule(self) -> Rule:
+        """How votes become a radius."""
+        return self.plan.rule
+
+    def under(self, noise: Noise) -> Certifier:
+        """The same under another noise; inputs that were prepared stay valid."""
+        other = copy(self)
+        other.plan = replace(self.plan, rule=replace(self.rule, noise=noise))
+        return other
+
+    def __call__(self, inputs: Iterable[Input]) -> Generator[InputResult, None, None]:
+        """A result for every input, in the order in which they are finished.
+
+        Several inputs are worked on together. If one makes the base classifier fail, those in flight are certified one
+        by one, so that only the input that fails has a failure. A failure of ``inputs`` itself is raised once
+        everything that was read from it is done. Answers that are no function of the copy end everything.
+        """
+        source = _Source(inputs)
+        while not source.exhausted:
+            yield from self._together(source)
+        if source.error is not None:
+            raise source.error
+
+    def prepare(self, text: Any, name: str) -> Prepared:
+        """Split a text into tokens and make it ready, once for all its noisy copies."""
+        return self.prepare_tokens(self.unit.split(text), name)
+
+    def prepare_tokens(self, tokens: Tokens, name: str) -> Prepared:
+        """Make tokens ready."""
+        prepared = self.base.prepare(name, tokens, self.unit, masking=self.rule.noise.masks_tokens)
+        self.rule.check_classes(self.base.classes_)
+        return prepared
+
+    def votes(
+        self, inputs: Iterable[Prepared], *, done: Callable[[int], None] | None = None
+    ) -> Iterator[tuple[int, Tally]]:
+        """The votes on every input with its number, in the order in which they are finished; a failure is raised."""
+        return run_all(inputs, self.plan, self.base, done=done)
+
+    def certificate(self, prepared: Prepared, tally: Tally) -> Certificate:
+        """The certificate that votes make, with classes in a fixed order."""
+        base, rule = self.base, self.rule
+        known = base.classes_ is not None
+        rows = tally.exact if tally.exact is not None else np.stack([tally.selection, *tally.votes]).T
+        labels = list(base.classes_) if base.classes_ is not None else base.labels()[: len(rows)]
+        rows = np.pad(rows, ((0, max(0, len(labels) - len(rows))), (0, 0)))[: max(len(labels), 1)]
+        order = list(range(len(labels)))
+        if not known:  # numbers were given in the order of asking: sort, so that it does not matter
+            order = sorted((number for number in order if rows[number].any()), key=lambda n: sort_key(labels[n]))
+        exact = None if tally.exact is None else tuple(tuple(int(count) for count in rows[n]) for n in order)
+        counts = rows[order].T if exact is None else np.zeros((1, len(order)), dtype=np.int64)
+        return Certificate(
+            label=labels[tally.label],
+            classes=tuple(labels[number] for number in order),
+            known=known,
+            answer=order.index(tally.label),
+            length=len(prepared.tokens),
+            noise=rule.noise,
+            selection=tuple(int(count) for count in counts[0]),
+            looks=tally.looks,
+            votes=tuple(tuple(int(count) for count in row) for row in counts[1:]),
+            exact=exact,
+            ops=rule.ops,
+            bound=rule.bound,
+            threshold=rule.threshold,
+            k=rule.k,
+            seed=self.plan.seed,
+            unit=self.unit.description(),
+            model_hash=self.fingerprint,
+            input_hash=content_key(prepared.tokens).hex(),
+        )
+
+    def _together(self, source: _Source) -> Iterator[InputResult]:
+        """Certify until the inputs end or one fails; in the latter case, what is in flight one by one."""
+        in_flight: dict[int, tuple[Input, Prepared]] = {}
+        invalid: list[InputResult] = []
+        votes = self.votes(self._prepared(source, in_flight, invalid))
+        while True:
+            try:
+                number, tally = next(votes)
+            except StopIteration:
+                break
+            except InconsistentAnswerError:
+                raise
+            except Exception:
+                yield from (self._alone(input) for input, _ in in_flight.values())
+                break
+            input, prepared = in_flight.pop(number)
+            yield InputResult(input, self.certificate(prepared, tally))
+            yield from _drained(invalid)
+        yield from _drained(invalid)
+
+    def _prepared(
+        self, source: _Source, in_flight: dict[int, tuple[Input, Prepared]], invalid: list[InputResult]
+    ) -> Iterator[Prepared]:
+        number = 0
+        for input in source:
+            try:
+                prepared = self.prepare(input.text, input.name)
+            except (ValueError, BaseClassifierError) as error:
+                invalid.append(InputResult(input, None, str(error)))
+                continue
+            in_flight[number] = input, prepared
+            number += 1
+            yield prepared
+
+    def _alone(self, input: Input) -> InputResult:
+        """Certify one input; a failure is then its own."""
+        try:
+            prepared = self.prepare(input.text, input.name)
+            [(_, tally)] = self.votes([prepared])
+        except InconsistentAnswerError:
+            raise
+        except (ValueError, BaseClassifierError) as error:
+            return InputResult(input, None, str(error))
+        return InputResult(input, self.certificate(prepared, tally))
+
+
+class _Source:
+    """Inputs, whose own error waits until what was read is done."""
+
+    def __init__(self, inputs: Iterable[Input]) -> None:
+        self._inputs = iter(inputs)
+        self.exhausted = False
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Input]:
+        return self
+
+    def __next__(self) -> Input:
+        if not self.exhausted:
+            try:
+                return next(self._inputs)
+            except StopIteration:
+                self.exhausted = True
+            except Exception as error:
+                self.exhausted, self.error = True, error
+        raise StopIteration
+
+
+def _drained(results: list[InputResult]) -> Iterator[InputResult]:
+    while results:
+        yield results.pop(0)
+
+
+def sort_key(label: Any) -> tuple[str, Any]:
+    """What labels of any kind are sorted by."""
+    return str(type(label)), label if isinstance(label, (str, int, float)) else repr(label)
