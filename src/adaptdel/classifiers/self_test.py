@@ -27,7 +27,7 @@ ROUNDING = 1e-4
 # Two scores that each move by a shift change their difference by twice as much. The rest is for copies not tried.
 SHIFTS_IN_MARGIN = 8
 UNKNOWN_LIMIT = 512  # ids up to which a model without a stated limit is tried
-KNOWN_COPIES = 3  # of each length that are scored alone, and fewer of long ones, which take time
+KNOWN_COPIES = 3  # of each length that are scored alone, and one of long ones, which take time
 LONG = 100
 BATCH_ROWS = 16
 BATCH_IDS = 1024
@@ -136,7 +136,7 @@ def self_test(
     copies = [probes.copy(0, rng)] if probes.prefix or probes.suffix else []
     for length in lengths:
         shares = 2 * (length + len(probes.prefix) + len(probes.suffix)) <= budget
-        copies += [probes.copy(length, rng) for _ in range((KNOWN_COPIES - (length > LONG)) if shares else 1)]
+        copies += [probes.copy(length, rng) for _ in range(KNOWN_COPIES if shares and length <= LONG else 1)]
     copies += [probes.copy(min(length, lengths[-1]), rng, special) for special in probes.special for length in (1, 4)]
     copies, alone = _alone(score, copies, name)
     finite = np.concatenate([scores[np.isfinite(scores)] for scores in alone])
@@ -154,6 +154,7 @@ def self_test(
     sharing = [place for place in ascending if 2 * len(copies[place]) <= budget]
     special = {place for place in sharing if np.isin(probes.text(copies[place]), probes.special).any()}
     plain = [place for place in sharing if place not in special]
+    short = [place for place in sharing if len(copies[place]) <= LONG]
     shifts: dict[str, float | None] = {"equal": None, "padded": None}
     if plain and "equal" in allowed:
         shifts["equal"] = max(
@@ -163,7 +164,7 @@ def self_test(
     if plain and "padded" in allowed and (shifts["equal"] is None or shifts["equal"] <= tolerance):
         shifts["padded"] = max(
             _largest_shift(score, alone, _padded_batches(copies, plain, budget, rng)),
-            _largest_shift(score, alone, _padded_batches(copies, sharing, budget, rng), may_fail=True),
+            _largest_shift(score, alone, _padded_batches(copies, short, budget, rng), may_fail=True),
         )
     batching = next((level for level in ("padded", "equal") if _within(shifts[level], tolerance)), "alone")
     largest = max([repeated, *(shift for shift in shifts.values() if shift is not None and _within(shift, tolerance))])
@@ -249,7 +250,7 @@ def _equal_batches(
     for length, places in by_length.items():
         rows = max(2, min(BATCH_ROWS, budget // length))
         inner = length - len(probes.prefix) - len(probes.suffix)
-        for size, chosen in ((rows, places[:rows]), (2, places[-1:])):
+        for size, chosen in ((rows, places[:rows]), (2, places[-1:]))[: 2 if length <= LONG else 1]:
             fill = [probes.copy(inner, rng) for _ in range(size - len(chosen))]
             order = rng.permutation(size)
             batch = [(fill + [copies[place] for place in chosen])[number] for number in order]
@@ -262,13 +263,13 @@ def _equal_batches(
 def _padded_batches(
     copies: list[IntArray], sharing: list[int], budget: int, rng: np.random.Generator
 ) -> list[tuple[list[IntArray], Mapping[int, int]]]:
-    """Batches of different lengths: each length beside the next longer one and beside the longest, and in company."""
+    """Batches of different lengths: each beside the next longer one, the shortest beside the longest, and together."""
     if not sharing:
         return []
     by_length = {len(copies[place]): place for place in sharing}
     steps = [by_length[length] for length in sorted(by_length)]
     groups = [list(pair) for pair in pairwise(steps)]
-    groups += [[place, steps[-1]] for place in sharing[:: max(1, len(sharing) // 3)]]
+    groups.append([steps[0], steps[-1]])
     short = [place for place in sharing if len(copies[place]) <= LONG]
     for order in (short, rng.permutation(short).tolist()):
         group: list[int] = []
