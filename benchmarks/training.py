@@ -82,7 +82,7 @@ def train_once(copies: Copies, valid: Copies, seed: int, *, in_the_loop: bool = 
     if isinstance(copies, PreparedCopies):
         copies.prepare(0)
     with tempfile.TemporaryDirectory() as folder, quietly(), own_randomness(seed):
-        model = copies.classifier._headed([0, 1])
+        model = copies.classifier.with_head([0, 1])
         trainer = NoisyTrainer(model, schedule, copies, valid, Path(folder))
         if in_the_loop:
             trainer.epochs.__class__ = InTheLoop

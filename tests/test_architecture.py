@@ -122,3 +122,30 @@ def test_no_class_and_no_module_has_a_name_twice() -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in [*names.items(), *classes.items()] if count > 1] == []
+
+
+OUTSIDE = {"os._exit", "torch._int_mm", "found._n_gpu"}  # of other libraries, which have no public name for it
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_module_uses_private_names_of_another(path: Path) -> None:
+    """A private name is used only in the module that defines it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    fields = [node.target for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+    own |= {target.id for target in fields if isinstance(target, ast.Name)}
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    own |= {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")}
+    private = {
+        ast.unparse(node)
+        for node in attributes
+        if node.attr.startswith("_") and not node.attr.endswith("__") and node.attr not in own
+    }
+    private |= {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("adaptdel")
+        for alias in node.names
+        if alias.name.startswith("_")
+    }
+    assert private <= OUTSIDE

@@ -130,9 +130,8 @@ def take_votes(
     chosen, selection = yield from _select(noise, length, plan, stream(plan.seed, key, plan.phases[0]))
     if not plan.n_estimate:  # a prediction without a certificate
         return Tally(chosen, selection, None, [])
-    planned = plan_looks if is_frozen(noise) else plan_looks.__wrapped__
     spared = plan.n_select - int(selection.sum())  # by the selection, whose votes are independent: looks stay valid
-    looks = planned(plan, length, known_classes, plan.n_estimate + spared)
+    looks = plan_looks(plan, length, known_classes, plan.n_estimate + spared)
     rng = stream(plan.seed, key, plan.phases[1])
     counts = np.zeros(len(selection), dtype=np.int64)
     taken: list[IntArray] = []
@@ -205,7 +204,6 @@ def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Genera
         size = min(2 * size, plan.n_select)
 
 
-@lru_cache(maxsize=2**13)
 def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) -> Looks:
     """The looks at up to ``most`` votes on an input of a length: settled before the first vote, hence valid.
 
@@ -214,6 +212,10 @@ def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) 
     """
     if plan.sampling == "fixed":
         return Looks.fixed(most, plan.alpha)
+    return (_cached_looks if is_frozen(plan.rule.noise) else _adaptive_looks)(plan, length, classes, most)
+
+
+def _adaptive_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) -> Looks:
     rule = plan.rule
     needed = largest_radius_probability(length, rule.noise, Threat(rule.ops), rule.threshold)
     share = plan.alpha * FIRST_SHARE
@@ -228,6 +230,9 @@ def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) 
     early = [share, *([plan.alpha * (1 - FIRST_SHARE - LAST_SHARE) / middle] * middle if middle else [])]
     last = float(np.nextafter(plan.alpha - sum(early), 0))
     return Looks((*sizes, most), (*early, last))
+
+
+_cached_looks = lru_cache(maxsize=2**13)(_adaptive_looks)
 
 
 def _unanimous(probability: float, alpha: float, most: int) -> int:

@@ -135,7 +135,7 @@ class TransformersClassifier(SubwordClassifier):
         if self.untrained_:
             raise BaseClassifierError(f"the model {self.name} has no trained classification head: call fit first")
         with torch.inference_mode():
-            logits = self._running(**self._tensors(inputs)).logits
+            logits = self._running(**self.tensors(inputs)).logits
         scores: npt.NDArray[Any] = logits.float().cpu().numpy()
         return scores
 
@@ -206,7 +206,7 @@ class TransformersClassifier(SubwordClassifier):
         total = epochs * -(-len(tokens) // batch_size)
         with torch.random.fork_rng([] if self.device == "cpu" else None):
             torch.manual_seed(seed)
-            model = self._headed(classes).to(self.device).train()
+            model = self.with_head(classes).to(self.device).train()
             decayed = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
             schedule = torch.optim.lr_scheduler.LambdaLR(decayed, lambda step: max(0.0, 1 - step / total))
             masking, unit = noise.masks_tokens, check_unit(unit)
@@ -216,7 +216,7 @@ class TransformersClassifier(SubwordClassifier):
                 drawn = [Request(one, noise.sample(len(one.tokens), 1, rng)) for one in ready]
                 copies = [np.frombuffer(self.subwords.copies(one)[0], np.int32) for one in drawn]
                 for places in _training_batches(np.array([len(row) for row in copies]), batch_size, rng):
-                    inputs = self._tensors(self.subwords.padded([copies[place] for place in places]))
+                    inputs = self.tensors(self.subwords.padded([copies[place] for place in places]))
                     loss = model(**inputs, labels=targets[places].to(self.device)).loss
                     loss.backward()
                     torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -245,8 +245,8 @@ class TransformersClassifier(SubwordClassifier):
         self.untrained_ = bool(info["missing_keys"])
         return model
 
-    def _headed(self, classes: list[Any]) -> Any:
-        """The model to train, with these classes."""
+    def with_head(self, classes: list[Any]) -> Any:
+        """The model to train, with a head for these classes."""
         if len(classes) < 2 or {type(label) for label in classes} not in ({str}, {int}):
             raise ValueError(f"labels must be texts or whole numbers of at least 2 classes, got {classes[:3]!r}")
         model = self.model
@@ -287,7 +287,8 @@ class TransformersClassifier(SubwordClassifier):
             ids = getattr(table, "num_embeddings", None)
             self.run_self_test(name=self.name, pads=pads and None not in padding_ids, ids=ids)
 
-    def _tensors(self, inputs: dict[str, IntArray]) -> dict[str, Any]:
+    def tensors(self, inputs: dict[str, IntArray]) -> dict[str, Any]:
+        """The inputs that the model reads, as tensors on its device."""
         torch, _ = libraries()
         return {name: torch.from_numpy(inputs[name]).to(self.device) for name in inputs if name in self._accepted}
 

@@ -100,7 +100,7 @@ class Copies:
         import torch
 
         start = time.perf_counter()
-        batch = self.classifier._tensors(self.classifier.subwords.padded([row for row, _ in items]))
+        batch = self.classifier.tensors(self.classifier.subwords.padded([row for row, _ in items]))
         batch["labels"] = torch.tensor([target for _, target in items])
         self.clock.tokens += sum(len(row) for row, _ in items)
         self.clock.collating += time.perf_counter() - start

@@ -213,7 +213,7 @@ def train_transformer(
                     (valid_tokens, valid_targets, VALIDATION, "validation example"),
                 )
             )
-            model = classifier._headed(classes)
+            model = classifier.with_head(classes)
             model.config.problem_type = "single_label_classification"
             _run(model, schedule, train, valid, folder, freelb, progress, last)
             last = last_whole(folder)
