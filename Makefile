@@ -41,7 +41,7 @@ test: lint types
 	$(BIN)/pytest -n 2 -q
 
 test-all: lint types
-	$(BIN)/pytest -n 2 -q -m 'slow or not slow'
+	$(BIN)/pytest -n 2 --dist worksteal -q -m 'slow or not slow'
 
 bench: $(STAMP)
 	@mkdir -p out
