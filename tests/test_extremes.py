@@ -357,3 +357,20 @@ def test_certain_noise_under_the_paper_s_bound(length: int, rival: float | None)
     options: dict[str, Any] = {"length": length, "noise": Deletion(FixedRate(0.0)), "bound": "paper"}
     assert certified_radius(1.0, rival, **options) == rigorous_radius(1.0, rival, **options) == 0
     assert certified_radius(1 - 2.0**-53, rival, **options) <= rigorous_radius(1 - 2.0**-53, rival, **options)
+
+
+def test_unanimous_votes_against_the_answer_verify() -> None:
+    """At a threshold of 1 the second class is never answered, even if all votes are for it."""
+    model = SmoothedClassifier(
+        lambda copies: [1] * len(copies),
+        Deletion(FixedRate(1.0)),
+        threshold=1.0,
+        classes=[0, 1],
+        sampling="fixed",
+        n_select=10,
+        n_estimate=10,
+        progress=False,
+    )
+    certificate = model.certify(["a b c"])[0]
+    assert (certificate.label, certificate.votes) == (0, ((0, 10),))
+    assert verify(certificate.to_dict()) == []

@@ -72,9 +72,9 @@ def _votes(certificate: Certificate) -> list[str]:
     wrong = []
     if not _chosen(certificate):
         wrong.append("the selection votes did not choose the label")
-    if certificate.noise.choices(certificate.length) == 1 and any(
-        row[certificate.answer] != sum(row) for row in (certificate.selection, *certificate.votes)
-    ):
+    rows = (certificate.selection, *certificate.votes)
+    voted = {number for row in rows for number, count in enumerate(row) if count}  # at a threshold of 1 not the answer
+    if certificate.noise.choices(certificate.length) == 1 and len(voted) > 1:
         wrong.append("the votes must be unanimous: the noise leaves nothing to chance, so that all copies are the same")
     return wrong
 
