@@ -243,7 +243,7 @@ def fuzz(name: str, case: Callable[[list[int]], None], cases: int, seed: int) ->
             with limited():
                 case(edits)
         except Exception as error:
-            again = f"python -m tests.test_fuzz {name} {' '.join(map(str, edits))}"
+            again = f"python -m tests.cli.test_fuzz {name} {' '.join(map(str, edits))}"
             raise Failure(f"{type(error).__name__}: {error}\nagain: {again}") from error
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

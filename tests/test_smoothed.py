@@ -73,7 +73,7 @@ def scores(unit: Unit, inputs: list[Any]) -> Any:
 
 def tiny_transformer(unit: Unit, inputs: list[Any]) -> Any:
     pytest.importorskip("transformers")
-    from tests.test_transformers import classifier
+    from tests.classifiers.test_transformers import classifier
 
     return classifier("bert")
 

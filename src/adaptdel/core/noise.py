@@ -28,7 +28,7 @@ from adaptdel.core.checks import (
 from adaptdel.core.rates import DENOMINATOR, FixedRate, Rate, build, rate_from_dict
 from adaptdel.core.work_limit import spend
 
-# The relative error of binomial sums is known down to 1e-280 (tests/test_binomial.py), and products of numbers below
+# The relative error of binomial sums is measured to 1e-280 (tests/core/test_binomial.py); products of numbers below
 # 1e-308 have none. A mass or probability of at least TINY outweighs such a sum or product by 1e28, which is more than
 # the relative margins of the bounds (4 EPS and more) ask for. A smaller one is replaced by a worse one that is exact.
 TINY = 1e-250

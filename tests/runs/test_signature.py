@@ -239,7 +239,7 @@ def test_keys_of_ssh(tmp_path: Path, folder: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_the_documented_commands_make_a_pair(tmp_path: Path, folder: Path) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "how-to" / "read-a-certificate.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "read-a-certificate.md").read_text(encoding="utf-8")
     commands = [line for line in page.splitlines() if line.startswith("openssl ")]
     assert len(commands) == 2
     for command in commands:

@@ -25,8 +25,8 @@ from adaptdel.runs.storage import decode, read_run
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
 from adaptdel.training.transformer import claim, last_whole, mark, read_state
+from tests.cli.test_fuzz import TRAINING_STATE, Workspace
 from tests.run_files import make_data, make_model, run
-from tests.test_fuzz import TRAINING_STATE, Workspace
 
 ROWS = [{"text": f"w{number} words", "label": number % 2} for number in range(9)]
 NAMED = [{"text": "a"}, {"text": "b"}]

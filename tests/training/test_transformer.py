@@ -32,7 +32,7 @@ from adaptdel.training.trainer import (  # noqa: E402
 )
 from adaptdel.training.transformer import Trained, train_transformer  # noqa: E402
 from adaptdel.units import Words  # noqa: E402
-from tests.test_transformers import fixed, tiny  # noqa: E402
+from tests.classifiers.test_transformers import fixed, tiny  # noqa: E402
 
 WORDS = ("film", "was", "dull", "plot", "the", "and", "not", "all")
 FAST = Schedule(epochs=4, batch_size=16, learning_rate=2e-3, warmup=0)

@@ -28,7 +28,7 @@ from tests.run_files import call, command, make_data, make_model, run
 
 psutil: Any = pytest.importorskip("psutil")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ FARM = """
 import json, os, resource, signal, sys, time
 from tests.run_files import run
 import adaptdel.runs.certify, adaptdel.runs.workers
-from tests.test_runs_killed import die_at
+from tests.runs.test_killed import die_at
 for line in sys.stdin:
     order = json.loads(line)
     child = os.fork()

@@ -1,6 +1,6 @@
 """Files and command lines that are damaged or hostile end in an answer or in one sentence, never in anything else.
 
-``make test-all`` runs 100,000 cases. One case again: ``python -m tests.test_fuzz TARGET NUMBER...``.
+``make test-all`` runs 100,000 cases. One case again: ``python -m tests.cli.test_fuzz TARGET NUMBER...``.
 """
 
 from __future__ import annotations
