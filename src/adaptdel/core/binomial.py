@@ -16,7 +16,7 @@ def sum_error(trials: FloatArray, success: FloatArray, failure: FloatArray) -> F
     """The relative error allowed for in a binomial sum, which grows with the spread of the count.
 
     Against ball arithmetic the largest that was seen is about 6e-14 plus 2.7e-15 times the standard deviation, over
-    trials from 1 to 2**52 and sums down to 1e-280: a seventh and a fifth of the allowance (tests/core/test_binomial.py).
+    trials up to 2**52 and sums down to 1e-280: a seventh and a fifth of the allowance (tests/core/test_binomial.py).
     """
     return SUM_ERROR + SPREAD_ERROR * np.sqrt(trials * success * failure)
 
