@@ -27,7 +27,7 @@ ALLOWED = {
     "datasets": {"data"},
     "yaml": {"training"},
     "cryptography": {"runs"},
-} | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime")}
+} | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime", "skops")}
 
 
 def layers() -> list[str]:

@@ -21,6 +21,8 @@ from adaptdel.core.threat import Threat
 if TYPE_CHECKING:
     from adaptdel.certification.certificate import Certificate
     from adaptdel.certification.certifier import Certifier
+    from adaptdel.classifiers.base import register_classifier
+    from adaptdel.runs.certify import evaluate
     from adaptdel.smoothed import SmoothedClassifier, pipeline
 
 __version__ = "0.1.0"
@@ -43,12 +45,14 @@ __all__ = [
     "certified_top_k",
     "certify_general",
     "clopper_pearson",
+    "evaluate",
     "least_probability",
     "log10_cardinality",
     "noise_from_dict",
     "pairwise_bounds",
     "pipeline",
     "rate_from_dict",
+    "register_classifier",
     "rigorous_radius",
 ]
 
@@ -56,6 +60,8 @@ _LATER = {
     "Certificate": "adaptdel.certification.certificate",
     "Certifier": "adaptdel.certification.certifier",
     "SmoothedClassifier": "adaptdel.smoothed",
+    "evaluate": "adaptdel.runs.certify",
+    "register_classifier": "adaptdel.classifiers.base",
     "pipeline": "adaptdel.smoothed",
 }
 

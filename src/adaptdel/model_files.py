@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -14,9 +13,8 @@ import numpy as np
 
 from adaptdel.certification.certificate import MOST_VOTES
 from adaptdel.certification.sampling import SamplingPlan
-from adaptdel.classifiers.base import BaseClassifier
-from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.core.checks import check_fields, check_int, check_probability, check_real
+from adaptdel.classifiers.base import BaseClassifier, classifier_class
+from adaptdel.core.checks import check_fields, check_int, check_probability, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
 from adaptdel.units import check_unit, unit_from_dict
@@ -156,14 +154,15 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
     ``extras`` may write more files into the folder before it takes its place.
     """
     base = model.base_classifier()
-    kind = _kind(base)
+    if not base.kind:
+        base.save(path / "base")  # which says why it cannot be saved
     self_test = getattr(base, "self_test_", None)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
         raise ValueError(f"path must be a new folder, an empty one or a saved model, got {str(path)!r}")
     settings = {
         "format": FORMAT,
         "version": version("adaptdel"),
-        "base": kind,
+        "base": base.kind,
         "fingerprint": base.fingerprint(),
         "classes": base.classes_,
         "noise": model.rule().noise.to_dict(),
@@ -177,7 +176,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
     training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))
     with replacing_folder(path) as partial:
         base.save(partial / "base")
-        if kind == "transformers":
+        if not base.checks_own_files:
             settings["files"] = _hashes(partial / "base")
         write_json(partial / CONFIG, settings)
         if training is not None:
@@ -214,7 +213,7 @@ def load_model(cls: type[Model], path: Path) -> Model:
             **{name: settings[name] for name in _PLAIN},
         )
         _check(model)
-    base = _load_base(settings["base"], path / "base", settings, config)
+    base = _load_base(path / "base", settings, config)
     if base.fingerprint() != settings["fingerprint"]:
         raise ValueError(f"{path / 'base'}: the base classifier is not the one that was saved: its fingerprint differs")
     with _damaged(config):
@@ -292,59 +291,41 @@ def _check(model: Model) -> None:
         check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
 
 
-def _kind(base: BaseClassifier) -> str:
-    if isinstance(base, LinearClassifier):
-        return "linear"
-    if type(base).__name__ == "TransformersClassifier":
-        return "transformers"
-    raise ValueError(
-        f"base must be a LinearClassifier or a TransformersClassifier to be saved, got {base!r}: "
-        "others could only be pickled, which is not safe to load"
-    )
-
-
 def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _load_base(kind: str, folder: Path, settings: dict[str, Any], config: Path) -> BaseClassifier:
-    if kind not in ("linear", "transformers"):
-        raise ValueError(f"{config}: the base of a saved model must be linear or transformers, got {kind!r:.60}")
+def _load_base(folder: Path, settings: dict[str, Any], config: Path) -> BaseClassifier:
+    with _damaged(config):
+        check_text("base", settings["base"])
+    try:
+        cls = classifier_class(settings["base"])
+    except ValueError as error:
+        raise ValueError(f"{config}: {error}") from None
     if not folder.is_dir():
         raise ValueError(f"{folder}: missing from a saved model: save or copy the model anew")
-    if kind == "linear":
-        return LinearClassifier.load(folder)
-    from adaptdel.classifiers.transformers import TransformersClassifier, libraries
-
-    torch, _ = libraries()
     options = settings.get("options") or {}
     with _damaged(config):
-        check_fields({"margin": 0.0} | options, {"margin": "a number"})
-        check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
+        cls.check_options(options)
     _check_files(folder, settings.get("files") or {})
-    _check_sizes(folder)
     try:
-        base = TransformersClassifier.load(folder, **options)
+        return cls.load(folder, **options)
     except ImportError:
         raise
-    except Exception as error:  # the libraries raise whatever comes of files that are not what they should be
+    except Exception as error:  # libraries raise whatever damaged files lead to
+        if isinstance(error, ValueError) and str(error).startswith(str(folder)):
+            raise
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         reason = "its weights do not fit its config.json" if "ignore_mismatched_sizes" in reason else reason
         raise ValueError(f"{folder}: the model cannot be read ({reason}): save or copy it anew") from None
-    if base.untrained_:
-        raise ValueError(f"{folder}: weights of the model are missing: save or copy it anew")
-    for name, values in base.model.named_parameters():
-        if not torch.isfinite(values).all():
-            raise ValueError(f"{folder}: the weights {name} are not all finite numbers: train the model anew")
-    return base
 
 
 def _hashes(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file of a folder."""
     found = {}
-    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
-            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 
 
@@ -358,19 +339,3 @@ def _check_files(folder: Path, files: dict[str, str]) -> None:
         if found.get(name) != digest:
             state = "its SHA-256 differs from that of the saved file" if name in found else "missing from a saved model"
             raise ValueError(f"{folder / name}: {state}: save or copy the model anew")
-
-
-def _check_sizes(folder: Path) -> None:
-    """Raise for a configuration of far more layers or labels than there are weights: building it would not end."""
-    config = folder / "config.json"
-    try:
-        values = read_json(config, "the configuration of a model")
-    except FileNotFoundError:
-        raise ValueError(f"{config}: missing from a saved model: save or copy the model anew") from None
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))  # a layer or label has a weight at least
-    for name, value in values.items():
-        if name == "id2label" or not re.search("layer|label|expert|group|block", name):
-            continue
-        count = value if isinstance(value, (int, float)) else len(value) if isinstance(value, (dict, list)) else 0
-        if count > max(200, size // 200 if "layer" in name else size):
-            raise ValueError(f"{config}: {name} cannot be {value!r:.40} with so few weights: save or copy it anew")

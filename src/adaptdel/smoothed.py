@@ -15,7 +15,7 @@ from adaptdel.certification.certifier import Certifier, sort_key
 from adaptdel.certification.rule import Rule, exact_shares
 from adaptdel.certification.sampling import SamplingPlan, Tally
 from adaptdel.classifiers.base import BaseClassifier, Prepared
-from adaptdel.classifiers.callables import SklearnClassifier, as_base
+from adaptdel.classifiers.callables import as_base
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import FloatArray, check_choice, check_int, check_probability
@@ -133,16 +133,9 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("X must hold at least one input, got none")
         self.noise_ = self.noise or Deletion(LengthRate.from_lengths(map(len, tokens), 0.9))
         base = as_base(LinearClassifier() if self.base is None else self.base, self.classes)
-        options: dict[str, Any] = {"noise": self.noise_, "seed": self.seed}
-        if isinstance(base, SklearnClassifier):
-            self.base_: BaseClassifier = base.fit(tokens, labels, unit=unit, copies=self.copies, **options)
-        elif isinstance(base, LinearClassifier):
-            fresh = LinearClassifier(**base.get_params())
-            self.base_ = fresh.fit(tokens, labels, copies=self.copies, **options)
-        elif hasattr(base, "fit"):
-            self.base_ = base.fit(tokens, labels, unit=unit, **options)
-        else:
-            raise ValueError(f"base must be trainable for fit, got {base!r}: use it as it is, without fit")
+        self.base_: BaseClassifier = base.unfitted().fit(
+            tokens, labels, noise=self.noise_, unit=unit, copies=self.copies, seed=self.seed
+        )
         self.classes_ = np.array(self.base_.classes_)
         for record in ("training_", "calibration_"):  # of another model
             self.__dict__.pop(record, None)

@@ -28,6 +28,7 @@ from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E4
 from adaptdel.runs.inputs import RunInput  # noqa: E402
 from adaptdel.runs.workers import certify_here  # noqa: E402
 from adaptdel.units import Words  # noqa: E402
+from tests.run_files import run, write_rows  # noqa: E402
 
 torch.set_num_threads(1)
 SPECIAL = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")
@@ -404,6 +405,25 @@ def test_onnx_graphs_without_an_attention_mask_are_never_padded(tmp_path: Path, 
     model = OnnxClassifier(onnx_model(tmp_path / "tiny.onnx", masked=masked), tokenizer())
     assert model.batching == ("padded" if masked else "equal")
     assert attack(model, texts(4)) > 5
+
+
+def test_an_onnx_model_is_saved_loaded_and_certified_on_the_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    from adaptdel.classifiers.onnx import OnnxClassifier
+
+    base = OnnxClassifier(onnx_model(tmp_path / "tiny.onnx", masked=True), tokenizer(), classes=["ham", "spam"])
+    model = ad.SmoothedClassifier(base, ad.Deletion(ad.FixedRate(0.5)), n_select=20, n_estimate=60)
+    inputs = [" ".join(map(str, tokens)) for tokens in texts(4)]
+    model.save(tmp_path / "model")
+    (tmp_path / "tiny.onnx").unlink()
+    loaded = ad.SmoothedClassifier.load(tmp_path / "model")
+    assert loaded.certify(inputs) == model.certify(inputs)
+    data = write_rows(tmp_path / "data.jsonl", [{"text": text, "label": "ham"} for text in inputs])
+    assert run("certify", tmp_path / "model", "--data", data, "--out", tmp_path / "run") == 0
+    config = tmp_path / "model" / "adaptdel.json"
+    config.write_text(config.read_text(encoding="utf-8").replace('"tiny.onnx"', '"../tiny.onnx"'), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"adaptdel\.json: damaged: file must be the name of a file, got '\.\./tiny"):
+        ad.SmoothedClassifier.load(tmp_path / "model")
 
 
 def test_dynamically_quantised_onnx_reads_copies_one_by_one(tmp_path: Path) -> None:

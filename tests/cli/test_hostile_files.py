@@ -230,7 +230,11 @@ DELETED = object()
         ("adaptdel.json", {"threshold": DELETED}, "damaged: threshold is missing"),
         ("adaptdel.json", {"fingerprint": DELETED}, "damaged: fingerprint is missing"),
         ("adaptdel.json", {"classes": ["a", "b"]}, "damaged: its classes are not those of the base classifier"),
-        ("adaptdel.json", {"base": "pickle"}, "the base of a saved model must be linear or transformers, got 'pickle'"),
+        (
+            "adaptdel.json",
+            {"base": "pickle"},
+            "a base classifier of the kind 'pickle' is not registered, only linear, onnx, sklearn, transformers: ",
+        ),
         ("adaptdel.json", {"base": []}, "damaged: base must be a text, got []"),
         ("adaptdel.json", {"options": 3}, "damaged: options must be an object, got 3"),
         ("adaptdel.json", {"noise": {"kind": "deletion", "rate": 7}}, "damaged: "),

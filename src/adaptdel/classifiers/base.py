@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.core.checks import BoolArray, IntArray
+from adaptdel.core.checks import BoolArray, IntArray, check_names
+from adaptdel.core.noise import Noise
 from adaptdel.units import Tokens, Unit
 
 REMEMBERED = 2**16  # distinct copies of one input whose answers are kept
@@ -63,9 +67,17 @@ class Request:
 class BaseClassifier(ABC):
     """A classifier of token sequences.
 
+    A subclass has to answer copies (`votes`). It may also learn (`fit`) and be stored (`kind`, `save`, `load`): see
+    `register_classifier`.
+
     Attributes:
+        kind: the name under which the class is registered; "" if its instances cannot be saved.
         classes_: the labels that class numbers stand for, or None if they are not known beforehand.
     """
+
+    kind: ClassVar[str] = ""
+    checks_own_files: ClassVar[bool] = False
+    """Whether `load` recognises changed files itself. If not, a saved model carries the SHA-256 of each file."""
 
     classes_: list[Any] | None = None
 
@@ -93,8 +105,115 @@ class BaseClassifier(ABC):
         return ""
 
     def options(self) -> dict[str, Any]:
-        """How a saved model has to be loaded to give the same answers, in plain values."""
+        """Keyword arguments of `load` that give the same answers, in plain values."""
         return {}
+
+    def unfitted(self) -> BaseClassifier:
+        """A classifier with the same parameters, for `fit` to train; the object itself where training goes on."""
+        return self
+
+    def fit(
+        self, tokens: Sequence[Tokens], labels: Sequence[Any], *, noise: Noise, unit: Unit, copies: int, seed: int
+    ) -> BaseClassifier:
+        """Train on noisy copies of the examples, in place, and return the classifier.
+
+        Args:
+            tokens: the tokens of every example.
+            labels: the label of every example.
+            noise: applied to the examples.
+            unit: joins tokens.
+            copies: noisy copies of each example to train on.
+            seed: of all random numbers.
+        """
+        raise ValueError(f"base must be trainable for fit, got {self!r}: use it as it is, without fit")
+
+    def save(self, folder: Path) -> None:
+        """Write the classifier to a new folder; `load` reads it."""
+        raise ValueError(
+            f"base must be a classifier that can be saved, got {self!r}: a function cannot be stored safely; use a "
+            "scikit-learn, linear, transformers or ONNX model, or a class of your own with register_classifier"
+        )
+
+    @classmethod
+    def load(cls, folder: Path, **options: Any) -> Self:
+        """Read what `save` wrote, without executing anything from the folder; ``options`` are those of `options`."""
+        raise ValueError(f"{folder}: a {cls.__name__} cannot be loaded from a folder")
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Raise ValueError unless the options from a file can be given to `load`."""
+        check_names("options", options, ())
+
+
+_REGISTERED: dict[str, type[BaseClassifier]] = {}
+_BUILT_IN = {
+    "linear": "adaptdel.classifiers.linear:LinearClassifier",
+    "onnx": "adaptdel.classifiers.onnx:OnnxClassifier",
+    "sklearn": "adaptdel.classifiers.callables:SklearnClassifier",
+    "transformers": "adaptdel.classifiers.transformers:TransformersClassifier",
+}
+ENTRY_POINTS = "adaptdel.classifiers"
+
+Registered = TypeVar("Registered", bound=type[BaseClassifier])
+
+
+def register_classifier(kind: str) -> Callable[[Registered], Registered]:
+    """A class decorator that makes a base classifier loadable under a name.
+
+    The class defines ``votes``, ``fingerprint``, ``save`` and ``load``. A saved model holds the name, never code: the
+    module of the class has to be imported before the model is loaded. Installed packages can declare their classes as
+    entry points of the group ``adaptdel.classifiers``, and are then imported on demand.
+
+    Args:
+        kind: the name; that of another class is refused.
+    """
+    if not isinstance(kind, str) or not kind.isidentifier():
+        raise ValueError(f"kind must be a name such as 'my_model', got {kind!r}")
+
+    def register(cls: Registered) -> Registered:
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        taken = _BUILT_IN.get(kind)
+        if kind in _REGISTERED:
+            taken = f"{_REGISTERED[kind].__module__}:{_REGISTERED[kind].__qualname__}"
+        if taken not in (None, name):
+            raise ValueError(f"kind must be a name that is not taken, got {kind!r}, which is that of {taken}")
+        missing = [method for method in ("votes", "fingerprint", "save", "load") if _inherited(cls, method)]
+        if missing:
+            raise ValueError(f"{cls.__name__} must define {missing[0]} to be registered")
+        cls.kind = kind
+        _REGISTERED[kind] = cls
+        return cls
+
+    return register
+
+
+def _inherited(cls: type[BaseClassifier], name: str) -> bool:
+    """Whether a class has only the method of `BaseClassifier`."""
+    mine, default = (getattr(owner, name) for owner in (cls, BaseClassifier))
+    return getattr(mine, "__func__", mine) is getattr(default, "__func__", default)
+
+
+def classifier_class(kind: str) -> type[BaseClassifier]:
+    """The base classifier that is registered under a name; ValueError if there is none."""
+    if kind not in _REGISTERED:
+        declared = _BUILT_IN.get(kind)
+        if declared is not None:
+            import_module(declared.partition(":")[0])
+        else:
+            for entry_point in entry_points(group=ENTRY_POINTS, name=kind):
+                entry_point.load()
+    if kind not in _REGISTERED:
+        names = ", ".join(sorted({*_BUILT_IN, *_REGISTERED}))
+        raise ValueError(
+            f"a base classifier of the kind {kind!r:.60} is not registered, only {names}: import the module that "
+            "registers it first"
+        )
+    return _REGISTERED[kind]
+
+
+def registered_modules() -> list[str]:
+    """The modules of the user's own registered classes, for worker processes to import."""
+    return sorted({cls.__module__ for kind, cls in _REGISTERED.items() if kind not in _BUILT_IN})
 
 
 class DistinctClassifier(BaseClassifier):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,11 +19,17 @@ from adaptdel.classifiers.base import (
     check_labels,
     class_numbers,
     kept_tokens,
+    register_classifier,
 )
-from adaptdel.core.checks import IntArray, check_int, token_key
+from adaptdel.core.checks import IntArray, check_int, check_names, token_key
 from adaptdel.core.noise import Noise, NoNoise
+from adaptdel.files import replacing
 from adaptdel.units import UNITS, Tokens, Unit
 
+ESTIMATOR = "estimator.skops"
+UNSAFE = "use parts of scikit-learn, NumPy and SciPy only, or register a class of your own with register_classifier"
+DEPTH = 16  # of the attributes inside attributes that a fingerprint covers
+VOLATILE = ("_stop_words_id", "_sklearn_version")  # an address in memory; the version of the library
 PROBED = 8  # tokens of an input that a function is tried with, to see what it returns
 
 
@@ -82,10 +89,15 @@ class CallableClassifier(DistinctClassifier):
         self.classes = classes
         self.batch_size = batch_size
         self.recheck = check_int("recheck", recheck)
+        self._probed = False
+        self._numbers: dict[Any, int] = {}
+        self.set_classes(classes)
+
+    def set_classes(self, classes: Sequence[Any] | None) -> None:
+        """Number the labels in this order; None learns them as they come."""
         self.classes_ = None if classes is None else list(classes)
         check_labels(self.classes_ or [])
-        self._probed = False
-        self._numbers: dict[Any, int] = {label: number for number, label in enumerate(self.classes_ or [])}
+        self._numbers = {label: number for number, label in enumerate(self.classes_ or [])}
 
     def __repr__(self) -> str:
         return f"CallableClassifier({self.function!r}, classes={self.classes!r})"
@@ -146,8 +158,16 @@ class CallableClassifier(DistinctClassifier):
         return np.concatenate(parts)
 
 
+@register_classifier("sklearn")
 class SklearnClassifier(CallableClassifier):
-    """A scikit-learn estimator or pipeline whose ``predict`` takes a list of joined copies."""
+    """A scikit-learn estimator or pipeline whose ``predict`` takes a list of joined copies.
+
+    Args:
+        estimator: the estimator.
+        classes: the labels, for an object with ``predict`` but without ``classes_``.
+        batch_size: the most copies in a call of ``predict``.
+        recheck: how many of the first copies are asked about again: see `CallableClassifier`.
+    """
 
     def __init__(
         self,
@@ -157,13 +177,27 @@ class SklearnClassifier(CallableClassifier):
         batch_size: int = 4096,
         recheck: int = RECHECKED,
     ) -> None:
-        self.estimator = estimator
-        own = getattr(estimator, "classes_", None)
-        known = classes if own is None else np.asarray(own).tolist()
-        super().__init__(estimator.predict, known, batch_size=batch_size, recheck=recheck)
+        super().__init__(estimator.predict, batch_size=batch_size, recheck=recheck)
+        self._set_estimator(estimator, classes)
+
+    def _set_estimator(self, estimator: Any, classes: Sequence[Any] | None) -> None:
+        self.estimator, self.function = estimator, estimator.predict
+        fitted_classes = getattr(estimator, "classes_", None)
+        self.classes = classes if fitted_classes is None else np.asarray(fitted_classes).tolist()
+        self.set_classes(self.classes)
 
     def __repr__(self) -> str:
         return f"SklearnClassifier({self.estimator!r})"
+
+    def unfitted(self) -> SklearnClassifier:
+        """A fresh copy of the estimator."""
+        try:
+            from sklearn.base import clone
+
+            estimator = clone(self.estimator)
+        except (ImportError, TypeError):
+            estimator = deepcopy(self.estimator)
+        return SklearnClassifier(estimator, batch_size=self.batch_size, recheck=self.recheck)
 
     def fit(
         self,
@@ -175,40 +209,88 @@ class SklearnClassifier(CallableClassifier):
         copies: int = 8,
         seed: int = 0,
     ) -> SklearnClassifier:
-        """Fit a fresh copy of the estimator on ``copies`` noisy copies of every example."""
+        """Fit the estimator on ``copies`` noisy copies of every example, joined."""
         texts, targets = noisy_texts(
             tokens, labels, noise or NoNoise(), unit, check_int("copies", copies, least=1), seed
         )
-        try:
-            from sklearn.base import clone
-
-            estimator = clone(self.estimator)
-        except (ImportError, TypeError):
-            estimator = deepcopy(self.estimator)
-        estimator.fit(texts, targets)
-        return SklearnClassifier(estimator, batch_size=self.batch_size, recheck=self.recheck)
+        self.estimator.fit(texts, targets)
+        self._set_estimator(self.estimator, None)
+        return self
 
     def fingerprint(self) -> str:
-        """A hash of the estimator's parameters and fitted arrays."""
+        """A hash of the estimator's parameters and fitted values."""
         return hashlib.sha256(_describe(self.estimator).encode()).hexdigest()
+
+    def options(self) -> dict[str, Any]:
+        """The batch size, the number of rechecked copies, and classes that the estimator does not know itself."""
+        classes = None if hasattr(self.estimator, "classes_") else self.classes
+        return {"classes": classes, "batch_size": self.batch_size, "recheck": self.recheck}
+
+    def save(self, folder: Path) -> None:
+        """Write the estimator as ``estimator.skops``, which holds no code, unlike a pickle."""
+        skops = skops_io()
+        try:
+            data = skops.dumps(self.estimator)
+            untrusted = skops.get_untrusted_types(data=data)
+        except Exception as error:  # whatever the state of an estimator raises
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ValueError(f"base cannot be saved by skops: {reason}: {UNSAFE}") from None
+        if untrusted:
+            raise ValueError(f"base holds {', '.join(untrusted[:3])}, which skops does not load safely: {UNSAFE}")
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / ESTIMATOR) as file:
+            file.write(data)
+
+    @classmethod
+    def load(cls, folder: Path, **options: Any) -> Self:
+        """Read what `save` wrote. Types outside scikit-learn, NumPy and SciPy are refused, not loaded."""
+        skops = skops_io()
+        path = Path(folder) / ESTIMATOR
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+        untrusted = skops.get_untrusted_types(data=data)
+        if untrusted:
+            raise ValueError(f"{path}: holds {', '.join(untrusted[:3])}, which is not trusted: {UNSAFE}")
+        return cls(skops.loads(data, trusted=[]), **options)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """The options are arguments of the class."""
+        check_names("options", options, (), ("classes", "batch_size", "recheck"))
+
+
+def skops_io() -> Any:
+    """skops.io, or an error that names the extra."""
+    try:
+        import skops.io
+    except ImportError as error:
+        raise ImportError("saving a scikit-learn model needs skops: pip install 'adaptdel[sklearn]'") from error
+    return skops.io
 
 
 def _describe(value: Any, depth: int = 0) -> str:
     """A text that tells two fitted estimators apart, made of their attributes."""
     if isinstance(value, np.ndarray):
-        data = value.tobytes() if value.dtype.kind != "O" else repr(value.tolist()).encode()
+        data = value.tobytes() if value.dtype.kind != "O" else _describe(value.tolist(), depth + 1).encode()
         return f"{value.dtype}{value.shape}{hashlib.sha256(data).hexdigest()}"
-    if hasattr(value, "tocsr"):
-        return _describe(value.tocsr().data, depth + 1) + _describe(value.tocsr().indices, depth + 1)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key!r}:{_describe(value[key], depth + 1)}" for key in sorted(value, key=repr)) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_describe(one, depth + 1) for one in value) + "]"
-    if isinstance(value, (str, int, float, bool, bytes, type(None), np.generic)):
+    if isinstance(value, (str, int, float, bool, bytes, type(None), np.generic, np.dtype)):
         return repr(value)
-    if depth < 12 and hasattr(value, "__dict__"):
-        return type(value).__qualname__ + _describe(vars(value), depth + 1)
-    return getattr(value, "__qualname__", type(value).__qualname__)
+    if isinstance(value, dict):
+        pairs = (f"{key!r}:{_describe(value[key], depth + 1)}" for key in sorted(value, key=repr))
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ",".join(sorted(_describe(item, depth + 1) for item in value)) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_describe(item, depth + 1) for item in value) + "]"
+    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")) or depth >= DEPTH:
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    if hasattr(value, "__dict__"):
+        state = {name: item for name, item in vars(value).items() if name not in VOLATILE}
+    else:  # compiled objects, such as the trees of a forest
+        state = dict(enumerate(value.__reduce_ex__(2)[1:3]))
+    return type(value).__qualname__ + _describe(state, depth + 1)
 
 
 def noisy_texts(

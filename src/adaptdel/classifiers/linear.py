@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 from scipy import sparse
 
-from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, register_classifier
 from adaptdel.classifiers.features import (
     LARGEST_WEIGHT,
     Features,
@@ -147,6 +147,7 @@ def _tensors(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, npt
 _SETTINGS = ("features", "bits", "min_count", "lowercase")
 
 
+@register_classifier("linear")
 class LinearClassifier(BaseClassifier):
     """A linear classifier of bags of tokens: the score of a copy is a bias plus the weights of the tokens kept.
 
@@ -179,6 +180,7 @@ class LinearClassifier(BaseClassifier):
         self.min_count = min_count
         self.lowercase = lowercase
 
+    checks_own_files = True
     weights_: npt.NDArray[np.int32]
     bias_: npt.NDArray[np.int32]
     exponent_: int
@@ -202,12 +204,17 @@ class LinearClassifier(BaseClassifier):
             setattr(self, name, value)
         return self
 
+    def unfitted(self) -> LinearClassifier:
+        """A classifier with the same parameters."""
+        return LinearClassifier(**self.get_params())
+
     def fit(
         self,
         tokens: Sequence[Tokens],
         labels: Sequence[Any] | npt.NDArray[Any],
         *,
         noise: Noise | None = None,
+        unit: Unit | None = None,
         copies: int = 8,
         l2: float = 2e-6,
         iterations: int = 60,
@@ -222,6 +229,7 @@ class LinearClassifier(BaseClassifier):
         Args:
             tokens: the tokens of every example.
             labels: the label of every example: texts or numbers.
+            unit: not needed, since tokens are counted and never joined.
             noise: what is done to each copy; None or `NoNoise` leaves the examples as they are.
             copies: how many copies of each example are drawn.
             l2: strength of the penalty on squared weights, a token of a copy; see `linear_training.train`. The default
@@ -351,8 +359,9 @@ class LinearClassifier(BaseClassifier):
         write_model(Path(folder), {**description, **extra}, {"weights": self.weights_, "bias": self.bias_})
 
     @classmethod
-    def load(cls, folder: str | Path) -> LinearClassifier:
+    def load(cls, folder: str | Path, **options: Any) -> Self:
         """Read what `save` wrote; ValueError with the name of the file that is missing, damaged or does not fit."""
+        cls.check_options(options)  # there are none
         stored = read_model(Path(folder))
         features = stored.features
         model = cls(features="vocabulary", min_count=stored.min_count, lowercase=features.lowercase)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
-from collections.abc import Sequence
+import inspect
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.classifiers.base import check_labels
+from adaptdel.classifiers.base import check_labels, register_classifier
 from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
-from adaptdel.core.checks import IntArray, check_choice, check_int
+from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real, check_text
 
 MARGIN = 1e-3
 
 
+@register_classifier("onnx")
 class OnnxClassifier(SubwordClassifier):
     """A sequence classifier in an ONNX file, run by ONNX Runtime.
 
@@ -65,8 +69,10 @@ class OnnxClassifier(SubwordClassifier):
             raise ValueError(f"path must be an ONNX file, got {str(path)!r}")
         self.batch_tokens = check_int("batch_tokens", batch_tokens, least=1)
         self.margin, self.batching = margin, check_choice("batching", batching, BATCHING)
+        self.tokenise, self.max_length = tokenise, max_length
         if isinstance(tokenizer, (str, Path)):
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
+        self.tokenizer = tokenizer
         if max_length is None and tokenizer.model_max_length < UNLIMITED:
             max_length = tokenizer.model_max_length
         self.subwords = Subwords(tokenizer, max_length=max_length, tokenise=tokenise, name=self.path.name)
@@ -98,7 +104,44 @@ class OnnxClassifier(SubwordClassifier):
         """SHA-256 of the file, of the files of weights beside it, and of the tokenizer."""
         if self._fingerprint is None:
             digest = hashlib.sha256(self.subwords.state().encode())
-            for file in [self.path, *sorted(self.path.parent.glob(self.path.name + "*data*"))]:
+            for file in self._files():
                 digest.update(file.read_bytes())
             self._fingerprint = digest.hexdigest()
         return self._fingerprint
+
+    def _files(self) -> list[Path]:
+        """The graph, and the files of weights beside it."""
+        return [self.path, *sorted(self.path.parent.glob(glob.escape(self.path.name) + "*data*"))]
+
+    def options(self) -> dict[str, Any]:
+        """Classes, way of tokenising, longest input, margin and batching."""
+        return {
+            "file": self.path.name,
+            "classes": self.classes_,
+            "tokenise": self.tokenise,
+            "max_length": self.max_length,
+            "margin": self.margin,
+            "batching": self.batching,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Copy the ONNX file with its weights, and write the tokenizer beside it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in self._files():
+            shutil.copyfile(file, folder / file.name)
+        self.tokenizer.save_pretrained(str(folder))
+
+    @classmethod
+    def load(cls, folder: Path, **options: Any) -> Self:
+        """Read what `save` wrote; ``options`` are those of the class, and ``file``, the name of the ONNX file."""
+        file = options.pop("file")
+        return cls(Path(folder) / file, str(folder), **options)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """The options are arguments of the class, and the name of the ONNX file."""
+        check_names("options", options, ("file",), inspect.signature(cls).parameters)
+        file = check_text("file", options["file"])
+        if Path(file).name != file:
+            raise ValueError(f"file must be the name of a file, got {file!r:.60}")
+        check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)

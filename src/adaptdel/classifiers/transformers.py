@@ -6,20 +6,22 @@ import copy
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.classifiers.base import BaseClassifierError, Request, check_labels
+from adaptdel.classifiers.base import BaseClassifierError, Request, check_labels, register_classifier
 from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
-from adaptdel.core.checks import IntArray, check_choice, check_int
+from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
+from adaptdel.files import read_json
 from adaptdel.units import Tokens, check_unit
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -57,6 +59,7 @@ def quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@register_classifier("transformers")
 class TransformersClassifier(SubwordClassifier):
     """A model of `AutoModelForSequenceClassification` with its tokenizer.
 
@@ -119,9 +122,23 @@ class TransformersClassifier(SubwordClassifier):
         return f"TransformersClassifier({self.name!r}, device={self.device!r}, dtype={self.dtype!r})"
 
     @classmethod
-    def load(cls, folder: str | Path, **options: Any) -> TransformersClassifier:
+    def load(cls, folder: str | Path, **options: Any) -> Self:
         """Read what `save` wrote; ``options`` are those of the class."""
-        return cls(str(folder), **options)
+        torch, _ = libraries()
+        _check_sizes(Path(folder))
+        base = cls(str(folder), **options)
+        if base.untrained_:
+            raise ValueError(f"{folder}: weights of the model are missing: save or copy it anew")
+        for name, values in base.model.named_parameters():
+            if not torch.isfinite(values).all():
+                raise ValueError(f"{folder}: the weights {name} are not all finite numbers: train the model anew")
+        return base
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """The options are arguments of the class."""
+        check_names("options", options, (), inspect.signature(cls).parameters)
+        check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
 
     def save(self, folder: str | Path) -> None:
         """Write configuration, weights (safetensors, in full precision) and tokenizer to a folder."""
@@ -169,6 +186,7 @@ class TransformersClassifier(SubwordClassifier):
         *,
         noise: Noise,
         unit: Any = "word",
+        copies: int | None = None,
         epochs: int = 1,
         batch_size: int = 32,
         learning_rate: float = 2e-5,
@@ -187,6 +205,7 @@ class TransformersClassifier(SubwordClassifier):
             labels: the label of every example: texts or whole numbers.
             noise: what is done to the examples.
             unit: how their tokens are joined.
+            copies: noisy copies of each example to train on, one an epoch; replaces ``epochs``.
             epochs: how often each example is seen.
             batch_size: how many examples make a step.
             learning_rate: of the first step; it falls to 0 in a straight line.
@@ -196,6 +215,7 @@ class TransformersClassifier(SubwordClassifier):
             progress: called with (steps done, steps in all).
         """
         torch, _ = libraries()
+        epochs = check_int("epochs", epochs, least=1) if copies is None else check_int("copies", copies, least=1)
         if not tokens or len(tokens) != len(labels):
             raise ValueError(f"labels must be one for each of at least 1 example, got {len(labels)} for {len(tokens)}")
         plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
@@ -214,9 +234,9 @@ class TransformersClassifier(SubwordClassifier):
             done = 0
             for _ in range(epochs):
                 drawn = [Request(one, noise.sample(len(one.tokens), 1, rng)) for one in ready]
-                copies = [np.frombuffer(self.subwords.copies(one)[0], np.int32) for one in drawn]
-                for places in _training_batches(np.array([len(row) for row in copies]), batch_size, rng):
-                    inputs = self.tensors(self.subwords.padded([copies[place] for place in places]))
+                ids = [np.frombuffer(self.subwords.copies(one)[0], np.int32) for one in drawn]
+                for places in _training_batches(np.array([len(row) for row in ids]), batch_size, rng):
+                    inputs = self.tensors(self.subwords.padded([ids[place] for place in places]))
                     loss = model(**inputs, labels=targets[places].to(self.device)).loss
                     loss.backward()
                     torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -291,6 +311,22 @@ class TransformersClassifier(SubwordClassifier):
         """The inputs that the model reads, as tensors on its device."""
         torch, _ = libraries()
         return {name: torch.from_numpy(inputs[name]).to(self.device) for name in inputs if name in self._accepted}
+
+
+def _check_sizes(folder: Path) -> None:
+    """Raise for a configuration of far more layers or labels than there are weights: building it would not end."""
+    config = folder / "config.json"
+    try:
+        values = read_json(config, "the configuration of a model")
+    except FileNotFoundError:
+        raise ValueError(f"{config}: missing from a saved model: save or copy the model anew") from None
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))  # a layer or label has a weight at least
+    for name, value in values.items():
+        if name == "id2label" or not re.search("layer|label|expert|group|block", name):
+            continue
+        count = value if isinstance(value, (int, float)) else len(value) if isinstance(value, (dict, list)) else 0
+        if count > max(200, size // 200 if "layer" in name else size):
+            raise ValueError(f"{config}: {name} cannot be {value!r:.40} with so few weights: save or copy it anew")
 
 
 def int8_copy(model: Any) -> Any:

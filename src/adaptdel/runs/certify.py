@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from adaptdel.certification.certifier import Certifier
+from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import check_alpha, check_choice, check_int
 from adaptdel.core.noise import noise_from_dict
@@ -19,7 +23,7 @@ from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.files import replacing_folder, sync_folder, write_json
-from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, RunInput, Source, Survey, inputs, survey
+from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.records import Record, Totals, certificate_of, problem_record, record_of, truth_of
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
@@ -39,7 +43,10 @@ from adaptdel.runs.storage import (
     write_journal,
     write_tables,
 )
-from adaptdel.runs.workers import ModelSource, certify_here, certify_in_workers
+from adaptdel.runs.workers import ModelSource, certify_here, certify_in_workers, with_settings
+from adaptdel.smoothed import SmoothedClassifier
+
+_log = logging.getLogger(__name__)
 
 
 class Watch:
@@ -100,6 +107,7 @@ def duration(seconds: float) -> str:
 
 
 FAILURES = 25  # inputs that the model fails on one after the other: it is the model, then, and the run stops
+REPEATED = 4  # inputs that a resumed run certifies again if the model has no fingerprint
 _KEPT = "everything certified so far is kept: run the same command again"
 
 Note = Callable[[str], None]
@@ -110,7 +118,7 @@ class Order:
     """What is to be certified, by what, and how.
 
     Attributes:
-        model: the folder of a model.
+        model: the folder of a model, or the model.
         source: the data.
         out: the folder of the run, new or to be gone on with.
         settings: what replaces the model's own: alpha, ops, bound, sampling, n_select, n_estimate, seed.
@@ -120,10 +128,10 @@ class Order:
         key: sign the run with it once it is finished.
     """
 
-    model: Path
+    model: Path | SmoothedClassifier
     source: Source
     out: Path
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
     limit: int | None = None
     workers: int = 1
     strict: bool = False
@@ -148,18 +156,40 @@ def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
 
     ValueError if the folder holds a run of something else, if the data cannot be read or the disk is full.
     """
-    task = ModelSource(order.model, order.settings)
-    model = task.load()
-    manifest = new_manifest(order.model, model, order.source, order.limit)
-    task = replace(task, fingerprint=manifest["model_hash"])
-    here = model.certifier() if order.workers == 1 else None
-    del model  # workers load their own
+    with ExitStack() as resources:
+        if isinstance(order.model, SmoothedClassifier):
+            name = "a model in memory"
+            model = with_settings(order.model, order.settings)
+            model_source = None if order.workers == 1 else _saved_for_workers(model, resources)
+        else:
+            name = str(order.model)
+            model_source = ModelSource(order.model, order.settings)
+            model = model_source.load()
+        manifest = new_manifest(name, model, order.source, order.limit)
+        engine: Certifier | ModelSource = model.certifier()
+        if model_source is not None and order.workers > 1:
+            engine = replace(model_source, fingerprint=manifest["model_hash"], modules=tuple(registered_modules()))
+        del model  # workers load their own
+        return _certify_into(order, engine, manifest, note)
+
+
+def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> ModelSource:
+    """A model in memory, written to a temporary folder that worker processes load it from."""
+    folder = Path(resources.enter_context(TemporaryDirectory(prefix="adaptdel-"))) / "model"
+    try:
+        model.save(folder)
+    except ValueError as error:
+        raise ValueError(f"workers must be 1 for a model that cannot be saved: {error}") from None
+    return ModelSource(folder)
+
+
+def _certify_into(order: Order, engine: Certifier | ModelSource, manifest: dict[str, Any], note: Note) -> Result:
     _check_folder(order.out)
     fresh = not order.out.exists()
     try:
         order.out.mkdir(parents=True, exist_ok=True)
         with locked(order.out):
-            return _Run(order, here or task, note).go(manifest)
+            return _Run(order, engine, note).go(manifest)
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{order.out}: the disk is full: {_KEPT} once there is space") from error
@@ -170,11 +200,61 @@ def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
                 order.out.rmdir()  # if nothing has been written
 
 
-class _Run:
-    """One sitting of a run."""
+def evaluate(
+    model: SmoothedClassifier | str | Path,
+    data: str | Path | Sequence[str],
+    *,
+    out: str | Path,
+    labels: Sequence[Any] | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+    id_column: str = "id",
+    encoding: str = "utf-8",
+    limit: int | None = None,
+    workers: int = 1,
+    strict: bool = False,
+) -> Run:
+    """Certify a data set into a run folder, as ``adaptdel certify`` does, and return the run.
 
-    def __init__(self, order: Order, means: Certifier | ModelSource, note: Note) -> None:
-        self.order, self.means, self.note = order, means, note
+    Resumable: call it again with the same arguments after a stop or a crash. A finished run is returned as it is.
+
+    Args:
+        model: a `SmoothedClassifier` around any base classifier whose classes are known, or the folder of a saved one.
+        data: a file (JSON lines, CSV or Parquet, also gzipped), a data set of Hugging Face, or a list of texts.
+        out: the folder of the run.
+        labels: the labels of a list of texts.
+        text_column: of a file.
+        label_column: of a file.
+        id_column: of a file; "" identifies inputs by their texts.
+        encoding: of a file.
+        limit: certify the first so many rows; it can be raised later.
+        workers: processes; more than 1 need a model that can be saved.
+        strict: raise at a row that cannot be certified, instead of recording its problem.
+    """
+    if isinstance(model, (str, Path)):
+        model = Path(model)
+    elif not isinstance(model, SmoothedClassifier):
+        raise ValueError(
+            f"model must be a SmoothedClassifier or its folder, got {model!r}: wrap it in one, with a noise"
+        )
+    if isinstance(data, (str, Path)):
+        if labels is not None:
+            raise ValueError("labels must be None for a data file, which has a column of labels")
+        source = Source(str(data), text_column, label_column, id_column, encoding)
+    else:
+        texts = list(data)
+        if labels is not None and len(labels) != len(texts):
+            raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
+        source = MemorySource(texts=texts, labels=labels)
+    certify_data(Order(model, source, Path(out), limit=limit, workers=workers, strict=strict), note=_log.warning)
+    return read_run(out)
+
+
+class _Run:
+    """One session of a run."""
+
+    def __init__(self, order: Order, engine: Certifier | ModelSource, note: Note) -> None:
+        self.order, self.engine, self.note = order, engine, note
         self.folder, self.journal = order.out, order.out / JOURNAL
 
     def go(self, manifest: dict[str, Any]) -> Result:
@@ -242,6 +322,8 @@ class _Run:
                 totals.add(record)
                 watch(totals)
 
+            if isinstance(self.engine, Certifier) and not self.engine.fingerprint and totals.certified:
+                self._check_function(self.engine, label_map, found, known)
             failures = 0
             left = found.rows - found.invalid - totals.certified
             with closing(self._records(self._jobs(label_map, found, known, keep), left)) as records:
@@ -263,6 +345,20 @@ class _Run:
         known = Known(ids())
         return totals, known
 
+    def _check_function(self, certifier: Certifier, label_map: LabelMap, found: Survey, known: Known) -> None:
+        """Certify some inputs of an earlier session again: a function has no fingerprint by which to recognise it."""
+        rows = inputs(self.order.source, label_map, self.order.limit, found.repeats)
+        certified = (row for row in rows if isinstance(row, RunInput) and row.id in known)
+        repeated = list(certify_here(certifier, islice(certified, REPEATED)))
+        ids = {record["id"] for record in repeated}
+        stored = {record["id"]: record for _, record in read_journal(self.journal) if record["id"] in ids}
+        for record in repeated:
+            if record | {"seconds": None} != stored[record["id"]] | {"seconds": None}:
+                raise ValueError(
+                    f"{self.folder}: holds another run: the model answers differently on row {record['row']} than in "
+                    "the session before: choose another folder for out"
+                )
+
     def _jobs(
         self, label_map: LabelMap, found: Survey, known: Known, keep: Callable[[Record], None]
     ) -> Iterator[RunInput]:
@@ -274,9 +370,9 @@ class _Run:
                 yield one
 
     def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
-        if isinstance(self.means, Certifier):
-            return certify_here(self.means, jobs)
-        return certify_in_workers(self.means, jobs, left, min(self.order.workers, max(left, 1)))
+        if isinstance(self.engine, Certifier):
+            return certify_here(self.engine, jobs)
+        return certify_in_workers(self.engine, jobs, left, min(self.order.workers, max(left, 1)))
 
     def _count_failure(self, record: Record, failures: int) -> int:
         """How many inputs in a row the model has failed on; ValueError if it is enough."""

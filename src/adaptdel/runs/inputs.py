@@ -7,6 +7,7 @@ again gets ``#2``, then ``#3``. So a run goes on by what was certified, not by h
 from __future__ import annotations
 
 import hashlib
+import json
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -70,6 +71,41 @@ class Source:
             if limit is not None and row.number >= limit:
                 return
         yield from (one for one in invalid if limit is None or one.number <= limit)
+
+
+@dataclass(frozen=True)
+class MemorySource(Source):
+    """Texts and labels in memory; in a manifest they are known by the SHA-256 of their contents."""
+
+    path: str = "in memory"
+    texts: Sequence[Any] = ()
+    labels: Sequence[Any] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """The names of the columns, and the SHA-256 of the texts and labels."""
+        labels = [None] * len(self.texts) if self.labels is None else self.labels
+        digest = hashlib.sha256()
+        for text, label in zip(self.texts, labels, strict=True):
+            content = text if isinstance(text, (str, int, float)) else repr(text)
+            digest.update(json.dumps([content, _plain(label)]).encode() + b"\n")
+        described = {name: getattr(self, name) for name in ("path", "text", "label", "ids", "encoding")}
+        return {**described, "bytes": None, "sha256": digest.hexdigest()}
+
+    def rows(self, limit: int | None = None) -> Iterator[Row | InvalidRow]:
+        """The texts in order, numbered from 1."""
+        for place, text in enumerate(self.texts[:limit]):
+            label = None if self.labels is None else _plain(self.labels[place])
+            if not isinstance(text, str):
+                yield InvalidRow(place + 1, f"the text must be a str, got {type(text).__name__}")
+            elif label is not None and (not isinstance(label, (int, str)) or isinstance(label, bool)):
+                yield InvalidRow(place + 1, f"the label must be a text or a whole number, got {label!r:.60}")
+            else:
+                yield Row(place + 1, None, text, label)
+
+
+def _plain(label: Any) -> Any:
+    """A label without NumPy's types."""
+    return label.item() if isinstance(label, np.generic) else label
 
 
 @dataclass(frozen=True)

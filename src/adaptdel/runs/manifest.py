@@ -10,7 +10,6 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from adaptdel.certification.certificate import MOST_VOTES, check_classes
@@ -265,11 +264,11 @@ _SAME_DATA = {
 }
 
 
-def new_manifest(folder: Path, model: SmoothedClassifier, source: Source, limit: int | None) -> dict[str, Any]:
+def new_manifest(name: str, model: SmoothedClassifier, source: Source, limit: int | None) -> dict[str, Any]:
     """The manifest of a run that begins."""
     rule, base = model.rule(), model.base_classifier()
     if base.classes_ is None:
-        raise ValueError(f"{folder}: a run needs a model whose classes are known")
+        raise ValueError(f"{name}: a run needs a model whose classes are known: give classes=[...] with a function")
     return {
         "format": FORMAT,
         "model_hash": base.fingerprint(),
@@ -286,7 +285,7 @@ def new_manifest(folder: Path, model: SmoothedClassifier, source: Source, limit:
         "seed": model.seed,
         "limit": limit,
         "vocab_size": ROBERTA_VOCABULARY,
-        "model": _model(folder, model),
+        "model": _model(name, model),
         "data": source.identity(),
         "started": timestamp(),
         "finished": None,
@@ -350,12 +349,12 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _model(folder: Path, model: SmoothedClassifier) -> dict[str, Any]:
+def _model(name: str, model: SmoothedClassifier) -> dict[str, Any]:
     self_test = getattr(model.base_classifier(), "self_test_", None)
     training = getattr(model, "training_", None) or getattr(model.base_classifier(), "training_", None) or {}
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
     return {
-        "path": str(folder),
+        "path": name,
         "base": repr(model.base_classifier()),
         "method": training.get("method"),
         "training": kept or None,

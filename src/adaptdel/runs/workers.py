@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import islice
 from math import ceil
 from multiprocessing import get_context, parent_process
@@ -34,23 +36,32 @@ class WorkerError(ValueError):
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model in a folder, the settings that replace its own, and its fingerprint."""
+    """A model in a folder, the settings that replace its own, its fingerprint, and modules to import beforehand."""
 
     model: Path
     settings: dict[str, Any] = field(default_factory=dict)
     fingerprint: str | None = None
+    modules: tuple[str, ...] = ()
 
     def load(self) -> SmoothedClassifier:
         """The model, checked to be the one that is meant."""
-        model = SmoothedClassifier.load(self.model)
-        for name, value in self.settings.items():
-            setattr(model, name, value)
-        if "ops" not in self.settings and model.rule().noise.masks_tokens:
-            model.ops = "edit"  # which stands for substitutions here
-        model.progress = False
+        for name in self.modules:
+            import_module(name)
+        model = with_settings(SmoothedClassifier.load(self.model), self.settings)
         if self.fingerprint is not None and model.base_classifier().fingerprint() != self.fingerprint:
             raise ValueError(f"{self.model}: the model was changed while the run went on")
         return model
+
+
+def with_settings(model: SmoothedClassifier, settings: dict[str, Any]) -> SmoothedClassifier:
+    """A shallow copy of a model with other settings, for a run."""
+    model = copy(model)
+    for name, value in settings.items():
+        setattr(model, name, value)
+    if "ops" not in settings and model.rule().noise.masks_tokens:
+        model.ops = "edit"  # which stands for substitutions here
+    model.progress = False
+    return model
 
 
 def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[Record, None, None]:

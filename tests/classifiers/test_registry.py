@@ -1,0 +1,187 @@
+"""Base classifiers in folders: built-in kinds, and a noise and a classifier that are defined outside the package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+import adaptdel as ad
+from adaptdel.classifiers.base import BaseClassifier, Request, classifier_class, register_classifier
+from adaptdel.core.checks import IntArray
+
+TEXTS = ["good film and good cast", "bad film and bad plot", "good good plot", "bad bad cast film", "a film"] * 4
+LABELS = ["pos", "neg", "pos", "neg", "neg"] * 4
+NOISE = ad.Deletion(ad.FixedRate(0.5))
+
+
+@register_classifier("word_counter")
+class WordCounter(BaseClassifier):
+    """Answers "pos" iff a copy holds at least ``least`` of the words that it has learnt."""
+
+    def __init__(self, words: Sequence[str] = (), least: int = 1) -> None:
+        self.words, self.least = list(words), least
+        self.classes_ = ["neg", "pos"]
+
+    def votes(self, requests: Sequence[Request]) -> list[IntArray]:
+        return [
+            (request.kept[:, [token in self.words for token in request.prepared.tokens]].sum(axis=1) >= self.least)
+            .astype(np.int64)
+            for request in requests
+        ]  # fmt: skip
+
+    def unfitted(self) -> WordCounter:
+        return WordCounter(least=self.least)
+
+    def fit(self, tokens: Any, labels: Any, *, noise: Any, unit: Any, copies: int, seed: int) -> WordCounter:
+        seen = {
+            label: {token for row, other in zip(tokens, labels, strict=True) if other == label for token in row}
+            for label in ("pos", "neg")
+        }
+        self.words = sorted(seen["pos"] - seen["neg"])
+        return self
+
+    def fingerprint(self) -> str:
+        return json.dumps([self.words, self.least])
+
+    def options(self) -> dict[str, Any]:
+        return {"least": self.least}
+
+    @classmethod
+    def check_options(cls, options: Any) -> None:
+        if not isinstance(options.get("least"), int):
+            raise ValueError(f"least must be a whole number, got {options.get('least')!r}")
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "words.json").write_text(json.dumps(self.words), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, **options: Any) -> Self:
+        return cls(json.loads((folder / "words.json").read_text(encoding="utf-8")), **options)
+
+
+def model(**settings: Any) -> ad.SmoothedClassifier:
+    return ad.SmoothedClassifier(WordCounter(), NOISE, n_select=50, n_estimate=200, **settings).fit(TEXTS, LABELS)
+
+
+class TestOwnClass:
+    def test_it_is_fitted_saved_loaded_and_certified(self, tmp_path: Path) -> None:
+        fitted = model()
+        assert fitted.base_.words == ["good"]  # type: ignore[attr-defined]
+        fitted.save(tmp_path / "model")
+        loaded = ad.SmoothedClassifier.load(tmp_path / "model")
+        assert loaded.certify(TEXTS[:3]) == fitted.certify(TEXTS[:3])
+        assert fitted.certify(TEXTS[:1])[0].label == "pos"
+
+    def test_a_run_in_workers_loads_it(self, tmp_path: Path) -> None:
+        runs = [ad.evaluate(model(), TEXTS, labels=LABELS, out=tmp_path / str(n), workers=n) for n in (1, 2)]
+        assert runs[0].table.equals(runs[1].table)
+
+    def test_changed_files_are_refused(self, tmp_path: Path) -> None:
+        model().save(tmp_path / "model")
+        (tmp_path / "model" / "base" / "words.json").write_text('["bad"]', encoding="utf-8")
+        with pytest.raises(ValueError, match=r"words\.json: its SHA-256 differs from that of the saved file"):
+            ad.SmoothedClassifier.load(tmp_path / "model")
+
+    def test_options_are_checked(self, tmp_path: Path) -> None:
+        model().save(tmp_path / "model")
+        config = tmp_path / "model" / "adaptdel.json"
+        config.write_text(config.read_text(encoding="utf-8").replace('"least": 1', '"least": "x"'), encoding="utf-8")
+        with pytest.raises(ValueError, match=r"adaptdel\.json: damaged: least must be a whole number, got 'x'"):
+            ad.SmoothedClassifier.load(tmp_path / "model")
+
+    def test_a_kind_that_nobody_registered(self, tmp_path: Path) -> None:
+        model().save(tmp_path / "model")
+        config = tmp_path / "model" / "adaptdel.json"
+        config.write_text(config.read_text(encoding="utf-8").replace("word_counter", "os"), encoding="utf-8")
+        with pytest.raises(ValueError, match=r"the kind 'os' is not registered, .*: import the module that registers"):
+            ad.SmoothedClassifier.load(tmp_path / "model")
+
+    def test_names(self) -> None:
+        assert classifier_class("word_counter") is WordCounter
+        for kind in ("linear", "word_counter"):
+            with pytest.raises(ValueError, match=f"kind must be a name that is not taken, got '{kind}'"):
+                register_classifier(kind)(type("Other", (WordCounter,), {}))
+        with pytest.raises(ValueError, match=r"kind must be a name such as 'my_model', got '\.\./x'"):
+            register_classifier("../x")
+        with pytest.raises(ValueError, match="Incomplete must define fingerprint to be registered"):
+            register_classifier("incomplete")(type("Incomplete", (BaseClassifier,), {"votes": WordCounter.votes}))
+
+
+def pipelines() -> dict[str, Any]:
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.naive_bayes import MultinomialNB
+    from sklearn.pipeline import make_pipeline
+
+    return {
+        "logistic": make_pipeline(TfidfVectorizer(stop_words="english"), LogisticRegression()),
+        "bayes": make_pipeline(CountVectorizer(ngram_range=(1, 2)), MultinomialNB()),
+        "forest": make_pipeline(HashingVectorizer(n_features=64), RandomForestClassifier(5, random_state=0)),
+    }
+
+
+class TestSklearn:
+    @pytest.mark.parametrize("name", ["logistic", "bayes"])
+    def test_saved_and_loaded(self, name: str, tmp_path: Path) -> None:
+        pytest.importorskip("skops")
+        smoothed = ad.SmoothedClassifier(pipelines()[name], NOISE, n_select=50, n_estimate=100, copies=2)
+        smoothed.fit(TEXTS, LABELS).save(tmp_path / "model")
+        loaded = ad.SmoothedClassifier.load(tmp_path / "model")
+        assert loaded.base_.fingerprint() == smoothed.base_.fingerprint()
+        assert loaded.certify(TEXTS[:4]) == smoothed.certify(TEXTS[:4])
+        assert not any(path.suffix in (".pkl", ".pickle", ".joblib") for path in (tmp_path / "model").rglob("*"))
+
+    def test_forests_differ(self) -> None:
+        pytest.importorskip("sklearn")
+        fingerprints = set()
+        for labels in (LABELS, LABELS[::-1]):
+            smoothed = ad.SmoothedClassifier(pipelines()["forest"], NOISE, copies=2).fit(TEXTS, labels)
+            fingerprints.add(smoothed.base_.fingerprint())
+        assert len(fingerprints) == 2
+
+    def test_trees_are_not_saved(self, tmp_path: Path) -> None:
+        pytest.importorskip("skops")
+        smoothed = ad.SmoothedClassifier(pipelines()["forest"], NOISE, copies=2).fit(TEXTS, LABELS)
+        with pytest.raises(
+            ValueError, match=r"base holds sklearn\.tree\._tree\.Tree, which skops does not load safely"
+        ):
+            smoothed.save(tmp_path / "model")
+
+    def test_types_that_are_not_trusted_are_not_saved(self, tmp_path: Path) -> None:
+        pytest.importorskip("skops")
+        from sklearn.feature_extraction.text import CountVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+
+        pipeline = make_pipeline(CountVectorizer(tokenizer=own_tokenizer, token_pattern=None), LogisticRegression())
+        smoothed = ad.SmoothedClassifier(pipeline, NOISE, copies=2).fit(TEXTS, LABELS)
+        with pytest.raises(ValueError, match=r"own_tokenizer, which skops does not load safely: use parts of"):
+            smoothed.save(tmp_path / "model")
+        assert not (tmp_path / "model").exists()
+
+    def test_untrusted_types_in_a_file_are_not_loaded(self, tmp_path: Path) -> None:
+        skops = pytest.importorskip("skops.io")
+        smoothed = ad.SmoothedClassifier(pipelines()["bayes"], NOISE, copies=2).fit(TEXTS, LABELS)
+        smoothed.save(tmp_path / "model")
+        smoothed.base_.estimator.steps[0][1].tokenizer = own_tokenizer  # type: ignore[attr-defined]
+        file = tmp_path / "model" / "base" / "estimator.skops"
+        file.write_bytes(skops.dumps(smoothed.base_.estimator))  # type: ignore[attr-defined]
+        config = tmp_path / "model" / "adaptdel.json"
+        settings = json.loads(config.read_text(encoding="utf-8")) | {"files": {}}
+        config.write_text(json.dumps(settings), encoding="utf-8")
+        with pytest.raises(ValueError, match=r"estimator\.skops: holds .*own_tokenizer, which is not trusted"):
+            ad.SmoothedClassifier.load(tmp_path / "model")
+        file.write_bytes(b"PK\x03\x04 damaged")
+        with pytest.raises(ValueError, match=r"base: the model cannot be read \(File is not a zip file\)"):
+            ad.SmoothedClassifier.load(tmp_path / "model")
+
+
+def own_tokenizer(text: str) -> list[str]:
+    return text.split()

@@ -1,0 +1,115 @@
+"""Runs from Python: any base model, data in memory or in files, resumable."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adaptdel as ad
+from adaptdel.runs.storage import read_run
+from tests.run_files import run as command_line
+
+ROWS = 300
+TEXTS = [f"word{number} good film" if number % 3 else f"word{number} bad film" for number in range(ROWS)]
+LABELS = ["pos" if number % 3 else "neg" for number in range(ROWS)]
+
+
+class Function:
+    """Answers by a word; is interrupted at another."""
+
+    def __init__(self, word: str = "good", interrupted_at: str = "never") -> None:
+        self.word, self.interrupted_at = word, interrupted_at
+
+    def __call__(self, copies: list[str]) -> list[str]:
+        if any(self.interrupted_at in copy for copy in copies):
+            raise KeyboardInterrupt
+        return ["pos" if self.word in copy else "neg" for copy in copies]
+
+
+def smoothed(function: Any) -> ad.SmoothedClassifier:
+    noise = ad.Deletion(ad.FixedRate(0.5))
+    settings: dict[str, Any] = {"n_select": 20, "n_estimate": 50, "sampling": "fixed", "classes": ["neg", "pos"]}
+    return ad.SmoothedClassifier(function, noise, **settings)
+
+
+def test_a_function_is_certified_into_a_run_that_the_commands_read(tmp_path: Path) -> None:
+    run = ad.evaluate(smoothed(Function()), TEXTS, labels=LABELS, out=tmp_path / "run")
+    assert run.finished
+    assert run.manifest["totals"]["inputs"] == ROWS
+    expected = smoothed(Function()).certify(TEXTS)
+    assert [c.radius for c in run.certificates()] == [c.radius for c in expected]
+    assert command_line("verify", tmp_path / "run") == 0
+    assert command_line("report", tmp_path / "run", "--out", tmp_path / "report") == 0
+
+
+def test_it_resumes_to_the_same_tables(tmp_path: Path) -> None:
+    whole = ad.evaluate(smoothed(Function()), TEXTS, labels=LABELS, out=tmp_path / "whole")
+    rows = []
+    for word in ("word100", "word200", "word299"):
+        with pytest.raises(KeyboardInterrupt):
+            ad.evaluate(smoothed(Function(interrupted_at=word)), TEXTS, labels=LABELS, out=tmp_path / "run")
+        rows.append(read_run(tmp_path / "run").table.num_rows)
+    assert 0 < rows[0] < rows[1] < rows[2] < ROWS
+    resumed = ad.evaluate(smoothed(Function()), TEXTS, labels=LABELS, out=tmp_path / "run")
+    assert resumed.table.equals(whole.table)
+    again = ad.evaluate(smoothed(Function(interrupted_at="")), TEXTS, labels=LABELS, out=tmp_path / "run")
+    assert again.table.equals(whole.table)
+
+
+def test_another_function_or_other_data_do_not_resume_it(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ad.evaluate(smoothed(Function(interrupted_at="word200")), TEXTS, labels=LABELS, out=tmp_path / "run")
+    assert read_run(tmp_path / "run").table.num_rows
+    with pytest.raises(ValueError, match="holds another run: the model answers differently on row 1 than"):
+        ad.evaluate(smoothed(Function("bad")), TEXTS, labels=LABELS, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="holds another run: the data were "):
+        ad.evaluate(smoothed(Function()), TEXTS[1:], labels=LABELS[1:], out=tmp_path / "run")
+
+
+def test_a_saved_scikit_learn_model_is_the_same_on_the_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("skops")
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    noise = ad.Deletion(ad.FixedRate(0.5))
+    model = ad.SmoothedClassifier(make_pipeline(CountVectorizer(), LogisticRegression()), noise, n_estimate=200)
+    model.fit(TEXTS, LABELS).save(tmp_path / "model")
+    data = tmp_path / "data.jsonl"
+    rows = [json.dumps({"text": text, "label": label}) for text, label in zip(TEXTS, LABELS, strict=True)]
+    data.write_text("\n".join(rows), encoding="utf-8")
+    run = ad.evaluate(model, data, out=tmp_path / "python")
+    assert command_line("certify", tmp_path / "model", "--data", data, "--out", tmp_path / "command") == 0
+    assert read_run(tmp_path / "command").table.equals(run.table)
+    folder = ad.evaluate(tmp_path / "model", data, out=tmp_path / "command")  # finished by the command line
+    assert folder.table.equals(run.table)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"model": Function()}, "model must be a SmoothedClassifier or its folder, got .*: wrap it in one"),
+        ({"labels": LABELS[:3]}, "labels must be one for each of the 300 texts, got 3"),
+        ({"workers": 2}, "workers must be 1 for a model that cannot be saved: "),
+        ({"data": "missing.csv", "labels": LABELS}, "labels must be None for a data file"),
+        ({"data": []}, "in memory: holds no rows"),
+        ({"model": ad.SmoothedClassifier(Function(), ad.NoNoise())}, "a run needs a model whose classes are known: "),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    call: dict[str, Any] = {"model": smoothed(Function()), "data": TEXTS, "out": tmp_path / "run"} | arguments
+    with pytest.raises(ValueError, match=sentence):
+        ad.evaluate(call.pop("model"), call.pop("data"), **call)
+    assert not (tmp_path / "run").exists()
+
+
+def test_rows_that_are_no_texts(tmp_path: Path) -> None:
+    texts: list[Any] = ["good film", 7, "bad film"]
+    run = ad.evaluate(smoothed(Function()), texts, labels=["pos", "pos", "other"], out=tmp_path / "run")
+    problems = run.table["problem"].to_pylist()
+    assert problems[0] is None
+    assert problems[1] == "the text must be a str, got int"
+    assert problems[2].startswith("the label 'other' is not among the model's classes")
