@@ -79,9 +79,9 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _calibration(found: Mapping[str, Any]) -> str:
+def _calibration(record: Mapping[str, Any]) -> str:
     lines = ["\n## Calibration\n", "The rates were searched for on labelled data; the trace is in `calibration.json`."]
-    lines += [f"- {sentence}" for sentence in found.get("warnings", [])]
+    lines += [f"- {sentence}" for sentence in record.get("warnings", [])]
     return "\n".join(lines)
 
 
@@ -322,20 +322,22 @@ def _load_base(folder: Path, settings: dict[str, Any], config: Path) -> BaseClas
 
 def _hashes(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file of a folder."""
-    found = {}
+    hashes = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+            hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
 
 
 def _check_files(folder: Path, files: dict[str, str]) -> None:
     """Raise unless the files are those that were saved, before a library makes anything of what they say."""
     try:
-        found = _hashes(folder) if files else {}
+        hashes = _hashes(folder) if files else {}
     except OSError as error:
         raise ValueError(f"{error.filename}: cannot be read: {error.strerror or error}") from None
     for name, digest in files.items():
-        if found.get(name) != digest:
-            state = "its SHA-256 differs from that of the saved file" if name in found else "missing from a saved model"
+        if hashes.get(name) != digest:
+            state = (
+                "its SHA-256 differs from that of the saved file" if name in hashes else "missing from a saved model"
+            )
             raise ValueError(f"{folder / name}: {state}: save or copy the model anew")

@@ -297,10 +297,10 @@ class DistinctClassifier(BaseClassifier):
         for prepared, key, answer in chosen[: RECHECKED_LATER - len(self._early)]:
             self._early.append((Prepared(prepared.name, (), prepared.unit, prepared.masking), key, answer))
 
-    def _compare(self, asked: Sequence[tuple[Prepared, Hashable, int]]) -> None:
+    def _compare(self, answered: Sequence[tuple[Prepared, Hashable, int]]) -> None:
         """Ask about copies again, and raise if an answer differs."""
-        again = self.answer([(prepared, key) for prepared, key, _ in asked]).tolist()
-        for (prepared, key, answer), other in zip(asked, again, strict=True):
+        again = self.answer([(prepared, key) for prepared, key, _ in answered]).tolist()
+        for (prepared, key, answer), other in zip(answered, again, strict=True):
             if other != answer:
                 shown = self.show(prepared, key)
                 shown = shown if len(shown) <= 200 else shown[:197] + "..."
@@ -391,7 +391,7 @@ def class_numbers(
 
 def _as_array(answers: Any) -> npt.NDArray[Any]:
     """Answers as an array; a list of labels keeps their types."""
-    if isinstance(answers, (list, tuple)) and not any(np.ndim(one) for one in answers[:1]):
+    if isinstance(answers, (list, tuple)) and not any(np.ndim(answer) for answer in answers[:1]):
         array = np.empty(len(answers), dtype=object)
         array[:] = answers
         return array

@@ -59,8 +59,8 @@ class TokenCopy:
 def token_copies(request: Request) -> list[Hashable]:
     """The copies of an input whose tokens may be anything."""
     first: dict[Hashable, int] = {}
-    own = request.prepared.tokens
-    places = np.array([first.setdefault(token_key(token), place) for place, token in enumerate(own)], dtype=np.int64)
+    keys = map(token_key, request.prepared.tokens)
+    places = np.array([first.setdefault(key, place) for place, key in enumerate(keys)], dtype=np.int64)
     rows = (np.where(row, places, -1) if request.prepared.masking else places[row] for row in request.kept)
     return [TokenCopy(tokens, row.tobytes()) for tokens, row in zip(kept_tokens(request), rows, strict=True)]
 
@@ -301,9 +301,9 @@ def noisy_texts(
     for number, (example, label) in enumerate(zip(tokens, labels, strict=True)):
         rng = np.random.Generator(np.random.Philox(key=[seed, number]))
         prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
-        many = copies if noise.changes_inputs else 1
-        texts += [unit.join(kept) for kept in kept_tokens(Request(prepared, noise.sample(len(example), many, rng)))]
-        targets += [label] * many
+        count = copies if noise.changes_inputs else 1
+        texts += [unit.join(kept) for kept in kept_tokens(Request(prepared, noise.sample(len(example), count, rng)))]
+        targets += [label] * count
     return texts, targets
 
 

@@ -166,10 +166,10 @@ def locality(tokenizer: Any) -> Locality | None:
 
 def _encodes_plainly(tokenizer: Any) -> bool:
     """Whether a text goes to the backend as it is: no class in between changes it."""
-    own = vars(tokenizer)
-    methods = (getattr(type(tokenizer), name, None) for name in ENCODERS if name not in own)
+    attributes = vars(tokenizer)
+    methods = (getattr(type(tokenizer), name, None) for name in ENCODERS if name not in attributes)
     known = (method is None or PLAIN_ENCODERS.fullmatch(method.__module__) for method in methods)
-    return not any(name in own for name in ENCODERS) and all(known)
+    return not any(name in attributes for name in ENCODERS) and all(known)
 
 
 def _flat(part: Any) -> Iterator[dict[str, Any]]:
@@ -206,8 +206,8 @@ def _touches_space(stage: dict[str, Any]) -> bool:
 
 def _normalizer(tokenizer: Any, stage: dict[str, Any]) -> Any:
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-    rest = dict.fromkeys(("truncation", "padding", "pre_tokenizer", "post_processor", "decoder"))
-    whole: dict[str, Any] = {"version": "1.0", "added_tokens": [], "normalizer": stage, "model": model, **rest}
+    absent = dict.fromkeys(("truncation", "padding", "pre_tokenizer", "post_processor", "decoder"))
+    whole: dict[str, Any] = {"version": "1.0", "added_tokens": [], "normalizer": stage, "model": model, **absent}
     return tokenizer.from_str(json.dumps(whole)).normalizer
 
 
@@ -215,11 +215,11 @@ def _keeps_space(stages: list[dict[str, Any]]) -> bool | None:
     """Whether spaces stay in the pieces of a pre-tokenizer that cuts at each of them; None if it does not cut."""
     for place, stage in enumerate(stages):
         kind = stage["type"]
-        rest = all(later["type"] in PIECEWISE for later in stages[place:])
+        piecewise = all(later["type"] in PIECEWISE for later in stages[place:])
         if kind in ("WhitespaceSplit", "Whitespace", "BertPreTokenizer"):
-            return False if rest else None
+            return False if piecewise else None
         if _cuts(stage):
-            return True if rest else None
+            return True if piecewise else None
         if kind != "Digits" and (kind != "Punctuation" or stage["behavior"] not in ("Isolated", "Contiguous")):
             return None
     return None

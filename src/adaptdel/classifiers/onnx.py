@@ -97,8 +97,8 @@ class OnnxClassifier(SubwordClassifier):
 
     def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
         """The logits."""
-        given = {name: array for name, array in inputs.items() if name in self._inputs}
-        return np.asarray(self.session.run([self._output], given)[0], dtype=np.float32)
+        accepted = {name: array for name, array in inputs.items() if name in self._inputs}
+        return np.asarray(self.session.run([self._output], accepted)[0], dtype=np.float32)
 
     def fingerprint(self) -> str:
         """SHA-256 of the file, of the files of weights beside it, and of the tokenizer."""

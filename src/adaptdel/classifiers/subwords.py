@@ -91,11 +91,11 @@ class Subwords:
         self._locality = None if tokenise == "join" else locality(tokenizer)
         # whether gathering is right under masking too
         self._masks = self._locality is not None and self._locality.masks and tokenizer.mask_token is not None
-        one, two = self.encode(["a", "a a"], special=False)
-        self._anchor = one, two[len(one) :]  # "a" at the beginning, and after a word
+        single, double = self.encode(["a", "a a"], special=False)
+        self._anchor = single, double[len(single) :]  # "a" at the beginning, and after a word
         whole = list(tokenizer("a")["input_ids"])
-        place = whole.index(one[0]) if one else 0
-        self._prefix, self._suffix = whole[:place], whole[place + len(one) :]
+        place = whole.index(single[0]) if single else 0
+        self._prefix, self._suffix = whole[:place], whole[place + len(single) :]
         ends = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, 0)
         self._nothing = np.array([end for end in ends if end is not None][:1])  # models cannot read 0 ids
         self.text_ids = (UNLIMITED if max_length is None else max_length) - len(self._prefix) - len(self._suffix)
@@ -143,8 +143,8 @@ class Subwords:
         if not texts:
             return []
         limit = {"truncation": True, "max_length": self.max_length} if special and self.max_length is not None else {}
-        found = self.tokenizer(list(texts), add_special_tokens=special, verbose=False, **limit, **ONLY_IDS)
-        return list(found["input_ids"])
+        encoded = self.tokenizer(list(texts), add_special_tokens=special, verbose=False, **limit, **ONLY_IDS)
+        return list(encoded["input_ids"])
 
     def padded(self, rows: Sequence[npt.NDArray[Any]]) -> dict[str, IntArray]:
         """The inputs of a model for a batch of ids, padded to the longest on the tokenizer's own side."""
@@ -161,11 +161,11 @@ class Subwords:
         special = {*self.tokenizer.all_special_ids}
         vocabulary = np.array(sorted({*self.tokenizer.get_vocab().values()} - special), dtype=np.int64)
         rng = np.random.Generator(np.random.Philox(0))
-        some = rng.permutation(vocabulary)[:PROBE_IDS].tolist()
+        sampled = rng.permutation(vocabulary)[:PROBE_IDS].tolist()
         texts = chain.from_iterable(self.encode(list(PROBES), special=False))
         known = range(most) if most is not None else range(2**31)
         special = {number for number in special if number in known}
-        ids = [number for number in sorted({*texts, *some} - special) if number in known] or sorted(special)
+        ids = [number for number in sorted({*texts, *sampled} - special) if number in known] or sorted(special)
         limit = None if self.max_length is None else min(self.max_length, LONG)
         return Probes(ids, sorted(special), self._prefix, self._suffix, limit)
 
@@ -183,8 +183,8 @@ class Subwords:
         texts = [unit.join(list(chain.from_iterable(row))) for row in rows]
         distinct = list(dict.fromkeys(texts))
         ids = (np.array(row, dtype=np.int32).tobytes() for row in self.encode(distinct))
-        found = dict(zip(distinct, ids, strict=True))
-        return [found[text] for text in texts]
+        ids_of_text = dict(zip(distinct, ids, strict=True))
+        return [ids_of_text[text] for text in texts]
 
     def _gathered(self, pieces: Pieces, masking: bool, kept: BoolArray) -> list[bytes]:
         """Vectorised over copies and tokens: the only loop cuts the result into one string of bytes a copy."""
@@ -194,13 +194,13 @@ class Subwords:
         ends = np.cumsum(words)
         entries[(ends - words)[words > 0]] += pieces.shift
         sizes = pieces.lengths[entries]
-        before = np.concatenate([[0], np.cumsum(sizes)])  # subwords before each word
-        start = before[ends - words]
-        taken = before[ends] - start
+        offsets = np.concatenate([[0], np.cumsum(sizes)])  # subwords before each word
+        start = offsets[ends - words]
+        taken = offsets[ends] - start
         if self.tokenizer.truncation_side == "left":
             start = start + np.maximum(taken - self.text_ids, 0)
         taken = np.minimum(taken, self.text_ids)
-        source = np.repeat(pieces.starts[entries] - before[:-1], sizes) + np.arange(before[-1])
+        source = np.repeat(pieces.starts[entries] - offsets[:-1], sizes) + np.arange(offsets[-1])
         head, tail = len(self._prefix), len(self._suffix)
         borders = np.concatenate([[0], np.cumsum(taken + head + tail)])
         run = np.arange(int(taken.sum()))
@@ -241,15 +241,16 @@ class Subwords:
 
     def _forms(self, words: Sequence[str]) -> list[tuple[list[int], list[int]] | None]:
         """The ids of words at the beginning and after a word; None for one that has others in other company."""
-        one, other = self._anchor
+        first_anchor, later_anchor = self._anchor
         firsts = self.encode(words, special=False)
         afters = self.encode([f"a {word} a" for word in words], special=False)
         mixed = self.encode([f"{word} {word} a a {word} a {word}" for word in words], special=False)
         forms: list[tuple[list[int], list[int]] | None] = []
-        for first, after, mix in zip(firsts, afters, mixed, strict=True):
-            rest = after[len(one) : len(after) - len(other)]
-            right = one + rest + other == after and first + rest + other + other + rest + other + rest == mix
-            forms.append((first, rest) if right and first and rest else None)
+        for first, enclosed, mix in zip(firsts, afters, mixed, strict=True):
+            inner = enclosed[len(first_anchor) : len(enclosed) - len(later_anchor)]
+            expected = first + inner + 2 * later_anchor + inner + later_anchor + inner
+            same = first_anchor + inner + later_anchor == enclosed and expected == mix
+            forms.append((first, inner) if same and first and inner else None)
         return forms
 
     def _difference(self, pieces: Pieces, words: list[str], masking: bool, copies: int) -> str | None:

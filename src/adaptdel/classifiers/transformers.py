@@ -48,13 +48,13 @@ def libraries() -> tuple[Any, Any]:
 def quietly() -> Iterator[None]:
     """Without reports on new heads, bars, or advice: what goes wrong is raised."""
     logging: Any = libraries()[1].utils.logging
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
 
