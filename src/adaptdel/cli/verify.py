@@ -58,8 +58,8 @@ def verify_command(context: click.Context, file: Path, public_key: Path | None, 
             click.echo("the signature is valid for the public key")
     if check.alpha > USUAL_ALPHA * (1 + 1e-9):
         click.echo(
-            f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may be "
-            "wrong with that probability",
+            f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may "
+            "be wrong with that probability",
             err=True,
         )
     context.exit(1 if failed or not run_holds else 0)
