@@ -12,10 +12,12 @@ import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -31,8 +33,8 @@ PAGES = [
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex")
 
-# Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that what
-# they name exists.
+# Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that
+# what they name exists.
 NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate")
 # Options that are added to a command to make it quick on small data.
 QUICKER = {
@@ -85,20 +87,20 @@ def write_data(folder: Path) -> None:
 
 def write_transformer(folder: Path) -> None:
     """A tiny BERT with random weights, in the folder that a page names."""
-    tokenizers, torch, transformers = (pytest.importorskip(name) for name in ("tokenizers", "torch", "transformers"))
+    torch, transformers = (import_module(name) for name in ("torch", "transformers"))
+    torch.set_num_threads(1)  # faster for tiny models
     torch.manual_seed(0)
     tokenizer = write_tokenizer(folder)
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
         max_position_embeddings=130, num_labels=2, initializer_range=0.5, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    assert tokenizers
     transformers.BertForSequenceClassification(config).save_pretrained(folder)
 
 
 def write_tokenizer(folder: Path) -> Any:
     """A tokenizer of words, in the folder that a page names."""
-    tokenizers, transformers = (pytest.importorskip(name) for name in ("tokenizers", "transformers"))
+    tokenizers, transformers = (import_module(name) for name in ("tokenizers", "transformers"))
     special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
     words = ["a", "text", "the", "buy", "cheap", "pills", "offer", "now", "lunch", "noon", "friday", "see", "you", "at"]
     vocabulary = {word: number for number, word in enumerate([*special, *words])}
@@ -116,7 +118,7 @@ def write_tokenizer(folder: Path) -> Any:
 
 def write_onnx(path: Path) -> None:
     """An ONNX model: the mean of embeddings, and a linear layer. Its tokenizer is in my-tokenizer."""
-    onnx, np = pytest.importorskip("onnx"), pytest.importorskip("numpy")
+    onnx = import_module("onnx")
     size = len(write_tokenizer(path.with_name("my-tokenizer")))
     helper, proto, rng = onnx.helper, onnx.TensorProto, np.random.default_rng(0)
     arrays = {
@@ -263,6 +265,25 @@ def test_wrong_blocks_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             run_block(Block(ROOT / "README.md", 1, language, code), {}, tmp_path)
 
 
+def test_the_readme_does_not_overclaim() -> None:
+    """The statement of a certificate comes with its confidence, in the first paragraph."""
+    paragraph = (ROOT / "README.md").read_text(encoding="utf-8").split("\n\n")[1]
+    assert paragraph.index("with confidence 1 − α") < paragraph.index("no attacker")
+
+
+def test_the_tutorial_has_a_heading_for_each_step() -> None:
+    page = FENCE.sub("", (DOCS / "tutorial.md").read_text(encoding="utf-8"))
+    assert re.findall(r"^## \d\. (.*)$", page, re.MULTILINE) == [
+        "Install",
+        "Prepare the data",
+        "Train",
+        "Calibrate",
+        "Certify",
+        "Report",
+        "Verify",
+    ]
+
+
 def test_no_document_installs_from_pypi() -> None:
     for page in PAGES:
         assert not re.search(r"pip install ['\"]?adaptdel", page.read_text(encoding="utf-8")), page
@@ -329,6 +350,14 @@ def test_every_page_is_in_the_navigation() -> None:
 
     navigation = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
     assert sorted(navigation) == sorted(p.relative_to(DOCS).as_posix() for p in PAGES if p.is_relative_to(DOCS))
+
+
+def test_the_reference_names_what_exists() -> None:
+    names = re.findall(r"^::: (adaptdel\S*)$", (DOCS / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) > 20
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(module), attribute), name
 
 
 def test_figures_of_the_readme_are_those_of_the_results() -> None:
