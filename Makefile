@@ -1,4 +1,4 @@
-# Each target creates .venv and installs what it needs by itself.
+# Each target creates .venv and installs what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,14 +6,15 @@ STAMP := $(VENV)/.installed
 
 DEMO := $(VENV)/.demo
 
-.PHONY: help demo test test-all lint types bench docs paper paper-quick clean
+.PHONY: help demo test test-all lint types wheel bench docs paper paper-quick clean
 
 help:
-	@echo "make demo      every method of the paper on real film reviews; the report is out/demo/report/index.html"
-	@echo "make test      linters, types and all quick tests"
-	@echo "make test-all  the same with the exhaustive and statistical suites"
-	@echo "make bench     measure speed; figures and JSON in out/; with DATA=folder also that of sampling and training"
-	@echo "make docs      the documentation as a site in out/site"
+	@echo "make demo      compare all methods on real film reviews; writes out/demo/report/index.html"
+	@echo "make test      linters, type checks and the quick tests"
+	@echo "make test-all  make test with the exhaustive and statistical tests"
+	@echo "make wheel     build the wheel and install it in a fresh environment (needs the package index)"
+	@echo "make bench     measure speed; writes figures and JSON to out/; DATA=folder adds sampling and training"
+	@echo "make docs      build the documentation site in out/site"
 	@echo "make paper DATA=folder        the paper's experiments (hours); paper-quick takes minutes"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -21,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# The demo needs no torch: it installs little, so that it starts soon.
+# The demo does not need torch: it installs only the extra "demo".
 $(DEMO): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
@@ -43,6 +44,9 @@ test: lint types
 test-all: lint types
 	$(BIN)/pytest -n 2 --dist worksteal -q -m 'slow or not slow'
 
+wheel: $(STAMP)
+	$(BIN)/pytest -q -m 'slow or not slow' tests/test_package.py
+
 bench: $(STAMP)
 	@mkdir -p out
 	$(BIN)/python -m benchmarks.certificate --out out
@@ -58,7 +62,7 @@ docs: $(STAMP)
 	@echo "open out/site/index.html"
 
 paper paper-quick: $(STAMP)
-	@test -n "$(DATA)" || { echo "give the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }
+	@test -n "$(DATA)" || { echo "name the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.paper --data $(DATA) --out out/$@ $(if $(filter paper-quick,$@),--quick --results out/$@/results,) $(ARGS)
 

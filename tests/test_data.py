@@ -68,9 +68,9 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
     examples = read_examples(path)
     assert len(examples.texts) == 4
     assert examples.notes == [
-        "1 empty texts were left out",
+        "1 empty texts were skipped",
         "2 texts are repeated",
-        "1 texts stand there with different labels",
+        "1 texts occur with different labels",
     ]
 
 
@@ -101,8 +101,8 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
             gzip.compress(b'{"text": "a", "label": 0}\n' * 99, mtime=0)[:-20],
             "x.jsonl.gz: the gzip file is damaged",
         ),
-        ("x.jsonl.gz", b"nonsense", "x.jsonl.gz: the gzip file is damaged after row 0: make or copy it anew"),
-        ("x.docx", b"nonsense", "x.docx: must be a .jsonl, .csv, .tsv or .parquet file, also with .gz, or a data set"),
+        ("x.jsonl.gz", b"nonsense", "x.jsonl.gz: the gzip file is damaged after row 0: create or copy it again"),
+        ("x.docx", b"nonsense", "x.docx: must be a .jsonl, .csv, .tsv or .parquet file, also with .gz, or a Hugging"),
     ],
 )
 def test_bad_files_get_one_sentence(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:

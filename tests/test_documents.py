@@ -1,16 +1,375 @@
-"""What the documents show is what happens."""
+"""The documents: every code block is executed, printed output is compared, links and figures are checked."""
 
 from __future__ import annotations
 
+import doctest
+import random
 import re
 import runpy
-from contextlib import redirect_stdout
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
+
+from adaptdel.cli import main
+from adaptdel.data import read_examples
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(path for path in DOCS.rglob("*.md") if path.parent != DOCS / "results"),
+]
+FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex")
+
+# Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that
+# what they name exists.
+NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate")
+# Options that are added to a command to make it quick on small data.
+QUICKER = {
+    "calibrate": ["--votes", "8,32", "--per-bin", "12", "--tol", "4"],
+    "certify": ["--limit", "12"],
+    "train --model": ["--epochs", "1", "--batch-size", "16"],
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, with the number of its first line."""
+
+    page: Path
+    line: int
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}, line {self.line} ({self.language})"
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = [Block(page, text[: m.start()].count("\n") + 1, m[1], m[2]) for m in FENCE.finditer(text)]
+    assert text.count("```") == 2 * len(found), f"{page}: a fence is not closed, or not at the start of a line"
+    return found
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# What the pages read: small data and models in the folder that they run in.
+
+
+def write_data(folder: Path) -> None:
+    """Texts of two classes and many lengths, as CSV; bytes with a pattern in them."""
+    rng = random.Random(0)
+    kinds = {"spam": ["buy", "cheap", "pills", "offer", "now"], "ham": ["lunch", "noon", "friday", "see", "you"]}
+    for name, count in (("train.csv", 240), ("test.csv", 12)):
+        lines = ["text,label"]
+        for number in range(count):
+            label = ("spam", "ham")[number % 2]
+            words = rng.choices(kinds[label], k=rng.choice([6, 20, 40, 80])) + rng.choices(["the", "a", "at"], k=4)
+            lines.append(f"{' '.join(words)} {number},{label}")
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "sample.bin").write_bytes(rng.randbytes(300) + b"\x90\x90")
+
+
+def write_transformer(folder: Path) -> None:
+    """A tiny BERT with random weights, in the folder that a page names."""
+    torch, transformers = (import_module(name) for name in ("torch", "transformers"))
+    torch.set_num_threads(1)  # faster for tiny models
+    torch.manual_seed(0)
+    tokenizer = write_tokenizer(folder)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=130, num_labels=2, initializer_range=0.5, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+
+
+def write_tokenizer(folder: Path) -> Any:
+    """A tokenizer of words, in the folder that a page names."""
+    tokenizers, transformers = (import_module(name) for name in ("tokenizers", "transformers"))
+    special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
+    words = ["a", "text", "the", "buy", "cheap", "pills", "offer", "now", "lunch", "noon", "friday", "see", "you", "at"]
+    vocabulary = {word: number for number, word in enumerate([*special, *words])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    ends = [(token, vocabulary[token]) for token in special[:2]]
+    inner.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, model_max_length=130, **dict(zip(names, special, strict=True))
+    )
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def write_onnx(path: Path) -> None:
+    """An ONNX model: the mean of embeddings, and a linear layer. Its tokenizer is in my-tokenizer."""
+    onnx = import_module("onnx")
+    size = len(write_tokenizer(path.with_name("my-tokenizer")))
+    helper, proto, rng = onnx.helper, onnx.TensorProto, np.random.default_rng(0)
+    arrays = {
+        "table": rng.normal(size=(size, 8)).astype(np.float32),
+        "head": rng.normal(size=(8, 2)).astype(np.float32),
+        "axis": np.array([1]),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "input_ids"], ["vectors"]),
+            helper.make_node("ReduceMean", ["vectors", "axis"], ["mean"], keepdims=0),
+            helper.make_node("MatMul", ["mean", "head"], ["logits"]),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("input_ids", proto.INT64, ["rows", "ids"])],
+        [helper.make_tensor_value_info("logits", proto.FLOAT, ["rows", 2])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), str(path))
+
+
+MODELS: dict[str, Callable[[Path], Any]] = {
+    "my-model": write_transformer,
+    "roberta-base": write_transformer,
+    "model.onnx": write_onnx,
+}
+
+
+# How a block is executed.
+
+
+def adaptdel(arguments: list[str]) -> str:
+    """The standard output of a command, which must succeed."""
+    command = arguments[0]
+    extra = QUICKER.get(command, []) + (
+        QUICKER["train --model"] if "train" in command and "--model" in arguments else []
+    )
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err, pytest.raises(SystemExit) as stop:
+        main([*arguments, *extra])
+    assert not stop.value.code, f"adaptdel {shlex.join(arguments)}\n{out.getvalue()}{err.getvalue()}"
+    return out.getvalue()
+
+
+def run_command(line: str) -> str:
+    """The standard output of a line of a shell; nothing for a comment or a command that is not run."""
+    arguments = shlex.split(line, comments=True)
+    if not arguments:
+        return ""
+    if arguments[0] == "adaptdel":
+        return adaptdel(arguments[1:])
+    if line.startswith(NOT_RUN):
+        check_not_run(arguments)
+        return ""
+    assert arguments[0] == "openssl", f"{line}: a document may use adaptdel, openssl and {', '.join(NOT_RUN)}"
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+
+
+def check_not_run(arguments: list[str]) -> None:
+    """What a command that is not run names must exist: targets of the Makefile and extras."""
+    if arguments[0] == "make":
+        targets = re.findall(r"^([a-z- ]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert arguments[1] in {target for names in targets for target in names.split()}, arguments
+    elif arguments[0] == "pip":
+        (package,) = arguments[2:]
+        name, _, extras = package.partition("[")
+        assert name in (".", "pre-commit"), f"{package}: adaptdel is not on PyPI"
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        assert set(extras.rstrip("]").split(",")) <= {"", *project["optional-dependencies"]}
+
+
+def same_output(shown: str, printed: str) -> bool:
+    """Whether the output is the shown one; a line "..." stands for any lines."""
+    parts = [re.escape(part.strip("\n")) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)]
+    return re.fullmatch(r"\n(?:.*\n)*?".join(parts), printed.strip("\n")) is not None
+
+
+def run_console(block: Block) -> None:
+    """Commands after "$ ", each with its output."""
+    for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
+        line, _, shown = part.partition("\n")
+        printed = run_command(line)
+        assert same_output(shown, printed), f"{block}: {line}\nshown:\n{shown}\nprinted:\n{printed}"
+
+
+def run_doctest(block: Block, names: dict[str, Any]) -> None:
+    test = doctest.DocTestParser().get_doctest(block.code, names, str(block), str(block.page), block.line)
+    test.globs = names  # shared with the other blocks of the page
+    assert test.examples
+    output = StringIO()
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=output.write, clear_globs=False)
+    assert result.failed == 0, output.getvalue()
+
+
+def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
+    """Execute a block; Python blocks of a page share their names."""
+    for model, write in MODELS.items():
+        if model in block.code and not (folder / model).exists():
+            write(folder / model)
+    if block.language == "python":
+        with redirect_stdout(StringIO()):
+            exec(compile("\n" * block.line + block.code, str(block.page), "exec"), names)
+    elif block.language == "pycon":
+        run_doctest(block, names)
+    elif block.language == "console":
+        run_console(block)
+    elif block.language == "sh":
+        for line in block.code.splitlines():
+            run_command(line)
+    elif block.language == "csv":
+        (folder / "shown.csv").write_text(block.code, encoding="utf-8")
+        assert read_examples(folder / "shown.csv").texts
+    else:
+        assert block.language == "bibtex", f"{block}: the language must be one of {', '.join(LANGUAGES)}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_id)
+def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    write_data(tmp_path)
+    names: dict[str, Any] = {"__name__": "document"}
+    for block in blocks(page):
+        run_block(block, names, tmp_path)
+
+
+def test_wrong_blocks_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner itself: an error, a failing command, wrong output and an unknown language each fail."""
+    monkeypatch.chdir(tmp_path)
+    plan = "$ adaptdel plan --length 9 --rate fixed:p=0.5"
+    wrong = [
+        ("python", "1 / 0"),
+        ("pycon", ">>> 1 + 1\n3\n"),
+        ("sh", "adaptdel verify no-such-file"),
+        ("sh", "make no-such-target"),
+        ("sh", "pip install adaptdel"),
+        ("sh", "pip install '.[no-such-extra]'"),
+        ("sh", "curl https://example.org"),
+        ("console", f"{plan}\nAn input of 10 tokens.\n...\n"),
+        ("csv", "text\n"),
+        ("", "anything"),
+    ]
+    for language, code in wrong:
+        with pytest.raises((Exception, pytest.fail.Exception)):
+            run_block(Block(ROOT / "README.md", 1, language, code), {}, tmp_path)
+
+
+def test_the_readme_does_not_overclaim() -> None:
+    """The statement of a certificate comes with its confidence, in the first paragraph."""
+    paragraph = (ROOT / "README.md").read_text(encoding="utf-8").split("\n\n")[1]
+    assert paragraph.index("with confidence 1 − α") < paragraph.index("no attacker")
+
+
+def test_the_tutorial_has_a_heading_for_each_step() -> None:
+    page = FENCE.sub("", (DOCS / "tutorial.md").read_text(encoding="utf-8"))
+    assert re.findall(r"^## \d\. (.*)$", page, re.MULTILINE) == [
+        "Install",
+        "Prepare the data",
+        "Train",
+        "Calibrate",
+        "Certify",
+        "Report",
+        "Verify",
+    ]
+
+
+def test_no_document_installs_from_pypi() -> None:
+    for page in PAGES:
+        assert not re.search(r"pip install ['\"]?adaptdel", page.read_text(encoding="utf-8")), page
+
+
+def test_readme_and_tutorial_install_in_the_same_way() -> None:
+    def installation(page: Path) -> list[str]:
+        return [block.code for block in blocks(page) if block.language == "sh" and "pip install" in block.code]
+
+    assert len(installation(ROOT / "README.md")) == 1
+    assert installation(ROOT / "README.md") == installation(DOCS / "tutorial.md")
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    internal = {"all", "demo", "docs", "bench", "dev"}
+    table = page.split("| extra | adds |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(project["optional-dependencies"]) - internal
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_in_the_text_exist(page: Path) -> None:
+    """`adaptdel COMMAND --option` and `make TARGET` in running text name real commands, options and targets."""
+    from click import Context
+
+    from adaptdel.cli import commands
+
+    for code in re.findall(r"`((?:adaptdel|make) [^`]+)`", FENCE.sub("", page.read_text(encoding="utf-8"))):
+        name, *arguments = code.split()
+        if name == "make":
+            check_not_run([name, *arguments])
+        elif arguments[0].islower():
+            command = commands.get_command(Context(commands), arguments[0])
+            known = {
+                option for parameter in (command.params if command else commands.params) for option in parameter.opts
+            }
+            assert command or arguments[0] in known, code
+            assert {a for a in arguments[1:] if a.startswith("--")} <= {*known, "--help"}, code
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as mkdocs and GitHub make them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.is_file(), f"{page}: {target}"
+        assert not anchor or anchor in anchors(linked), f"{page}: {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    def pages(entry: Any) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in pages(part)]
+
+    navigation = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    assert sorted(navigation) == sorted(p.relative_to(DOCS).as_posix() for p in PAGES if p.is_relative_to(DOCS))
+
+
+def test_the_reference_names_what_exists() -> None:
+    names = re.findall(r"^::: (adaptdel\S*)$", (DOCS / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) > 20
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(module), attribute), name
+
+
+def test_figures_of_the_readme_are_those_of_the_results() -> None:
+    """Every "x ± y" and every per cent of the README's results is in docs/results.md."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = page.split("\n## Results\n")[1].split("\n## ")[0]
+    results = (DOCS / "results.md").read_text(encoding="utf-8")
+    spreads = re.findall(r"[\d.]+ ± [\d.]*\d", section)
+    assert len(spreads) >= 8
+    assert [figure for figure in spreads if figure not in results] == []
+    shares = [share for share in re.findall(r"([\d.]+)%", section) if share != "90"]
+    assert [share for share in shares if share not in results] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
@@ -18,40 +377,3 @@ def test_examples_run(path: Path) -> None:
     with redirect_stdout(StringIO()) as out:
         runpy.run_path(str(path), run_name="__main__")
     assert out.getvalue()
-
-
-def test_the_readme_prints_what_it_says() -> None:
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(code) == 2
-    with redirect_stdout(StringIO()) as out:
-        exec(code[0], {})
-    printed = out.getvalue().splitlines()
-    said = re.findall(r"^print.*# (\S+)", code[0], re.MULTILINE)
-    assert said[:2] == printed[:2] == ["11", "50"]
-    assert round(float(printed[2]), 4) == float(said[2].rstrip(":"))
-    assert printed[3].startswith("[(")
-
-
-def test_the_readme_smooths_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
-    with redirect_stdout(StringIO()) as out:
-        exec(code, {})
-    label, radius, abstained = out.getvalue().splitlines()[0].split()
-    assert (label, abstained) == ("spam", "False")
-    assert int(radius) >= 0
-    assert (tmp_path / "out" / "model" / "adaptdel.json").exists()
-
-
-def test_the_readme_s_plan_is_the_real_one() -> None:
-    from click.testing import CliRunner
-
-    from adaptdel.cli import commands
-
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"^\$ adaptdel (plan .*)\n((?:.*\n)*?)```", page, re.MULTILINE)
-    assert block
-    shown = CliRunner().invoke(commands, block[1].split()).output.splitlines()
-    for line in block[2].splitlines():
-        assert line == "   ..." or line in shown

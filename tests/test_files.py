@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adaptdel.files import replacing, replacing_folder, write_json
+from adaptdel.files import NotJSON, parse, parse_object, replacing, replacing_folder, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -78,3 +79,41 @@ def test_a_file_that_is_not_completed_leaves_the_old_one(tmp_path: Path) -> None
         interrupted()
     assert names(tmp_path) == ["a.json"]
     assert path.read_text() == '{\n  "a": 1\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not JSON: Expecting value (line 1, column 1)"),
+        ('{"a": 1, "b": 2, "a": 3}', "the field 'a' is repeated"),
+        ('{"a": ' + "9" * 65 + "}", "a whole number must have at most 64 digits, got 65"),
+        ('{"a": ' + "[" * 32 + "]" * 32 + "}", "nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_one_parser_reads_all_json(content: str, message: str) -> None:
+    """`parse` and `parse_object` reject the same texts with the same messages, as text and as bytes."""
+    calls: list[Callable[[], Any]] = [
+        lambda: parse(content),
+        lambda: parse(content, finite=False),
+        lambda: parse(content.encode()),
+        lambda: parse_object(content),
+        lambda: parse_object(content.encode()),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError) as error:
+            call()
+        assert str(error.value) == message
+        assert isinstance(error.value, NotJSON) == message.startswith("not JSON")
+
+
+def test_json_in_bytes_objects_and_numbers() -> None:
+    assert parse_object(b'\xef\xbb\xbf{"a": [1, 2.5]}') == parse('{"a": [1, 2.5]}') == {"a": [1, 2.5]}
+    assert parse_object('{"a": Infinity}') == {"a": float("inf")}
+    for content in ('{"a": Infinity}', '{"a": 1e999}', '{"a": NaN}'):
+        with pytest.raises(ValueError, match=r"a number must be finite, got (Infinity|1e999|NaN)$"):
+            parse_object(content, finite=True)
+    with pytest.raises(ValueError, match=r"^it must hold an object$"):
+        parse_object("[1]")
+    with pytest.raises(ValueError, match=r"^not UTF-8 \(invalid start byte\)$"):
+        parse(b"\xff")

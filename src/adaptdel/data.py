@@ -1,4 +1,4 @@
-"""Labelled files: JSON lines, CSV or Parquet, gzipped or not, or a data set of Hugging Face; checked row by row."""
+"""Labelled data: JSON lines, CSV, TSV and Parquet files, also gzipped, and Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ from typing import IO, Any, AnyStr
 
 from adaptdel.core.checks import check_probability
 
-Record = Mapping[str, Any] | str  # a text in place of a record says what is wrong with it
+Record = Mapping[str, Any] | str  # a str is the error message of an invalid row
 
 ENDINGS = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-ACCEPTED = (
-    "a .jsonl, .csv, .tsv or .parquet file, also with .gz, or a data set of Hugging Face such as stanfordnlp/imdb"
-)
-NO_CHARACTERS = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")  # codecs for other ends
-LONGEST = 2**28  # characters of a field or a line
+ACCEPTED = "a .jsonl, .csv, .tsv or .parquet file, also with .gz, or a Hugging Face data set such as stanfordnlp/imdb"
+NOT_TEXT = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")  # codecs, but not of text files
+LONGEST = 2**28  # characters in a field or a line
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:\w+)?")
 
 
 class UnreadableError(ValueError):
-    """What makes the rest of a file unreadable, from the record on that comes next."""
+    """The remaining records of a file cannot be read."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns that are wanted."""
+    """The names of the columns to read."""
 
     text: str
     label: str
@@ -44,7 +42,7 @@ class Columns:
 
 
 def records(path: str, encoding: str, columns: Columns | None = None) -> Iterator[Record]:
-    """The records of a file; of a Parquet file with ``columns``, these columns only."""
+    """Iterate over the records of a file. Of a Parquet file, only ``columns`` are read, if given."""
     file = Path(path)
     suffixes = [suffix.lower() for suffix in file.suffixes]
     zipped = suffixes[-1:] == [".gz"]
@@ -56,8 +54,8 @@ def records(path: str, encoding: str, columns: Columns | None = None) -> Iterato
             return
         raise ValueError(f"{path!r:.80}: there is no such file" if "\0" in path else f"{path}: there is no such file")
     if kind is None or not file.is_file():
-        what = ", got a folder" if file.is_dir() else ""
-        raise ValueError(f"{path}: must be {ACCEPTED}{what}")
+        got = ", got a folder" if file.is_dir() else ""
+        raise ValueError(f"{path}: must be {ACCEPTED}{got}")
     encoding = check_encoding(path, encoding)
     with gzip.open(file, "rb") if zipped else file.open("rb") as data:
         if kind == "json":
@@ -69,11 +67,11 @@ def records(path: str, encoding: str, columns: Columns | None = None) -> Iterato
 
 
 def check_encoding(path: str, encoding: str) -> str:
-    """The name of an encoding of text; UTF-8 may begin with a byte order mark in any case."""
+    """The normalized name of a text encoding. UTF-8 becomes utf-8-sig, which accepts a byte order mark."""
     try:
         name = codecs.lookup(encoding).name
         io.TextIOWrapper(io.BytesIO(), encoding).close()  # raises for rot13, hex and zip
-        if name in NO_CHARACTERS:
+        if name in NOT_TEXT:
             raise LookupError
     except (LookupError, ValueError, TypeError):
         raise ValueError(
@@ -83,7 +81,7 @@ def check_encoding(path: str, encoding: str) -> str:
 
 
 def _json_records(data: IO[bytes], encoding: str) -> Iterator[Record]:
-    """A record a line; a line that cannot be read is a problem of its own where lines can be told without decoding."""
+    """One record per line. Where line breaks are the same bytes as in ASCII, an undecodable line is an invalid row."""
     if encoding != "utf-8-sig" and "\n{".encode(encoding) != b"\n{":  # such as UTF-16
         with io.TextIOWrapper(data, encoding, newline="\n") as lines:
             yield from (_json_record(text) for text in _lines(lines) if text.strip())
@@ -108,18 +106,18 @@ def _lines(file: IO[AnyStr]) -> Iterator[AnyStr]:
 
 def _json_record(text: str) -> Record:
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except json.JSONDecodeError as error:
         return f"not JSON ({error.msg}): every line must be one object"
     except RecursionError:
         return "not JSON that can be read (nested too deeply): every line must be one plain object"
     except ValueError as error:  # a number of thousands of digits
         return f"not JSON that can be read ({str(error).partition(';')[0]}): write such numbers as texts"
-    return found if isinstance(found, dict) else f"must be a JSON object, got {text.strip()[:40]!r}"
+    return record if isinstance(record, dict) else f"must be a JSON object, got {text.strip()[:40]!r}"
 
 
 def not_in(encoding: str, error: UnicodeError) -> str:
-    """What to say of bytes that are not text in an encoding."""
+    """The error message for bytes that cannot be decoded."""
     reason = getattr(error, "reason", None) or str(error)
     name = encoding.removesuffix("-sig").upper()
     return f"not {name} ({reason}): save the file as UTF-8, or name its encoding, such as latin-1"
@@ -159,19 +157,19 @@ def _parquet_records(source: Any, path: str, columns: Columns | None) -> Iterato
                 state = f"the Parquet file is damaged after row {done}"
     except UnreadableError as error:
         raise ValueError(f"{path}: {error}") from None
-    except Exception as error:  # whatever the library makes of bytes that are not what they should be
+    except Exception as error:  # pyarrow raises many types of exception for damaged files
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise ValueError(f"{path}: {state}: write or copy it anew ({reason})") from None
+        raise ValueError(f"{path}: {state}: write or copy it again ({reason})") from None
 
 
 def _parquet_names(schema: Any, path: str, columns: Columns | None) -> list[str]:
-    """The names of the columns; UnreadableError if those of text and labels do not hold such."""
+    """The names of the columns; UnreadableError if the text or label column has the wrong type."""
     from pyarrow import types
 
     names = list(schema.names)
-    doubled = next((name for name in names if names.count(name) > 1), None)
-    if doubled is not None:
-        raise UnreadableError(f"the column {doubled!r} is there twice: give every column its own name")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise UnreadableError(f"the column {repeated!r} occurs twice: give every column its own name")
     if columns is None:
         return names
     if columns.text not in names:
@@ -191,29 +189,29 @@ def _parquet_names(schema: Any, path: str, columns: Columns | None) -> list[str]
 
 
 def _plain(batch: Any, columns: Columns | None) -> Any:
-    """A batch whose ids can become Python's values: times of nanoseconds cannot."""
+    """The batch with ids that are times converted to text: Python has no type for nanoseconds."""
     from pyarrow import string, types
 
-    place = -1 if columns is None else batch.schema.get_field_index(columns.ids)
-    if place < 0 or not types.is_temporal(batch.schema.field(place).type):
+    index = -1 if columns is None else batch.schema.get_field_index(columns.ids)
+    if index < 0 or not types.is_temporal(batch.schema.field(index).type):
         return batch
-    return batch.set_column(place, batch.schema.names[place], batch.column(place).cast(string()))
+    return batch.set_column(index, batch.schema.names[index], batch.column(index).cast(string()))
 
 
 def missing_column(column: str, known: Sequence[str]) -> str:
-    """What to say of a column that is not there."""
+    """The error message for a missing column."""
     near = get_close_matches(column, known, n=1)
     hint = f"did you mean {near[0]!r:.60}?" if near else f"there are {', '.join(map(repr, known[:9]))[:200] or 'none'}"
     return f"no column {column!r:.60}: {hint}"
 
 
 def _hub_records(name: str) -> Iterator[Mapping[str, Any]]:
-    """The records of a data set of Hugging Face, as NAME or NAME:SPLIT (train, if not given)."""
+    """Iterate over a Hugging Face data set, given as NAME or NAME:SPLIT; the default split is train."""
     try:
         import datasets
     except ImportError:
         raise ImportError(
-            f"{name}: there is no such file, and data sets of Hugging Face need: pip install 'adaptdel[datasets]'"
+            f"{name}: there is no such file, and Hugging Face data sets need: pip install 'adaptdel[datasets]'"
         ) from None
     path, _, split = name.partition(":")
     done = 0
@@ -235,7 +233,7 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a file, numbered from 1 (a CSV's header is not counted); what the file does not have is None."""
+    """A row of a file, numbered from 1 without the header of a CSV file. Missing values are None."""
 
     number: int
     id: str | None
@@ -253,11 +251,18 @@ def read_rows(
     labelled: bool = False,
     on_problem: Problem | None = None,
 ) -> Iterator[Row]:
-    """Read rows one by one, in bounded memory.
+    """Iterate over the rows of a file, in bounded memory.
 
-    With ``labelled``, every row must have a label. A row that cannot be used is an error that names file and row; with
-    ``on_problem``, it is reported to that function (row number, sentence) and left out. What makes the rest unreadable
-    is an error in any case.
+    Args:
+        path: a file, or the name of a Hugging Face data set.
+        text: the name of the column of texts.
+        label: the name of the column of labels.
+        ids: the name of the column of ids.
+        encoding: the encoding of CSV, TSV and JSON lines files.
+        labelled: whether a row without a label is invalid.
+        on_problem: called with the row number and a message for each invalid row, which is then skipped. Without it, an
+            invalid row raises a ValueError that names the file and the row. A file whose remaining rows cannot be read
+            always raises one.
     """
     number = 0
     loose = any(suffix.lower() in (".csv", ".tsv") for suffix in Path(path).suffixes)
@@ -270,7 +275,7 @@ def read_rows(
                     raise ValueError(f"{path}, row {number}: {error}") from None
                 on_problem(number, str(error))
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise ValueError(f"{path}: the gzip file is damaged after row {number}: make or copy it anew") from None
+        raise ValueError(f"{path}: the gzip file is damaged after row {number}: create or copy it again") from None
     except csv.Error as error:
         advice = "put fields that hold commas, quotes or line breaks in double quotes"
         raise ValueError(f"{path}, row {number + 1}: not CSV: {error}: {advice}") from None
@@ -288,23 +293,23 @@ def _row(number: int, record: Record, text: str, label: str, ids: str, *, labell
     for column in (text, label) if labelled else (text,):
         if column not in record:
             raise ValueError(missing_column(column, [str(name) for name in record]))
-    found = record[text]
-    if not isinstance(found, str):
-        raise ValueError(f"the column {text!r} must hold text, got {_short(found)}")
+    content = record[text]
+    if not isinstance(content, str):
+        raise ValueError(f"the column {text!r} must hold text, got {_short(content)}")
     name, answer = record.get(ids), _label(record.get(label), label, loose=loose)
     if labelled and answer is None:
         raise ValueError(f"no label in the column {label!r}: give every row one, or leave the row out")
     name = None if name is None else str(name)
-    for column, value in ((text, found), (label, answer), (ids, name)):
+    for column, value in ((text, content), (label, answer), (ids, name)):
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
             if loose:
                 raise ValueError("not UTF-8: save the file as UTF-8, or name its encoding, such as latin-1")
-            raise ValueError(f"the column {column!r} holds half of a surrogate pair, which is no character: remove it")
-    return Row(number, name, found, answer)
+            raise ValueError(f"the column {column!r} holds half of a surrogate pair: remove it")
+    return Row(number, name, content, answer)
 
 
 def _label(value: Any, column: str, *, loose: bool) -> Label | None:
-    """A label; ``loose`` reads numbers out of texts, as a CSV has nothing else."""
+    """The label as int or str, or None if it is empty; ``loose`` converts digits to int, for formats without types."""
     if value is None or value == "":
         return None
     if isinstance(value, str):
@@ -317,7 +322,7 @@ def _label(value: Any, column: str, *, loose: bool) -> Label | None:
 
 
 def _short(value: Any) -> str:
-    """A value in a few characters, also if all of it would take millions or is nested deeply."""
+    """A short description of any value, for messages."""
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     return repr(value)[:40] if not isinstance(value, (str, bytes)) else repr(value[:40])
@@ -325,14 +330,14 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Examples:
-    """A labelled file, whole.
+    """The rows of a labelled file.
 
     Attributes:
         texts: the texts.
-        labels: whole numbers, or texts.
-        ids: from the id column, or the number of the row.
-        digest: a SHA-256 of texts and labels, the same in every format.
-        notes: what was left out or looks odd, each with a count.
+        labels: the labels, all int or all str.
+        ids: the values of the id column; the row number where it is missing.
+        digest: the SHA-256 of texts and labels, the same for every file format.
+        notes: messages about skipped, repeated and contradictory rows.
     """
 
     texts: list[str]
@@ -345,7 +350,7 @@ class Examples:
 def read_examples(
     path: str | Path, *, text: str = "text", label: str = "label", ids: str = "id", encoding: str = "utf-8"
 ) -> Examples:
-    """Read a labelled file whole, for training and calibration; empty texts are left out and counted in the notes."""
+    """Read all rows of a labelled file, for training and calibration. Empty texts are skipped; see `Examples.notes`."""
     rows, empty = [], 0
     for row in read_rows(path, text=text, label=label, ids=ids, encoding=encoding, labelled=True):
         if row.text.strip():
@@ -354,8 +359,8 @@ def read_examples(
             empty += 1
     if not rows:
         raise ValueError(f"{path}: holds no {'rows' if not empty else 'text that is not empty'}")
-    labels = one_type([row.label for row in rows if row.label is not None])
-    notes = [f"{empty} empty texts were left out"] if empty else []
+    labels = same_type([row.label for row in rows if row.label is not None])
+    notes = [f"{empty} empty texts were skipped"] if empty else []
     texts = [row.text for row in rows]
     return Examples(
         texts,
@@ -366,15 +371,15 @@ def read_examples(
     )
 
 
-def one_type(labels: Sequence[Label]) -> list[Label]:
-    """Whole numbers if all are, else texts: a file may name one class 1 and another spam."""
+def same_type(labels: Sequence[Label]) -> list[Label]:
+    """The labels unchanged if all are int, otherwise all as str: a file may use both 1 and "spam" as labels."""
     if all(isinstance(label, int) for label in labels):
         return list(labels)
     return [str(label) for label in labels]
 
 
 def content_digest(texts: Iterable[str], labels: Iterable[Label]) -> str:
-    """A SHA-256 of texts and labels in their order."""
+    """The SHA-256 of texts and labels, in order."""
     digest = hashlib.sha256()
     for row in zip(texts, labels, strict=True):
         digest.update(json.dumps(row).encode() + b"\n")
@@ -382,7 +387,9 @@ def content_digest(texts: Iterable[str], labels: Iterable[Label]) -> str:
 
 
 def held_out(text: str, share: float, seed: int) -> bool:
-    """Whether a text belongs to the validation part: decided by its content, so that duplicates go together.
+    """Whether a text belongs to the held-out set.
+
+    The decision depends on the text and the seed only, so duplicates stay together.
 
     >>> sum(held_out(str(number), 0.1, 0) for number in range(10_000))
     949
@@ -393,11 +400,11 @@ def held_out(text: str, share: float, seed: int) -> bool:
 
 
 def _repeated(texts: Sequence[str], labels: Sequence[Label]) -> list[str]:
-    """Notes on texts that stand in the file more than once."""
-    seen = Counter(texts)
-    if len(seen) == len(texts):
+    """Notes on texts that occur more than once."""
+    distinct = len(set(texts))
+    if distinct == len(texts):
         return []
-    notes = [f"{len(texts) - len(seen)} texts are repeated"]
-    given = Counter(text for text, _ in set(zip(texts, labels, strict=True)))
-    torn = sum(1 for count in given.values() if count > 1)
-    return [*notes, f"{torn} texts stand there with different labels"] if torn else notes
+    notes = [f"{len(texts) - distinct} texts are repeated"]
+    labels_per_text = Counter(text for text, _ in set(zip(texts, labels, strict=True)))
+    contradictory = sum(1 for count in labels_per_text.values() if count > 1)
+    return [*notes, f"{contradictory} texts occur with different labels"] if contradictory else notes

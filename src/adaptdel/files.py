@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all; JSON from files that nobody vouches for."""
+"""Atomic writes of files and folders, and a strict JSON parser for files that may be damaged or hostile."""
 
 from __future__ import annotations
 
@@ -12,38 +12,56 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
-DIGITS = 64  # of the longest whole number
-DEPTH = 32  # lists and objects inside each other
+MAX_DIGITS = 64  # of a whole number
+MAX_DEPTH = 32  # of nested lists and objects
 
 
 class NotJSON(ValueError):
-    """A text that is not JSON at all, as against JSON that is refused."""
+    """The text is not JSON at all. JSON that the parser rejects raises a plain ValueError."""
 
 
-def parse(text: str, *, finite: bool = True) -> Any:
-    """The value of a JSON text.
+def parse(content: str | bytes, *, finite: bool = True) -> Any:
+    """Parse JSON strictly. Bytes are read as UTF-8, with or without a byte order mark.
 
-    ValueError, without the name of the file, if it is not JSON, if a field stands there twice, if a number is not
-    finite (unless ``finite`` is False) or absurdly long, or if values are nested too deeply to be read.
+    Raises a ValueError that does not name the file if ``content`` is not JSON, repeats a field, nests values deeper
+    than `MAX_DEPTH`, holds a whole number of more than `MAX_DIGITS` digits, or, with ``finite``, holds a number that is
+    not finite.
+
+    >>> parse('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+    ValueError: the field 'a' is repeated
     """
-    options: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if finite else {}
+    if isinstance(content, bytes):
+        try:
+            content = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"not UTF-8 ({error.reason})") from None
+    options: dict[str, Any] = {"parse_constant": _reject_constant, "parse_float": _finite_float} if finite else {}
     try:
-        values = json.loads(text, object_pairs_hook=_fields, parse_int=_whole, **options)
+        values = json.loads(content, object_pairs_hook=_unique_fields, parse_int=_bounded_int, **options)
     except json.JSONDecodeError as error:
         raise NotJSON(f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
-        raise ValueError("values are nested too deeply") from None
+        raise ValueError("nested too deeply") from None
     _check_depth(values)
     return values
 
 
+def parse_object(content: str | bytes, *, finite: bool = False) -> dict[str, Any]:
+    """Parse JSON strictly, see `parse`; the outermost value must be an object."""
+    values = parse(content, finite=finite)
+    if not isinstance(values, dict):
+        raise ValueError("it must hold an object")
+    return values
+
+
 def check_finite(values: Any, *, where: str = "", skip: Collection[str] = ()) -> None:
-    """Raise at the first number that is not finite; what ``skip`` names, such as "model.training", may hold any."""
+    """Raise a ValueError for the first number that is not finite; fields in ``skip``, such as "model.training", may."""
     if isinstance(values, dict):
         for name, value in values.items():
-            place = f"{where}.{name}" if where else name
-            if place not in skip:
-                check_finite(value, where=place, skip=skip)
+            field = f"{where}.{name}" if where else name
+            if field not in skip:
+                check_finite(value, where=field, skip=skip)
     elif isinstance(values, list):
         for value in values:
             check_finite(value, where=where, skip=skip)
@@ -53,46 +71,42 @@ def check_finite(values: Any, *, where: str = "", skip: Collection[str] = ()) ->
 
 def _check_depth(values: Any) -> None:
     level = [values] if isinstance(values, (dict, list)) else []
-    for _ in range(DEPTH):
-        inner = (value.values() if isinstance(value, dict) else value for value in level)
-        level = [value for group in inner for value in group if isinstance(value, (dict, list))]
+    for _ in range(MAX_DEPTH):
+        children = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for group in children for value in group if isinstance(value, (dict, list))]
         if not level:
             return
-    raise ValueError("values are nested too deeply")
+    raise ValueError("nested too deeply")
 
 
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        seen: set[str] = set()
-        repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the field {repeated!r} stands there twice")
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the field {next(name for name in names if names.count(name) > 1)!r:.60} is repeated")
     return values
 
 
-def _refuse(text: str) -> Any:
+def _reject_constant(text: str) -> Any:
     raise ValueError(f"a number must be finite, got {text}")
 
 
-def _finite(text: str) -> float:
+def _finite_float(text: str) -> float:
     number = float(text)
     if not isfinite(number):
         raise ValueError(f"a number must be finite, got {text[:20]}")
     return number
 
 
-def _whole(text: str) -> int:
-    if len(text) > DIGITS:
-        raise ValueError(f"a whole number must have at most {DIGITS} digits, got {len(text)}")
+def _bounded_int(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a whole number must have at most {MAX_DIGITS} digits, got {len(text)}")
     return int(text)
-
-
-DEEPEST = 64  # lists and dictionaries in each other in a JSON file
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes the place of ``path`` once it is complete and on the disk; not if anything fails."""
+    """Open a temporary file that replaces ``path`` when the block ends; if the block fails, ``path`` is unchanged."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -110,9 +124,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def replacing_folder(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
-    """An empty folder to fill that takes the place of ``path`` once it is complete; not if anything fails.
+    """Create a temporary folder that replaces ``path`` when the block ends; if the block fails, ``path`` is unchanged.
 
-    ``check`` is called right before, and may raise if what is there must stay.
+    ``check`` runs immediately before the replacement. It can raise an error to keep the existing folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -135,18 +149,18 @@ def replacing_folder(path: Path, check: Callable[[], None] = lambda: None) -> It
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all."""
+    """Write a text file atomically, in UTF-8."""
     with replacing(path) as file:
         file.write(text.encode("utf-8", "surrogatepass"))
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write plain values, whole or not at all."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file; ValueError with its name if it is there and cannot be read."""
+    """The content of a file; a ValueError that names the file if it exists and cannot be read."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -156,57 +170,20 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The object in a JSON file, which is ``what`` in messages; ValueError that names the file and what to do."""
+    """The object in a JSON file.
+
+    A ValueError names the file, what is wrong and what to do; ``what`` describes the file in that message.
+    """
     try:
         return parse_object(read_bytes(path))
     except ValueError as error:
         if str(error).startswith(f"{path}: "):
             raise
-        raise ValueError(f"{path}: not {what}: {error}: write or copy it anew") from None
-
-
-def parse_object(content: bytes) -> dict[str, Any]:
-    """The object that JSON in UTF-8 holds; ValueError says what is wrong with it.
-
-    >>> parse_object(b'{"a": 1, "a": 2}')
-    Traceback (most recent call last):
-    ValueError: it names 'a' twice
-    """
-    try:
-        values = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_once)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 ({error.reason})") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg}, line {error.lineno})") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(values, dict):
-        raise ValueError("it must hold an object")
-    check_depth(values)
-    return values
-
-
-def check_depth(values: Any, most: int = DEEPEST) -> None:
-    """Raise if lists and dictionaries stand in each other more than ``most`` deep: few functions can walk through."""
-    level = [values]
-    for _ in range(most):
-        inner = (value.values() if isinstance(value, dict) else value for value in level)
-        level = [value for group in inner for value in group if isinstance(value, (dict, list))]
-        if not level:
-            return
-    raise ValueError("nested too deeply")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it names {next(name for name in names if names.count(name) > 1)!r:.60} twice")
-    return values
+        raise ValueError(f"{path}: not {what}: {error}: write or copy it again") from None
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, where the system can do so."""
+    """Flush the entries of a folder to disk, where the operating system supports it."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

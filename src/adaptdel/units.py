@@ -1,8 +1,8 @@
-"""Text and tokens: what the noise deletes and the attacker edits, one by one.
+"""Units: how an input is split into the tokens that the noise deletes and the attacker edits.
 
-An attacker changes an input into another one. A certificate of radius r covers every input whose tokens are at most r
-edits (deletions, insertions, substitutions of single tokens) away from those of the certified input, each split by the
-unit. An edited sequence of tokens is within reach if there is an input that is split into it: each unit says which are.
+A certificate of radius r covers every input whose tokens are at most r edits away from the tokens of the certified
+input. An edit deletes, inserts or substitutes one token. Both inputs are split by the same unit. A sequence of tokens
+is covered only if some input is split into it; the documentation of each unit says which sequences are.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Tokens = tuple[Hashable, ...]
 
 
 class Unit(ABC):
-    """How an input is split into tokens, and how tokens are joined into what the base classifier reads."""
+    """Splits an input into tokens, and joins tokens into an input of the base classifier."""
 
     kind: ClassVar[str]
     mask: ClassVar[Any] = None
-    """What stands for a masked token, if the base classifier has no mask of its own; None if there is no such thing."""
+    """The token that replaces a masked one if the base classifier has no mask token; None if the unit has none."""
 
     @abstractmethod
     def split(self, text: Any) -> Tokens:
@@ -34,14 +34,14 @@ class Unit(ABC):
 
     @abstractmethod
     def join(self, tokens: Sequence[Any]) -> Any:
-        """What the base classifier reads."""
+        """The input of the base classifier that consists of these tokens."""
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of plain values from which `unit_from_dict` rebuilds the unit."""
+        """The unit as plain values; `unit_from_dict` is the inverse."""
         return {"kind": self.kind}
 
     def description(self) -> dict[str, Any] | None:
-        """`to_dict`, or None for a unit that cannot be written down."""
+        """`to_dict`, or None for a unit that cannot be saved."""
         return self.to_dict()
 
 
@@ -53,10 +53,10 @@ def _text(text: Any, unit: str) -> str:
 
 @dataclass(frozen=True)
 class Words(Unit):
-    """Words between white space, as in the paper; joined by single spaces.
+    """Words separated by white space, as in the paper. They are joined by single spaces.
 
-    Every sequence of words is the words of some text. White space between them is not read: to change it is no edit. A
-    "word" with white space inside is as many words as it is split into.
+    Every sequence of words is the split of some text. White space is not part of a token, so changing it is not an
+    edit. A "word" that contains white space counts as the words that it is split into.
 
     >>> Words().split("  no  spam here ")
     ('no', 'spam', 'here')
@@ -66,49 +66,49 @@ class Words(Unit):
     mask: ClassVar[str] = "<mask>"
 
     def split(self, text: Any) -> Tokens:
-        """The words."""
+        """Split at white space."""
         return tuple(_text(text, self.kind).split())
 
     def join(self, tokens: Sequence[Any]) -> str:
-        """The words with single spaces between them."""
+        """Join with single spaces."""
         return " ".join(tokens)
 
 
 @dataclass(frozen=True)
 class Characters(Unit):
-    """Single characters: code points, as Python counts them.
+    """Single characters, that is, Unicode code points.
 
-    Every sequence of characters is a text. A surrogate is a character of its own, also beside another one. What readers
-    see as one letter may be several characters: an edit of it is as many edits.
+    Every sequence of characters is a text. Each surrogate counts as one character. What a reader sees as one letter may
+    be several characters; replacing it then takes several edits.
     """
 
     kind: ClassVar[str] = "char"
     mask: ClassVar[str] = "\ufffd"
 
     def split(self, text: Any) -> Tokens:
-        """The characters."""
+        """Split into characters."""
         return tuple(_text(text, self.kind))
 
     def join(self, tokens: Sequence[Any]) -> str:
-        """The characters in a row."""
+        """Concatenate the characters."""
         return "".join(tokens)
 
 
 @dataclass(frozen=True)
 class Bytes(Unit):
-    """Single bytes: of binary files, or of a text in UTF-8. The base classifier reads bytes.
+    """Single bytes of binary data, or of a text in UTF-8. The base classifier gets bytes.
 
-    Every sequence of bytes is an input. An edit of a character of several bytes is as many edits.
+    Every sequence of bytes is an input. Replacing a character of several bytes takes several edits.
     """
 
     kind: ClassVar[str] = "byte"
 
     def split(self, text: Any) -> Tokens:
-        """The bytes, as numbers from 0 to 255."""
+        """Split into bytes, as numbers from 0 to 255."""
         return tuple(_bytes(text))
 
     def join(self, tokens: Sequence[Any]) -> bytes:
-        """The bytes in a row."""
+        """Concatenate the bytes."""
         return bytes(tokens)
 
 
@@ -117,17 +117,17 @@ def _bytes(data: Any) -> bytes:
         return data.encode("utf-8", "surrogatepass")
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
-    raise ValueError(f"an input must be bytes or a text (str) here, got {type(data).__name__}")
+    raise ValueError(f"an input must be bytes or a text (str), got {type(data).__name__}")
 
 
 @dataclass(frozen=True)
 class Chunks(Unit):
-    """Chunks of a fixed number of bytes, counted from the beginning; the last may be shorter.
+    """Chunks of a fixed number of bytes, counted from the start. The last chunk may be shorter.
 
-    The attacker puts other bytes in the place of a chunk, deletes whole chunks, or inserts whole chunks in front of
-    one. Bytes that are added at the end are a substitution of the last chunk, if it was shorter, and an insertion for
-    each further one. To insert or delete any other number of bytes moves every border behind it: that is an edit of
-    each chunk that changes, and a radius rarely covers so many. The unit "byte" counts the bytes themselves.
+    One edit replaces the bytes of a chunk, deletes a whole chunk, or inserts a whole chunk in front of another.
+    Appending bytes substitutes the last chunk, if it was shorter, and inserts the chunks that follow it.
+    Inserting or deleting any other number of bytes shifts all later chunks. Each chunk that changes is one edit, and a
+    radius rarely covers that many; use the unit "byte" against such an attacker.
 
     >>> Chunks(4).split(b"malware!!")
     (b'malw', b'are!', b'!')
@@ -140,12 +140,12 @@ class Chunks(Unit):
         check_int("size", self.size, least=1)
 
     def split(self, text: Any) -> Tokens:
-        """The chunks."""
+        """Split into chunks."""
         data = _bytes(text)
         return tuple(data[start : start + self.size] for start in range(0, len(data), self.size))
 
     def join(self, tokens: Sequence[Any]) -> bytes:
-        """The chunks in a row."""
+        """Concatenate the chunks."""
         return b"".join(tokens)
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,12 +155,12 @@ class Chunks(Unit):
 
 @dataclass(frozen=True)
 class Labelled(Unit):
-    """Chunks that come with the input: a pair of bytes and one label a byte, where a run of one label is one chunk.
+    """Chunks defined by labels. An input is a pair (bytes, labels) with one label per byte; equal labels form a chunk.
 
-    That is how RS-Del deletes whole machine instructions: the label of a byte is the number of its instruction, as the
-    disassembler gives it. Each chunk has a label of its own, a whole number or a text: if two had the same, to delete
-    what is between them would join them into one. The attacker edits whole chunks with their labels, and gives a new
-    chunk a new label. To cut a chunk in two is a substitution and an insertion.
+    RS-Del deletes whole machine instructions this way: the label of a byte is the number of its instruction. Each chunk
+    needs a distinct label, an int or a str; otherwise two chunks would merge when the chunks between them are deleted.
+    The attacker edits whole chunks with their labels, and gives an inserted chunk a new label. Splitting a chunk into
+    two takes a substitution and an insertion.
 
     >>> Labelled().split((b"abcd", [0, 0, 1, 2]))
     (b'ab', b'c', b'd')
@@ -169,7 +169,7 @@ class Labelled(Unit):
     kind: ClassVar[str] = "labelled"
 
     def split(self, text: Any) -> Tokens:
-        """The runs of equal labels."""
+        """Split where the label changes."""
         try:
             data, labels = text
             labels = list(labels)
@@ -195,17 +195,16 @@ class Labelled(Unit):
         return tuple(chunks.values())
 
     def join(self, tokens: Sequence[Any]) -> bytes:
-        """The chunks in a row."""
+        """Concatenate the chunks."""
         return b"".join(tokens)
 
 
 @dataclass(frozen=True)
 class Custom(Unit):
-    """Any pair of callables; it cannot be saved in a file.
+    """A pair of callables (split, join). A model with this unit cannot be saved.
 
-    The first splits an input into what the attacker edits: an edited sequence of tokens is covered as the tokens of the
-    input that is split into it. Tokens of different types are different, also where Python holds them to be equal, as
-    1, True and 1.0.
+    ``splitter`` returns the tokens that the attacker edits. A sequence of tokens is covered if it is the split of some
+    input. Tokens of different types are different tokens, even if they are equal in Python, such as 1, True and 1.0.
     """
 
     kind: ClassVar[str] = "custom"
@@ -213,18 +212,18 @@ class Custom(Unit):
     joiner: Callable[[Sequence[Any]], Any]
 
     def split(self, text: Any) -> Tokens:
-        """What the first callable makes of an input."""
+        """Call ``splitter``."""
         return tuple(self.splitter(text))
 
     def join(self, tokens: Sequence[Any]) -> Any:
-        """What the second callable makes of tokens."""
+        """Call ``joiner``."""
         return self.joiner(tokens)
 
     def description(self) -> None:
-        """None: code is not written to files."""
+        """None, because code is never written to files."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Raise: code is not written to files."""
+        """Raise a ValueError, because code is never written to files."""
         raise ValueError("unit must be one of word, char, byte, chunk, labelled to be saved, got a pair of callables")
 
 
@@ -232,13 +231,13 @@ UNITS: dict[str, type[Unit]] = {unit.kind: unit for unit in (Words, Characters, 
 
 
 def unit_from_dict(values: Mapping[str, Any]) -> Unit:
-    """Rebuild a unit from `Unit.to_dict`."""
+    """The unit that `Unit.to_dict` describes."""
     unit: Unit = build("unit", UNITS, values)
     return unit
 
 
 def check_unit(unit: Any) -> Unit:
-    """The unit that a name ("word", "char", "byte", "chunk:SIZE", "labelled") or a pair of callables stands for.
+    """The unit for a name ("word", "char", "byte", "chunk:SIZE", "labelled") or a pair of callables (split, join).
 
     >>> check_unit("chunk:16")
     Chunks(size=16)

@@ -149,5 +149,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert out.startswith("line 4: does not hold: the digest does not fit")
     status, out, err = run('{"format": 1}\nnonsense\n')
     assert (status, err.count("\n")) == (2, 1)
-    assert "line 2: must be one JSON certificate a line" in err
+    assert "line 2: must be one JSON certificate per line" in err
     assert run("")[0] == 2

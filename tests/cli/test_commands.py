@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, certified_radius, clopper_pearson
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, __version__, certified_radius, clopper_pearson
 from adaptdel.cli import main
 from adaptdel.planner import noise_from_spec, plan
 
@@ -159,4 +159,4 @@ def test_the_installed_command() -> None:
     assert done.returncode == 2
     assert done.stderr == "adaptdel plan: Missing option '--rate'.\n"
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "adaptdel, version 0.1.0\n")
+    assert (done.returncode, done.stdout) == (0, f"adaptdel, version {__version__}\n")

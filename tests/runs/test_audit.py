@@ -211,7 +211,7 @@ def test_long_texts_are_not_absurd() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"format": 1, "format": 1}', "the field 'format' stands there twice"),
+        ('{"format": 1, "format": 1}', "the field 'format' is repeated"),
         ('{"format": NaN}', "a number must be finite, got NaN"),
         ('{"format": -Infinity}', "a number must be finite, got -Infinity"),
         ('{"format": 1e999}', "a number must be finite, got 1e999"),

@@ -5,42 +5,46 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 
 import click
+
+from adaptdel import __version__
 
 COMMANDS = ("demo", "plan", "train", "calibrate", "certify", "recertify", "report", "verify")
 
 
 class Commands(click.Group):
-    """The commands in the order of use, each imported when it is asked for."""
+    """The commands, listed in order of use. A command's module is imported when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands."""
+        """The names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, from the module of that name."""
+        """The command with this name, or None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = getattr(import_module(f"adaptdel.cli.{cmd_name}"), f"{cmd_name}_command")
-        return found
+        command: click.Command = getattr(import_module(f"adaptdel.cli.{cmd_name}"), f"{cmd_name}_command")
+        return command
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("adaptdel"), prog_name="adaptdel")
+@click.version_option(__version__, prog_name="adaptdel")
 def commands() -> None:
-    """Proofs of robustness for sequence classifiers."""
+    """Certify sequence classifiers against inserted, deleted and substituted words.
+
+    A certificate states, with confidence 1 - alpha, that no attacker within the certified radius can change the
+    classifier's answer to an input. Typical order: train, calibrate (AdaptDel+ only), certify, report, verify.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; bad input ends in one sentence on standard error and exit status 2."""
+    """Run a command. Bad input prints one sentence to standard error and exits with status 2."""
     try:
         status = commands.main(args=arguments, prog_name="adaptdel", standalone_mode=False)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        where = context.command_path if context else "adaptdel"
-        _fail(where, error.format_message())
+        _fail(context.command_path if context else "adaptdel", error.format_message())
     except click.exceptions.Abort:
         click.echo("adaptdel: stopped", err=True)
         sys.exit(130)
@@ -49,6 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _fail(where: str, message: str) -> None:
-    click.echo(f"{where}: {message}", err=True)
+def _fail(command: str, message: str) -> None:
+    click.echo(f"{command}: {message}", err=True)
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""``adaptdel recertify``: new radii from the votes of a run."""
+"""``adaptdel recertify``: derive new radii from the stored votes of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from adaptdel.core.work_limit import STEPS
 
 @click.command("recertify")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder of the new run.")
-@click.option("--alpha", default=None, type=float, help="Probability that a certificate is wrong.")
-@click.option("--ops", default=None, help="What the attacker may do: edit, or some of del,ins,sub.")
-@click.option("--bound", default=None, help="tight or paper.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the new run.")
+@click.option(
+    "--alpha", default=None, type=float, help="Probability that a certificate is wrong.  [default: that of RUN]"
+)
+@click.option("--ops", default=None, help="Edits to certify: edit, or some of del,ins,sub.  [default: those of RUN]")
+@click.option("--bound", default=None, help="tight or paper.  [default: that of RUN]")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the new run with this private key (PEM).")
 @click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def recertify_command(
     run: Path,
     out: Path,
@@ -30,10 +32,10 @@ def recertify_command(
     work: int,
     as_json: bool,
 ) -> None:
-    """Derive new radii from the votes in the folder RUN, without the model.
+    """Derive new radii from the votes stored in the folder RUN, without the model.
 
-    What is not given stays as it was. Each certificate holds at its own error level; which of several runs is used must
-    not depend on what they show.
+    Options that are omitted keep their value. Each certificate holds with its own confidence 1 - alpha. Decide which
+    settings you will use before you look at the results: choosing the best of several runs invalidates the confidence.
     """
     from adaptdel.runs.certify import recertify
     from adaptdel.runs.signature import read_signing_key

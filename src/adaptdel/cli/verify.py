@@ -1,4 +1,4 @@
-"""``adaptdel verify``: certificates re-derived in ball arithmetic."""
+"""``adaptdel verify``: derive certificates again from their votes, in ball arithmetic."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from adaptdel.certification.verify import USUAL_ALPHA, verify
 from adaptdel.core.work_limit import STEPS
 from adaptdel.files import NotJSON, parse
 
-WORK_HELP = "Steps of arithmetic allowed for each certificate, about a microsecond each; absurd lengths need more."
-Checked = Iterator[tuple[str, list[str]]]
+WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."
+Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for every certificate
 
 
 @click.command("verify")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
-@click.option("--public-key", type=click.Path(path_type=Path), help="Check also that the run was signed with this key.")
+@click.option("--public-key", type=click.Path(path_type=Path), help="Also check that the run was signed with this key.")
 @click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def verify_command(context: click.Context, file: Path, public_key: Path | None, work: int, as_json: bool) -> None:
-    """Re-derive every certificate in FILE from its votes, and say which do not hold.
+    """Check the certificates in FILE: derive each radius from the votes again.
 
-    FILE holds one certificate, a list of them, or one a line (JSON); or it is the folder of a run, of which totals and
-    looks are checked as well. Exit status 1 if anything does not hold.
+    FILE is a JSON file with one certificate, a list of certificates or one certificate per line, or the folder of a
+    run. For a run, the totals and the sampling schedule are checked as well. The model is not needed. The exit status
+    is 1 if a check fails and 2 if FILE cannot be read.
     """
     check = _Check(file, work)
     count = failed = 0
-    whole = True
+    run_holds = True
     rows = []
-    for place, wrong in check.results(public_key):
+    for place, problems in check.results(public_key):
         if place == "the run":
-            whole = False
+            run_holds = False
         else:
             count += 1
-            failed += bool(wrong)
+            failed += bool(problems)
         if as_json:
-            rows.append({"place": place, "holds": not wrong, "wrong": wrong})
-        elif wrong:
-            click.echo(f"{place}: does not hold: {'; '.join(wrong)}")
+            rows.append({"place": place, "holds": not problems, "wrong": problems})
+        elif problems:
+            click.echo(f"{place}: does not hold: {'; '.join(problems)}")
     if as_json:
         summary: dict[str, Any] = {
             "certificates": count,
             "failed": failed,
-            "run_holds": whole if file.is_dir() else None,
+            "run_holds": run_holds if file.is_dir() else None,
         }
         summary |= {"largest_alpha": check.alpha, "signature": check.signature}
         click.echo(json.dumps({**summary, "results": rows}, indent=2))
@@ -57,19 +58,19 @@ def verify_command(context: click.Context, file: Path, public_key: Path | None, 
             click.echo("the signature is valid for the public key")
     if check.alpha > USUAL_ALPHA * (1 + 1e-9):
         click.echo(
-            f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: so likely is each "
-            "certificate to be wrong",
+            f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may "
+            "be wrong with that probability",
             err=True,
         )
-    context.exit(1 if failed or not whole else 0)
+    context.exit(1 if failed or not run_holds else 0)
 
 
 class _Check:
-    """What is checked, and what is worth a note.
+    """The checks of a file or a run.
 
     Attributes:
-        alpha: the largest error level of a certificate or of the run.
-        signature: "valid", "not valid", "not checked", or None if there is none and none was asked for.
+        alpha: the largest alpha of a certificate or of the run.
+        signature: "valid", "not valid", "not checked", or None if the run is not signed and no key was given.
     """
 
     def __init__(self, file: Path, work: int) -> None:
@@ -77,18 +78,18 @@ class _Check:
         self.alpha = 0.0
         self.signature: str | None = None
 
-    def results(self, public_key: Path | None) -> Checked:
-        """What is wrong with every certificate of a file or of a run, with where it stands."""
+    def results(self, public_key: Path | None) -> Results:
+        """The problems of every certificate, with its place in the file or run."""
         if self.file.is_dir():
             yield from self._run(public_key)
             return
         if public_key is not None:
-            raise ValueError(f"{self.file}: only runs are signed: give the folder of one, or no --public-key")
+            raise ValueError(f"{self.file}: only runs are signed: name the folder of a run, or omit --public-key")
         for place, values in read_certificates(self.file):
             yield place, verify(values, work=self.work)
-            self._see(values.get("derived") if isinstance(values, dict) else None)
+            self._update_alpha(values.get("derived") if isinstance(values, dict) else None)
 
-    def _run(self, public_key: Path | None) -> Checked:
+    def _run(self, public_key: Path | None) -> Results:
         from adaptdel.runs.audit import audit
         from adaptdel.runs.signature import check_signature, fingerprint, is_signed, read_public_key
         from adaptdel.runs.storage import read_run
@@ -96,19 +97,19 @@ class _Check:
         public = None if public_key is None else read_public_key(public_key)
         run = read_run(self.file)
         if not run.finished:
-            self._note("the run is not finished: what it has so far is checked")
+            self._note("the run is not finished: only the finished inputs are checked")
         if public is not None:
-            wrong = check_signature(self.file, public)
-            self.signature = "not valid" if wrong else "valid"
-            if wrong:
-                yield "the run", wrong
+            problems = check_signature(self.file, public)
+            self.signature = "not valid" if problems else "valid"
+            if problems:
+                yield "the run", problems
         elif is_signed(self.file):
             self.signature = "not checked"
             self._note(f"the run is signed (key {fingerprint(self.file)}), which was not checked: give --public-key")
         yield from audit(run, work=self.work, note=self._note)
-        self._see(run.manifest)
+        self._update_alpha(run.manifest)
 
-    def _see(self, values: Any) -> None:
+    def _update_alpha(self, values: Any) -> None:
         alpha = values.get("alpha") if isinstance(values, dict) else None
         if isinstance(alpha, float):
             self.alpha = max(self.alpha, alpha)
@@ -118,7 +119,7 @@ class _Check:
 
 
 def read_certificates(file: Path) -> Iterator[tuple[str, Any]]:
-    """The certificates of a file, each with where it stands."""
+    """The certificates of a file, each with its place in the file."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -131,21 +132,21 @@ def read_certificates(file: Path) -> Iterator[tuple[str, Any]]:
             try:
                 values = parse(line)
             except ValueError as error:
-                raise ValueError(f"{file}, line {number}: must be one JSON certificate a line: {error}") from None
+                raise ValueError(f"{file}, line {number}: must be one JSON certificate per line: {error}") from None
             yield f"line {number}", values
         return
     try:
-        whole = parse(text)
+        parsed = parse(text)
     except ValueError as error:
-        raise ValueError(f"{file}: must be a JSON certificate, a list of them, or one a line: {error}") from None
-    if whole == []:
+        raise ValueError(f"{file}: must be a JSON certificate, a list of them, or one per line: {error}") from None
+    if parsed == []:
         raise ValueError(f"{file}: holds no certificate")
-    for number, values in enumerate(whole if isinstance(whole, list) else [whole], start=1):
+    for number, values in enumerate(parsed if isinstance(parsed, list) else [parsed], start=1):
         yield f"certificate {number}", values
 
 
 def _is_json(text: str) -> bool:
-    """Whether a text is JSON, be it one that is refused."""
+    """Whether a text is JSON, including JSON that the parser rejects."""
     try:
         parse(text)
     except NotJSON:
