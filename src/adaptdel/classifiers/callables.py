@@ -21,6 +21,7 @@ from adaptdel.classifiers.base import (
 )
 from adaptdel.core.checks import IntArray, check_int, token_key
 from adaptdel.core.noise import Noise, NoNoise
+from adaptdel.settings import CERTIFICATION, LINEAR
 from adaptdel.units import UNITS, Tokens, Unit
 
 PROBED = 8  # tokens of an input that a function is tried with, to see what it returns
@@ -172,8 +173,8 @@ class SklearnClassifier(CallableClassifier):
         *,
         noise: Noise | None,
         unit: Unit,
-        copies: int = 8,
-        seed: int = 0,
+        copies: int = LINEAR.copies,
+        seed: int = CERTIFICATION.seed,
     ) -> SklearnClassifier:
         """Fit a fresh copy of the estimator on ``copies`` noisy copies of every example."""
         texts, targets = noisy_texts(
