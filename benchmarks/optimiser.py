@@ -103,7 +103,7 @@ def measure(data: Path, name: str, count: int, repeats: int) -> dict[str, Any]:
     """Train the linear model on a data set with both optimisers."""
     texts, labels = load(data, name, count)
     comparison = Comparison(repeats)
-    linear_training.minimise = comparison  # type: ignore[assignment]
+    linear_training.minimise = comparison
     try:
         tokens = [Words().split(text) for text in texts]
         noise = Deletion(LengthRate.from_lengths(map(len, tokens), 0.9))

@@ -403,8 +403,8 @@ def held_out(text: str, share: float, seed: int) -> bool:
 class ExampleSet:
     """Labelled examples, split into tokens: a training set or a validation set."""
 
-    tokens: list[Tokens]
-    labels: list[Any]
+    tokens: Sequence[Tokens]
+    labels: Sequence[Any]
 
     @property
     def lengths(self) -> list[int]:

@@ -569,7 +569,8 @@ def test_a_smoothed_classifier_fits_as_train_does(encoder: str) -> None:
     trained = train_smoothed(*texts(), method="adaptdel", model=encoder, epochs=2, seed=3, progress=False)
     assert fitted.base_.fingerprint() == trained.base_.fingerprint()
     assert torch.equal(torch.get_rng_state(), state)
-    record = fitted.base_.training_
+    base: Any = fitted.base_
+    record = base.training_
     names = ("train_loss", "valid_loss", "valid_accuracy")
     assert [[row[name] for name in names] for row in record["history"]] == [
         [row[name] for name in names] for row in trained.training_["history"]
@@ -581,7 +582,7 @@ def test_the_settings_of_a_classifier_are_those_of_its_fit(encoder: str) -> None
     settings = TransformerTrainingSettings(epochs=1, batch_size=16, learning_rate=1e-3)
     base = TransformersClassifier(encoder, training=settings)
     model = SmoothedClassifier(base, NOISE, copies=5, seed=1, progress=False).fit(*texts())
-    fields = {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3}
+    fields: dict[str, Any] = {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3}
     rows = [tuple(text.split()) for text in texts()[0]]
     plain = TransformersClassifier(encoder).fit(rows, texts()[1], noise=NOISE, seed=1, **fields)
     assert model.base_.fingerprint() == plain.fingerprint()

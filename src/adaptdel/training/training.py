@@ -219,7 +219,7 @@ def _described(examples: ExampleSet, held: ExampleSet) -> dict[str, Any]:
         "held_out": len(held.tokens),
         "mean_length": float(lengths.mean()),
         "length_quartiles": quartiles,
-        "classes": {str(label): examples.labels.count(label) for label in sorted(set(examples.labels), key=str)},
+        "classes": {str(label): list(examples.labels).count(label) for label in sorted(set(examples.labels), key=str)},
     }
 
 
