@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.files import replacing_folder, write_json
-from adaptdel.training import Settings, TrainingJob, train_job
+from adaptdel.training import TrainingJob, TrainingSettings, train_job
 
 # A CPU has no time for the paper's 200 epochs. MiniLM's loss falls for about ten under AdaptDel noise.
 FINE_TUNING: dict[str, Any] = {"epochs": 12, "learning_rate": 1.5e-4, "patience": 12, "precision": "bfloat16"}
@@ -48,6 +48,6 @@ def shorter(model: str, folder: Path, length: int) -> str:
 
 def fine_tuned(data: Path, name: str, out: Path, *, method: str = "adaptdel", **changes: Any) -> Path:
     """The folder of a MiniLM that was fine-tuned on a training set; one that is there is taken as it is."""
-    settings = Settings(method=method, model=minilm(), dtype="int8", **{**FINE_TUNING, **changes})
+    settings = TrainingSettings(method=method, model=minilm(), dtype="int8", **{**FINE_TUNING, **changes})
     train_job(TrainingJob(str(data / f"{name}.train.jsonl.gz"), str(out), settings))
     return out

@@ -27,11 +27,10 @@ from typing import Any
 import numpy as np
 
 from adaptdel import Deletion, FixedRate
+from adaptdel.classifiers.noisy_trainer import VALIDATION, EpochBatches, NoisyCopies, NoisyTrainer
 from adaptdel.classifiers.subwords import Ids
-from adaptdel.classifiers.transformers import TransformersClassifier, quietly
-from adaptdel.training.noisy_copies import VALIDATION, Copies, Epochs
-from adaptdel.training.settings import Schedule
-from adaptdel.training.trainer import NoisyTrainer, own_randomness
+from adaptdel.classifiers.transformers import TransformersClassifier, isolated_randomness, quietly
+from adaptdel.settings import TransformerTrainingSettings
 from adaptdel.units import Words
 from benchmarks.real import load, minilm
 
@@ -47,7 +46,7 @@ def classifier(**options: Any) -> TransformersClassifier:
     return TransformersClassifier(minilm(), **options)
 
 
-class PreparedCopies(Copies):
+class PreparedCopies(NoisyCopies):
     """Copies that are there before training begins."""
 
     def prepare(self, epoch: int) -> None:
@@ -59,31 +58,31 @@ class PreparedCopies(Copies):
         return {place: self.all[place] for place in places}
 
 
-class InTheLoop(Epochs):
+class InTheLoop(EpochBatches):
     """Batches whose copies are drawn when they are needed, by the training loop itself."""
 
-    def _ask(self, epoch: int, number: int, window: list[int]) -> None:
+    def _request(self, epoch: int, number: int, window: list[int]) -> None:
         if epoch == self.epoch:
             done: Future[dict[int, Ids]] = Future()
             done.set_result(self.copies.draw(epoch, window))
-            self._coming = {(epoch, number): done}
+            self._pending = {(epoch, number): done}
 
     def _drawn(self, epoch: int, number: int, window: list[int]) -> dict[int, Ids]:
         start = time.perf_counter()
         rows = super()._drawn(epoch, number, window)
-        self.copies.clock.waiting += time.perf_counter() - start
+        self.copies.times.waiting += time.perf_counter() - start
         return rows
 
 
-def train_once(copies: Copies, valid: Copies, seed: int, *, in_the_loop: bool = False) -> dict[str, float]:
+def train_once(copies: NoisyCopies, valid: NoisyCopies, seed: int, *, in_the_loop: bool = False) -> dict[str, float]:
     """One epoch on the Trainer: tokens, and where the time went."""
-    schedule = Schedule(epochs=1, seed=seed)
+    settings = TransformerTrainingSettings(epochs=1, seed=seed)
     copies.seed = seed
     if isinstance(copies, PreparedCopies):
         copies.prepare(0)
-    with tempfile.TemporaryDirectory() as folder, quietly(), own_randomness(seed):
+    with tempfile.TemporaryDirectory() as folder, quietly(), isolated_randomness(seed):
         model = copies.classifier.with_head([0, 1])
-        trainer = NoisyTrainer(model, schedule, copies, valid, Path(folder))
+        trainer = NoisyTrainer(model, settings, copies, valid, Path(folder))
         if in_the_loop:
             trainer.epochs.__class__ = InTheLoop
         start = time.process_time()
@@ -96,15 +95,15 @@ def ways(rows: list[tuple[Any, ...]], labels: list[int], repeats: int) -> dict[s
     with quietly():
         gather, join = classifier(), classifier(tokenise="join")
     options: dict[str, Any] = {"noise": NOISE, "unit": Words(), "seed": 0}
-    valid = Copies(gather, rows[:32], labels[:32], purpose=VALIDATION, **options)
+    valid = NoisyCopies(gather, rows[:32], labels[:32], purpose=VALIDATION, **options)
     start = time.perf_counter()
-    fly = Copies(gather, rows, labels, **options)
+    fly = NoisyCopies(gather, rows, labels, **options)
     prepared = time.perf_counter() - start
-    joined = Copies(join, rows, labels, **options)
+    joined = NoisyCopies(join, rows, labels, **options)
     making = {name: best_of(copies) for name, copies in (("gathered", fly), ("joined", joined))}
     arms = {"prepared": PreparedCopies(gather, rows, labels, **options), "on the fly": fly, "joined": joined}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
-    train_once(Copies(gather, rows[:64], labels[:64], **options), valid, 0)  # warm up
+    train_once(NoisyCopies(gather, rows[:64], labels[:64], **options), valid, 0)  # warm up
     for repeat in range(repeats):
         for name, copies in arms.items():
             one = train_once(copies, valid, repeat, in_the_loop=name == "joined")
@@ -132,7 +131,7 @@ def ways(rows: list[tuple[Any, ...]], labels: list[int], repeats: int) -> dict[s
     }
 
 
-def best_of(copies: Copies, times: int = 3) -> float:
+def best_of(copies: NoisyCopies, times: int = 3) -> float:
     """Seconds to make all copies of an epoch."""
     taken = []
     for epoch in range(times):

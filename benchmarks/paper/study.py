@@ -19,7 +19,7 @@ from adaptdel.report.measures import Measures, by_quartile, measure, outcomes
 from adaptdel.runs.certify import Order, certify_data, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import Run, read_run
-from adaptdel.training import Settings, TrainingJob, train_job
+from adaptdel.training import TrainingJob, TrainingSettings, train_job
 from benchmarks.real import FINE_TUNING, minilm, shorter
 
 TITLES = {"yelp": "Yelp", "imdb": "IMDB", "spamassassin": "SpamAssassin", "lun": "LUN"}
@@ -90,7 +90,7 @@ class Study:
             fields = {**fields, "model": pretrained, **tuning}
         out = self.out / "models" / f"{name}-{base}-{method}-{fields['rate'] or 0:g}"
         self.say(f"{out.name}: train")
-        train_job(TrainingJob(str(self.train_file(name, base, method)), str(out), Settings(**fields)))
+        train_job(TrainingJob(str(self.train_file(name, base, method)), str(out), TrainingSettings(**fields)))
         return out
 
     def few_words(self, name: str) -> Path:
@@ -98,7 +98,9 @@ class Study:
         out = self.out / "models" / f"{name}-minilm-adaptdel+-few"
         fields: dict[str, Any] = {**FINE_TUNING, **FEW_WORDS, "model": minilm(), "dtype": "int8"}
         self.say(f"{out.name}: train")
-        train_job(TrainingJob(str(self.train_file(name, "minilm")), str(out), Settings(method="adaptdel+", **fields)))
+        train_job(
+            TrainingJob(str(self.train_file(name, "minilm")), str(out), TrainingSettings(method="adaptdel+", **fields))
+        )
         return out
 
     def calibrated(self, model: Path, name: str, tag: str, *, base: str = "linear", **settings: Any) -> Path:

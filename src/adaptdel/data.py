@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any, AnyStr
 
 from adaptdel.core.checks import check_probability
+from adaptdel.settings import DATA
+from adaptdel.units import Tokens
 
 Record = Mapping[str, Any] | str  # a str is the error message of an invalid row
 
@@ -244,10 +246,10 @@ class Row:
 def read_rows(
     path: str | Path,
     *,
-    text: str = "text",
-    label: str = "label",
-    ids: str = "id",
-    encoding: str = "utf-8",
+    text: str = DATA.text,
+    label: str = DATA.label,
+    ids: str = DATA.ids,
+    encoding: str = DATA.encoding,
     labelled: bool = False,
     on_problem: Problem | None = None,
 ) -> Iterator[Row]:
@@ -348,7 +350,12 @@ class Examples:
 
 
 def read_examples(
-    path: str | Path, *, text: str = "text", label: str = "label", ids: str = "id", encoding: str = "utf-8"
+    path: str | Path,
+    *,
+    text: str = DATA.text,
+    label: str = DATA.label,
+    ids: str = DATA.ids,
+    encoding: str = DATA.encoding,
 ) -> Examples:
     """Read all rows of a labelled file, for training and calibration. Empty texts are skipped; see `Examples.notes`."""
     rows, empty = [], 0
@@ -397,6 +404,63 @@ def held_out(text: str, share: float, seed: int) -> bool:
     data = text.encode("utf-8", "surrogatepass")
     drawn = hashlib.blake2b(data, digest_size=8, key=f"held out {seed}".encode()).digest()
     return int.from_bytes(drawn, "little") < check_probability("share", share) * 2.0**64
+
+
+@dataclass(frozen=True)
+class ExampleSet:
+    """Labelled examples, split into tokens: a training set or a validation set."""
+
+    tokens: Sequence[Tokens]
+    labels: Sequence[Any]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of tokens of each example."""
+        return [len(tokens) for tokens in self.tokens]
+
+
+def split_examples(
+    examples: ExampleSet,
+    texts: Iterable[str],
+    *,
+    fraction: float,
+    seed: int,
+    validation: ExampleSet | None = None,
+) -> tuple[ExampleSet, ExampleSet]:
+    """The training set and the validation set, both checked.
+
+    Args:
+        examples: all examples.
+        texts: the text of each example, which decides whether it is held out: see `held_out`.
+        fraction: the fraction to hold out.
+        seed: of the choice.
+        validation: a validation set of its own, with ``fraction=0``.
+    """
+    held = [fraction > 0 and held_out(text, fraction, seed) for text in texts]
+    training, chosen = (_selected(examples, [is_held == wanted for is_held in held]) for wanted in (False, True))
+    validation = chosen if validation is None else validation
+    classes = set(examples.labels)
+    if not training.tokens:
+        raise ValueError("training needs at least one example, got none")
+    if len(classes) < 2:
+        raise ValueError(f"labels must be of at least two classes, got only {next(iter(classes))!r}")
+    missing = classes - set(training.labels)
+    if missing:
+        raise ValueError(
+            f"the class {sorted(map(str, missing))[0]!r} has no example left to train on: "
+            "hold out fewer (validation), or give more examples"
+        )
+    unknown = set(validation.labels) - set(training.labels)
+    if unknown:
+        raise ValueError(
+            f"the validation examples have a class that training has not: {sorted(map(str, unknown))[0]!r}"
+        )
+    return training, validation
+
+
+def _selected(examples: ExampleSet, wanted: Sequence[bool]) -> ExampleSet:
+    rows = [row for row, use in zip(zip(examples.tokens, examples.labels, strict=True), wanted, strict=True) if use]
+    return ExampleSet([tokens for tokens, _ in rows], [label for _, label in rows])
 
 
 def _repeated(texts: Sequence[str], labels: Sequence[Label]) -> list[str]:

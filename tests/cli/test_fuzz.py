@@ -36,6 +36,7 @@ from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.rule import used_k
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier
+from adaptdel.classifiers.transformer_training import MARK, STATE, claim, last_whole, mark, read_state
 from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.data import Examples, read_examples, read_rows
 from adaptdel.report.entries import read_entries
@@ -44,7 +45,6 @@ from adaptdel.runs.records import CERTIFICATES, TIMES
 from adaptdel.runs.storage import encode, read_run
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
-from adaptdel.training.transformer import MARK, STATE, claim, last_whole, mark, read_state
 from adaptdel.units import Words
 from tests.fuzzing import (
     NUMBERS,

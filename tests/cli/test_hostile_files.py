@@ -19,12 +19,12 @@ import pytest
 from adaptdel import Deletion, FixedRate
 from adaptdel.calibration.calibration import Calibration
 from adaptdel.calibration.search import CalibrationJournal
+from adaptdel.classifiers.transformer_training import claim, last_whole, mark, read_state
 from adaptdel.data import LONGEST, read_examples, read_rows, records
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import decode, read_run
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
-from adaptdel.training.transformer import claim, last_whole, mark, read_state
 from tests.cli.test_fuzz import TRAINING_STATE, Workspace
 from tests.run_files import make_data, make_model, run
 
@@ -378,10 +378,10 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("data: a\nout: b\ndata: c\n", ", line 3: not YAML: 'data' stands there twice"),
-        (BOMB + "defaults: *a11\nruns: []\n", ": not YAML: more than 20000 values with aliases filled in"),
-        (MERGES + "defaults: *a11\nruns: []\n", ": not YAML: more than 20000 values with aliases filled in"),
-        ("defaults: &d [*d]\nruns: []\n", ", line 1: not YAML: an alias stands inside what it names"),
+        ("data: a\nout: b\ndata: c\n", ", line 3: not YAML: 'data' is given twice"),
+        (BOMB + "defaults: *a11\nruns: []\n", ": not YAML: more than 20000 values with aliases expanded"),
+        (MERGES + "defaults: *a11\nruns: []\n", ": not YAML: more than 20000 values with aliases expanded"),
+        ("defaults: &d [*d]\nruns: []\n", ", line 1: not YAML: an alias refers to a value that contains it"),
         ("seed: !!int x\n", ": not YAML: a value does not fit its tag: "),
         ("seed: !!bool x\n", ": not YAML: a value does not fit its tag: "),
         ("seed: !!timestamp x\n", ": not YAML: a value does not fit its tag: "),

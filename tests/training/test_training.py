@@ -15,10 +15,9 @@ from adaptdel.cli import main
 from adaptdel.core.noise import RandomDeletion
 from adaptdel.core.rates import BinnedRate
 from adaptdel.model_files import store_calibration
-from adaptdel.training import METHODS, Settings, TrainingJob, train, train_job
+from adaptdel.training import METHODS, TrainingJob, TrainingSettings, train, train_job
 from adaptdel.training.jobs import read_jobs
-from adaptdel.training.settings import method_noises
-from adaptdel.training.training import history_text
+from adaptdel.training.training import history_text, method_noises
 
 WORDS = {
     "ham": ["lunch", "meeting", "report", "minutes", "agenda"],
@@ -138,14 +137,14 @@ def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
             "kept takes the place of rates: give one of them",
         ),
         ({"rate": 1.5}, "rate must be"),
-        ({"validation": 0.95}, "validation must be a share below 0.9 or a file, got 0.95"),
+        ({"validation": 0.95}, "validation must be a fraction below 0.9 or a file, got 0.95"),
         ({"model": "x", "epochs": 0}, "epochs must be"),
         ({"model": ""}, "model must be 'linear', a folder or a name on the hub, got ''"),
     ],
 )
 def test_wrong_settings_get_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as error:
-        Settings.from_dict(fields)
+        TrainingSettings.from_dict(fields)
     assert str(error.value).startswith(sentence)
 
 
@@ -187,9 +186,9 @@ def test_the_command_trains_once_and_refuses_other_settings(tmp_path: Path, caps
 
 
 def test_data_that_changed_is_noticed(tmp_path: Path) -> None:
-    job = TrainingJob(str(write(tmp_path / "x.jsonl")), str(tmp_path / "m"), Settings(bits=10, copies=1))
-    assert not train_job(job, progress=False).before
-    assert train_job(job, progress=False).before
+    job = TrainingJob(str(write(tmp_path / "x.jsonl")), str(tmp_path / "m"), TrainingSettings(bits=10, copies=1))
+    assert not train_job(job, progress=False).already_done
+    assert train_job(job, progress=False).already_done
     write(tmp_path / "x.jsonl", 90)
     with pytest.raises(ValueError, match=r"holds a model of another training \(data was [0-9a-f]{12}, now"):
         train_job(job, progress=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from adaptdel.core.checks import check_choice, check_fields, check_int, check_pr
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import BinnedRate, InterpolatedRate, rate_from_dict
 from adaptdel.progress import Report, reporter
+from adaptdel.settings import CALIBRATION
 from adaptdel.smoothed import SmoothedClassifier
 
 FORMAT = 1
@@ -298,18 +298,18 @@ def calibrate(
     texts: Sequence[Any],
     labels: Sequence[Any],
     *,
-    threshold: float = 0.75,
-    objective: str = "certified",
-    min_accuracy: float | None = None,
-    bins: str | Sequence[float] = "auto",
-    interpolate: bool = False,
-    monotone: bool = False,
-    per_bin: int = 200,
-    min_count: int = 50,
-    n_select: int = 32,
-    n_estimate: int = 256,
-    tol: float = 0.5,
-    seed: int = 0,
+    threshold: float = CALIBRATION.threshold,
+    objective: str = CALIBRATION.objective,
+    min_accuracy: float | None = CALIBRATION.min_accuracy,
+    bins: str | Sequence[float] = CALIBRATION.bins,
+    interpolate: bool = CALIBRATION.interpolate,
+    monotone: bool = CALIBRATION.monotone,
+    per_bin: int = CALIBRATION.per_bin,
+    min_count: int = CALIBRATION.min_count,
+    n_select: int = CALIBRATION.n_select,
+    n_estimate: int = CALIBRATION.n_estimate,
+    tol: float = CALIBRATION.tol,
+    seed: int = CALIBRATION.seed,
     journal: Path | None = None,
     progress: Any = "auto",
 ) -> Calibration:
@@ -434,8 +434,4 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-DEFAULTS: dict[str, Any] = {
-    name: parameter.default
-    for name, parameter in signature(calibrate).parameters.items()
-    if parameter.default is not parameter.empty and name not in ("journal", "progress")
-}
+DEFAULTS: dict[str, Any] = {name: value for name, value in asdict(CALIBRATION).items() if name != "on"}

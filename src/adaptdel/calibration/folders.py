@@ -19,6 +19,7 @@ from adaptdel.data import Examples, held_out
 from adaptdel.files import replacing_folder
 from adaptdel.model_files import CALIBRATION, CONFIG, store_calibration
 from adaptdel.plots import new_figure, save
+from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Unit, check_unit
 
@@ -172,7 +173,7 @@ def calibrate_folder(
     examples: Examples,
     settings: dict[str, Any],
     *,
-    on: str = "auto",
+    on: str = DEFAULT.on,
     out: Path | None = None,
     overwrite: bool = False,
     progress: Any = "auto",

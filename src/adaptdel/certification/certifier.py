@@ -24,6 +24,7 @@ from adaptdel.classifiers.base import (
     check_labels,
 )
 from adaptdel.core.noise import Noise
+from adaptdel.settings import CERTIFICATION
 from adaptdel.units import Tokens, check_unit
 
 
@@ -54,7 +55,7 @@ class Certifier:
         unit: what a token is.
     """
 
-    def __init__(self, base: BaseClassifier, plan: SamplingPlan, unit: Any = "word") -> None:
+    def __init__(self, base: BaseClassifier, plan: SamplingPlan, unit: Any = CERTIFICATION.unit) -> None:
         check_labels(base.classes_ or [])
         self.base, self.plan, self.unit = base, plan, check_unit(unit)
         self.fingerprint = base.fingerprint()

@@ -14,6 +14,7 @@ from adaptdel.core.noise import Noise
 from adaptdel.core.radius import certified_radius
 from adaptdel.core.radius_table import table
 from adaptdel.core.threat import Threat
+from adaptdel.settings import CERTIFICATION
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Rule:
 
     noise: Noise
     ops: tuple[str, ...]
-    bound: str = "tight"
-    threshold: float | None = None
-    k: int = 1
+    bound: str = CERTIFICATION.bound
+    threshold: float | None = CERTIFICATION.threshold
+    k: int = CERTIFICATION.k
 
     @cached_property
     def threat(self) -> Threat:

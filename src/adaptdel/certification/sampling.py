@@ -25,6 +25,7 @@ from adaptdel.core.noise import MANY_CHOICES, Noise
 from adaptdel.core.radius import largest_radius_probability
 from adaptdel.core.radius_table import is_frozen
 from adaptdel.core.threat import Threat
+from adaptdel.settings import CERTIFICATION as SETTINGS
 from adaptdel.units import Tokens
 
 # So many choices of kept tokens are enumerated: at once, or instead of further votes if the first are not enough.
@@ -46,11 +47,11 @@ class SamplingPlan:
     """
 
     rule: Rule
-    alpha: float = 0.05
-    n_select: int = 1000
-    n_estimate: int = 4000
-    sampling: str = "adaptive"
-    seed: int = 0
+    alpha: float = SETTINGS.alpha
+    n_select: int = SETTINGS.n_select
+    n_estimate: int = SETTINGS.n_estimate
+    sampling: str = SETTINGS.sampling
+    seed: int = SETTINGS.seed
     exact: bool = True
     phases: tuple[str, str] = CERTIFICATION
 

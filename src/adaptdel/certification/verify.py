@@ -13,8 +13,9 @@ from adaptdel.certification.sampling import EXACT_COPIES
 from adaptdel.core.checks import check_int, check_names, check_probability, check_real
 from adaptdel.core.rigorous import rigorous_lower_confidence, rigorous_radius
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
+from adaptdel.settings import CERTIFICATION
 
-USUAL_ALPHA = 0.05
+USUAL_ALPHA = CERTIFICATION.alpha
 
 
 def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:

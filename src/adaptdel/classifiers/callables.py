@@ -24,6 +24,7 @@ from adaptdel.classifiers.base import (
 from adaptdel.core.checks import IntArray, check_int, check_names, token_key
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import replacing
+from adaptdel.settings import CERTIFICATION, LINEAR
 from adaptdel.units import UNITS, Tokens, Unit
 
 ESTIMATOR = "estimator.skops"
@@ -206,8 +207,8 @@ class SklearnClassifier(CallableClassifier):
         *,
         noise: Noise | None,
         unit: Unit,
-        copies: int = 8,
-        seed: int = 0,
+        copies: int = LINEAR.copies,
+        seed: int = CERTIFICATION.seed,
     ) -> SklearnClassifier:
         """Fit the estimator on ``copies`` noisy copies of every example, joined."""
         texts, targets = noisy_texts(

@@ -1,4 +1,4 @@
-"""Features of the linear model: from a token to columns, hashed or out of a vocabulary; and exact sums of weights."""
+"""Features of the linear model: the columns of a token, hashed or from a vocabulary, and exact sums of weights."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ import numpy.typing as npt
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.units import Tokens
 
-BLOCK = 2**16  # entries of a mask that are turned into floats at a time
+BLOCK = 2**16  # entries of a mask that are converted to floats at a time
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The weights of one input's tokens, a row a token, and what every copy has besides: whole numbers in floats.
+    """The weights of the tokens of one input: whole numbers, stored as floats.
 
-    The weights are in single precision if that is exact for every sum of them, else in double.
+    Attributes:
+        weights: shape (tokens, scores); in single precision if every sum of them is exact, else in double precision.
+        offset: what is added to the scores of every copy, shape (scores,).
     """
 
     weights: npt.NDArray[Any]
@@ -40,13 +42,13 @@ def token_rows(
     *,
     masking: bool,
 ) -> Rows:
-    """Look up the weights of the tokens; those of the mask are the last of ``weights``."""
+    """Look up the weights of the tokens; the last row of ``weights`` is the mask."""
     columns, ends = features.table(tokens)
     sums = np.zeros((len(columns) + 1, len(bias)), dtype=np.int64)
     np.cumsum(weights[columns], axis=0, dtype=np.int64, out=sums[1:])
     rows = sums[ends[1:]] - sums[ends[:-1]]
     offset = bias.astype(np.int64)
-    if masking:  # all tokens as masks, and for each token that is kept the difference
+    if masking:  # the score of a fully masked input, plus a difference for every kept token
         mask = weights[-1].astype(np.int64)
         rows -= mask
         offset = offset + len(tokens) * mask
@@ -56,35 +58,35 @@ def token_rows(
 
 
 def scores(rows: Rows, kept: BoolArray) -> FloatArray:
-    """The scores of every copy, in blocks, so that a mask is never held in floats as a whole."""
+    """The scores of every copy, shape (copies, scores); in blocks, so that a whole mask is never stored as floats."""
     weights = rows.weights
-    found = np.empty((len(kept), len(rows.offset)))
-    found[:] = rows.offset
+    result = np.empty((len(kept), len(rows.offset)))
+    result[:] = rows.offset
     width = min(max(1, len(weights)), BLOCK)
     height = max(1, BLOCK // width)
     for top in range(0, len(kept), height):
         for left in range(0, len(weights), width):
             block = kept[top : top + height, left : left + width].astype(weights.dtype)
-            found[top : top + height] += block @ weights[left : left + width]
-    return found
+            result[top : top + height] += block @ weights[left : left + width]
+    return result
 
 
 def total(rows: Rows) -> FloatArray:
-    """The scores of the whole input, as one row."""
+    """The scores of the whole input, shape (1, scores)."""
     return np.asarray(rows.weights.sum(axis=0, dtype=np.float64) + rows.offset)[None]
 
 
-def best(found: FloatArray) -> IntArray:
-    """The class numbers of the highest scores; the lowest on a tie. A single score is for class 1 against class 0."""
-    if found.shape[1] == 1:
-        return (found[:, 0] > 0).astype(np.int64)
-    return np.argmax(found, axis=1).astype(np.int64)
+def best(scores: FloatArray) -> IntArray:
+    """The class numbers of the highest scores, the lowest on a tie; a single score above 0 means class 1."""
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > 0).astype(np.int64)
+    return np.argmax(scores, axis=1).astype(np.int64)
 
 
 LARGEST_WEIGHT = 2**20  # a weight is a whole number of at most this size times a power of two
 
 
-REMEMBERED = 2**18  # tokens whose columns are kept at hand
+CACHED_TOKENS = 2**18  # tokens whose columns are cached
 PLAIN = {str, bytes, int}
 _WORD = re.compile(r"\w+")
 
@@ -104,7 +106,7 @@ def parts(token: Hashable, *, lowercase: bool) -> tuple[Hashable, ...]:
 
 
 def token_bytes(token: Hashable) -> bytes:
-    """A token as bytes, the same on every machine: equal tokens give equal bytes and different ones different bytes."""
+    """An injective encoding of tokens as bytes, the same on every machine."""
     if isinstance(token, str):
         return b"s" + token.encode("utf-8", "surrogatepass")
     if isinstance(token, bytes):
@@ -116,7 +118,7 @@ def token_bytes(token: Hashable) -> bytes:
 
 
 def hashed(token: Hashable, bits: int) -> int:
-    """The lowest bits of the CRC-32 of a token: never Python's own hash, which changes from run to run.
+    """The lowest bits of the CRC-32 of a token. Python's own hash changes between processes.
 
     >>> hashed("good", 18), hashed(b"good", 18), hashed(7, 18)
     (64652, 17086, 223006)
@@ -134,11 +136,11 @@ def _whole(token: Hashable) -> int:
 
 
 class Features(ABC):
-    """The columns of tokens, looked up once for each distinct token.
+    """The feature columns of tokens, computed once for each distinct token.
 
     Attributes:
-        size: how many columns there are.
-        lowercase: whether texts are lowered first.
+        size: the number of columns.
+        lowercase: whether texts are converted to lower case.
     """
 
     size: int
@@ -151,36 +153,40 @@ class Features(ABC):
 
     @abstractmethod
     def column(self, part: Hashable) -> int | None:
-        """The column of one feature, or None if it is unknown."""
+        """The column of a feature, or None if it is unknown."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """The features in plain values, as a model file holds them."""
 
     def columns(self, token: Hashable) -> tuple[int, ...]:
-        """The columns of a token; those of unknown features are left out."""
-        found = self._known.get(token)
-        if found is None:
+        """The columns of a token, without unknown features."""
+        columns = self._known.get(token)
+        if columns is None:
             places = (self.column(part) for part in parts(token, lowercase=self.lowercase))
-            found = tuple(place for place in places if place is not None)
-            if len(self._known) >= REMEMBERED:
+            columns = tuple(place for place in places if place is not None)
+            if len(self._known) >= CACHED_TOKENS:
                 self._known.clear()
-            self._known[token] = found
-        return found
+            self._known[token] = columns
+        return columns
 
     def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray]:
-        """The columns of several tokens one after another, and where those of each begin and end (CSR)."""
+        """The columns of all tokens, and the boundaries between tokens, as the indices and indptr of a CSR matrix."""
         tokens = list(tokens)
         if not set(map(type, tokens)) <= PLAIN:
             for token in tokens:
-                token_bytes(token)  # 1.0 is refused, also where 1 is known, which Python holds to be equal
-        found = [
+                token_bytes(token)  # rejects 1.0, which equals a cached 1 in Python
+        rows = [
             self.columns(token) if columns is None else columns
             for token, columns in zip(tokens, map(self._known.get, tokens), strict=True)
         ]
-        ends = np.zeros(len(found) + 1, dtype=np.int64)
-        np.cumsum(np.fromiter(map(len, found), dtype=np.int64, count=len(found)), out=ends[1:])
-        return np.fromiter(chain.from_iterable(found), dtype=np.int64, count=int(ends[-1])), ends
+        ends = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)), out=ends[1:])
+        return np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(ends[-1])), ends
 
 
 class HashedFeatures(Features):
-    """``2**bits`` columns; features that fall into the same one share its weight."""
+    """``2**bits`` columns; features with the same hash share a weight."""
 
     def __init__(self, bits: int, lowercase: bool) -> None:
         super().__init__(2**bits, lowercase)
@@ -190,9 +196,13 @@ class HashedFeatures(Features):
         """The bucket of the feature."""
         return hashed(part, self.bits)
 
+    def description(self) -> dict[str, Any]:
+        """The number of bits."""
+        return {"features": "hash", "bits": self.bits}
+
 
 class VocabularyFeatures(Features):
-    """A column for each feature of a list; any other counts nothing."""
+    """A column for each feature of a vocabulary; other features are ignored."""
 
     def __init__(self, vocabulary: Sequence[Hashable], lowercase: bool) -> None:
         super().__init__(len(vocabulary), lowercase)
@@ -202,19 +212,23 @@ class VocabularyFeatures(Features):
     @classmethod
     def learn(cls, counts: Mapping[Hashable, int], min_count: int, lowercase: bool) -> VocabularyFeatures:
         """The features of the counted tokens that occur at least ``min_count`` times, in the order of their bytes."""
-        found: Counter[Hashable] = Counter()
+        totals: Counter[Hashable] = Counter()
         for token, count in counts.items():
             for part in parts(token, lowercase=lowercase):
-                found[part] += count
-        return cls(sorted((part for part, count in found.items() if count >= min_count), key=token_bytes), lowercase)
+                totals[part] += count
+        return cls(sorted((part for part, count in totals.items() if count >= min_count), key=token_bytes), lowercase)
 
     def column(self, part: Hashable) -> int | None:
-        """The place of the feature in the list."""
+        """The position of the feature in the vocabulary."""
         return self._columns.get(part)
+
+    def description(self) -> dict[str, Any]:
+        """The vocabulary."""
+        return {"features": "vocabulary", "vocabulary": [token_to_json(part) for part in self.vocabulary]}
 
 
 def numbered(tokens: Iterable[Hashable], numbers: dict[Hashable, int], count: int) -> IntArray:
-    """The numbers of ``count`` tokens; one that has none yet gets the next, in ``numbers``."""
+    """The numbers of ``count`` tokens; new tokens are added to ``numbers``."""
     return np.fromiter((numbers.setdefault(token, len(numbers)) for token in tokens), dtype=np.int64, count=count)
 
 
@@ -230,7 +244,7 @@ def token_to_json(token: Hashable) -> Any:
 
 
 def token_from_json(value: Any) -> Hashable:
-    """Undo `token_to_json`; ValueError if it cannot have come from there."""
+    """The inverse of `token_to_json`; ValueError for any other value."""
     if isinstance(value, dict) and list(value) == ["bytes"] and isinstance(value["bytes"], str):
         return bytes.fromhex(value["bytes"])
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The embedded base classifier: an additive bag of tokens, whose votes are one matrix product, and exact."""
+"""The built-in base classifier: a linear model of bags of tokens, whose votes are an exact matrix product."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from adaptdel.classifiers.features import (
     scores,
     token_from_json,
     token_rows,
-    token_to_json,
     total,
 )
 from adaptdel.classifiers.linear_training import Progress, check_examples, class_numbers, noisy_counts, rounded, train
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_real
 from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
+from adaptdel.settings import LINEAR, TRAINING
 from adaptdel.units import Tokens, Unit
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"
 VERSION = 1
-LARGEST_BITS = 28  # 2**28 hashed columns, a gigabyte a score
+LARGEST_BITS = 28  # 2**28 hashed columns: a gigabyte per score
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A linear model as it was read."""
+class StoredLinearModel:
+    """A linear model read from a folder."""
 
     path: Path
     features: Features
@@ -59,7 +59,7 @@ class Stored:
 
 
 def write_model(folder: Path, description: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[np.int32]]) -> None:
-    """Write both files; each replaces an older one in one step, the description last."""
+    """Write both files; each replaces an older one atomically, the description last."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"format": "adaptdel linear", "version": VERSION, **description}, indent=1, allow_nan=False)
     data = tensors_to_bytes({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
@@ -68,8 +68,8 @@ def write_model(folder: Path, description: Mapping[str, Any], tensors: Mapping[s
             file.write(content)
 
 
-def read_model(folder: Path) -> Stored:
-    """Read both files; ValueError that names the file and what is wrong in it."""
+def read_model(folder: Path) -> StoredLinearModel:
+    """Read both files; a ValueError names the file and what is wrong in it."""
     path = folder / DESCRIPTION
     try:
         values = parse_object(_content(path))
@@ -93,7 +93,7 @@ def read_model(folder: Path) -> Stored:
     shapes = {"weights": (features.size + 1, scores), "bias": (scores,)}
     tensors = _tensors(folder / WEIGHTS, shapes)
     weights, bias = tensors["weights"], tensors["bias"]
-    return Stored(path, features, min_count, classes, exponent, weights, bias, training, fingerprint)
+    return StoredLinearModel(path, features, min_count, classes, exponent, weights, bias, training, fingerprint)
 
 
 def _content(path: Path) -> bytes:
@@ -151,30 +151,37 @@ _SETTINGS = ("features", "bits", "min_count", "lowercase")
 class LinearClassifier(BaseClassifier):
     """A linear classifier of bags of tokens: the score of a copy is a bias plus the weights of the tokens kept.
 
-    Weights are rounded after training to whole multiples, of at most 2**20, of one power of two. Sums of them are exact
-    in floating point up to 2**33 features (single precision is used only where an input's own weights make it exact as
-    well). So the votes do not depend on the order or number of copies, on the BLAS or on the machine. A tie goes to the
-    lowest class number.
+    After training, weights are rounded to whole multiples, of at most 2**20, of a power of two. Sums of up to 2**33
+    weights are then exact in double precision; single precision is used where the weights of an input make it exact. So
+    the votes do not depend on the order or number of copies, on BLAS or on the machine. A tie goes to the lowest class
+    number.
 
-    Under masking, each masked token counts as one mask, a feature of its own that is trained under `Masking` and is
-    otherwise zero.
+    Under masking, each masked token counts as the feature "mask", whose weight is trained under `Masking` and is zero
+    otherwise.
 
     Args:
-        features: "hash" (a stable hash of each feature into 2**bits columns) or "vocabulary" (features seen at least
-            ``min_count`` times in training; others count nothing). See `adaptdel.classifiers.features`.
-        bits: the logarithm of the number of columns, for "hash".
-        min_count: how often a feature has to be seen, for "vocabulary".
-        lowercase: whether text tokens are lowered.
+        features: "hash" (a stable hash of each feature into 2**bits columns) or "vocabulary" (features that occur at
+            least ``min_count`` times in training; others are ignored). See `adaptdel.classifiers.features`.
+        bits: the base-2 logarithm of the number of columns, for "hash".
+        min_count: the smallest number of occurrences of a feature, for "vocabulary".
+        lowercase: whether text tokens are converted to lower case.
 
     Attributes:
         classes_: the labels, sorted.
-        weights_: whole numbers, a row a column of the features and one for the mask; one score for two classes.
-        bias_: whole numbers, one a score.
-        exponent_: a weight is worth its whole number times 2**-exponent_.
+        weights_: whole numbers, shape (columns + 1, scores); the last row is the mask. Two classes have one score.
+        bias_: whole numbers, shape (scores,).
+        exponent_: a weight is its whole number times 2**-exponent_.
         training_: how the model was trained, in plain values.
     """
 
-    def __init__(self, *, features: str = "hash", bits: int = 18, min_count: int = 2, lowercase: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        features: str = LINEAR.features,
+        bits: int = LINEAR.bits,
+        min_count: int = 2,
+        lowercase: bool = True,
+    ) -> None:
         self.features = features
         self.bits = bits
         self.min_count = min_count
@@ -197,7 +204,7 @@ class LinearClassifier(BaseClassifier):
         return {name: getattr(self, name) for name in _SETTINGS}
 
     def set_params(self, **params: Any) -> LinearClassifier:
-        """Set arguments of the constructor; they take effect with the next `fit`."""
+        """Set arguments of the constructor, for the next `fit`."""
         for name, value in params.items():
             if name not in _SETTINGS:
                 raise ValueError(f"a LinearClassifier takes {', '.join(_SETTINGS)}, got {name!r}")
@@ -215,28 +222,28 @@ class LinearClassifier(BaseClassifier):
         *,
         noise: Noise | None = None,
         unit: Unit | None = None,
-        copies: int = 8,
-        l2: float = 2e-6,
-        iterations: int = 60,
-        seed: int = 0,
+        copies: int = LINEAR.copies,
+        l2: float = LINEAR.l2,
+        iterations: int = LINEAR.iterations,
+        seed: int = TRAINING.seed,
         progress: Progress | None = None,
     ) -> LinearClassifier:
-        """Train on ``copies`` noisy copies of every example, or on the examples themselves without noise.
+        """Train on ``copies`` noisy copies of every example, or on the examples themselves if there is no noise.
 
-        The same arguments give the same model on one machine, whatever the number of threads. Nothing changes if
-        training fails.
+        The same arguments give the same model on the same machine, whatever the number of threads. If training fails,
+        the model stays as it was.
 
         Args:
             tokens: the tokens of every example.
             labels: the label of every example: texts or numbers.
+            noise: applied to each copy; None or `NoNoise` trains on the examples themselves.
             unit: not needed, since tokens are counted and never joined.
-            noise: what is done to each copy; None or `NoNoise` leaves the examples as they are.
-            copies: how many copies of each example are drawn.
-            l2: strength of the penalty on squared weights, a token of a copy; see `linear_training.train`. The default
-                was checked on held-out fifths of four training sets, where half and double of it do about as well.
-            iterations: how many steps the optimiser may take; under noise it mostly ends by itself before 60.
+            copies: noisy copies of each example.
+            l2: penalty on squared weights per token of a copy; see `linear_training.train`. On held-out fifths of four
+                training sets, half and twice the default are about as accurate.
+            iterations: the largest number of steps of the optimiser; under noise it usually converges in fewer than 60.
             seed: of the noise.
-            progress: called with (steps done, steps in all) while training.
+            progress: called with (steps done, steps in total).
         """
         self._check_settings()
         copies, iterations = check_int("copies", copies, least=1), check_int("iterations", iterations, least=1)
@@ -244,21 +251,21 @@ class LinearClassifier(BaseClassifier):
         l2 = check_real("l2", l2, accepted="a finite number of at least 0", least=0.0, most=1e300)
         if noise is not None and not isinstance(noise, Noise):
             raise ValueError(f"noise must be None or a noise such as Deletion(FixedRate(0.9)), got {noise!r}")
-        drawn = noise if noise is not None and noise.changes_inputs else None
-        copies = copies if drawn is not None else 1
+        active = noise if noise is not None and noise.changes_inputs else None
+        copies = copies if active is not None else 1
         classes, answers = class_numbers(labels)
         check_examples(tokens, len(answers))
         steps = len(answers) + iterations
 
-        def report(before: int, done: int) -> None:
+        def report(steps_done: int) -> None:
             if progress is not None:
-                progress(before + done, steps)
+                progress(steps_done, steps)
 
         numbers: dict[Hashable, int] = {}
         codes = [numbered(example, numbers, len(example)) for example in tokens]
         features = self._learn_features(numbers, codes)
         counts = noisy_counts(
-            codes, len(numbers), noise=drawn, copies=copies, seed=seed, progress=lambda done, _: report(0, done)
+            codes, len(numbers), noise=active, copies=copies, seed=seed, progress=lambda done, _: report(done)
         )
         columns, ends = features.table(numbers)
         columns, ends = np.append(columns, features.size), np.append(ends, len(columns) + 1)
@@ -272,12 +279,12 @@ class LinearClassifier(BaseClassifier):
             len(classes),
             l2=l2,
             iterations=iterations,
-            progress=lambda done, _: report(len(answers), done),
+            progress=lambda done, _: report(len(answers) + done),
         )
-        report(0, steps)
+        report(steps)
         self._set(features, classes, *rounded(fitted))
         settings = {"copies": copies, "l2": l2, "iterations": iterations, "seed": seed, "examples": len(answers)}
-        described = None if drawn is None else drawn.to_dict()
+        described = None if active is None else active.to_dict()
         self.training_ = {"noise": described, **settings, **{k: v for k, v in fitted.record.items() if k != "copies"}}
         return self
 
@@ -294,8 +301,8 @@ class LinearClassifier(BaseClassifier):
         counted: Counter[int] = Counter()
         for code in codes:
             counted.update(code.tolist())
-        seen = {token: counted[number] for token, number in numbers.items()}
-        return VocabularyFeatures.learn(seen, self.min_count, self.lowercase)
+        occurrences = {token: counted[number] for token, number in numbers.items()}
+        return VocabularyFeatures.learn(occurrences, self.min_count, self.lowercase)
 
     def _set(
         self,
@@ -311,18 +318,18 @@ class LinearClassifier(BaseClassifier):
 
     def _fitted(self) -> Features:
         if self._features is None:
-            raise ValueError("LinearClassifier must be fitted before it is asked: call fit(...) or load(...)")
+            raise ValueError("LinearClassifier must be fitted before it can classify: call fit(...) or load(...)")
         return self._features
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
-        """Look up the weights of the tokens, once for all copies."""
+        """Look up the weights of the tokens once for all copies."""
         return Prepared(name, tokens, unit, masking, self._rows(tokens, masking))
 
     def _rows(self, tokens: Tokens, masking: bool) -> Rows:
         return token_rows(tokens, self._fitted(), self.weights_, self.bias_, masking=masking)
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
-        """The class of the highest score for every copy: exact, whatever the order of copies and tokens."""
+        """The class with the highest score for every copy: exact, whatever the order of copies and tokens."""
         self._fitted()
         return [best(scores(request.prepared.data, request.kept)) for request in requests]
 
@@ -345,15 +352,15 @@ class LinearClassifier(BaseClassifier):
 
     def _description(self, features: Features) -> dict[str, Any]:
         """What the votes depend on besides the weights, in plain values."""
-        own: dict[str, Any] = {"features": "hash"}
-        if isinstance(features, HashedFeatures):
-            own["bits"] = features.bits
-        elif isinstance(features, VocabularyFeatures):
-            own = {"features": "vocabulary", "vocabulary": [token_to_json(part) for part in features.vocabulary]}
-        return {**own, "lowercase": features.lowercase, "classes": self.classes_, "exponent": self.exponent_}
+        return {
+            **features.description(),
+            "lowercase": features.lowercase,
+            "classes": self.classes_,
+            "exponent": self.exponent_,
+        }
 
     def save(self, folder: str | Path) -> None:
-        """Write ``linear.safetensors`` and ``linear.json`` into a folder, which is made if need be."""
+        """Write ``linear.safetensors`` and ``linear.json`` to a folder, which is created if it does not exist."""
         description = self._description(self._fitted())
         extra = {"min_count": self.min_count, "training": self.training_, "fingerprint": self.fingerprint()}
         write_model(Path(folder), {**description, **extra}, {"weights": self.weights_, "bias": self.bias_})

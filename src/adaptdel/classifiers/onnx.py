@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import inspect
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -140,7 +139,7 @@ class OnnxClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class, and the name of the ONNX file."""
-        check_names("options", options, ("file",), inspect.signature(cls).parameters)
+        check_names("options", options, ("file",), ("classes", "tokenise", "max_length", "margin", "batching"))
         file = check_text("file", options["file"])
         if Path(file).name != file:
             raise ValueError(f"file must be the name of a file, got {file!r:.60}")

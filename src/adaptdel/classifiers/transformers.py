@@ -6,32 +6,36 @@ import copy
 import hashlib
 import inspect
 import json
+import random
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.classifiers.base import BaseClassifierError, Request, check_labels, register_classifier
+from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier
 from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
+from adaptdel.data import ExampleSet, split_examples
 from adaptdel.files import read_json
+from adaptdel.settings import DTYPE, DTYPES, TRAINING, TRANSFORMER, TransformerTrainingSettings
 from adaptdel.units import Tokens, check_unit
 
-DTYPES = ("float32", "bfloat16", "int8")
 # Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
 # lengths.
 MARGIN = 1e-3
 NEEDS = "TransformersClassifier needs torch and transformers: pip install 'adaptdel[transformers]'"
 SAFE = {"use_safetensors": True, "trust_remote_code": False}
 VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
-WINDOW = 16  # training batches whose examples are sorted by length together
 
 
 def libraries() -> tuple[Any, Any]:
@@ -59,6 +63,20 @@ def quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@contextmanager
+def isolated_randomness(seed: int) -> Iterator[None]:
+    """Seed torch, and restore the global generators of torch, Python and NumPy afterwards."""
+    torch, _ = libraries()
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
+
+
 @register_classifier("transformers")
 class TransformersClassifier(SubwordClassifier):
     """A model of `AutoModelForSequenceClassification` with its tokenizer.
@@ -77,9 +95,11 @@ class TransformersClassifier(SubwordClassifier):
         margin: two scores closer than this are a near tie; the self-test can only raise it.
         batching: the most that the self-test may allow: "padded" (copies of any length share a batch), "equal" (copies
             of equal length) or "alone".
+        training: the hyperparameters of `fit`; None for the defaults.
 
     Attributes:
         self_test_: the outcome of the self-test, or None for a model that has no trained head yet.
+        training_: how `fit` trained the model, with the history of its epochs, in plain values.
     """
 
     def __init__(
@@ -88,18 +108,21 @@ class TransformersClassifier(SubwordClassifier):
         *,
         tokenizer: Any = None,
         device: str = "auto",
-        dtype: str = "float32",
+        dtype: str = DTYPE,
         batch_tokens: int | None = None,
         tokenise: str = "auto",
         revision: str | None = None,
         margin: float = MARGIN,
         batching: str = "padded",
+        training: TransformerTrainingSettings | None = None,
     ) -> None:
         torch, transformers = libraries()
         check_choice("dtype", dtype, DTYPES)
         check_choice("batching", batching, BATCHING)
+        if not isinstance(training, (TransformerTrainingSettings, NoneType)):
+            raise ValueError(f"training must be TransformerTrainingSettings or None, got {training!r:.60}")
         self.source, self.dtype, self.tokenise, self.revision = model, dtype, tokenise, revision
-        self._least_margin, self._batching = margin, batching
+        self._least_margin, self._batching, self.training = margin, batching, training
         self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         usual = BATCH_TOKENS if self.device == "cpu" else 16 * BATCH_TOKENS
         self.batch_tokens = check_int("batch_tokens", usual if batch_tokens is None else batch_tokens, least=1)
@@ -114,9 +137,13 @@ class TransformersClassifier(SubwordClassifier):
             )
         self.tokenizer = tokenizer
         self.name = type(model).__name__ if loaded else str(model)
-        self.untrained_ = False
         self._fingerprint: str | None = None
-        self.install(model if loaded else self._read())
+        self._new_head = False
+        if not loaded:
+            with isolated_randomness(0):
+                model, self._new_head = self._read()
+        self.untrained_ = self._new_head
+        self.install(model)
 
     def __repr__(self) -> str:
         return f"TransformersClassifier({self.name!r}, device={self.device!r}, dtype={self.dtype!r})"
@@ -137,7 +164,7 @@ class TransformersClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class."""
-        check_names("options", options, (), inspect.signature(cls).parameters)
+        check_names("options", options, (), ("dtype", "margin", "batching", "tokenise"))
         check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
 
     def save(self, folder: str | Path) -> None:
@@ -185,73 +212,73 @@ class TransformersClassifier(SubwordClassifier):
         labels: Sequence[Any],
         *,
         noise: Noise,
-        unit: Any = "word",
+        unit: Any = TRAINING.unit,
         copies: int | None = None,
-        epochs: int = 1,
-        batch_size: int = 32,
-        learning_rate: float = 2e-5,
-        weight_decay: float = 1e-6,
-        clip: float = 1.0,
-        seed: int = 0,
+        seed: int = TRAINING.seed,
+        validation: Any = TRAINING.validation,
+        folder: str | Path | None = None,
+        freelb: bool = False,
         progress: Callable[[int, int], None] | None = None,
+        **settings: Any,
     ) -> TransformersClassifier:
-        """Train on noisy copies, drawn afresh for each example and epoch; the same seed gives the same model.
+        """Train on noisy copies, drawn anew for every example and epoch, with early stopping.
 
-        A model that was given by name is read anew, with a head for the classes of ``labels``; a loaded one is
-        trained on from where it is.
+        ``adaptdel train`` uses the same training loop. A model that was given by name starts from its stored weights,
+        with a new head unless it has one for as many classes. A loaded model continues from its present weights. The
+        same seed gives the same model.
 
         Args:
             tokens: the tokens of every example.
             labels: the label of every example: texts or whole numbers.
-            noise: what is done to the examples.
-            unit: how their tokens are joined.
-            copies: noisy copies of each example to train on, one an epoch; replaces ``epochs``.
-            epochs: how often each example is seen.
-            batch_size: how many examples make a step.
-            learning_rate: of the first step; it falls to 0 in a straight line.
-            weight_decay: of AdamW.
-            clip: the largest norm of a gradient.
-            seed: of the head, the order, the noise and the dropout.
-            progress: called with (steps done, steps in all).
+            noise: applied to the examples.
+            unit: what a token is.
+            copies: the number of epochs if the classifier has no ``training``: every epoch draws a new copy of each
+                example.
+            seed: of the held-out examples, the head, the order of the examples, the noise and the dropout.
+            validation: the fraction of the examples that is held out, chosen by their content; or a pair (tokens,
+                labels). The weights of the epoch with the smallest validation loss are kept.
+            folder: keeps checkpoints, so that the same call resumes an interrupted training; None for a temporary one.
+            freelb: whether to perturb the embeddings as FreeLB does.
+            progress: called with (steps done, largest possible number of steps).
+            settings: fields of `adaptdel.settings.TransformerTrainingSettings` that replace those of ``training``.
         """
-        torch, _ = libraries()
-        epochs = check_int("epochs", epochs, least=1) if copies is None else check_int("copies", copies, least=1)
-        if not tokens or len(tokens) != len(labels):
-            raise ValueError(f"labels must be one for each of at least 1 example, got {len(labels)} for {len(tokens)}")
-        plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
-        classes = sorted(set(plain))
-        numbers = {label: number for number, label in enumerate(classes)}
-        targets = torch.tensor([numbers[label] for label in plain])
-        rng = np.random.Generator(np.random.Philox(seed))
-        total = epochs * -(-len(tokens) // batch_size)
-        with torch.random.fork_rng([] if self.device == "cpu" else None):
-            torch.manual_seed(seed)
-            model = self.with_head(classes).to(self.device).train()
-            decayed = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
-            schedule = torch.optim.lr_scheduler.LambdaLR(decayed, lambda step: max(0.0, 1 - step / total))
-            masking, unit = noise.masks_tokens, check_unit(unit)
-            ready = [self.prepare(f"example {place}", row, unit, masking=masking) for place, row in enumerate(tokens)]
-            done = 0
-            for _ in range(epochs):
-                drawn = [Request(one, noise.sample(len(one.tokens), 1, rng)) for one in ready]
-                ids = [np.frombuffer(self.subwords.copies(one)[0], np.int32) for one in drawn]
-                for places in _training_batches(np.array([len(row) for row in ids]), batch_size, rng):
-                    inputs = self.tensors(self.subwords.padded([ids[place] for place in places]))
-                    loss = model(**inputs, labels=targets[places].to(self.device)).loss
-                    loss.backward()
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                    decayed.step()
-                    schedule.step()
-                    decayed.zero_grad()
-                    done += 1
-                    if progress is not None:
-                        progress(done, total)
-        self.untrained_ = False
-        self.install(model)
+        from adaptdel.classifiers.transformer_training import check_counts, train_transformer
+
+        unit = check_unit(unit)
+        defaults = TRANSFORMER if self.training is None else self.training
+        if copies is not None and self.training is None:
+            settings = {"epochs": check_int("copies", copies, least=1), **settings}
+        chosen = replace(defaults, seed=seed, **settings)
+        examples = ExampleSet(list(tokens), list(labels))
+        examples = replace(examples, labels=check_counts(examples, "labels"))
+        self.check_classes(list(dict.fromkeys(examples.labels)))
+        if isinstance(validation, (int, float)):
+            texts = [str(unit.join(row)) for row in examples.tokens]
+            examples, held = split_examples(examples, texts, fraction=validation, seed=seed)
+            if not held.tokens:
+                raise ValueError(
+                    "validation must hold out at least one example for early stopping: give a larger fraction, or a "
+                    "pair (tokens, labels)"
+                )
+        else:
+            held = ExampleSet(*map(list, validation))
+        with tempfile.TemporaryDirectory() as temporary:
+            trained = train_transformer(
+                self,
+                examples,
+                held,
+                noise=noise,
+                unit=unit,
+                settings=chosen,
+                folder=Path(temporary if folder is None else folder),
+                freelb=freelb,
+                progress=progress,
+            )
+        self.training_ = {"noise": noise.to_dict(), "history": trained.history, **trained.record}
         return self
 
-    def _read(self, **options: Any) -> Any:
-        """The model from its folder or the hub, in full precision."""
+    def _read(self, **options: Any) -> tuple[Any, bool]:
+        """The model from its folder or the hub in full precision, and whether some of its weights are new."""
         torch, transformers = libraries()
         with quietly():
             model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
@@ -262,18 +289,24 @@ class TransformersClassifier(SubwordClassifier):
                 **SAFE,
                 **options,
             )
-        self.untrained_ = bool(info["missing_keys"])
-        return model
+        return model, bool(info["missing_keys"])
 
-    def with_head(self, classes: list[Any]) -> Any:
-        """The model to train, with a head for these classes."""
+    def check_classes(self, classes: list[Any]) -> None:
+        """Raise unless the model can be trained for these classes."""
         if len(classes) < 2 or {type(label) for label in classes} not in ({str}, {int}):
             raise ValueError(f"labels must be texts or whole numbers of at least 2 classes, got {classes[:3]!r}")
+        known = self.model.config.num_labels
+        if not isinstance(self.source, (str, Path)) and known != len(classes):
+            raise ValueError(f"labels must be of {known} classes for {self.name}, got {len(classes)}")
+
+    def with_head(self, classes: list[Any]) -> Any:
+        """The model to train, with a head for these classes; a new head is drawn from torch's generator."""
+        self.check_classes(classes)
         model = self.model
         if isinstance(self.source, (str, Path)):
-            model = self._read(num_labels=len(classes), ignore_mismatched_sizes=True)
-        if model.config.num_labels != len(classes):
-            raise ValueError(f"labels must be of {model.config.num_labels} classes for {self.name}, got {len(classes)}")
+            if self._new_head:
+                self._read()  # draws a head that is discarded, as version 0.1 did: the same seed gives the same model
+            model, _ = self._read(num_labels=len(classes), ignore_mismatched_sizes=True)
         if classes != list(range(len(classes))):
             model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
             model.config.label2id = {str(label): number for number, label in enumerate(classes)}
@@ -371,14 +404,3 @@ def _longest(tokenizer: Any, model: Any) -> int | None:
         offsets = [table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None]
         limits.append(positions - max(offsets, default=0))
     return min(limits, default=None)
-
-
-def _training_batches(sizes: IntArray, size: int, rng: np.random.Generator) -> list[IntArray]:
-    """Every place once, in batches of like sizes out of a random order, themselves in random order."""
-    order = rng.permutation(len(sizes))
-    found = []
-    for start in range(0, len(order), size * WINDOW):
-        window = order[start : start + size * WINDOW]
-        window = window[np.argsort(sizes[window], kind="stable")]
-        found += [window[first : first + size] for first in range(0, len(window), size)]
-    return [found[place] for place in rng.permutation(len(found))]

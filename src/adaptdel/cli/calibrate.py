@@ -14,28 +14,61 @@ from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate
 from adaptdel.calibration.search import OBJECTIVES
 from adaptdel.cli.certify import read_votes
 from adaptdel.data import read_examples
+from adaptdel.settings import CALIBRATION, DATA
+
+_VOTES = f"{CALIBRATION.n_select},{CALIBRATION.n_estimate}"
 
 
 @click.command("calibrate")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or data set.")
-@click.option("--threshold", default=0.75, show_default=True, type=float, help="Certified accuracy to reach.")
-@click.option("--objective", default="certified", show_default=True, type=click.Choice(OBJECTIVES))
-@click.option("--min-accuracy", default=None, type=float, help="Clean accuracy to reach, for the objective mean.")
-@click.option("--bins", default="auto", show_default=True, help="auto, or where bins begin, such as 0,137,230,324.")
-@click.option("--interpolate", is_flag=True, help="Interpolate the kept length between the centres of bins.")
-@click.option("--monotone", is_flag=True, help="Fit kept lengths that do not fall with the length.")
-@click.option("--per-bin", default=200, show_default=True, type=int, help="The most examples of a bin that are used.")
-@click.option("--min-count", default=50, show_default=True, type=int, help="The fewest examples of an automatic bin.")
-@click.option("--votes", default="32,256", show_default=True, metavar="SELECT,ESTIMATE", help="Votes an example.")
-@click.option("--tol", default=0.5, show_default=True, type=float, help="How closely to search, in tokens.")
-@click.option("--on", default="auto", show_default=True, type=click.Choice(CHOICES), help="The rows to use.")
-@click.option("--seed", default=0, show_default=True, type=int, help="Of the noise and the choice of examples.")
+@click.option(
+    "--threshold", default=CALIBRATION.threshold, show_default=True, type=float, help="Certified accuracy to reach."
+)
+@click.option("--objective", default=CALIBRATION.objective, show_default=True, type=click.Choice(OBJECTIVES))
+@click.option(
+    "--min-accuracy",
+    default=CALIBRATION.min_accuracy,
+    type=float,
+    help="Clean accuracy to reach, for the objective mean.",
+)
+@click.option(
+    "--bins", default=CALIBRATION.bins, show_default=True, help="auto, or where bins begin, such as 0,137,230,324."
+)
+@click.option(
+    "--interpolate",
+    is_flag=True,
+    default=CALIBRATION.interpolate,
+    help="Interpolate the kept length between the centres of bins.",
+)
+@click.option(
+    "--monotone", is_flag=True, default=CALIBRATION.monotone, help="Fit kept lengths that do not fall with the length."
+)
+@click.option(
+    "--per-bin",
+    default=CALIBRATION.per_bin,
+    show_default=True,
+    type=int,
+    help="The most examples of a bin that are used.",
+)
+@click.option(
+    "--min-count",
+    default=CALIBRATION.min_count,
+    show_default=True,
+    type=int,
+    help="The fewest examples of an automatic bin.",
+)
+@click.option("--votes", default=_VOTES, show_default=True, metavar="SELECT,ESTIMATE", help="Votes an example.")
+@click.option("--tol", default=CALIBRATION.tol, show_default=True, type=float, help="How closely to search, in tokens.")
+@click.option("--on", default=CALIBRATION.on, show_default=True, type=click.Choice(CHOICES), help="The rows to use.")
+@click.option(
+    "--seed", default=CALIBRATION.seed, show_default=True, type=int, help="Of the noise and the choice of examples."
+)
 @click.option("--out", default=None, type=click.Path(path_type=Path), help="A calibrated copy.  [default: in place]")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
-@click.option("--text-column", default="text", show_default=True)
-@click.option("--label-column", default="label", show_default=True)
-@click.option("--encoding", default="utf-8", show_default=True)
+@click.option("--text-column", default=DATA.text, show_default=True)
+@click.option("--label-column", default=DATA.label, show_default=True)
+@click.option("--encoding", default=DATA.encoding, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 def calibrate_command(
     model: Path,

@@ -9,6 +9,9 @@ from typing import Any
 import click
 
 from adaptdel.core.checks import check_int
+from adaptdel.settings import CERTIFICATION, DATA
+
+_VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
 
 @click.command("certify")
@@ -16,19 +19,26 @@ from adaptdel.core.checks import check_int
 @click.option("--data", required=True, help="JSON lines, CSV or Parquet, also gzipped, or a data set of Hugging Face.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder of the run.")
 @click.option("--ops", default=None, help="What the attacker may do: edit, or some of del,ins,sub.  [the model's]")
-@click.option("--alpha", default=None, type=float, help="Probability that a certificate is wrong.  [the model's: 0.05]")
-@click.option("--votes", default=None, metavar="SELECT,ESTIMATE", help="Votes.  [the model's: 1000,4000]")
-@click.option("--sampling", default=None, help="adaptive, or fixed as in the paper.  [the model's: adaptive]")
-@click.option("--bound", default=None, help="tight or paper.  [the model's: tight]")
-@click.option("--seed", default=None, type=int, help="Of the noise.  [the model's: 0]")
+@click.option(
+    "--alpha",
+    default=None,
+    type=float,
+    help=f"Probability that a certificate is wrong.  [the model's: {CERTIFICATION.alpha}]",
+)
+@click.option("--votes", default=None, metavar="SELECT,ESTIMATE", help=f"Votes.  [the model's: {_VOTES}]")
+@click.option(
+    "--sampling", default=None, help=f"adaptive, or fixed as in the paper.  [the model's: {CERTIFICATION.sampling}]"
+)
+@click.option("--bound", default=None, help=f"tight or paper.  [the model's: {CERTIFICATION.bound}]")
+@click.option("--seed", default=None, type=int, help=f"Of the noise.  [the model's: {CERTIFICATION.seed}]")
 @click.option("--limit", default=None, type=int, help="Certify the first so many rows; it can be raised later.")
 @click.option("--workers", default=1, show_default=True, type=int, help="Processes; each holds the model.")
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified, instead of noting it.")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
-@click.option("--text-column", default="text", show_default=True)
-@click.option("--label-column", default="label", show_default=True)
-@click.option("--id-column", default="id", show_default=True, help="'' for ids made of the texts.")
-@click.option("--encoding", default="utf-8", show_default=True)
+@click.option("--text-column", default=DATA.text, show_default=True)
+@click.option("--label-column", default=DATA.label, show_default=True)
+@click.option("--id-column", default=DATA.ids, show_default=True, help="'' for ids made of the texts.")
+@click.option("--encoding", default=DATA.encoding, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 @click.pass_context
 def certify_command(

@@ -9,6 +9,7 @@ import click
 from adaptdel.core.checks import check_int
 from adaptdel.planner import EXAMPLES, RadiusPlan, noise_from_spec, plan
 from adaptdel.plots import check_figure_path, plot_plan
+from adaptdel.settings import CERTIFICATION
 
 _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
 
@@ -18,7 +19,13 @@ _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
 @click.option("--rate", required=True, metavar="RATE", help="The noise, such as adaptdel:p_min=0.9,k=23; see below.")
 @click.option("--ops", default=None, help="What the attacker may do: edit (default), or some of del,ins,sub.")
 @click.option("--votes", default=None, metavar="FOR/ALL", help="Votes for the answer out of all, such as 3960/4000.")
-@click.option("--alpha", default=0.05, show_default=True, type=float, help="Probability that a certificate is wrong.")
+@click.option(
+    "--alpha",
+    default=CERTIFICATION.alpha,
+    show_default=True,
+    type=float,
+    help="Probability that a certificate is wrong.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 @click.option("--plot", "figure", default=None, metavar="FILE", help="Also draw p*(r) as PNG, SVG or PDF.")
 def plan_command(
@@ -28,7 +35,7 @@ def plan_command(
     noise = noise_from_spec(rate)
     if figure is not None:
         check_figure_path(figure)
-    successes, trials = (None, 4000) if votes is None else read_votes(votes)
+    successes, trials = (None, CERTIFICATION.n_estimate) if votes is None else read_votes(votes)
     if ops is None:
         ops = ",".join(noise.certified_ops)
     made = plan(length, noise, ops=ops, successes=successes, trials=trials, alpha=alpha)

@@ -18,6 +18,7 @@ import numpy as np
 
 from adaptdel.data import Row, read_rows
 from adaptdel.runs.records import label_text
+from adaptdel.settings import DATA
 
 GIVE_UP_ROWS = 1000  # so many useless rows at the beginning of a file are enough to give up
 
@@ -27,10 +28,10 @@ class Source:
     """A data file, and how it is read."""
 
     path: str
-    text: str = "text"
-    label: str = "label"
-    ids: str = "id"
-    encoding: str = "utf-8"
+    text: str = DATA.text
+    label: str = DATA.label
+    ids: str = DATA.ids
+    encoding: str = DATA.encoding
 
     def identity(self) -> dict[str, Any]:
         """How it is read, its size and the SHA-256 of its bytes as they stand: of a gzipped file, the gzipped ones.

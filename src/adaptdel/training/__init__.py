@@ -1,7 +1,7 @@
-"""Fit a base classifier under noise, for every method of the paper."""
+"""Train a base classifier under noise, by every method of the paper."""
 
+from adaptdel.settings import METHODS, TrainingSettings
 from adaptdel.training.jobs import TrainingJob, train_job
-from adaptdel.training.settings import METHODS, Settings
 from adaptdel.training.training import train
 
-__all__ = ["METHODS", "Settings", "TrainingJob", "train", "train_job"]
+__all__ = ["METHODS", "TrainingJob", "TrainingSettings", "train", "train_job"]

@@ -1,4 +1,4 @@
-"""Training from files into folders, resumable; several trainings from one YAML file."""
+"""Resumable training from a labelled file into a model folder; several trainings from one YAML file."""
 
 from __future__ import annotations
 
@@ -13,45 +13,61 @@ import yaml
 from adaptdel.data import Examples, read_examples
 from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.model_files import CONFIG, TRAINING, save_model
+from adaptdel.settings import DATA, TrainingSettings, check_known_fields
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.training.settings import Settings, check_names
 from adaptdel.training.training import history_csv, plot_history, train
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training from a file into a folder."""
+    """A training from a labelled file into a model folder.
+
+    Attributes:
+        data: the labelled file.
+        out: the model folder.
+        settings: how to train.
+        text: the column of the texts.
+        label: the column of the labels.
+        encoding: the character encoding of the file.
+    """
 
     data: str
     out: str
-    settings: Settings
-    text: str = "text"
-    label: str = "label"
-    encoding: str = "utf-8"
+    settings: TrainingSettings
+    text: str = DATA.text
+    label: str = DATA.label
+    encoding: str = DATA.encoding
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
-        """A job out of named values: its own fields and those of `Settings`."""
-        own = [field.name for field in fields(cls) if field.name != "settings"]
-        known = [*own, *(field.name for field in fields(Settings))]
-        check_names(values, known)
+        """A job from named values: its fields and those of `TrainingSettings`."""
+        names = [field.name for field in fields(cls) if field.name != "settings"]
+        check_known_fields(values, [*names, *(field.name for field in fields(TrainingSettings))])
         for name in ("data", "out"):
             if not isinstance(values.get(name), str) or not values[name]:
-                raise ValueError(f"{name} must be given: {'a labelled file' if name == 'data' else 'a folder to make'}")
-        for name in own:
+                raise ValueError(
+                    f"{name} must be given: {'a labelled file' if name == 'data' else 'the folder of the model'}"
+                )
+        for name in names:
             if name in values and (not isinstance(values[name], str) or "\0" in values[name]):
                 raise ValueError(f"{name} must be a text, got {values[name]!r:.60}")
-        rest = {name: value for name, value in values.items() if name not in own}
-        return cls(**{name: values[name] for name in own if name in values}, settings=Settings.from_dict(rest))
+        settings = TrainingSettings.from_dict({name: value for name, value in values.items() if name not in names})
+        return cls(**{name: values[name] for name in names if name in values}, settings=settings)
 
 
 @dataclass(frozen=True)
 class FinishedTraining:
-    """A finished training: the model, notes on the data, and whether it had been finished before."""
+    """A finished training.
+
+    Attributes:
+        model: the trained model.
+        notes: remarks on the data.
+        already_done: whether an earlier call had finished it.
+    """
 
     model: SmoothedClassifier
     notes: list[str]
-    before: bool = False
+    already_done: bool = False
 
 
 def train_job(
@@ -61,7 +77,7 @@ def train_job(
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
 ) -> FinishedTraining:
-    """Train, or go on with a training that was stopped; the same job that is finished already is left as it is."""
+    """Train, or resume an interrupted training; if the same job is finished already, load its model."""
     out = Path(job.out)
     examples = _read(job, job.data)
     settings = job.settings
@@ -72,16 +88,16 @@ def train_job(
     if held is not None:
         identity["validation"] = held.digest
     if _finished(out, identity, overwrite=overwrite):
-        return FinishedTraining(SmoothedClassifier.load(out), examples.notes, before=True)
+        return FinishedTraining(SmoothedClassifier.load(out), examples.notes, already_done=True)
     work = out.parent / f".{out.name}.training"
-    if not settings.linear:  # a linear model takes seconds: there is nothing to go on with
-        _begin(work, identity, out)
+    if not settings.is_linear:  # a linear model trains in seconds and has no checkpoints
+        _open_checkpoints(work, identity, out)
     validation = None if held is None else (held.texts, held.labels)
     model = train(
         examples.texts, examples.labels, settings, validation=validation, folder=work / "checkpoints", progress=progress
     )
     model.training_["identity"] = identity
-    save_model(model, out, lambda folder: _extras(folder, model))
+    save_model(model, out, lambda folder: _write_history(folder, model))
     shutil.rmtree(work, ignore_errors=True)
     return FinishedTraining(model, examples.notes)
 
@@ -91,7 +107,7 @@ def _read(job: TrainingJob, path: str) -> Examples:
 
 
 def _finished(out: Path, identity: dict[str, Any], *, overwrite: bool) -> bool:
-    """Whether the folder holds the result of this very job; a ValueError if it holds something else."""
+    """Whether the folder holds the result of the same job; ValueError if it holds something else."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not (out / CONFIG).exists():
@@ -106,19 +122,19 @@ def _finished(out: Path, identity: dict[str, Any], *, overwrite: bool) -> bool:
     return True
 
 
-def _begin(work: Path, identity: dict[str, Any], out: Path) -> None:
-    """Open the folder of an unfinished training, or make it."""
+def _open_checkpoints(work: Path, identity: dict[str, Any], out: Path) -> None:
+    """Create the checkpoint folder of a training, or check that it belongs to the same training."""
     plan = work / "training.json"
     if plan.exists():
         try:
-            stored = read_json(plan, "the plan of a training that was stopped")
+            stored = read_json(plan, "the settings of an interrupted training")
         except ValueError as error:
             raise ValueError(f"{error}, or delete {work}") from None
         differs = _differences(stored, identity)
         if differs:
             raise ValueError(
-                f"{out}: another training towards it was stopped half-way ({differs}): "
-                f"run it to the end, delete {work}, or choose another --out"
+                f"{out}: another training of this model was interrupted ({differs}): "
+                f"finish it, delete {work}, or choose another --out"
             )
         return
     work.mkdir(parents=True, exist_ok=True)
@@ -126,7 +142,7 @@ def _begin(work: Path, identity: dict[str, Any], out: Path) -> None:
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What differs, in words: "rate was 0.9, now 0.95"."""
+    """The first differences, such as "rate was 0.9, now 0.95"."""
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     shown = [f"{name} was {_short(old.get(name))}, now {_short(new.get(name))}" for name in names[:3]]
     return "; ".join(shown) + ("; ..." if len(names) > 3 else "")
@@ -137,8 +153,8 @@ def _short(value: Any) -> str:
     return text if len(text) < 40 else text[:12]
 
 
-def _extras(folder: Path, model: SmoothedClassifier) -> None:
-    """The history as a table and a curve, beside the model."""
+def _write_history(folder: Path, model: SmoothedClassifier) -> None:
+    """Write the history as a table and a figure into the model folder."""
     history = model.training_["history"]
     write_text(folder / "history.csv", history_csv(history))
     try:
@@ -147,17 +163,17 @@ def _extras(folder: Path, model: SmoothedClassifier) -> None:
         return
 
 
-LONGEST = 2**18  # characters of a file: thousands of runs
-MOST_NODES = 20_000  # values with aliases filled in: a few lines can stand for billions
+LONGEST_YAML = 2**18  # characters: enough for thousands of runs
+MOST_NODES = 20_000  # values with aliases expanded: a few lines can stand for billions
 
 
 def read_jobs(path: str | Path) -> list[TrainingJob]:
-    """The jobs of a file: one mapping of fields, or ``defaults`` and a list of ``runs``.
+    """The jobs of a YAML file: a mapping of fields, or ``defaults`` and a list of ``runs``.
 
-    Paths in the file are relative to the folder that the command is run in.
+    Paths in the file are relative to the working directory.
     """
     try:
-        found = _plain_yaml(read_bytes(Path(path)).decode("utf-8"))
+        content = _parse_yaml(read_bytes(Path(path)).decode("utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file") from None
     except UnicodeDecodeError:
@@ -167,12 +183,12 @@ def read_jobs(path: str | Path) -> list[TrainingJob]:
         where = f", line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
         raise ValueError(f"{path}{where}: not YAML: {' '.join(str(reason).split()):.200}") from None
-    if not isinstance(found, Mapping) or not found:
+    if not isinstance(content, Mapping) or not content:
         raise ValueError(f"{path}: must hold fields such as 'data: train.csv', or a list of runs")
-    if "runs" not in found and "defaults" not in found:
-        return [_job(found, f"{path}")]
-    check_names_in(found, ["defaults", "runs"], str(path))
-    defaults, runs = found.get("defaults") or {}, found.get("runs")
+    if "runs" not in content and "defaults" not in content:
+        return [_job(content, f"{path}")]
+    _check_file_fields(content, path)
+    defaults, runs = content.get("defaults") or {}, content.get("runs")
     if not isinstance(runs, list) or not runs or not all(isinstance(run, Mapping) for run in runs):
         raise ValueError(f"{path}: runs must be a list with the fields of each run")
     if not isinstance(defaults, Mapping):
@@ -185,51 +201,47 @@ def read_jobs(path: str | Path) -> list[TrainingJob]:
     return jobs
 
 
-def check_names_in(values: Mapping[str, Any], known: list[str], where: str) -> None:
-    """`check_names` with the place in the message."""
+def _check_file_fields(values: Mapping[str, Any], path: str | Path) -> None:
     try:
-        check_names(values, known)
+        check_known_fields(values, ["defaults", "runs"])
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _job(values: Mapping[str, Any], where: str) -> TrainingJob:
-    given = dict(values)
-    for name in ("rates", "kept"):
-        if isinstance(given.get(name), list):
-            given[name] = tuple(given[name])
+    ranges = {name: tuple(values[name]) for name in ("rates", "kept") if isinstance(values.get(name), list)}
     try:
-        return TrainingJob.from_dict(given)
+        return TrainingJob.from_dict({**values, **ranges})
     except ValueError as error:
         raise ValueError(f"{where}: {error!s:.300}") from None
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which refuses a name that stands twice in a mapping."""
+    """PyYAML's safe loader, which also rejects a mapping that holds a name twice."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """A mapping whose names differ; those that a merge ("<<") brings are not counted."""
+        """A mapping of distinct names; names from a merge ("<<") are not compared."""
         node = super().compose_mapping_node(anchor)
-        seen = set()
+        names = set()
         for key, _ in node.value:
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
-            if name in seen:
-                raise yaml.composer.ComposerError(None, None, f"{key.value!r:.60} stands there twice", key.start_mark)
-            seen.add(name)
+            if name in names:
+                raise yaml.composer.ComposerError(None, None, f"{key.value!r:.60} is given twice", key.start_mark)
+            names.add(name)
         return node
 
 
-def _plain_yaml(text: str) -> Any:
-    """What a YAML text holds; YAMLError for anything that cannot be read, or is far larger with aliases filled in."""
-    if len(text) > LONGEST:
-        raise yaml.composer.ComposerError(None, None, f"longer than {LONGEST} characters")
+def _parse_yaml(text: str) -> Any:
+    """The content of a YAML text; YAMLError if it cannot be read, or is far larger with aliases expanded."""
+    if len(text) > LONGEST_YAML:
+        raise yaml.composer.ComposerError(None, None, f"longer than {LONGEST_YAML} characters")
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
         if _size(node, {}) > MOST_NODES:
-            raise yaml.composer.ComposerError(None, None, f"more than {MOST_NODES} values with aliases filled in")
+            raise yaml.composer.ComposerError(None, None, f"more than {MOST_NODES} values with aliases expanded")
         return loader.construct_document(node)
     except yaml.YAMLError:
         raise
@@ -242,10 +254,12 @@ def _plain_yaml(text: str) -> Any:
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """How many values a node holds if every alias is filled in."""
+    """The number of values of a node with every alias expanded."""
     if id(node) in known:
         if not known[id(node)]:
-            raise yaml.composer.ComposerError(None, None, "an alias stands inside what it names", node.start_mark)
+            raise yaml.composer.ComposerError(
+                None, None, "an alias refers to a value that contains it", node.start_mark
+            )
         return known[id(node)]
     known[id(node)] = 0
     inner = [] if isinstance(node, yaml.ScalarNode) else node.value

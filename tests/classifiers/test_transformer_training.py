@@ -1,4 +1,4 @@
-"""Training of transformers on the Trainer, and FreeLB, on tiny models made in memory."""
+"""Training of transformers on the Trainer, and FreeLB, on tiny models built in memory."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from adaptdel import Deletion, FixedRate, Masking, NoNoise, SmoothedClassifier  # noqa: E402
-from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
-from adaptdel.training import Settings, TrainingJob, train_job  # noqa: E402
-from adaptdel.training import transformer as checkpoints  # noqa: E402
-from adaptdel.training.noisy_copies import VALIDATION, Copies, Epochs  # noqa: E402
-from adaptdel.training.settings import Schedule  # noqa: E402
-from adaptdel.training.trainer import (  # noqa: E402
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, SmoothedClassifier  # noqa: E402
+from adaptdel.classifiers import transformer_training as checkpoints  # noqa: E402
+from adaptdel.classifiers.noisy_trainer import (  # noqa: E402
+    VALIDATION,
+    EpochBatches,
     FreeLBTrainer,
+    NoisyCopies,
     NoisyTrainer,
     first_perturbation,
     next_perturbation,
 )
-from adaptdel.training.transformer import Trained, train_transformer  # noqa: E402
+from adaptdel.classifiers.transformer_training import TrainedTransformer, train_transformer  # noqa: E402
+from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
+from adaptdel.data import ExampleSet  # noqa: E402
+from adaptdel.settings import TransformerTrainingSettings  # noqa: E402
+from adaptdel.training import train as train_smoothed  # noqa: E402
 from adaptdel.units import Words  # noqa: E402
 from tests.classifiers.test_transformers import fixed, tiny  # noqa: E402
 
 WORDS = ("film", "was", "dull", "plot", "the", "and", "not", "all")
-FAST = Schedule(epochs=4, batch_size=16, learning_rate=2e-3, warmup=0)
+FAST = TransformerTrainingSettings(epochs=4, batch_size=16, learning_rate=2e-3, warmup=0)
 NOISE = Deletion(FixedRate(0.2))
 STEPS = 5  # an epoch of 70 examples
 
@@ -69,29 +72,29 @@ def examples(count: int = 70, seed: int = 0) -> tuple[list[tuple[str, ...]], lis
     return [told[label] + row for row, label in zip(rows, labels, strict=True)], labels
 
 
-def train(encoder: str, folder: Path, schedule: Schedule = FAST, **options: Any) -> Trained:
-    rows, labels = examples()
+def train(
+    encoder: str, folder: Path, settings: TransformerTrainingSettings = FAST, **options: Any
+) -> TrainedTransformer:
     valid, valid_labels = examples(20, seed=1)
-    settings: dict[str, Any] = {
-        "noise": NOISE,
-        "unit": Words(),
-        "valid_tokens": valid,
-        "valid_labels": valid_labels,
-    } | options
-    return train_transformer(encoder, rows, labels, schedule=schedule, folder=folder, **settings)
+    arguments: dict[str, Any] = {"noise": NOISE, "unit": Words()} | options
+    validation = ExampleSet(arguments.pop("valid_tokens", valid), arguments.pop("valid_labels", valid_labels))
+    classifier = TransformersClassifier(encoder)
+    return train_transformer(
+        classifier, ExampleSet(*examples()), validation, settings=settings, folder=folder, **arguments
+    )
 
 
-def losses(found: Trained) -> list[dict[str, float]]:
+def losses(found: TrainedTransformer) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in found.history]
 
 
 @pytest.fixture(scope="module")
-def whole(encoder: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def whole(encoder: str, tmp_path_factory: pytest.TempPathFactory) -> TrainedTransformer:
     """A run without interruption."""
     return train(encoder, tmp_path_factory.mktemp("whole"))
 
 
-def assert_same(one: Trained, other: Trained) -> None:
+def assert_same(one: TrainedTransformer, other: TrainedTransformer) -> None:
     assert losses(one) == losses(other)
     assert one.classifier.fingerprint() == other.classifier.fingerprint()
 
@@ -104,7 +107,7 @@ def killed_at(step: int) -> Callable[[int, int], None]:
     return progress
 
 
-def test_history_and_record(encoder: str, whole: Trained) -> None:
+def test_history_and_record(encoder: str, whole: TrainedTransformer) -> None:
     names = {"epoch", "train_loss", "valid_loss", "valid_accuracy", "learning_rate", "seconds"}
     assert [set(row) for row in whole.history] == [names] * 4
     assert [row["epoch"] for row in whole.history] == [1, 2, 3, 4]
@@ -125,19 +128,19 @@ def shared_numpy() -> str:
     return repr(state[1:])
 
 
-def test_the_same_seed_gives_the_same_model(encoder: str, whole: Trained, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_model(encoder: str, whole: TrainedTransformer, tmp_path: Path) -> None:
     torch.rand(3)  # what was drawn before does not matter
     before, others = torch.get_rng_state(), [random.getstate(), shared_numpy()]
     assert_same(train(encoder, tmp_path / "again"), whole)
     assert torch.equal(torch.get_rng_state(), before)
     assert [random.getstate(), shared_numpy()] == others
-    other = train(encoder, tmp_path / "other", Schedule(**{**vars(FAST), "seed": 1}))
+    other = train(encoder, tmp_path / "other", TransformerTrainingSettings(**{**vars(FAST), "seed": 1}))
     assert losses(other) != losses(whole)
 
 
 @pytest.mark.parametrize("freelb", [False, True])
 def test_products_in_half_the_bits(encoder: str, tmp_path: Path, freelb: bool) -> None:
-    half = Schedule(**{**vars(FAST), "precision": "bfloat16"})
+    half = TransformerTrainingSettings(**{**vars(FAST), "precision": "bfloat16"})
     one, other, full = (
         train(encoder, tmp_path / name, schedule, freelb=freelb)
         for name, schedule in (("one", half), ("other", half), ("full", FAST))
@@ -167,7 +170,7 @@ def test_training_is_silent_and_keeps_few_checkpoints(
 
 
 @pytest.mark.parametrize("steps", [(1,), (STEPS,), (4 * STEPS,), (7, 7, 13)], ids=str)
-def test_a_killed_run_goes_on(encoder: str, whole: Trained, tmp_path: Path, steps: tuple[int, ...]) -> None:
+def test_a_killed_run_goes_on(encoder: str, whole: TrainedTransformer, tmp_path: Path, steps: tuple[int, ...]) -> None:
     for step in steps:
         with pytest.raises(Killed):
             train(encoder, tmp_path, progress=killed_at(step))
@@ -178,7 +181,7 @@ def test_a_killed_run_goes_on(encoder: str, whole: Trained, tmp_path: Path, step
 
 @pytest.mark.parametrize("call", [4, 6, 15])
 def test_a_run_killed_while_it_saves_goes_on(
-    encoder: str, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+    encoder: str, whole: TrainedTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     calls = 0
     save = torch.save
@@ -203,7 +206,7 @@ def test_a_run_killed_while_it_saves_goes_on(
     [(checkpoints.STATE, None), (checkpoints.MARK, 40), ("model.safetensors", 40), ("optimizer.pt", None)],
 )
 def test_a_broken_checkpoint_is_not_used(
-    encoder: str, whole: Trained, tmp_path: Path, name: str, left: int | None
+    encoder: str, whole: TrainedTransformer, tmp_path: Path, name: str, left: int | None
 ) -> None:
     with pytest.raises(Killed):
         train(encoder, tmp_path, progress=killed_at(2 * STEPS + 1))
@@ -215,7 +218,7 @@ def test_a_broken_checkpoint_is_not_used(
     assert seen[0] == STEPS + 1
 
 
-def test_a_folder_may_be_moved(encoder: str, whole: Trained, tmp_path: Path) -> None:
+def test_a_folder_may_be_moved(encoder: str, whole: TrainedTransformer, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(encoder, tmp_path / "one", progress=killed_at(4 * STEPS))
     (tmp_path / "one").rename(tmp_path / "two")
@@ -226,7 +229,7 @@ def test_a_folder_may_be_moved(encoder: str, whole: Trained, tmp_path: Path) -> 
     assert seen == list(range(3 * STEPS + 1, 4 * STEPS + 1))
 
 
-def test_a_finished_run_is_read(encoder: str, whole: Trained, tmp_path: Path) -> None:
+def test_a_finished_run_is_read(encoder: str, whole: TrainedTransformer, tmp_path: Path) -> None:
     train(encoder, tmp_path)
     assert_same(train(encoder, tmp_path, progress=killed_at(1)), whole)
 
@@ -246,7 +249,7 @@ def test_a_folder_of_another_run_is_refused(encoder: str, tmp_path: Path) -> Non
 def test_early_stopping_gives_the_best_epoch(encoder: str, tmp_path: Path) -> None:
     valid, labels = examples(40, seed=2)
     wrong = ["neg" if label == "pos" and place % 4 else "pos" for place, label in enumerate(labels)]
-    schedule = Schedule(epochs=30, batch_size=16, learning_rate=1e-3, warmup=0, patience=3)
+    schedule = TransformerTrainingSettings(epochs=30, batch_size=16, learning_rate=1e-3, warmup=0, patience=3)
     found = train(encoder, tmp_path, schedule, valid_tokens=valid, valid_labels=wrong, noise=NoNoise())
     valid_losses = [row["valid_loss"] for row in found.history]
     best = 1 + int(np.argmin(valid_losses))
@@ -275,7 +278,7 @@ def test_a_kill_keeps_the_patience(encoder: str, tmp_path: Path) -> None:
     """The epochs without improvement are counted across the interruption."""
     valid, labels = examples(40, seed=2)
     options = {"valid_tokens": valid, "valid_labels": [{"pos": "neg", "neg": "pos"}[label] for label in labels]}
-    schedule = Schedule(epochs=30, batch_size=16, learning_rate=1e-3, warmup=0, patience=3)
+    schedule = TransformerTrainingSettings(epochs=30, batch_size=16, learning_rate=1e-3, warmup=0, patience=3)
     found = train(encoder, tmp_path / "whole", schedule, **options)
     last = len(found.history) * STEPS
     for step in (last - STEPS, last):
@@ -285,11 +288,11 @@ def test_a_kill_keeps_the_patience(encoder: str, tmp_path: Path) -> None:
 
 
 def test_warm_up(encoder: str, tmp_path: Path) -> None:
-    schedule = Schedule(epochs=4, batch_size=16, learning_rate=1e-3, warmup=2)
+    schedule = TransformerTrainingSettings(epochs=4, batch_size=16, learning_rate=1e-3, warmup=2)
     rates = [row["learning_rate"] for row in train(encoder, tmp_path, schedule).history]
     assert rates == pytest.approx([4e-4, 9e-4, 6e-4, 1e-4])  # of the steps 4, 9, 14 and 19, counted from 0
-    assert Schedule().warmup_epochs == 10
-    assert Schedule(epochs=30).warmup_epochs == 1.5
+    assert TransformerTrainingSettings().warmup_epochs == 10
+    assert TransformerTrainingSettings(epochs=30).warmup_epochs == 1.5
 
 
 @pytest.mark.parametrize(
@@ -312,7 +315,7 @@ def test_warm_up(encoder: str, tmp_path: Path) -> None:
 )
 def test_schedules_are_checked(field: str, value: Any, sentence: str) -> None:
     with pytest.raises(ValueError) as error:
-        Schedule(**{field: value})
+        TransformerTrainingSettings(**{field: value})
     assert str(error.value) == sentence
 
 
@@ -328,7 +331,11 @@ def test_arguments_are_checked(encoder: str, tmp_path: Path) -> None:
             train(encoder, tmp_path, **options)
         assert str(error.value) == sentence
     with pytest.raises(ValueError) as error:
-        train(encoder, tmp_path / "wild", Schedule(epochs=2, batch_size=16, learning_rate=1e30, warmup=0))
+        train(
+            encoder,
+            tmp_path / "wild",
+            TransformerTrainingSettings(epochs=2, batch_size=16, learning_rate=1e30, warmup=0),
+        )
     assert str(error.value).startswith("learning_rate must be smaller for this model and data")
 
 
@@ -343,10 +350,10 @@ def test_masking_needs_a_mask_token(encoder: str, tmp_path: Path) -> None:
     assert list((tmp_path / "out").glob("checkpoint-*")) == []
 
 
-def copies(encoder: str, *, seed: int = 0, noise: Any = NOISE, **options: Any) -> Copies:
+def copies(encoder: str, *, seed: int = 0, noise: Any = NOISE, **options: Any) -> NoisyCopies:
     rows, labels = examples()
     targets = [int(label == "pos") for label in labels]
-    return Copies(TransformersClassifier(encoder), rows, targets, noise=noise, unit=Words(), seed=seed, **options)
+    return NoisyCopies(TransformersClassifier(encoder), rows, targets, noise=noise, unit=Words(), seed=seed, **options)
 
 
 def test_noise_depends_on_seed_epoch_and_example_only(encoder: str) -> None:
@@ -359,18 +366,18 @@ def test_noise_depends_on_seed_epoch_and_example_only(encoder: str) -> None:
         assert sum(row.tolist() == every[place] for place, row in other.items()) < 30
     validation = copies(encoder, purpose=VALIDATION).draw(3, range(70))
     assert sum(row.tolist() == every[place] for place, row in validation.items()) < 30
-    twice = Copies(one.classifier, [WORDS, WORDS], [0, 1], noise=NOISE, unit=Words(), seed=0)
+    twice = NoisyCopies(one.classifier, [WORDS, WORDS], [0, 1], noise=NOISE, unit=Words(), seed=0)
     assert any(a.tolist() != b.tolist() for a, b in (twice.draw(epoch, [0, 1]).values() for epoch in range(3)))
 
 
-def read(epochs: Epochs, epoch: int) -> list[list[tuple[int, list[int]]]]:
+def read(epochs: EpochBatches, epoch: int) -> list[list[tuple[int, list[int]]]]:
     epochs.epoch = epoch
     return [[(place, epochs.copies[place][0].tolist()) for place in batch] for batch in epochs]
 
 
 def test_batches_of_an_epoch(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.training.noisy_copies.WINDOW", 18)
-    one = Epochs(copies(encoder), 2)  # 35 batches: windows of 18 and 17
+    monkeypatch.setattr("adaptdel.classifiers.noisy_trainer.WINDOW", 18)
+    one = EpochBatches(copies(encoder), 2)  # 35 batches: windows of 18 and 17
     epochs = [read(one, epoch) for epoch in range(3)]
     for batches in epochs:
         assert len(batches) == len(one) == 35
@@ -382,8 +389,8 @@ def test_batches_of_an_epoch(encoder: str, monkeypatch: pytest.MonkeyPatch) -> N
     ]
     sizes = [len(batch[0][1]) for batch in epochs[0][:18]]
     assert sizes not in (sorted(sizes), sorted(sizes, reverse=True))
-    assert read(Epochs(copies(encoder), 2), 2) == epochs[2]  # after a resume
-    wide = {place: row for batch in read(Epochs(copies(encoder), 16), 2) for place, row in batch}
+    assert read(EpochBatches(copies(encoder), 2), 2) == epochs[2]  # after a resume
+    wide = {place: row for batch in read(EpochBatches(copies(encoder), 16), 2) for place, row in batch}
     assert wide == {place: row for batch in epochs[2] for place, row in batch}
 
 
@@ -427,14 +434,14 @@ def test_a_large_batch_is_read_in_parts(
             module.p = 0.0  # its draws would differ
     one.rows = one.draw(0, [1, 2, 3, 4, 5])
     batch = one.collate([one[place] for place in (1, 2, 3, 4, 5)])
-    schedule = Schedule(adv_steps=2, adv_init=0)
+    schedule = TransformerTrainingSettings(adv_steps=2, adv_init=0)
     trainer = kind(model, schedule, one, copies(encoder, purpose=VALIDATION), tmp_path)
     trainer.current_gradient_accumulation_steps = 1
     read: list[int] = []
     model.register_forward_pre_hook(lambda module, given, named: read.append(len(named["input_ids"])), with_kwargs=True)
 
     def step(tokens: int) -> tuple[float, list[Any]]:
-        monkeypatch.setattr("adaptdel.training.trainer.TOKENS", tokens)
+        monkeypatch.setattr("adaptdel.classifiers.noisy_trainer.TOKENS", tokens)
         read.clear()
         model.zero_grad()
         loss = float(trainer.training_step(model, batch))
@@ -478,7 +485,7 @@ def literal(model: Any, batch: dict[str, Any], start: Any, steps: int, length: f
 
 @pytest.mark.parametrize(("steps", "ball"), [(3, 0.0), (2, 0.15), (4, 0.25)])
 def test_freelb_is_that_of_the_paper(encoder: str, tmp_path: Path, steps: int, ball: float) -> None:
-    schedule = Schedule(adv_steps=steps, adv_lr=0.1, adv_init=0.2, adv_norm=ball)
+    schedule = TransformerTrainingSettings(adv_steps=steps, adv_lr=0.1, adv_init=0.2, adv_norm=ball)
     one = copies(encoder)
     model = one.classifier.model.train()
     one.rows = one.draw(0, [1, 2, 3, 4])
@@ -507,21 +514,23 @@ def test_perturbations_leave_the_padding_alone() -> None:
         assert 0.8 < float(text.abs().max()) / (0.2 / (length * 50) ** 0.5) <= 1
     start.requires_grad_()
     start.grad = torch.ones_like(start)
-    moved = next_perturbation(start, real, Schedule(adv_lr=0.3))
+    moved = next_perturbation(start, real, TransformerTrainingSettings(adv_lr=0.3))
     step = (moved - start).detach()
     assert (step[real == 0] == 0).all()
     assert step.flatten(1).norm(dim=1).tolist() == pytest.approx([0.3, 0.3])
-    held = next_perturbation(start, real, Schedule(adv_lr=0.3, adv_norm=0.1))
+    held = next_perturbation(start, real, TransformerTrainingSettings(adv_lr=0.3, adv_norm=0.1))
     assert held.flatten(1).norm(dim=1).tolist() == pytest.approx([0.1, 0.1])
 
 
-def test_freelb_without_an_adversary_is_ordinary_training(encoder: str, whole: Trained, tmp_path: Path) -> None:
-    still = Schedule(**{**vars(FAST), "adv_steps": 1, "adv_init": 0})
+def test_freelb_without_an_adversary_is_ordinary_training(
+    encoder: str, whole: TrainedTransformer, tmp_path: Path
+) -> None:
+    still = TransformerTrainingSettings(**{**vars(FAST), "adv_steps": 1, "adv_init": 0})
     found = train(encoder, tmp_path / "still", still, freelb=True)
     assert_same(found, whole)
 
 
-def test_freelb_trains_and_goes_on(encoder: str, whole: Trained, tmp_path: Path) -> None:
+def test_freelb_trains_and_goes_on(encoder: str, whole: TrainedTransformer, tmp_path: Path) -> None:
     found = train(encoder, tmp_path / "whole", freelb=True)
     assert found.history[-1]["train_loss"] < found.history[0]["train_loss"]
     assert losses(found) != losses(whole)
@@ -534,8 +543,8 @@ def test_labels_that_are_whole_numbers(encoder: str, tmp_path: Path) -> None:
     rows, labels = examples()
     stars: Any = np.array([4 if label == "pos" else 1 for label in labels])
     found = train_transformer(
-        encoder, rows, stars, valid_tokens=rows[:9], valid_labels=stars[:9], noise=NOISE, unit=Words(),
-        schedule=Schedule(epochs=1), folder=tmp_path / "checkpoints", dtype="int8",
+        TransformersClassifier(encoder, dtype="int8"), ExampleSet(rows, stars), ExampleSet(rows[:9], stars[:9]),
+        noise=NOISE, unit=Words(), settings=TransformerTrainingSettings(epochs=1), folder=tmp_path / "checkpoints",
     )  # fmt: skip
     assert found.classifier.classes_ == [1, 4]
     assert found.classifier.dtype == "int8"
@@ -544,41 +553,72 @@ def test_labels_that_are_whole_numbers(encoder: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "checkpoints" / checkpoints.RUN).read_text())["method"] == "ordinary"
 
 
-def job(encoder: str, folder: Path, out: str, method: str, **fields: Any) -> TrainingJob:
-    data = folder / "data.jsonl"
-    if not data.exists():
-        rows, labels = examples(90)
-        lines = [json.dumps({"text": " ".join(row), "label": y}) for row, y in zip(rows, labels, strict=True)]
-        data.write_text("\n".join(lines))
-    schedule: dict[str, Any] = {"epochs": 6, "batch_size": 8, "learning_rate": 5e-3, "warmup": 0.0}
-    settings = Settings(method=method, model=encoder, validation=0.2, **schedule, **fields)
-    return TrainingJob(str(data), str(folder / out), settings)
+# `fit` and ``adaptdel train`` share the training.
 
 
-@pytest.mark.parametrize("method", ["nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb"])
-def test_every_method_from_a_file_to_a_certificate(encoder: str, tmp_path: Path, method: str) -> None:
-    rate: dict[str, Any] = {} if method in ("nosmooth", "freelb") else {"rate": 0.3}
-    done = train_job(job(encoder, tmp_path, "model", method, **rate), progress=False)
-    assert len(done.model.training_["history"]) == 6
-    assert done.model.training_["versions"]["torch"] == str(torch.__version__)
-    loaded = SmoothedClassifier.load(tmp_path / "model")
-    found = loaded.set_params(n_estimate=50, progress=False).certify(
-        ["good good the film was all", "bad bad plot and the"]
+def texts(count: int = 60) -> tuple[list[str], list[str]]:
+    rows, labels = examples(count)
+    return [" ".join(row) for row in rows], labels
+
+
+def test_a_smoothed_classifier_fits_as_train_does(encoder: str) -> None:
+    noise = Deletion(LengthRate.from_lengths([len(text.split()) for text in texts()[0]], 0.9))
+    state = torch.get_rng_state()
+    smoothed = SmoothedClassifier(TransformersClassifier(encoder), noise, copies=2, seed=3, progress=False)
+    fitted = smoothed.fit(*texts())
+    trained = train_smoothed(*texts(), method="adaptdel", model=encoder, epochs=2, seed=3, progress=False)
+    assert fitted.base_.fingerprint() == trained.base_.fingerprint()
+    assert torch.equal(torch.get_rng_state(), state)
+    base: Any = fitted.base_
+    record = base.training_
+    names = ("train_loss", "valid_loss", "valid_accuracy")
+    assert [[row[name] for name in names] for row in record["history"]] == [
+        [row[name] for name in names] for row in trained.training_["history"]
+    ]
+    assert (record["epochs"], record["noise"]) == (2, noise.to_dict())
+
+
+def test_the_settings_of_a_classifier_are_those_of_its_fit(encoder: str) -> None:
+    settings = TransformerTrainingSettings(epochs=1, batch_size=16, learning_rate=1e-3)
+    base = TransformersClassifier(encoder, training=settings)
+    model = SmoothedClassifier(base, NOISE, copies=5, seed=1, progress=False).fit(*texts())
+    fields: dict[str, Any] = {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3}
+    rows = [tuple(text.split()) for text in texts()[0]]
+    plain = TransformersClassifier(encoder).fit(rows, texts()[1], noise=NOISE, seed=1, **fields)
+    assert model.base_.fingerprint() == plain.fingerprint()
+    with pytest.raises(ValueError, match="training must be TransformerTrainingSettings or None, got 'fast'"):
+        TransformersClassifier(encoder, training="fast")  # type: ignore[arg-type]
+
+
+def test_a_failed_fit_changes_nothing(encoder: str) -> None:
+    rows, labels = examples(60)
+    base = TransformersClassifier(encoder).fit(rows, labels, noise=NOISE, epochs=1, learning_rate=1e-3)
+    fingerprint = base.fingerprint()
+    for labelled, sentence in (
+        (labels[:3], "labels must be one for each of at least 1 example, got 3 for 60"),
+        (["pos"] * 60, "labels must be texts or whole numbers of at least 2 classes"),
+        (["pos", 1] * 30, "labels must be texts or whole numbers of at least 2 classes"),
+    ):
+        with pytest.raises(ValueError) as error:
+            base.fit(rows, labelled, noise=NOISE)
+        assert str(error.value).startswith(sentence)
+    with pytest.raises(ValueError, match="validation must hold out at least one example for early stopping"):
+        base.fit(rows[:2], ["neg", "pos"], noise=NOISE, validation=0.0)
+    with pytest.raises(ValueError, match="learning_rate must be smaller"):
+        base.fit(rows, labels, noise=NOISE, epochs=2, learning_rate=1e30, warmup=0)
+    assert base.fingerprint() == fingerprint
+    assert not base.untrained_
+
+
+def test_a_fit_with_a_folder_resumes(encoder: str, tmp_path: Path) -> None:
+    rows, labels = examples(60)
+    options: dict[str, Any] = {"noise": NOISE, "epochs": 3, "batch_size": 16, "learning_rate": 1e-3}
+    whole = TransformersClassifier(encoder).fit(rows, labels, **options)
+    with pytest.raises(Killed):
+        TransformersClassifier(encoder).fit(rows, labels, folder=tmp_path, progress=killed_at(6), **options)
+    steps: list[int] = []
+    resumed = TransformersClassifier(encoder).fit(
+        rows, labels, folder=tmp_path, progress=lambda done, total: steps.append(done), **options
     )
-    assert [one.label for one in found] == ["pos", "neg"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "model"]
-
-
-def test_a_stopped_job_goes_on_and_another_is_refused(encoder: str, tmp_path: Path) -> None:
-    whole = train_job(job(encoder, tmp_path, "whole", "adaptdel", rate=0.3, dtype="int8"), progress=False)
-    wanted = job(encoder, tmp_path, "model", "adaptdel", rate=0.3, dtype="int8")
-    for step in (13, 25):
-        with pytest.raises(Killed):
-            train_job(wanted, progress=killed_at(step))
-        assert not (tmp_path / "model").exists()
-    with pytest.raises(ValueError, match=r"another training towards it was stopped half-way \(rate was 0.3, now 0.5\)"):
-        train_job(job(encoder, tmp_path, "model", "adaptdel", rate=0.5, dtype="int8"), progress=False)
-    done = train_job(wanted, progress=False)
-    assert done.model.base_.fingerprint() == whole.model.base_.fingerprint()
-    assert SmoothedClassifier.load(tmp_path / "model").base_.options()["dtype"] == "int8"
-    assert train_job(wanted, progress=False).before
+    assert resumed.fingerprint() == whole.fingerprint()
+    assert steps[0] > 1

@@ -1,0 +1,420 @@
+"""The training loop of transformers: noisy copies, Hugging Face's Trainer on them, and FreeLB (Zhu et al. 2020).
+
+Words are tokenised once. The copy of an example in an epoch depends only on the seed, the epoch and the number of the
+example; the order of an epoch depends on the seed and the epoch. A background thread draws the next copies while the
+model trains on the current ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch.utils.data import DataLoader
+
+from adaptdel.classifiers.base import Request
+from adaptdel.classifiers.subwords import Ids
+from adaptdel.classifiers.transformer_training import LOSS, mark
+from adaptdel.classifiers.transformers import TransformersClassifier
+from adaptdel.core.noise import Noise
+from adaptdel.settings import TransformerTrainingSettings
+from adaptdel.units import Tokens, Unit
+
+WINDOW = 50  # batches whose copies are sorted by length together, at most; the Trainer's grouping uses 50 as well
+COPIES, ORDER, SHUFFLE, VALIDATION = range(4)  # the purposes of random streams
+
+
+def stream(seed: int, purpose: int, epoch: int, example: int = 0) -> np.random.Generator:
+    """The Philox generator for a purpose, an epoch and an example."""
+    key = np.array([seed, purpose], dtype=np.uint64)
+    counter = np.array([0, 0, epoch, example], dtype=np.uint64)  # the generator increments the first words
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+@dataclass
+class EpochTimes:
+    """How the time of an epoch is spent, in seconds.
+
+    Attributes:
+        began: when the epoch began.
+        tokens: token ids that the model has read, without padding.
+        drawing: time that the background thread spent on noise and ids.
+        waiting: time that training waited for copies.
+        collating: time spent on padding.
+    """
+
+    began: float = field(default_factory=time.perf_counter)
+    tokens: int = 0
+    drawing: float = 0.0
+    waiting: float = 0.0
+    collating: float = 0.0
+
+    def reading(self) -> dict[str, float]:
+        """The times since the epoch began."""
+        times = asdict(self)
+        return {"seconds": time.perf_counter() - times.pop("began"), **times}
+
+
+class NoisyCopies:
+    """A data set of noisy copies with its collator.
+
+    An item is the number of an example. Copies are drawn for a whole window of examples before they are read.
+    """
+
+    def __init__(
+        self,
+        classifier: TransformersClassifier,
+        tokens: Sequence[Tokens],
+        targets: Sequence[int],
+        *,
+        noise: Noise,
+        unit: Unit,
+        seed: int,
+        purpose: int = COPIES,
+        noun: str = "example",
+    ) -> None:
+        masking = noise.masks_tokens
+        self.prepared = [
+            classifier.prepare(f"{noun} {place}", row, unit, masking=masking) for place, row in enumerate(tokens)
+        ]
+        self.classifier, self.targets, self.noise = classifier, np.array(targets), noise
+        self.seed, self.purpose, self.times = seed, purpose, EpochTimes()
+        self.rows: dict[int, Ids] = {}
+
+    def __len__(self) -> int:
+        return len(self.prepared)
+
+    def __getitem__(self, place: int) -> tuple[Ids, int]:
+        return self.rows[place], int(self.targets[place])
+
+    def draw(self, epoch: int, places: Sequence[int]) -> dict[int, Ids]:
+        """The token ids of the copies of these examples in an epoch."""
+        start = time.perf_counter()
+        rows = {place: self._copy(epoch, place) for place in places}
+        self.times.drawing += time.perf_counter() - start
+        return rows
+
+    def collate(self, items: Sequence[tuple[Ids, int]]) -> dict[str, Any]:
+        """A batch of tensors, padded to its longest copy."""
+        start = time.perf_counter()
+        batch = self.classifier.tensors(self.classifier.subwords.padded([row for row, _ in items]))
+        batch["labels"] = torch.tensor([target for _, target in items])
+        self.times.tokens += sum(len(row) for row, _ in items)
+        self.times.collating += time.perf_counter() - start
+        return batch
+
+    def _copy(self, epoch: int, place: int) -> Ids:
+        prepared = self.prepared[place]
+        kept = self.noise.sample(len(prepared.tokens), 1, stream(self.seed, self.purpose, epoch, place))
+        return np.frombuffer(self.classifier.subwords.copies(Request(prepared, kept))[0], np.int32)
+
+
+class EpochBatches:
+    """The batches of an epoch: every example once, grouped by length.
+
+    Examples come in random order, in equal windows of at most `WINDOW` batches. The copies of a window are sorted by
+    length and cut into batches, which are shuffled. ``epoch`` is the number of the next epoch.
+    """
+
+    def __init__(self, copies: NoisyCopies, batch_size: int) -> None:
+        self.copies, self.batch_size, self.epoch = copies, batch_size, 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="noise")
+        self._pending: dict[tuple[int, int], Future[dict[int, Ids]]] = {}
+
+    def __len__(self) -> int:
+        return -(-len(self.copies) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.copies.times = EpochTimes()
+        windows = self._windows(self.epoch)
+        shuffle = stream(self.copies.seed, SHUFFLE, self.epoch)
+        for number, window in enumerate(windows):
+            self.copies.rows = self._drawn(self.epoch, number, window)
+            if number + 1 < len(windows):
+                self._request(self.epoch, number + 1, windows[number + 1])
+            else:  # the next epoch begins after validation
+                self._request(self.epoch + 1, 0, self._windows(self.epoch + 1)[0])
+            batches = by_length(self.copies.rows, self.batch_size)
+            yield from (batches[place] for place in shuffle.permutation(len(batches)))
+
+    def _windows(self, epoch: int) -> list[list[int]]:
+        order = stream(self.copies.seed, ORDER, epoch).permutation(len(self.copies)).tolist()
+        size = self.batch_size * -(-len(self) // -(-len(self) // WINDOW))
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def _request(self, epoch: int, number: int, window: list[int]) -> None:
+        """Let the background thread draw a window; other pending windows are dropped."""
+        self._pending = {(epoch, number): self._thread.submit(self.copies.draw, epoch, window)}
+
+    def _drawn(self, epoch: int, number: int, window: list[int]) -> dict[int, Ids]:
+        start = time.perf_counter()
+        if (epoch, number) not in self._pending:
+            self._request(epoch, number, window)
+        rows = self._pending[epoch, number].result()
+        self.copies.times.waiting += time.perf_counter() - start
+        return rows
+
+
+def by_length(rows: dict[int, Ids], batch_size: int) -> list[list[int]]:
+    """Batches of examples of similar length, the shortest first; equal lengths keep their order."""
+    order = sorted(rows, key=lambda place: len(rows[place]))
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+class ValidationBatches:
+    """The batches of validation copies, the same in every epoch."""
+
+    def __init__(self, copies: NoisyCopies, batch_size: int) -> None:
+        copies.rows = copies.draw(0, range(len(copies)))
+        self.batches = by_length(copies.rows, batch_size)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+
+KEPT_CHECKPOINTS = 2  # the best and the last
+TOKENS = 4096  # per forward pass, with padding: attention over 32 long texts at once takes many gigabytes
+
+
+class NoisyTrainer(transformers.Trainer):
+    """The Trainer on fresh noisy copies in batches of similar length; its log holds the times of every epoch."""
+
+    def __init__(
+        self,
+        model: Any,
+        settings: TransformerTrainingSettings,
+        train: NoisyCopies,
+        valid: NoisyCopies,
+        folder: Path,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.settings, self.train_copies, self.valid_copies = settings, train, valid
+        self.share = 1.0  # the fraction of the batch that the current pass reads
+        self.epochs = EpochBatches(train, settings.batch_size)
+        self.validation = ValidationBatches(valid, settings.batch_size)
+        super().__init__(
+            model=model,
+            args=arguments(settings, folder, steps=len(self.epochs), cpu=train.classifier.device == "cpu"),
+            data_collator=train.collate,
+            train_dataset=train,
+            eval_dataset=valid,
+            compute_metrics=_measures,
+            preprocess_logits_for_metrics=_logits,
+            callbacks=[
+                EpochCallback(self.epochs, folder, progress),
+                transformers.EarlyStoppingCallback(settings.patience),
+            ],
+        )
+        self.remove_callback(transformers.PrinterCallback)
+
+    def get_train_dataloader(self) -> Any:
+        """Batches of fresh copies."""
+        copies: Any = self.train_copies
+        return DataLoader(copies, batch_sampler=self.epochs, collate_fn=copies.collate)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Batches of the validation copies."""
+        copies: Any = self.valid_copies
+        return DataLoader(copies, batch_sampler=self.validation, collate_fn=copies.collate)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """One pass over the batch, or several over parts of a large batch, with the same gradient."""
+        rows = len(inputs["labels"])
+        losses = []
+        for part in in_parts(inputs):
+            self.share = len(part["labels"]) / rows
+            losses.append(self.pass_over(model, part))
+        self.share = 1.0
+        return torch.stack(losses).sum()
+
+    def pass_over(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        """Forward and backward."""
+        return super().training_step(model, inputs)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The mean loss of a part, weighted by its fraction of the batch."""
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss = loss if self.share == 1 else loss * self.share
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *others: Any, **more: Any) -> None:
+        """Log the times of an epoch with its loss; every checkpoint contains the log."""
+        if "loss" in logs:
+            logs.update(self.train_copies.times.reading())
+        super().log(logs, *others, **more)
+
+
+def in_parts(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """A batch in parts of at most `TOKENS` tokens or a single text each."""
+    rows, length = inputs["input_ids"].shape
+    size = max(1, TOKENS // length)
+    return [{name: tensor[start : start + size] for name, tensor in inputs.items()} for start in range(0, rows, size)]
+
+
+class EpochCallback(transformers.TrainerCallback):
+    """Sets the epoch of the batches, reports progress and marks complete checkpoints."""
+
+    def __init__(self, epochs: EpochBatches, folder: Path, progress: Callable[[int, int], None] | None) -> None:
+        self.epochs, self.folder, self.progress = epochs, folder, progress
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Set the epoch, which follows from the number of steps, also after resuming."""
+        self.epochs.epoch = state.global_step // len(self.epochs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Report progress."""
+        if self.progress is not None:
+            self.progress(state.global_step, state.max_steps)
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Mark the checkpoint: all of its files are written."""
+        mark(self.folder / f"checkpoint-{state.global_step}")
+
+
+def arguments(settings: TransformerTrainingSettings, folder: Path, *, steps: int, cpu: bool) -> Any:
+    """The Trainer's arguments for epochs of ``steps`` steps."""
+    args = transformers.TrainingArguments(
+        output_dir=str(folder),
+        optim="adamw_torch_fused",
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.clip,
+        lr_scheduler_type="linear",
+        warmup_steps=round(settings.warmup_epochs * steps),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=settings.batch_size,
+        seed=settings.seed,
+        eval_strategy="epoch",
+        logging_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=KEPT_CHECKPOINTS,
+        load_best_model_at_end=True,
+        metric_for_best_model=LOSS,
+        greater_is_better=False,
+        restore_callback_states_from_checkpoint=True,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        report_to=[],
+        use_cpu=cpu,
+        bf16=settings.precision == "bfloat16",
+    )
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # a batch is not split across devices
+    return args
+
+
+def _logits(outputs: Any, labels: Any) -> Any:
+    """The logits: some models return more."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def _measures(outcome: Any) -> dict[str, float]:
+    """Means over copies; the Trainer's own loss is a mean over batches, which differ in size."""
+    logits = np.asarray(outcome.predictions, dtype=np.float64)
+    right = logits[np.arange(len(logits)), outcome.label_ids]
+    with np.errstate(all="ignore"):  # diverged training gives NaN, which is reported at the end
+        losses = np.logaddexp.reduce(logits, axis=1) - right
+    return {LOSS: float(losses.mean()), "accuracy": float(np.mean(logits.argmax(1) == outcome.label_ids))}
+
+
+SMALL = 1e-8  # gradients of a smaller norm are divided by this
+
+
+class FreeLBTrainer(NoisyTrainer):
+    """The Trainer with FreeLB's step. ``adv_steps=1, adv_init=0`` is ordinary training."""
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Average the gradients of K passes."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= self.settings.adv_steps
+        return loss
+
+    def pass_over(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        """Run K passes; returns the mean of their losses."""
+        settings, losses = self.settings, []
+        network: Any = self.model
+        embed = network.get_input_embeddings()
+        real = _real(inputs).to(embed.weight)
+        perturbation = first_perturbation(real, embed.weight.shape[-1], settings.adv_init)
+        dropout = _random_state(real.device)
+        for number in range(settings.adv_steps):
+            if number:
+                perturbation = next_perturbation(perturbation, real, settings)
+                _set_random_state(real.device, dropout)
+            perturbation.requires_grad_()
+            with _perturbed(embed, perturbation):
+                losses.append(super().pass_over(model, inputs))
+        return torch.stack(losses).mean()
+
+
+def first_perturbation(real: torch.Tensor, width: int, size: float) -> torch.Tensor:
+    """Uniform in ±size / √(length · width) at the tokens of a text, 0 at the padding; shape (texts, tokens, width)."""
+    perturbation = real.new_zeros((*real.shape, width))
+    if size == 0:
+        return perturbation
+    scale = size / (real.sum(1) * width).sqrt()
+    return perturbation.uniform_(-1, 1) * (real * scale[:, None])[:, :, None]
+
+
+def next_perturbation(
+    perturbation: torch.Tensor, real: torch.Tensor, settings: TransformerTrainingSettings
+) -> torch.Tensor:
+    """A step of length ``adv_lr`` along the gradient of each text, projected onto the ball of ``adv_norm``."""
+    if perturbation.grad is None:
+        raise RuntimeError("FreeLB needs a model that uses its input embeddings")
+    gradient = perturbation.grad * real[:, :, None]
+    perturbation = perturbation.detach() + settings.adv_lr * gradient / _norms(gradient).clamp_min(SMALL)
+    if settings.adv_norm > 0:
+        perturbation = perturbation * (settings.adv_norm / _norms(perturbation).clamp_min(SMALL)).clamp_max(1)
+    return perturbation
+
+
+def _norms(values: torch.Tensor) -> torch.Tensor:
+    """The norm over all tokens of each text, shape (texts, 1, 1)."""
+    return values.flatten(1).norm(dim=1)[:, None, None]
+
+
+def _real(inputs: dict[str, Any]) -> torch.Tensor:
+    """1 for the tokens of a batch, 0 for the padding; shape (texts, tokens)."""
+    ids: torch.Tensor = inputs["input_ids"]
+    mask: torch.Tensor = inputs.get("attention_mask", torch.ones_like(ids))
+    return mask
+
+
+@contextmanager
+def _perturbed(embed: Any, perturbation: torch.Tensor) -> Iterator[None]:
+    """Add the perturbation to the token embeddings; positions, types and masks stay those of the ids."""
+    handle = embed.register_forward_hook(lambda module, inputs, output: output + perturbation)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _random_state(device: torch.device) -> torch.Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_random_state(device: torch.device, state: torch.Tensor) -> None:
+    """Set the generator of the model's device, from which dropout is drawn."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)

@@ -1,0 +1,419 @@
+"""All settings with their defaults: data, certification, training, calibration.
+
+Python signatures, options of the command line and fields of YAML files take their defaults from the instances `DATA`,
+`CERTIFICATION`, `METHOD`, `LINEAR`, `TRANSFORMER`, `TRAINING` and `CALIBRATION`. To change a default, change the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from adaptdel.core.checks import check_choice, check_int, check_probability, check_real
+from adaptdel.core.noise import Deletion
+from adaptdel.core.rates import LengthRate
+from adaptdel.units import check_unit
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """How a labelled file is read.
+
+    Attributes:
+        text: the column of the texts.
+        label: the column of the labels.
+        ids: the column of the ids.
+        encoding: the character encoding of the file.
+    """
+
+    text: str = "text"
+    label: str = "label"
+    ids: str = "id"
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True)
+class CertificationSettings:
+    """How inputs are certified; `adaptdel.SmoothedClassifier` describes and checks each field."""
+
+    alpha: float = 0.05
+    n_select: int = 1000
+    n_estimate: int = 4000
+    sampling: str = "adaptive"
+    ops: str = "edit"
+    bound: str = "tight"
+    unit: str = "word"
+    seed: int = 0
+    threshold: float | None = None
+    k: int = 1
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """How AdaptDel+ is calibrated; `adaptdel.calibration.calibrate` describes and checks each field.
+
+    ``on`` chooses the rows of a labelled file: "auto", "held-out", "train" or "all".
+    """
+
+    threshold: float = 0.75
+    objective: str = "certified"
+    min_accuracy: float | None = None
+    bins: str | Sequence[float] = "auto"
+    interpolate: bool = False
+    monotone: bool = False
+    per_bin: int = 200
+    min_count: int = 50
+    n_select: int = 32
+    n_estimate: int = 256
+    tol: float = 0.5
+    seed: int = 0
+    on: str = "auto"
+
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """The noise of a training method.
+
+    Attributes:
+        rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction.
+        rates: the range of the deletion rates that AdaptDel+ trains under.
+    """
+
+    rate: float = 0.9
+    rates: tuple[float, float] = (0.7, 0.99)
+
+
+@dataclass(frozen=True)
+class LinearTrainingSettings:
+    """How the linear model is trained.
+
+    Attributes:
+        copies: noisy copies of each example.
+        l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
+        iterations: the largest number of iterations of the optimiser.
+        features: "hash" or "vocabulary".
+        bits: the base-2 logarithm of the number of hashed columns.
+    """
+
+    copies: int = 8
+    l2: float = 2e-6
+    iterations: int = 60
+    features: str = "hash"
+    bits: int = 18
+
+
+_POSITIVE = ("learning_rate", "clip")
+_NOT_NEGATIVE = ("weight_decay", "adv_lr", "adv_init", "adv_norm")
+_COUNTS = ("batch_size", "epochs", "patience", "adv_steps")
+PRECISIONS = ("float32", "bfloat16")
+SEEDS = 2**32  # NumPy's legacy generator, which the Trainer also seeds, accepts smaller seeds only
+
+
+@dataclass(frozen=True)
+class TransformerTrainingSettings:
+    """How a transformer is trained. The defaults are those of the paper's table of hyperparameters.
+
+    The paper does not report its FreeLB settings. The authors of FreeLB tuned them for each task: their published
+    scripts use 2 or 3 steps of size 0.04 to 0.2 (0.1 for SST-2, the task closest to ours) and an initial size of 0.08
+    to 1.0. For MNLI and QNLI the initial size is twice the step size and there is no projection. The defaults below
+    combine that with the step size for SST-2. The norm of a step is taken over a whole text, whatever its length.
+
+    Attributes:
+        learning_rate: of AdamW after the warm-up; it then decays linearly to 0.
+        weight_decay: of AdamW; biases and norms are not decayed.
+        clip: the largest gradient norm.
+        batch_size: examples per step.
+        epochs: the largest number of epochs.
+        warmup: epochs in which the learning rate rises from 0; None is a 20th of ``epochs`` (the paper's 10 of 200).
+        patience: training stops after this number of epochs without a smaller validation loss.
+        precision: of matrix products, "float32" or "bfloat16"; weights and optimiser state stay in float32. bfloat16 is
+            about 1.7 times as fast on a processor that supports it.
+        seed: of the classification head, the order of the examples, the noise and the dropout.
+        adv_steps: FreeLB's K: forward and backward passes per step.
+        adv_lr: FreeLB's step size of the perturbation.
+        adv_init: FreeLB's size of the random initial perturbation; 0 starts at the text itself.
+        adv_norm: FreeLB's largest norm of a perturbation; 0 sets no limit.
+
+    >>> TransformerTrainingSettings().warmup_epochs, TransformerTrainingSettings(epochs=30).warmup_epochs
+    (10.0, 1.5)
+    """
+
+    learning_rate: float = 2e-5
+    weight_decay: float = 1e-6
+    clip: float = 1.0
+    batch_size: int = 32
+    epochs: int = 200
+    warmup: float | None = None
+    patience: int = 25
+    precision: str = "float32"
+    seed: int = 0
+    adv_steps: int = 3
+    adv_lr: float = 0.1
+    adv_init: float = 0.2
+    adv_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        checked: dict[str, float | int] = {name: check_int(name, getattr(self, name), least=1) for name in _COUNTS}
+        check_choice("precision", self.precision, PRECISIONS)
+        checked["seed"] = check_int("seed", self.seed, most=SEEDS - 1)
+        for name in _POSITIVE:
+            checked[name] = _finite(name, getattr(self, name), "a positive number", open_ends=True)
+        for name in _NOT_NEGATIVE:
+            checked[name] = _finite(name, getattr(self, name), "a number of at least 0")
+        if self.warmup is not None:
+            accepted = f"a number of epochs from 0 to {self.epochs}"
+            checked["warmup"] = check_real("warmup", self.warmup, accepted=accepted, least=0.0, most=self.epochs)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def warmup_epochs(self) -> float:
+        """The number of warm-up epochs, with the default filled in."""
+        return self.epochs / 20 if self.warmup is None else self.warmup
+
+
+def _finite(name: str, value: float, accepted: str, *, open_ends: bool = False) -> float:
+    number = check_real(name, value, accepted=accepted, least=0.0, most=inf, open_ends=open_ends)
+    if number == inf:
+        raise ValueError(f"{name} must be {accepted}, got {value!r}")
+    return number
+
+
+DATA = DataSettings()
+CERTIFICATION = CertificationSettings()
+CALIBRATION = CalibrationSettings()
+METHOD = MethodSettings()
+LINEAR = LinearTrainingSettings()
+TRANSFORMER = TransformerTrainingSettings()
+DTYPES = ("float32", "bfloat16", "int8")
+DTYPE = "float32"  # the precision of a transformer that classifies
+
+METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
+UNSMOOTHED = ("nosmooth", "freelb")
+_ADVERSARIAL = ("adv_steps", "adv_lr", "adv_init", "adv_norm")
+_NOISE = ("rate", "rates", "kept")
+_KEPT = "positive numbers of tokens such as 4, 12"
+_LINEAR_DEFAULTS: dict[str, Any] = asdict(LINEAR)
+_TRANSFORMER_DEFAULTS: dict[str, Any] = {
+    **{name: value for name, value in asdict(TRANSFORMER).items() if name != "seed"},
+    "dtype": DTYPE,
+}
+
+
+def _token_count(name: str, value: float) -> float:
+    number = check_real(name, value, accepted=f"two {_KEPT}", least=0.0, most=2.0**32)
+    if number == 0:
+        raise ValueError(f"{name} must be two {_KEPT}, got {value}")
+    return number
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How `adaptdel.training.train` trains a model.
+
+    A field that is None takes its default from `MethodSettings`, `LinearTrainingSettings` or
+    `TransformerTrainingSettings`. A field that does not apply to the method or the model must stay None.
+
+    Attributes:
+        method: "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+" or "freelb".
+        model: "linear", or the folder or hub name of a transformer.
+        rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction.
+        rates: the range of deletion rates that AdaptDel+ trains under.
+        kept: the range of numbers of kept tokens that AdaptDel+ trains under, instead of ``rates``.
+        validation: the fraction of the examples that is held out, or a labelled file.
+        unit: what a token is: "word", "char", "byte" or "chunk:SIZE".
+        seed: of the split, the noise, the order of the examples and the classification head.
+        copies: see `LinearTrainingSettings`, like the next four.
+        l2: penalty on squared weights.
+        iterations: the largest number of iterations.
+        features: "hash" or "vocabulary".
+        bits: the base-2 logarithm of the number of hashed columns.
+        learning_rate: see `TransformerTrainingSettings`, like the following fields.
+        weight_decay: of AdamW.
+        clip: the largest gradient norm.
+        batch_size: examples per step.
+        epochs: the largest number of epochs.
+        warmup: epochs of warm-up.
+        patience: epochs without a smaller validation loss after which training stops.
+        precision: of matrix products in training, "float32" or "bfloat16".
+        dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
+        adv_steps: FreeLB's passes per step.
+        adv_lr: FreeLB's step size.
+        adv_init: FreeLB's initial size.
+        adv_norm: FreeLB's largest norm; 0 sets no limit.
+    """
+
+    method: str = "adaptdel"
+    model: str = "linear"
+    rate: float | None = None
+    rates: tuple[float, float] | None = None
+    kept: tuple[float, float] | None = None
+    validation: float | str = 0.1
+    unit: str = CERTIFICATION.unit
+    seed: int = CERTIFICATION.seed
+    copies: int | None = None
+    l2: float | None = None
+    iterations: int | None = None
+    features: str | None = None
+    bits: int | None = None
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    clip: float | None = None
+    batch_size: int | None = None
+    epochs: int | None = None
+    warmup: float | None = None
+    patience: int | None = None
+    precision: str | None = None
+    dtype: str | None = None
+    adv_steps: int | None = None
+    adv_lr: float | None = None
+    adv_init: float | None = None
+    adv_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, METHODS)
+        check_int("seed", self.seed, most=2**63 - 1)
+        check_unit(self.unit)
+        if not isinstance(self.model, str) or not self.model:
+            raise ValueError(f"model must be 'linear', a folder or a name on the hub, got {self.model!r}")
+        if isinstance(self.validation, (int, float)):
+            check_probability("validation", self.validation)
+            if self.validation >= 0.9:
+                raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation}")
+        elif not isinstance(self.validation, str) or not self.validation:
+            raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation!r:.60}")
+        self._check_applicable()
+        if self.rate is not None:
+            check_probability("rate", self.rate)
+        if self.dtype is not None:
+            check_choice("dtype", self.dtype, DTYPES)
+        self._check_ranges()
+        _ = self.transformer  # raises if a field is wrong
+
+    def _check_applicable(self) -> None:
+        """Raise if a field is set that the method or the model does not use."""
+        if self.is_linear and self.method == "freelb":
+            raise ValueError(
+                "method freelb perturbs embeddings, which the linear model does not have: give a transformer as model"
+            )
+        unused = [*(_TRANSFORMER_DEFAULTS if self.is_linear else _LINEAR_DEFAULTS)]
+        unused += [] if self.method == "freelb" else _ADVERSARIAL
+        unused += ["rates", "kept"] if self.method != "adaptdel+" else []
+        unused += ["rate"] if self.method in UNSMOOTHED else []
+        for name in unused:
+            if getattr(self, name) is not None:
+                subject = f"method {self.method}" if name in (*_ADVERSARIAL, *_NOISE) else f"model {self.model}"
+                raise ValueError(f"{name} has no meaning for {subject}: leave it out")
+
+    def _check_ranges(self) -> None:
+        if self.rates is not None and self.kept is not None:
+            raise ValueError("kept takes the place of rates: give one of them")
+        checks = (("rates", "rates such as 0.7, 0.99", check_probability), ("kept", _KEPT, _token_count))
+        for name, example, check in checks:
+            ends = getattr(self, name)
+            if ends is None:
+                continue
+            if not isinstance(ends, (tuple, list)) or len(ends) != 2:
+                raise ValueError(f"{name} must be two {example}, got {ends!r}")
+            low, high = (check(name, value) for value in ends)
+            if high < low:
+                raise ValueError(f"{name} must rise, got {low} and {high}")
+            object.__setattr__(self, name, (low, high))
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the linear model is trained."""
+        return self.model == "linear"
+
+    @property
+    def held_out_fraction(self) -> float:
+        """The fraction of the examples that is held out; 0 if ``validation`` is a file."""
+        return float(self.validation) if isinstance(self.validation, (int, float)) else 0.0
+
+    @property
+    def noise(self) -> MethodSettings:
+        """The settings of the noise, with the defaults filled in."""
+        return MethodSettings(**self._chosen(asdict(METHOD)))
+
+    @property
+    def linear(self) -> LinearTrainingSettings:
+        """The settings of the linear model, with the defaults filled in."""
+        return LinearTrainingSettings(**self._chosen(_LINEAR_DEFAULTS))
+
+    @property
+    def transformer(self) -> TransformerTrainingSettings:
+        """The settings of a transformer, with the defaults filled in."""
+        names = [name for name in _TRANSFORMER_DEFAULTS if name != "dtype"]
+        return TransformerTrainingSettings(**self._chosen(names), seed=self.seed)
+
+    def _chosen(self, names: Iterable[str]) -> dict[str, Any]:
+        """The fields that are set."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def effective(self) -> dict[str, Any]:
+        """All fields that the result depends on, with the defaults filled in; two trainings are compared by it."""
+        chosen: dict[str, Any] = {"method": self.method, "model": self.model}
+        if self.method not in UNSMOOTHED:
+            chosen["rate"] = self.noise.rate
+        if self.method == "adaptdel+":
+            chosen |= {"rates": list(self.noise.rates)} if self.kept is None else {"kept": list(self.kept)}
+        validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
+        chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
+        defaults = _LINEAR_DEFAULTS if self.is_linear else _TRANSFORMER_DEFAULTS
+        used = {name: value for name, value in defaults.items() if self.method == "freelb" or name not in _ADVERSARIAL}
+        return {**chosen, **used, **self._chosen(used)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
+        """Settings from named values; an unknown name is an error that suggests the closest one.
+
+        >>> TrainingSettings.from_dict({"metod": "adaptdel"})
+        Traceback (most recent call last):
+        ValueError: 'metod' is not a field: did you mean 'method'?
+        """
+        check_known_fields(values, [field.name for field in fields(cls)])
+        return cls(**values)
+
+
+TRAINING = TrainingSettings()
+
+
+def default_of(name: str) -> Any:
+    """The default of a field of `TrainingSettings`, also where the field itself is None.
+
+    >>> default_of("method"), default_of("epochs"), default_of("copies"), default_of("warmup")
+    ('adaptdel', 200, 8, None)
+    """
+    value = getattr(TRAINING, name)
+    return value if value is not None else {**asdict(METHOD), **_LINEAR_DEFAULTS, **_TRANSFORMER_DEFAULTS}.get(name)
+
+
+def check_known_fields(values: Mapping[str, Any], known: list[str]) -> None:
+    """Raise for the first name that is not known, and suggest the closest known name."""
+    for name in values:
+        if name not in known:
+            closest = get_close_matches(str(name), known, n=1, cutoff=0.5)
+            hint = f"did you mean {closest[0]!r}?" if closest else f"the fields are {', '.join(known)}"
+            raise ValueError(f"{name!r:.60} is not a field: {hint}")
+
+
+DEFAULT_K = 23
+
+
+def default_noise(lengths: Iterable[int] | None = None) -> Deletion:
+    """The noise of `SmoothedClassifier` and `pipeline` if none is given: AdaptDel at a rate of at least 90%.
+
+    The parameter k comes from the lengths of the training inputs, as in the paper. Where no lengths are known, as for a
+    model that is only called, it is `DEFAULT_K`: the paper's k at 90% for IMDB and SpamAssassin, whose texts have about
+    230 words on average.
+
+    >>> default_noise()
+    Deletion(rate=LengthRate(p_min=0.9, k=23, p_max=1.0))
+    """
+    if lengths is None:
+        return Deletion(LengthRate(METHOD.rate, DEFAULT_K))
+    return Deletion(LengthRate.from_lengths(lengths, METHOD.rate))
