@@ -15,7 +15,7 @@ from typing import Any
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.data import read_examples
 from adaptdel.files import write_text
-from adaptdel.report.measures import Measures, by_quartile, measure, outcomes
+from adaptdel.measures import Measures, by_quartile, measure, outcomes
 from adaptdel.runs.certify import Order, certify_data, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import Run, read_run

@@ -22,6 +22,7 @@ from adaptdel.core.noise import Noise
 from adaptdel.data import Label, content_digest, held_out
 from adaptdel.progress import reporter
 from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.tables import text_table
 from adaptdel.training.settings import LINEAR, Settings, method_noises
 from adaptdel.units import Tokens, Unit, check_unit
 
@@ -102,10 +103,8 @@ def history_text(history: History, *, most: int = 20) -> str:
         return "no epochs"
     names = list(history[0])
     shown = list(history) if len(history) <= most else [*history[: most // 2], {}, *history[-most // 2 :]]
-    cells = [[name.replace("_", " ") for name in names]]
-    cells += [[_cell(row.get(name)) if row else "..." for name in names] for row in shown]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(names))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    cells = [[_cell(row.get(name)) if row else "..." for name in names] for row in shown]
+    return text_table([name.replace("_", " ") for name in names], cells, text_columns=0).to_terminal()
 
 
 def _cell(value: Any) -> str:
