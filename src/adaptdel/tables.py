@@ -203,7 +203,7 @@ def signed(value: float, digits: int = 2) -> str:
     >>> signed(-0.5), signed(0.5), signed(0.001)
     ('−0.50', '+0.50', '0.00')
     """
-    text = f"{value:+.{digits}f}".replace("-", "−")
+    text = f"{value:+,.{digits}f}".replace("-", "−")
     return text if text.strip("+−0.") else text[1:]
 
 

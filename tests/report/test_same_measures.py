@@ -115,7 +115,7 @@ def test_report(
     assert titles == [CLEAN_ACCURACY, CERTIFIED_ACCURACY, MEAN_RADIUS]
     shown = re.findall(r'<td class="n">(.*?)</td>', page)[:3]
     assert [shown[0], shown[1], shown[2].split(" ± ")[0]] == list(texts)
-    sentence = f"{CLEAN_ACCURACY} {texts[0]}, {CERTIFIED_ACCURACY} {texts[1]}, {MEAN_RADIUS} {texts[2]}."
+    sentence = f"{CLEAN_ACCURACY}: {texts[0]}, {CERTIFIED_ACCURACY}: {texts[1]}, {MEAN_RADIUS}: {texts[2]}."
     assert sentence in page
 
 

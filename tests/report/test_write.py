@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import click.testing
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
 from adaptdel.certification.certificate import Certificate
@@ -215,6 +217,33 @@ def test_what_comes_from_data_is_escaped(report: Path) -> None:
     assert not re.search(r"<i>\d", page)
 
 
+def test_what_comes_from_a_manifest_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names, settings and file names in tables, headings and the summary."""
+    monkeypatch.setattr(write, "draw", lambda entries: [])
+    run = make_run(tmp_path / "run", texts(3), Deletion(FixedRate(0.9)), strength=1.0)
+    path = run / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["model"]["method"] = "<script>window.hacked = 3</script>"
+    manifest["data"]["path"] = "data/<i>x.jsonl"
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    write_report([run], tmp_path / "out")
+    page = read_page(tmp_path / "out")
+    assert [tag for tag, _ in Elements(page).found].count("script") == 1
+    assert page.count("&lt;script&gt;window.hacked = 3&lt;/script&gt;") > 5
+    assert "<title>Certified robustness on &lt;i&gt;x</title>" in page
+
+
+def test_the_template_escapes_all_values() -> None:
+    """Autoescape is on and no filter turns it off; an unknown name is an error, not an empty text."""
+    environment = write.template_environment()
+    assert environment.autoescape is True
+    assert environment.from_string("{{ x }}").render(x="<b>") == "&lt;b&gt;"
+    with pytest.raises(UndefinedError):
+        environment.from_string("{{ missing }}").render()
+    source = files("adaptdel.report").joinpath("page.html").read_text(encoding="utf-8")
+    assert not re.search(r"\|\s*safe|autoescape|Markup", source)
+
+
 def test_markdown_shows_the_same(report: Path) -> None:
     text = (report / "report.md").read_text(encoding="utf-8")
     outside = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -241,7 +270,7 @@ def test_the_summary_speaks_of_the_widest_certificate(report: Path) -> None:
     summary = re.search(r'<p class="summary">(.*?)</p>', read_page(report))
     assert summary
     assert summary[1].startswith("AdaptDel 90% on 40 inputs with a median length of ")
-    assert "clean accuracy " in summary[1]
+    assert "clean accuracy: " in summary[1]
     assert "that of RanMASK 90%, against substitutions only," in summary[1]
     assert "could not be certified" in read_page(report)
     assert "different attackers" in read_page(report)

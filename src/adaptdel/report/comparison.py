@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
@@ -202,7 +203,7 @@ def outcome_table(entries: Sequence[Entry]) -> Table:
         Column("wrong, not abstained", ("wrong", "inputs"), _count_and_share),
         Column("abstained", ("abstained", "inputs"), _count_and_share),
         Column("abstained, label correct", ("abstained_right",), _count),
-        Column("median radius if correct and certified", ("median_certified_radius",), lambda v: f"{v:g}", "max"),
+        Column("median radius if certified", ("median_certified_radius",), lambda v: f"{v:g}", "max"),
         Column("not measured", ("not_usable",), _count),
     ]
     rows = [
@@ -285,7 +286,7 @@ def _settings(entry: Entry) -> Row:
         "unit": " ".join(str(value) for value in (manifest["unit"] or {}).values()) or None,
         "model": str(manifest["model_hash"])[:12] or None,
         "data": f"{file_name(data)} {str(data.get('sha256') or '')[:12]}".strip() or None,
-        "finished": manifest.get("finished") or "no",
+        "finished": re.sub(r"T(\d\d:\d\d):[\d.]*\+00:00$", r" \1 UTC", str(manifest.get("finished") or "no")),
     }
 
 

@@ -46,7 +46,8 @@ def vote_words(certificate: Certificate) -> str:
     more = len(counts) - _NAMED_CLASSES
     others = f" and {more} more classes" if more > 0 else ""
     if certificate.exact is not None:
-        return f"All {sum(counts):,} possible copies: {parts}{others}"
+        copies = "The only possible copy" if sum(counts) == 1 else f"All {sum(counts):,} possible copies"
+        return f"{copies}: {parts}{others}"
     return f"{sum(counts):,} votes: {parts}{others}; {sum(certificate.selection):,} more votes selected the answer"
 
 
@@ -65,7 +66,9 @@ def bound_words(certificate: Certificate) -> str:
     p1, p2 = certificate.bounds
     rival = "" if certificate.two else f", of any other class at most {p2:.4f}"
     share, length = certificate.noise.share_removed(certificate.length), certificate.length
-    if certificate.noise.masks_tokens:
+    if not certificate.noise.changes_inputs:
+        noise = "No noise"
+    elif certificate.noise.masks_tokens:
         noise = f"{round(share * length):,} of {length:,} tokens masked"
     else:
         noise = f"{100 * share:.3g}% of tokens deleted, {length * (1 - share):.3g} kept on average"
@@ -115,20 +118,16 @@ def _lead(entry: Entry) -> list[str]:
     if not m.inputs:
         return [f"{entry.name} holds no certified inputs."]
     size = f"{plural(m.inputs, 'input')} with a median length of {plural(round(m.median_length), token(entry))}"
+    radius, abstentions = f"{MEAN_RADIUS}: {number(m.mean_radius)}", f"abstains on {plural(m.abstained, 'input')}"
     if entry.outcomes.labelled:
-        start = (
-            f"{entry.name} on {size}: {CLEAN_ACCURACY} {percent(m.clean_accuracy)}, {CERTIFIED_ACCURACY} "
-            f"{percent(m.certified_accuracy)}, {MEAN_RADIUS} {number(m.mean_radius)}."
+        accuracies = (
+            f"{CLEAN_ACCURACY}: {percent(m.clean_accuracy)}, {CERTIFIED_ACCURACY}: {percent(m.certified_accuracy)}"
         )
-        outcome = (
-            f"{m.wrong:,} answers are wrong without an abstention; the classifier abstains on {m.abstained:,} inputs."
-        )
+        start = f"{entry.name} on {size}: {accuracies}, {radius}."
+        outcome = f"The classifier {abstentions} and gives a wrong answer for {m.wrong:,}."
     else:
-        start = (
-            f"{entry.name} on {size}: {MEAN_RADIUS} {number(m.mean_radius)}. The data has no labels, so the accuracies "
-            "are unknown."
-        )
-        outcome = f"The classifier abstains on {m.abstained:,} inputs."
+        start = f"{entry.name} on {size}: {radius}. The data has no labels, so the accuracies are unknown."
+        outcome = f"The classifier {abstentions}."
     return [start, _certified(entry), outcome, _confidence(entry)]
 
 
