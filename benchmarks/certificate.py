@@ -24,6 +24,7 @@ from scipy import stats
 from adaptdel import Deletion, FixedRate, LengthRate, certified_radius, clopper_pearson
 from adaptdel.core.radius_table import _cached_table
 from adaptdel.core.rates import Rate
+from adaptdel.tables import text_table
 
 UNANIMOUS = clopper_pearson(4000, 4000, 0.05)[0]
 
@@ -196,8 +197,7 @@ def main() -> None:
         ("n = 1,000,000 at rate 0.999: milliseconds", f"{large['milliseconds']:.1f}", "< 100"),
         ("  peak memory of the process: MB", f"{large['peak_megabytes']:.0f}", "< 200"),
     ]
-    for name, value, goal in rows:
-        print(f"{name:<52}{value:>22}   {goal}")
+    print(text_table(("measurement", "value", "goal"), rows).to_terminal())
     print(f"wrote {arguments.out / 'certificate.json'} and {arguments.out / 'certificate.png'}")
 
 

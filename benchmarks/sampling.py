@@ -30,6 +30,7 @@ from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
 from adaptdel.core.noise import Noise
+from adaptdel.measures import MEAN_RADIUS, AnswerCounts
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
 from benchmarks.real import fine_tuned, load
@@ -114,9 +115,9 @@ class Naive:
         return label, certified_radius(best, length=length, noise=self.noise)
 
 
-def timed(model: Naive, inputs: list[str]) -> dict[str, Any]:
+def timed(model: Naive, inputs: list[str], labels: list[int]) -> dict[str, Any]:
     start = time.perf_counter()
-    found = [model.certify(text) for text in inputs]
+    answers = [model.certify(text) for text in inputs]
     taken = time.perf_counter() - start + model.unspent
     row = {
         "inputs": len(inputs),
@@ -124,7 +125,14 @@ def timed(model: Naive, inputs: list[str]) -> dict[str, Any]:
         "seconds_per_input": taken / len(inputs),
         "calls_per_input": model.calls / len(inputs),
     }
-    return row if model.share < 1 else {**row, "mean_radius": float(np.mean([max(radius, 0) for _, radius in found]))}
+    return row if model.share < 1 else {**row, **measured(answers, labels)}
+
+
+def measured(answers: list[tuple[Any, int]], labels: list[int]) -> dict[str, float]:
+    """The accuracies and the mean certified radius of (answer, radius) pairs."""
+    correct = [answer == label for (answer, _), label in zip(answers, labels, strict=True)]
+    counts = AnswerCounts.of(correct, [radius for _, radius in answers])
+    return {name: getattr(counts, name) for name in ("clean_accuracy", "certified_accuracy", "mean_radius")}
 
 
 def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) -> dict[str, Any]:
@@ -139,7 +147,7 @@ def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) 
         "noise": repr(noise),
         "fine_tuning": {"epochs": len(training["history"]), "seconds": training["seconds"]},
     }
-    inputs, truth = load(data, f"{name}.test", many)
+    inputs, labels = load(data, f"{name}.test", many)
     for base in (classifier, quick):
         base.scores(base.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))  # warm up
 
@@ -149,25 +157,25 @@ def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) 
         base = result[than]
         row["times_faster"] = base["seconds_per_input"] / row["seconds_per_input"]
         row["times_fewer_calls"] = base["calls_per_input"] / row["calls_per_input"]
-        shown = f"{name:<14}{title:<26}{row['seconds_per_input']:>9.3f} s/input{row['calls_per_input']:>7.0f} calls"
-        shown += f"{row['times_faster']:>8.1f} x faster{row['times_fewer_calls']:>7.1f} x fewer"
+        shown = f"{name}, {title}: {row['seconds_per_input']:.3f} s/input, {row['calls_per_input']:.0f} calls/input, "
+        shown += f"{row['times_faster']:.1f} times faster, {row['times_fewer_calls']:.1f} times fewer calls"
         if "mean_radius" in row and "mean_radius" in base:
             row["radius_kept"] = row["mean_radius"] / base["mean_radius"]
-            shown += f"{row['mean_radius']:>8.2f} radius{row['radius_kept']:>7.3f} kept"
+            shown += f", {MEAN_RADIUS} {row['mean_radius']:.2f} ({row['radius_kept']:.1%} of the baseline's)"
         print(shown, flush=True)
         out.write_text(json.dumps(result, indent=2) + "\n")
 
-    part = inputs[:few]
-    keep("baseline, few inputs", timed(Naive(classifier, noise, share=SHARE), part), "baseline, few inputs")
-    keep("int8", timed(Naive(quick, noise, share=SHARE), part), "baseline, few inputs")
+    part, known = inputs[:few], labels[:few]
+    keep("baseline, few inputs", timed(Naive(classifier, noise, share=SHARE), part, known), "baseline, few inputs")
+    keep("int8", timed(Naive(quick, noise, share=SHARE), part, known), "baseline, few inputs")
     for lever in ("distinct", "tokenise once", "batching"):
         model = Naive(classifier, noise, frozenset({lever}), share=2 * SHARE)
-        keep(lever, timed(model, part), "baseline, few inputs")
-    keep("adaptive", timed(Naive(classifier, noise, frozenset({"adaptive"})), part), "baseline, few inputs")
-    keep("baseline", timed(Naive(classifier, noise, share=SHARE), inputs), "baseline")
-    keep("library, int8", library(quick, noise, inputs, truth), "baseline")
-    keep("library", library(classifier, noise, inputs, truth), "baseline")
-    keep("library, fixed votes", library(classifier, noise, inputs, truth, "fixed"), "baseline")
+        keep(lever, timed(model, part, known), "baseline, few inputs")
+    keep("adaptive", timed(Naive(classifier, noise, frozenset({"adaptive"})), part, known), "baseline, few inputs")
+    keep("baseline", timed(Naive(classifier, noise, share=SHARE), inputs, labels), "baseline")
+    keep("library, int8", library(quick, noise, inputs, labels), "baseline")
+    keep("library", library(classifier, noise, inputs, labels), "baseline")
+    keep("library, fixed votes", library(classifier, noise, inputs, labels, "fixed"), "baseline")
     result["baseline"]["mean_radius"] = result["library, fixed votes"]["mean_radius"]
     for title in ("library, int8", "library"):
         keep(title, result[title], "baseline")
@@ -175,7 +183,7 @@ def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) 
 
 
 def library(
-    classifier: Any, noise: Noise, inputs: list[str], truth: list[int], sampling: str = "adaptive"
+    classifier: Any, noise: Noise, inputs: list[str], labels: list[int], sampling: str = "adaptive"
 ) -> dict[str, Any]:
     """The library as it comes, with the time in the model measured apart."""
     calls = 0
@@ -202,8 +210,7 @@ def library(
         "seconds_per_input": taken / len(inputs),
         "calls_per_input": calls / len(inputs),
         "median_calls": float(np.median([c.calls for c in certificates])),
-        "mean_radius": float(np.mean([max(c.radius, 0) for c in certificates])),
-        "accuracy": float(np.mean([c.label == y for c, y in zip(certificates, truth, strict=False)])),
+        **measured([(c.label, c.radius) for c in certificates], labels),
         "outside_the_model": 1 - inside / taken,
     }
 
@@ -215,7 +222,7 @@ def linear(data: Path, count: int, train: int) -> dict[str, Any]:
     start = time.perf_counter()
     model.fit(texts, labels)
     fitting = time.perf_counter() - start
-    inputs, truth = load(data, "imdb.test", 2 * count)
+    inputs, labels = load(data, "imdb.test", 2 * count)
     model.certify(inputs[:count])  # the tables of most lengths are made
     result: dict[str, Any] = {"fit_seconds": fitting, "noise": repr(model.noise_)}
     for sampling in ("adaptive", "fixed"):
@@ -226,8 +233,7 @@ def linear(data: Path, count: int, train: int) -> dict[str, Any]:
         result[sampling] = {
             "inputs_per_second": count / taken,
             "votes_per_input": float(np.mean([c.calls for c in certificates])),
-            "mean_radius": float(np.mean([max(c.radius, 0) for c in certificates])),
-            "accuracy": float(np.mean([c.label == y for c, y in zip(certificates, truth[count:], strict=True)])),
+            **measured([(c.label, c.radius) for c in certificates], labels[count:]),
         }
     result["radius_kept"] = result["adaptive"]["mean_radius"] / result["fixed"]["mean_radius"]
     return result

@@ -108,9 +108,8 @@ def ways(rows: list[tuple[Any, ...]], labels: list[int], repeats: int) -> dict[s
         for name, copies in arms.items():
             one = train_once(copies, valid, repeat, in_the_loop=name == "joined")
             found[name].append(one)
-            print(
-                f"{name:<12}{one['tokens'] / one['seconds']:>9.0f} tokens/s{standing(one):>9.2%} standing", flush=True
-            )
+            rate = one["tokens"] / one["seconds"]
+            print(f"{name}: {rate:.0f} tokens/s, {standing(one):.2%} of the time idle", flush=True)
     same = {tuple((entry["tokens"], round(entry["loss"], 4)) for entry in entries) for entries in found.values()}
     assert len(same) == 1, f"the ways must train on the same copies: {same}"
     speed, by_work = (

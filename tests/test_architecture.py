@@ -20,6 +20,8 @@ BASE = {"numpy", "scipy", "adaptdel", *sys.stdlib_module_names}
 ALLOWED = {
     "flint": {"core"},
     "matplotlib": {"plots"},
+    "jinja2": {"report"},
+    "markupsafe": {"report"},
     "click": {"cli"},
     "sklearn": {"classifiers", "smoothed"},
     "torch": {"classifiers"},
@@ -83,7 +85,7 @@ def test_layers_import_only_from_above(path: Path) -> None:
 
 
 def test_the_base_import_is_light() -> None:
-    heavy = {"click", "flint", "matplotlib", "torch", "sklearn", "pandas"}
+    heavy = {"click", "flint", "jinja2", "matplotlib", "torch", "sklearn", "pandas"}
     code = f"import sys, adaptdel; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -99,6 +101,7 @@ def test_the_base_import_is_light() -> None:
             "sign",
         ),
         ("matplotlib", "from adaptdel.plots import check_figure_path; check_figure_path('x.png')", "plot"),
+        ("jinja2", "from adaptdel.report.write import write_report; write_report(['run'], 'no-such-folder')", "report"),
     ],
 )
 def test_a_missing_extra_is_named(library: str, code: str, extra: str) -> None:

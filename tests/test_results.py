@@ -37,7 +37,9 @@ def test_a_figure_in_the_page_is_the_one_in_its_file() -> None:
     line = next(line for line in section.splitlines() if line.startswith("| AdaptDel 90%"))
     cells = [cell.strip() for cell in line.split("|")]
     assert cells[2] == f"{100 * values['adaptdel']['clean_accuracy']:.2f}"
-    assert cells[4].startswith(f"{values['adaptdel']['mean_radius']:.2f} ± ")
+    certified = values["adaptdel"]["certified"] + values["adaptdel"]["certified_zero"]
+    assert cells[4] == f"{100 * certified / values['adaptdel']['inputs']:.2f}"
+    assert cells[5].startswith(f"{values['adaptdel']['mean_radius']:.2f} ± ")
 
 
 def test_the_front_leaves_out_what_is_beaten(tmp_path: Path) -> None:

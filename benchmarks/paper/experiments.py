@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from adaptdel import Deletion, SmoothedClassifier
 from adaptdel.files import write_json
+from adaptdel.measures import outcomes
 from adaptdel.runs.storage import read_run
 from benchmarks.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures, summary
 from benchmarks.real import load
@@ -96,16 +97,13 @@ def _near_edges(study: Study, run: Path, model: Path) -> Result:
         return {}
     rows: Result = {}
     for bound, folder in (("tight", run), ("paper", study.again(run, "edit-paper", ops="edit", bound="paper"))):
-        table = read_run(folder).table
-        length = np.array(table["length"].to_pylist(), dtype=float)
-        right = np.array([bool(value) for value in table["correct"].to_pylist()])
-        radius = np.where(right, np.maximum(table["radius"].to_numpy(), 0), 0)
-        distance = np.abs(length[:, None] - edges[None]).min(axis=1)
+        measured = outcomes(read_run(folder).table)
+        distance = np.abs(measured.length[:, None] - edges[None]).min(axis=1)
         for low, high in ((0, 5), (5, 15), (15, 30), (30, 10**9)):
             part = (distance >= low) & (distance < high)
             if part.any():
                 key = f"{low} to {high - 1}" if high < 10**9 else f"{low} or more"
-                rows.setdefault(key, {"inputs": int(part.sum())})[bound] = float(radius[part].mean())
+                rows.setdefault(key, {"inputs": int(part.sum())})[bound] = measured.take(part).counts.mean_radius
     return rows
 
 
@@ -121,9 +119,8 @@ def sampling(study: Study, name: str, base: str) -> Result:
     if len(exact):
         for kind, table in zip(("exact", "fixed"), tables, strict=True):
             part = table.filter(pc.is_in(table["id"], exact.combine_chunks()))
-            radius = np.where([bool(right) for right in part["correct"].to_pylist()], part["radius"].to_numpy(), 0)
             short[kind] = {
-                "mean_radius": float(np.maximum(radius, 0).mean()),
+                "mean_radius": outcomes(part).counts.mean_radius,
                 "settled": float((part["radius"].to_numpy() >= 0).mean()),
                 "calls": float(part["calls"].to_numpy().mean()),
             }

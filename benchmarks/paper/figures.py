@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel import plots
+from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.report import figures
 from adaptdel.report.entries import read_entries
 from benchmarks.paper.published import ABLATION, MAIN
@@ -104,8 +105,8 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
         axes.plot([x for x, _ in others], [y for _, y in others], "+", color="#6a7280", ms=5.5, label=label)
     inputs = f", {points[0]['inputs']:,} test inputs" if "inputs" in points[0] else ""
     axes.set_title(f"{TITLES[name]}{inputs}", loc="left", fontsize=10)
-    axes.set_xlabel(f"mean certified radius, edits{cut}")
-    axes.set_ylabel("clean accuracy, %")
+    axes.set_xlabel(f"{MEAN_RADIUS}, edits{cut}")
+    axes.set_ylabel(f"{CLEAN_ACCURACY}, %")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e2e5ea", lw=0.7)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""The page of results, beside the paper's figures, out of the JSON files."""
+"""The page of results, next to the paper's figures, from the JSON files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.files import write_text
+from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.tables import UNDEFINED, text_table, with_error
 from benchmarks.paper.figures import front, one_answer
 from benchmarks.paper.published import ABLATION, COSTS, MAIN
 from benchmarks.paper.study import NAMES, TITLES
@@ -17,7 +19,7 @@ Values = dict[str, Any]
 
 
 def write_page(results: Path) -> None:
-    """Write results.md beside the folder of JSON files; the words before the tables are in its head.md."""
+    """Write results.md next to the folder of JSON files; the text before the tables is in its head.md."""
     found: dict[tuple[str, str, str], Values] = {}
     for path in sorted(results.glob("*.json")):
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -47,36 +49,48 @@ def _heading(title: str, values: Values) -> str:
 
 
 def _glance(found: list[Values]) -> str:
-    """Accuracy and mean radius of the deletion methods on all data sets."""
+    """Clean accuracy, certified accuracy at radius 0 and mean certified radius of the deletion methods."""
     rows = []
     methods = ("cert-ed", "adaptdel", "adaptdel+", "adaptdel+ mean")
     for values in found:
         ours, theirs = values["values"], MAIN[values["data"]]
         cells = [
-            f"{100 * ours[m]['clean_accuracy']:.1f} · {ours[m]['mean_radius']:.2f}" if m in ours else "–"
+            f"{100 * ours[m]['clean_accuracy']:.1f} · {100 * certified_accuracy(ours[m]):.1f} · "
+            f"{ours[m]['mean_radius']:.2f}"
+            if m in ours
+            else UNDEFINED
             for m in methods
         ]
         gains = [
             f"{100 * (ours[m]['mean_radius'] / ours['cert-ed']['mean_radius'] - 1):+.0f}%"
             + f" ({100 * ((theirs[m][1] or 0) / (theirs['cert-ed'][1] or 1) - 1):+.0f}%)"
             if m in ours
-            else "–"
+            else UNDEFINED
             for m in ("adaptdel", "adaptdel+")
         ]
         name = f"{TITLES[values['data']]}, {BASES[values['base']]}, {ours['adaptdel']['inputs']:,} inputs"
         rows.append([name, cells[0], cells[1], gains[0], cells[2], gains[1], cells[3]])
-    head = ["accuracy % · mean radius", "CERT-ED 90%", "AdaptDel 90%", "over CERT-ED (paper)"]
-    head += ["AdaptDel+ (binned)", "over CERT-ED (paper)", "AdaptDel+ (for the mean radius)"]
-    return _table(head, rows)
+    head = ["CERT-ED 90%", "AdaptDel 90%", "over CERT-ED (paper)", "AdaptDel+ (binned)", "over CERT-ED (paper)"]
+    measures = f"{CLEAN_ACCURACY} % · {CERTIFIED_ACCURACY} % · {MEAN_RADIUS}"
+    return _table([measures, *head, "AdaptDel+ (for the mean radius)"], rows)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return text_table(head, rows).to_markdown().rstrip("\n")
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return UNDEFINED if value is None else f"{value:.{digits}f}"
+
+
+def certified_accuracy(row: Values) -> float:
+    """Certified accuracy at radius 0; results before it was stored have the counts that it follows from."""
+    stored: float | None = row.get("certified_accuracy")
+    return (row["certified"] + row["certified_zero"]) / row["inputs"] if stored is None else stored
+
+
+def _accuracies(row: Values) -> list[str]:
+    return [_number(100 * row["clean_accuracy"]), _number(100 * certified_accuracy(row))]
 
 
 def _main(name: str, base: str, values: Values) -> str:
@@ -84,14 +98,16 @@ def _main(name: str, base: str, values: Values) -> str:
     rows = []
     for method, row in values["values"].items():
         theirs = MAIN[name].get(method, (None,) * 5)
-        radius = f"{_number(row['mean_radius'])} ± {_number(row['mean_radius_se'], 3)}"
+        clean, certified = _accuracies(row)
+        radius = with_error(row["mean_radius"], row["mean_radius_se"])
         rows.append(
             [
                 NAMES[method],
-                _number(100 * row["clean_accuracy"]),
+                clean,
                 _number(theirs[0]),
+                certified,
                 radius,
-                "–" if theirs[1] is None else f"{_number(theirs[1])} ± {_number(theirs[2], 3)}",
+                UNDEFINED if theirs[1] is None else f"{_number(theirs[1])} ± {_number(theirs[2], 3)}",
                 _number(row["wasserstein"]),
                 _number(theirs[3]),
                 _number(row[key]),
@@ -99,7 +115,8 @@ def _main(name: str, base: str, values: Values) -> str:
             ]
         )
     which = "upper quartile" if name == "yelp" else "median"
-    head = ["", "accuracy %", "paper", "mean radius", "paper", "Wasserstein", "paper", f"{which} log₁₀ region", "paper"]
+    head = ["", f"{CLEAN_ACCURACY} %", "paper", f"{CERTIFIED_ACCURACY} %", MEAN_RADIUS, "paper", "Wasserstein", "paper"]
+    head += [f"{which} log₁₀ region", "paper"]
     return _table(head, rows)
 
 
@@ -108,12 +125,12 @@ def _ablation(name: str, base: str, values: Values) -> str:
     rows = []
     for rate, row in values["values"].items():
         k, accuracy, radius, size = ABLATION[name][int(rate)]
-        ours = [_number(100 * row["clean_accuracy"]), _number(row["mean_radius"]), _number(row[key])]
-        theirs = [_number(accuracy), _number(radius), _number(size)]
-        pairs = [cell for pair in zip(ours, theirs, strict=True) for cell in pair]
-        rows.append([f"{rate}%", f"{row['k']:g}", f"{k:g}", *pairs])
+        clean, certified = _accuracies(row)
+        cells = [clean, _number(accuracy), certified, _number(row["mean_radius"]), _number(radius)]
+        rows.append([f"{rate}%", f"{row['k']:g}", f"{k:g}", *cells, _number(row[key]), _number(size)])
     which = "upper quartile" if name == "yelp" else "median"
-    head = ["p_lb", "k", "paper", "accuracy %", "paper", "mean radius", "paper", f"{which} log₁₀ region", "paper"]
+    head = ["p_lb", "k", "paper", f"{CLEAN_ACCURACY} %", "paper", f"{CERTIFIED_ACCURACY} %", MEAN_RADIUS, "paper"]
+    head += [f"{which} log₁₀ region", "paper"]
     return _table(head, rows)
 
 
@@ -122,7 +139,7 @@ def _bounds(name: str, base: str, values: Values) -> str:
     for label, row in values["values"].items():
         if "tight" in row:
             gain = 100 * (row["tight"] / row["paper"] - 1) if row["paper"] else None
-            change = "–" if gain is None else f"{gain:+.1f}%"
+            change = UNDEFINED if gain is None else f"{gain:+.1f}%"
             rows.append([label, _number(row["tight"], 3), _number(row["paper"], 3), change])
         else:
             near += [
@@ -130,7 +147,7 @@ def _bounds(name: str, base: str, values: Values) -> str:
                  _number(cell["paper"], 3)]
                 for distance, cell in row.items()
             ]  # fmt: skip
-    text = _table(["mean radius", "tight", "paper's bound", "gain"], rows)
+    text = _table([MEAN_RADIUS, "tight", "paper's bound", "gain"], rows)
     if near:
         text += "\n\n" + _table(["by distance to a bin edge", "inputs", "tight", "paper's bound"], near)
     return text
@@ -154,22 +171,23 @@ def _sampling(name: str, base: str, values: Values) -> str:
     found = values["values"]
     rows = [
         [kind, _number(found[kind]["mean_radius"], 3), _number(found[kind]["calls"], 0),
-         _number(1000 * found[kind]["seconds"], 1), _number(100 * found[kind]["clean_accuracy"])]
+         _number(1000 * found[kind]["seconds"], 1), *_accuracies(found[kind])]
         for kind in ("fixed", "adaptive")
     ]  # fmt: skip
-    kept = "–" if found["radius_kept"] is None else f"{100 * found['radius_kept']:.1f}%"
+    kept = UNDEFINED if found["radius_kept"] is None else f"{100 * found['radius_kept']:.1f}%"
     after = f"{kept} of the radius with {found['calls_saved']:.1f} times fewer calls; "
     short = found["short"]
     after += f"{short['inputs']} short inputs were enumerated"
     if "exact" in short:
         exact, drawn = short["exact"], short["fixed"]
         after += (
-            f": mean radius {_number(exact['mean_radius'])} with {_number(exact['calls'], 0)} calls against "
-            f"{_number(drawn['mean_radius'])} with {_number(drawn['calls'], 0)}, settled in "
-            f"{_number(100 * exact['settled'], 1)}% against {_number(100 * drawn['settled'], 1)}%"
+            f": {MEAN_RADIUS} {_number(exact['mean_radius'])} with {_number(exact['calls'], 0)} calls against "
+            f"{_number(drawn['mean_radius'])} with {_number(drawn['calls'], 0)}, abstentions "
+            f"{_number(100 * (1 - exact['settled']), 1)}% against {_number(100 * (1 - drawn['settled']), 1)}%"
         )
     after += "."
-    table = _table(["votes", "mean radius", "calls an input", "ms an input", "accuracy %"], rows)
+    head = ["votes", MEAN_RADIUS, "calls per input", "ms per input", f"{CLEAN_ACCURACY} %", f"{CERTIFIED_ACCURACY} %"]
+    table = _table(head, rows)
     return f"{table}\n\n{after}"
 
 
@@ -178,14 +196,13 @@ def _pareto(name: str, base: str, values: Values) -> str:
     rows, best = [], front(points)
     for row in points:
         mark = "one answer" if one_answer(row) else "●" if row in best else ""
-        accuracy = _number(100 * row["clean_accuracy"])
-        rows.append([f"{row['kind']} {row['setting']}", accuracy, _number(row["mean_radius"]), mark])
+        rows.append([f"{row['kind']} {row['setting']}", *_accuracies(row), _number(row["mean_radius"]), mark])
     theirs = ", ".join(
         f"{NAMES[method].split(' (')[0]} {_number(row[1])} at {_number(row[0])}%"
         for method, row in MAIN[name].items()
         if row[1]
     )
-    table = _table(["", "accuracy %", "mean radius", "on the front"], rows)
+    table = _table(["", f"{CLEAN_ACCURACY} %", f"{CERTIFIED_ACCURACY} %", MEAN_RADIUS, "on the front"], rows)
     picture = f"![{TITLES[name]}: accuracy against radius](results/figures/{name}-{base}-pareto.png)"
     return f"{picture}\n\n{table}\n\nThe paper's points: {theirs}."
 
@@ -207,7 +224,8 @@ def _costs(name: str, base: str, values: Values) -> str:
                 _number(row["calls"], 0),
             ]
         )
-    head = ["", "training s", "s an epoch", "paper (A100)", "certifying ms an input", "paper (A100)", "calls an input"]
+    head = ["", "training s", "s per epoch", "paper (A100)", "certifying ms per input", "paper (A100)"]
+    head.append("calls per input")
     names = {"model": "model", "copies": "copies", "noise": "noise", "arithmetic": "arithmetic of the certificates"}
     parts = ", ".join(f"{text} {100 * shares[part]:.1f}%" for part, text in names.items() if part in shares)
     time = _number(shares["milliseconds_an_input"], 1)
@@ -221,6 +239,6 @@ SECTIONS = (
     ("ablation", "AdaptDel over the lowest rate p_lb", _ablation),
     ("bounds", "The tight bound on the same votes", _bounds),
     ("sampling", "Adaptive against fixed votes", _sampling),
-    ("pareto", "The best that can be reached", _pareto),
+    ("pareto", "Accuracy against radius", _pareto),
     ("costs", "Costs", _costs),
 )

@@ -15,10 +15,11 @@ from typing import Any
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.data import read_examples
 from adaptdel.files import write_text
-from adaptdel.report.measures import Measures, by_quartile, measure, outcomes
+from adaptdel.measures import Measures, by_quartile, measure, outcomes
+from adaptdel.report.entries import times_of
 from adaptdel.runs.certify import Order, certify_data, recertify
 from adaptdel.runs.inputs import Source
-from adaptdel.runs.storage import Run, read_run
+from adaptdel.runs.storage import read_run
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 from benchmarks.real import FINE_TUNING, minilm, shorter
 
@@ -160,15 +161,15 @@ class Study:
 
 
 def measures(folder: Path) -> Measures:
-    """What a run gives."""
+    """The measures of a run."""
     run = read_run(folder)
-    return measure(outcomes(run.table, times(run)))
+    return measure(outcomes(run.table, times_of(run)))
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """What a run gives, as a whole and by quarter of length; how it was made; and how often it gave the same answer."""
+    """The measures of a run, in all and by quartile of length; its settings; the share of its most frequent answer."""
     run = read_run(folder)
-    found = outcomes(run.table, times(run))
+    found = outcomes(run.table, times_of(run))
     answers = Counter(run.table["answer"].to_pylist())
     settings = {name: run.manifest[name] for name in ("bound", "alpha", "ops", "sampling", "votes", "seed")}
     return {
@@ -181,14 +182,8 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def _quarter(found: Measures) -> dict[str, float]:
-    names = ("shortest", "longest", "clean_accuracy", "mean_radius")
+    names = ("shortest", "longest", "clean_accuracy", "certified_accuracy", "mean_radius")
     return {name: found.to_dict()[name] for name in names}
-
-
-def times(run: Run) -> dict[str, float]:
-    """Seconds by id."""
-    pairs = zip(run.times["id"].to_pylist(), run.times["seconds"].to_pylist(), strict=True)
-    return {name: seconds for name, seconds in pairs if seconds is not None}
 
 
 def history(model: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.core.checks import check_int
 from adaptdel.data import Row, read_examples, read_rows, records
 from adaptdel.files import write_text
+from adaptdel.report.comparison import overview_table
 from adaptdel.report.entries import Entry, read_entries
 from adaptdel.report.write import write_report
 from adaptdel.runs.certify import Order, certify_data
@@ -93,27 +94,8 @@ def run_demo(
 
 
 def comparison(entries: Sequence[Entry]) -> str:
-    """The paper's main table for a terminal."""
-    head = ("method", "accuracy", "mean radius", "median log10 covered", "votes", "abstained")
-    rows = [head]
-    for entry in entries:
-        m = entry.measures
-        rows.append(
-            (
-                entry.name,
-                f"{100 * m.clean_accuracy:.1f}%",
-                f"{m.mean_radius:.2f} ± {m.mean_radius_se:.2f}",
-                f"{m.median_log_cardinality:.1f}",
-                f"{m.calls:.0f}",
-                str(m.abstained),
-            )
-        )
-    widths = [max(len(row[place]) for row in rows) for place in range(len(head))]
-    lines = [
-        "  ".join(c.ljust(w) if not n else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
-    return "\n".join(lines)
+    """The measures of all methods, for a terminal."""
+    return overview_table([(entry.name, entry.measures.to_dict()) for entry in entries]).to_terminal()
 
 
 def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:

@@ -17,6 +17,7 @@ from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_fields, check_int, check_probability, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
+from adaptdel.tables import text_table
 from adaptdel.units import check_unit, unit_from_dict
 
 SHOWN = 12  # rows of a history that a card shows
@@ -65,12 +66,9 @@ def history_table(history: list[dict[str, Any]]) -> str:
     if not history:
         return ""
     names = list(history[0])
-    rows = ["| " + " | ".join(name.replace("_", " ") for name in names) + " |", "|" + "---:|" * len(names)]
     shown = history if len(history) <= SHOWN else [*history[: SHOWN // 2], None, *history[-SHOWN // 2 :]]
-    for row in shown:
-        cells = ["..."] * len(names) if row is None else [_cell(row.get(name)) for name in names]
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    rows = [["..."] * len(names) if row is None else [_cell(row.get(name)) for name in names] for row in shown]
+    return text_table([name.replace("_", " ") for name in names], rows, text_columns=0).to_markdown()
 
 
 def _cell(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a certificate can give before any model exists: radii for votes, votes for radii; noise in one word."""
+"""Plan without a model: the radius that votes certify, the votes that a radius needs; noise from a short text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adaptdel.core.threat import Threat
 from adaptdel.settings import CERTIFICATION
 
 _BUILDERS: dict[str, tuple[Callable[..., Noise], tuple[str, ...], tuple[str, ...]]] = {
-    # name: what it builds, its required and its optional arguments
+    # name: (constructor, required arguments, optional arguments)
     "adaptdel": (lambda **a: Deletion(LengthRate(**a)), ("p_min", "k"), ("p_max",)),
     "adaptdel+": (lambda **a: Deletion(BinnedRate(**a)), ("edges", "keep"), ()),
     "interpolated": (lambda **a: Deletion(InterpolatedRate(**a)), ("lengths", "keep"), ()),
@@ -33,14 +33,14 @@ _LISTS = ("edges", "keep", "lengths")
 EXAMPLES = """\
 adaptdel:p_min=0.9,k=23               AdaptDel, psi = max(p_min, p_max * (1 - k/n))
 cert-ed:p=0.9                         a fixed rate (also: rs-del, fixed)
-adaptdel+:edges=0/137/230,keep=4/9/6  AdaptDel+, a kept length for each bin
-interpolated:lengths=68/183,keep=4/9  AdaptDel+ without jumps
+adaptdel+:edges=0/137/230,keep=4/9/6  AdaptDel+, a kept length per bin
+interpolated:lengths=68/183,keep=4/9  AdaptDel+, interpolated kept length
 ranmask:fraction=0.9                  RanMASK (--ops sub)
 nosmooth                              no noise"""
 
 
 def noise_from_spec(text: str) -> Noise:
-    """Read a noise from one word; the values of a list are separated by slashes.
+    """Read a noise such as "adaptdel:p_min=0.9,k=23"; the values of a list are separated by slashes.
 
     >>> noise_from_spec("adaptdel:p_min=0.9,k=23")
     Deletion(rate=LengthRate(p_min=0.9, k=23, p_max=1.0))
@@ -49,7 +49,7 @@ def noise_from_spec(text: str) -> Noise:
     """
     if not isinstance(text, str):
         raise ValueError(f"rate must be a text such as adaptdel:p_min=0.9,k=23, got {text!r}")
-    name, _, rest = text.strip().partition(":")
+    name, _, settings = text.strip().partition(":")
     name = _ALIASES.get(name.lower(), name.lower())
     if name not in _BUILDERS:
         near = get_close_matches(name, [*_BUILDERS, *_ALIASES], n=1)
@@ -57,14 +57,14 @@ def noise_from_spec(text: str) -> Noise:
         raise ValueError(f"rate must begin with one of {', '.join(_BUILDERS)}, got {text!r}{hint}")
     build, required, optional = _BUILDERS[name]
     arguments: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
+    for part in filter(None, settings.split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in required + optional:
             accepted = ", ".join(f"{known}=..." for known in required + optional) or "nothing after its name"
             raise ValueError(f"rate {name} takes {accepted}, got {part!r}")
         if key in arguments:
             raise ValueError(f"rate {name} takes {key} once, got it twice in {text!r}")
-        arguments[key] = [_number(key, one) for one in value.split("/")] if key in _LISTS else _number(key, value)
+        arguments[key] = [_number(key, item) for item in value.split("/")] if key in _LISTS else _number(key, value)
     for key in required:
         if key not in arguments:
             raise ValueError(f"rate {name} needs {key}=..., got {text!r}")
@@ -78,30 +78,30 @@ def _number(key: str, text: str) -> float:
         raise ValueError(f"{key} must be a number, got {text!r}") from None
 
 
-MOST_RADII = 500  # a longer list is thinned out to about FEW_RADII
+MOST_RADII = 500  # of a longer list, about FEW_RADII are listed
 FEW_RADII = 50
-MOST_VOTES = 2**50  # votes never prove a probability of 1, whose radius may be larger
+MOST_VOTES = 2**50  # the largest radius is that of so many unanimous votes; no votes prove a probability of 1
 
 
 @dataclass(frozen=True)
 class RadiusPlan:
-    """Radii and votes at one length, for two classes.
+    """Radii and votes for inputs of a given length, for two classes.
 
     Attributes:
         length: the number of tokens.
         noise: the noise.
-        threat: what the attacker may do.
+        threat: the operations of the attacker.
         alpha: the error level of the confidence bounds.
-        trials: how many votes are taken.
-        successes: how many of them fall on the answered class, if given.
-        lower: the lower confidence bound from them.
-        radius: the radius that they certify.
+        trials: the number of votes.
+        successes: the number of votes for the answer, or None.
+        lower: the lower confidence bound on the probability of the answer.
+        radius: the certified radius.
         largest: the largest radius that any number of votes can certify.
-        unbounded: whether the search for it ended at its limit: the true one is larger, or infinite.
-        unanimous: how many unanimous votes certify it.
-        radii: 0, 1, ..., largest; or an even choice out of them where they are very many.
-        least_probability: p*(r) for each of these radii.
-        least_votes: the fewest of ``trials`` votes that certify each, or −1 if not even all do.
+        unbounded: whether the search for ``largest`` reached its limit: the true value is larger, or infinite.
+        unanimous: the number of unanimous votes that certify ``largest``.
+        radii: 0, 1, ..., largest; evenly spaced radii if these are too many.
+        least_probability: p*(r) for each radius in ``radii``.
+        least_votes: the fewest of ``trials`` votes that certify each radius; −1 if ``trials`` votes are too few.
     """
 
     length: int
@@ -154,11 +154,11 @@ def plan(
     trials: int = CERTIFICATION.n_estimate,
     alpha: float = CERTIFICATION.alpha,
 ) -> RadiusPlan:
-    """Work out what votes certify at one length, and what each radius needs.
+    """The radius that votes certify at a length, and the votes that each radius needs.
 
     >>> from adaptdel import FixedRate
-    >>> made = plan(100, Deletion(FixedRate(0.9)), ops=["ins"], successes=3960)
-    >>> made.radius, made.largest, made.unanimous
+    >>> result = plan(100, Deletion(FixedRate(0.9)), ops=["ins"], successes=3960)
+    >>> result.radius, result.largest, result.unanimous
     (6, 6, 50)
     """
     threat = Threat(ops)
@@ -197,7 +197,7 @@ def plan(
 
 
 def _fewest_votes(least: FloatArray, trials: int, alpha: float) -> IntArray:
-    """The fewest votes of ``trials`` whose lower confidence bound reaches each probability; −1 if none do."""
+    """The fewest of ``trials`` votes whose lower confidence bound reaches each probability; −1 if none do."""
     low, high = np.zeros(least.shape, dtype=np.int64), np.full(least.shape, trials + 1)
     while (low < high).any():
         middle = (low + high) // 2
@@ -210,7 +210,7 @@ def _fewest_votes(least: FloatArray, trials: int, alpha: float) -> IntArray:
 
 
 def _fewest_unanimous(least: FloatArray, alpha: float) -> IntArray:
-    """The fewest votes that, all on one class, have a lower confidence bound that reaches each probability."""
+    """The fewest unanimous votes whose lower confidence bound reaches each probability."""
     high = np.ones(least.shape, dtype=np.int64)
     while True:
         enough = np.asarray(clopper_pearson(high, high, alpha)[0]) >= least

@@ -1,4 +1,4 @@
-"""Figures, written with matplotlib (the extra ``plot``)."""
+"""Figures with matplotlib (the extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_figure_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path if a figure can be written there: a known ending, an existing folder."""
+    """Return the path of a figure; ValueError if its ending is unknown or its folder does not exist."""
     target = Path(path)
     if target.suffix.lower() not in FORMATS:
         raise ValueError(f"a figure's name must end in {', '.join(FORMATS)}, got {target.name!r}")
     if not target.parent.is_dir():
         raise ValueError(f"a figure needs an existing folder, got {str(target.parent)!r}")
-    new_figure(1, 1)  # says at once if matplotlib is missing
+    new_figure(1, 1)  # raises at once if matplotlib is missing
     return target
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of a size in inches."""
+    """An empty figure; the size is in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -36,7 +36,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure whole or not at all."""
+    """Write a figure atomically."""
     target = check_figure_path(path)
     metadata = {"Date": None} if target.suffix.lower() == ".svg" else None
     with replacing(target) as file:
@@ -44,7 +44,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def plot_plan(plan: RadiusPlan, path: str | os.PathLike[str]) -> None:
-    """Draw p*(r): the least probability of the answered class that certifies each radius."""
+    """Draw p*(r): the least probability of the answer that certifies each radius."""
     figure = new_figure(7, 4)
     from matplotlib.ticker import MaxNLocator
 
@@ -56,7 +56,7 @@ def plot_plan(plan: RadiusPlan, path: str | os.PathLike[str]) -> None:
     axes.annotate("certified", (0.12, 0.7), xycoords="axes fraction", color="#1d6f65")
     if plan.lower is not None and plan.radius is not None:
         label = f"{plan.successes} of {plan.trials} votes: p ≥ {plan.lower:.4f}"
-        label += f", radius {plan.radius}" if plan.radius >= 0 else ", not settled"
+        label += f", radius {plan.radius}" if plan.radius >= 0 else ", abstained"
         axes.axhline(plan.lower, color="#c8553d", lw=1.2, ls="--", label=label)
         if plan.radius >= 0:
             axes.plot([plan.radius], [plan.lower], "D", color="#c8553d", ms=6)
@@ -66,6 +66,8 @@ def plot_plan(plan: RadiusPlan, path: str | os.PathLike[str]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(f"radius r: number of edits ({', '.join(plan.threat.ops)})")
     axes.set_ylabel("least probability p*(r)")
-    axes.set_title(f"What each radius needs: {plan.length} tokens, {100 * plan.rate:.4g}% removed", fontsize=11)
+    axes.set_title(
+        f"Least probability for each radius: {plan.length} tokens, {100 * plan.rate:.4g}% removed", fontsize=11
+    )
     axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)

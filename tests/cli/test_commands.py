@@ -37,8 +37,8 @@ def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str], tmp_path:
         str(figure),
     )
     assert status == 0
-    assert "certified radius 11: no attacker with up to 11 edits can change the answer" in out
-    assert "Largest reachable radius: 11, with 140 or more unanimous votes" in out
+    assert "Certified radius 11: no attacker with up to 11 edits can change the answer" in out
+    assert "Largest certifiable radius: 11, with at least 140 unanimous votes" in out
     assert err == f"wrote {figure}\n"
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert list(tmp_path.iterdir()) == [figure]
@@ -85,10 +85,10 @@ def test_json_holds_what_the_library_says(capsys: pytest.CaptureFixture[str], op
     ("rate", "words"),
     [
         ("ranmask:fraction=0.9", "masks 90% of them"),
-        ("nosmooth", "Without noise nothing beyond the input itself can be certified"),
-        ("fixed:p=1", "No largest radius was found up to 65536"),
+        ("nosmooth", "Without noise, no radius above 0 can be certified"),
+        ("fixed:p=1", "Every radius up to 65536 can be certified"),
         ("adaptdel+:edges=0/137,keep=4/9", "deletes 96% of them"),
-        ("interpolated:lengths=50/150,keep=4/9", "Largest reachable radius"),
+        ("interpolated:lengths=50/150,keep=4/9", "Largest certifiable radius"),
     ],
 )
 def test_every_noise_can_be_planned(capsys: pytest.CaptureFixture[str], rate: str, words: str) -> None:
@@ -100,7 +100,7 @@ def test_every_noise_can_be_planned(capsys: pytest.CaptureFixture[str], rate: st
 def test_votes_that_settle_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "plan", "--length", "100", "--rate", "fixed:p=0.9", "--votes", "51/100")
     assert status == 0
-    assert "which does not settle the answer: the classifier abstains" in out
+    assert "the votes do not determine the answer, so the classifier abstains" in out
 
 
 def test_a_million_tokens_are_listed_in_part() -> None:

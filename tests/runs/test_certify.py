@@ -18,6 +18,7 @@ from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.certifier import Certifier
 from adaptdel.core.noise import Noise
 from adaptdel.data import read_rows
+from adaptdel.measures import AnswerCounts
 from adaptdel.runs.certify import Watch, recertify
 from adaptdel.runs.inputs import RunInput
 from adaptdel.runs.records import Totals, certificate_of, record_of, setting_of, values_of
@@ -501,12 +502,12 @@ def test_runs_written_by_hand(tmp_path: Path) -> None:
 def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
     watch = Watch(10, 0, patience=0.0)
     watch.due = 0.0
-    watch(Totals(inputs=4, labelled=4, correct=3, radius=8, problems=1))
-    watch(Totals(inputs=5))
+    watch(Totals(inputs=5, problems=1, labelled=AnswerCounts(4, correct=3, certified=2, radius=8)))
+    watch(Totals(inputs=6))
     watch.close()
     error = capsys.readouterr().err
-    assert error.startswith("4 of 10 inputs, ")
-    assert error.endswith("left, accuracy 75.0%, mean radius 2.67, 1 not certified\n")
+    assert error.startswith("5 of 10 inputs, ")
+    assert error.endswith("left, clean accuracy 75.0%, mean certified radius 2.00, 1 not certified\n")
 
 
 def test_the_command_as_a_process(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:

@@ -22,6 +22,7 @@ from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse_object, read_bytes, write_text
+from adaptdel.measures import AnswerCounts
 from adaptdel.smoothed import SmoothedClassifier
 
 
@@ -179,14 +180,15 @@ def max_certified_radius(radii: Sequence[int], threshold: float) -> tuple[int, f
 def evaluate(bin: int, keep: float, outcomes: Sequence[Outcome], threshold: float) -> Evaluation:
     """Sum up what became of the examples of a bin at one kept length."""
     certified = [outcome.radius if outcome.right else -1 for outcome in outcomes]
+    counts = AnswerCounts.of([outcome.right for outcome in outcomes], [outcome.radius for outcome in outcomes])
     radius, accuracy = max_certified_radius(certified, threshold)
     return Evaluation(
         bin=bin,
         keep=keep,
         radius=radius,
         certified=accuracy,
-        clean=float(np.mean([outcome.right for outcome in outcomes])),
-        mean_radius=float(np.mean(np.maximum(certified, 0))),
+        clean=counts.clean_accuracy,
+        mean_radius=counts.mean_radius,
         constant=len({outcome.answer for outcome in outcomes}) == 1,
         count=len(outcomes),
     )

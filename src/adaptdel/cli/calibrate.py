@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate
 from adaptdel.calibration.search import OBJECTIVES
 from adaptdel.cli.certify import read_votes
 from adaptdel.data import read_examples
+from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.settings import CALIBRATION, DATA
+from adaptdel.tables import number, percent, text_table
 
 _VOTES = f"{CALIBRATION.n_select},{CALIBRATION.n_estimate}"
 
@@ -120,21 +121,16 @@ def read_bins(text: str) -> str | list[float]:
 
 
 def describe(done: FinishedCalibration) -> str:
-    """What was found, in a table."""
-    rows = [["tokens", "kept", "radius", "certified", "clean", "mean radius", "examples"]]
-    rows += [_row(one) for one in done.calibration.bins]
+    """The calibrated bins as a table."""
+    titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
+    table = text_table(titles, [_row(bin) for bin in done.calibration.bins])
     verb = "was calibrated before, nothing to do" if done.before else "calibrated"
     noise = f"noise: {done.calibration.noise!r}"
-    return "\n".join([*_aligned(rows), "", f"{done.folder}: {verb}", noise])
+    return "\n".join([table.to_terminal(), "", f"{done.folder}: {verb}", noise])
 
 
-def _row(one: BinResult) -> list[str]:
-    lengths = f"from {one.lower:g}" if one.upper is None else f"{one.lower:g} to {one.upper:g}"
-    radius = str(one.radius) if one.radius >= 0 else "none"
-    shares = [f"{one.certified:.3f}", f"{one.clean:.3f}", f"{one.mean_radius:.2f}"]
-    return [lengths, f"{one.keep:.4g}", radius, *shares, f"{one.count} of {one.available}"]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+def _row(bin: BinResult) -> list[str]:
+    lengths = f"from {bin.lower:g}" if bin.upper is None else f"{bin.lower:g} to {bin.upper:g}"
+    radius = str(bin.radius) if bin.radius >= 0 else "none"
+    shares = [percent(bin.certified), percent(bin.clean), number(bin.mean_radius)]
+    return [lengths, f"{bin.keep:.4g}", radius, *shares, f"{bin.count} of {bin.available}"]

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from adaptdel.core.checks import check_int
+from adaptdel.measures import MEASURE_COLUMNS
 from adaptdel.settings import CERTIFICATION, DATA
+from adaptdel.tables import number, text_table
 
 _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
@@ -83,17 +85,18 @@ def read_votes(text: str) -> dict[str, int]:
 
 
 def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
-    """What a run came to, in words or for machines."""
+    """The totals of a run, for a terminal or as JSON."""
     totals = manifest["totals"]
     if as_json:
         shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
         return json.dumps({"run": str(out), **totals, **shared}, indent=2)
     certified = totals["inputs"] - totals["problems"]
-    lines = [f"{certified} of {totals['inputs']} inputs certified, {totals['abstained']} of them not settled"]
-    if totals["accuracy"] is not None:
-        lines.append(f"accuracy {totals['accuracy']:.2%}")
-    if totals["mean_radius"] is not None:
-        ops = "edits" if len(manifest["ops"]) == 3 else f"edits out of {','.join(manifest['ops'])}"
-        lines.append(f"mean certified radius {totals['mean_radius']:.3f} {ops}, at alpha {manifest['alpha']:g}")
-        lines.append(f"{totals['calls'] / max(certified, 1):.1f} votes an input")
-    return "\n".join([*lines, f"in {out}"])
+    ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
+    lines = [
+        f"{certified} of {totals['inputs']} inputs certified{ops} at alpha {manifest['alpha']:g}, "
+        f"{totals['abstained']} of them abstentions"
+    ]
+    rows = [(column.title, column.text(totals)) for column in MEASURE_COLUMNS]
+    if certified:
+        rows.append(("votes per input", number(totals["calls"] / certified, 1)))
+    return "\n".join([*lines, text_table(("measure", "value"), rows).to_terminal(), f"run: {out}"])

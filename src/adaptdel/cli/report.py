@@ -1,26 +1,27 @@
-"""``adaptdel report``: runs as a page, tables and figures."""
+"""``adaptdel report``: compare runs in a page with tables and figures."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
-from adaptdel.report.tables import number, percent
+from adaptdel.report.comparison import overview_table
 from adaptdel.report.write import write_report
 
 
 @click.command("report")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="A new folder, or a report to replace.")
-@click.option("--data", default=None, metavar="FILE", help="The data, if it is not where the runs read it.")
-@click.option("--sample", default=30, show_default=True, type=int, help="How many inputs to show.")
-@click.option("--baseline", default=1, show_default=True, type=int, help="Which RUN the others are compared with.")
-@click.option("--title", default=None, help="The heading of the page.")
-@click.option("--seed", default=0, show_default=True, type=int, help="Of the sample and of the intervals.")
-@click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON, for machines.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="A new folder, or a report, which is replaced."
+)
+@click.option("--data", default=None, metavar="FILE", help="The data file, if it is not where the runs read it.")
+@click.option("--sample", default=30, show_default=True, type=int, help="Number of inputs to show.")
+@click.option("--baseline", default=1, show_default=True, type=int, help="The RUN to compare the others with, from 1.")
+@click.option("--title", default=None, help="Title of the page.  [default: from the data file]")
+@click.option("--seed", default=0, show_default=True, type=int, help="Seed of the sample and of the intervals.")
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON.")
 def report_command(
     runs: tuple[Path, ...],
     out: Path,
@@ -31,24 +32,15 @@ def report_command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Compare certification runs: a page that opens offline, with tables and figures.
+    """Compare certification runs in an HTML page that works offline, with tables and figures.
 
-    DIR gets index.html, report.md, report.json, tables.tex, tables/ (CSV) and figures/ (PNG, SVG, PDF).
+    Writes index.html, report.md, report.json, tables.tex, tables/ (CSV) and figures/ (PNG, SVG, PDF) to the folder OUT.
     """
     if not 1 <= baseline <= len(runs):
-        raise ValueError(f"--baseline must be the place of a RUN, from 1 to {len(runs)}, got {baseline}")
+        raise ValueError(f"--baseline must be the number of a RUN, from 1 to {len(runs)}, got {baseline}")
     values = write_report(runs, out, data=data, sample=sample, baseline=baseline - 1, title=title, seed=seed)
     click.echo(f"wrote {out / 'index.html'}", err=True)
-    click.echo(json.dumps(values, indent=2, ensure_ascii=False) if as_json else _lines(values))
-
-
-def _lines(values: dict[str, Any]) -> str:
-    """A line a run."""
-    width = max(len(run["name"]) for run in values["runs"])
-    lines = [f"{'run':<{width}}  inputs  accuracy  mean radius  abstained"]
-    for run in values["runs"]:
-        m = run["measures"]
-        accuracy = "–" if m["clean_accuracy"] is None else percent(m["clean_accuracy"])
-        radius = "–" if m["mean_radius"] is None else number(m["mean_radius"])
-        lines.append(f"{run['name']:<{width}}  {m['inputs']:>6}  {accuracy:>8}  {radius:>11}  {m['abstained']:>9}")
-    return "\n".join(lines)
+    if as_json:
+        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
+    else:
+        click.echo(overview_table([(run["name"], run["measures"]) for run in values["runs"]]).to_terminal())

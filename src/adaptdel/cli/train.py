@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from adaptdel.measures import CLEAN_ACCURACY
 from adaptdel.settings import DATA, DTYPES, METHODS, PRECISIONS, default_of
+from adaptdel.tables import percent
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
 from adaptdel.training.training import history_text
 
@@ -123,7 +125,8 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     )
     lines.append(f"noise: {finished.model.noise_!r}")
     if last.get("valid_accuracy") is not None:
-        lines.append(f"accuracy on held-out examples: {last['valid_accuracy']:.4f}")
+        measured = "accuracy on noisy copies of" if "epoch" in last else f"{CLEAN_ACCURACY} on"
+        lines.append(f"{measured} held-out examples: {percent(last['valid_accuracy'], 2)}")
     next_step = "calibrate" if record.get("calibrated") is False else "certify"
     arguments = "--data FILE" if next_step == "calibrate" else "--data FILE --out RUN"
     lines.append(f"next: adaptdel {next_step} {Path(job.out)} {arguments}")

@@ -1,1 +1,1 @@
-"""Measures, tables and figures of runs, and the page that shows them."""
+"""Reports on runs: tables, figures, and a page that shows them."""

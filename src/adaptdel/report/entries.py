@@ -1,10 +1,10 @@
-"""Runs that are shown side by side: their names, their colours, their measures."""
+"""The runs of a report, with their names, colours and measures; and a random sample of their inputs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,16 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.report.measures import Measures, Outcomes, by_quartile, measure, outcomes
-from adaptdel.runs.storage import JOURNAL, TABLE, Run, read_run
+from adaptdel.certification.sampling import content_key, stream
+from adaptdel.core.checks import BoolArray
+from adaptdel.core.noise import Noise
+from adaptdel.data import read_rows
+from adaptdel.measures import Measures, Outcomes, by_quartile, measure, outcomes
+from adaptdel.runs.inputs import content_id
+from adaptdel.runs.storage import RESTORE, Run, read_run
+from adaptdel.units import Tokens, Unit, unit_from_dict
 
-# Okabe and Ito's colours, darkened where they are too pale for lines on white; first on light, then on dark ground.
+# Okabe and Ito's colours, darkened where they are too pale for lines on white: (on a light, on a dark background).
 COLOURS = (
     ("#0072b2", "#56b4e9"),
     ("#c84e00", "#ff9a57"),
@@ -34,17 +40,18 @@ METHODS = {
     "nosmooth": "NoSmooth",
     "freelb": "FreeLB",
 }
+_METHODS_WITH_RATE = {"AdaptDel", "CERT-ED", "RanMASK"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run as the report shows it.
+    """A run in a report.
 
     Attributes:
-        name: what it is called.
-        number: its place among the runs, from 0, which is its colour.
+        name: a name that no other run of the report has.
+        number: its position among the runs, from 0, which determines its colour.
         run: the run.
-        outcomes: the inputs that measures are taken of.
+        outcomes: its measured inputs.
     """
 
     name: str
@@ -54,72 +61,67 @@ class Entry:
 
     @property
     def colour(self) -> str:
-        """Its colour on light ground."""
+        """The colour on a light background."""
         return COLOURS[self.number % len(COLOURS)][0]
 
     @cached_property
     def measures(self) -> Measures:
-        """Its measures over all inputs."""
+        """The measures over all inputs."""
         return measure(self.outcomes)
 
     @cached_property
     def quartiles(self) -> list[Measures]:
-        """Its measures by quartile of length."""
+        """The measures by quartile of length."""
         return [measure(part) for part in by_quartile(self.outcomes)]
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """What the attacker may do."""
+        """The operations of the attacker."""
         return tuple(self.run.manifest["ops"])
 
     @cached_property
     def rows(self) -> dict[str, dict[str, Any]]:
-        """What the table says of each input, by id, but for the votes; bad rows are left out."""
-        few = self.run.table.select(
-            ["id", "row", "truth", "answer", "correct", "length", "rate", "input_hash", "problem"]
-        )
-        return {row["id"]: row for row in few.to_pylist() if row["problem"] is None}
+        """The rows of the table by id, without the votes; rows without a certificate are left out."""
+        names = ["id", "row", "truth", "answer", "correct", "length", "rate", "input_hash", "problem"]
+        rows = self.run.table.select(names).to_pylist()
+        return {row["id"]: row for row in rows if row["problem"] is None}
 
     def certificates(self, ids: Sequence[str]) -> dict[str, Certificate]:
-        """The certificates of some inputs, by id; those that the run does not hold are left out."""
+        """Certificates by id; ids that the run does not hold are left out."""
         wanted = set(ids)
         names = self.run.table["id"].to_pylist()
         good = [text is None for text in self.run.table["problem"].to_pylist()]
         chosen = [place for place, name in enumerate(names) if name in wanted and good[place]]
-        few = replace(self.run, table=self.run.table.take(np.array(chosen, dtype=np.int64)))
-        return {names[place]: made for place, made in zip(chosen, few.certificates(), strict=True)}
+        part = replace(self.run, table=self.run.table.take(np.array(chosen, dtype=np.int64)))
+        return {names[place]: certificate for place, certificate in zip(chosen, part.certificates(), strict=True)}
 
 
 def read_entries(folders: Sequence[Path]) -> list[Entry]:
-    """Read runs, and give each a name that no other has."""
+    """Read runs, and give each a name of its own."""
     runs = [read_run(folder) for folder in folders]
     for run in runs:
         _check_rows(run)
     short = [short_name(run.manifest) for run in runs]
     long = [f"{name} {detail}".strip() for name, detail in short]
     names = [(short[n][0] if short[n][0] not in _METHODS_WITH_RATE else long[n]) for n in range(len(runs))]
-    for again in (long, [f"{long[n]} ({runs[n].folder.name})" for n in range(len(runs))]):
+    for longer in (long, [f"{long[n]} ({runs[n].folder.name})" for n in range(len(runs))]):
         counts = Counter(names)
-        names = [name if counts[name] == 1 else again[place] for place, name in enumerate(names)]
+        names = [name if counts[name] == 1 else longer[place] for place, name in enumerate(names)]
     counts = Counter(names)
     names = [name if counts[name] == 1 else f"{name} #{place + 1}" for place, name in enumerate(names)]
     return [Entry(names[place], place, run, outcomes(run.table, times_of(run))) for place, run in enumerate(runs)]
 
 
 def _check_rows(run: Run) -> None:
-    """Raise for a row without what is measured."""
+    """Raise if a row with a certificate lacks a value that is measured."""
     for name in ("id", "row", "answer", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash"):
         for place in np.flatnonzero(run.table[name].is_null().to_numpy()).tolist():
             if run.table["problem"][place].as_py() is None:
-                where = f"{run.folder / (TABLE if run.finished else JOURNAL)}, row {place + 1} of the table"
-                raise ValueError(f"{where}: {name} is null: take the run from where it was made, or make it again")
-
-
-_METHODS_WITH_RATE = {"AdaptDel", "CERT-ED", "RanMASK"}
+                raise ValueError(f"{run.folder}, row {place + 1} of the table: {name} is null: {RESTORE}")
 
 
 def short_name(manifest: Mapping[str, Any]) -> tuple[str, str]:
-    """The method of a run, and its rate in a few signs.
+    """The method of a run, and its rate.
 
     >>> short_name({"noise": {"kind": "deletion", "rate": {"kind": "length", "p_min": 0.9, "k": 23}}})
     ('AdaptDel', '90%')
@@ -135,11 +137,182 @@ def short_name(manifest: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def times_of(run: Run) -> dict[str, float]:
-    """Seconds by id, where the run has kept them."""
+    """Seconds by id, where the run has them."""
     pairs = zip(run.times["id"].to_pylist(), run.times["seconds"].to_pylist(), strict=True)
     return {name: seconds for name, seconds in pairs if seconds is not None}
 
 
-def from_json(value: str | None) -> Any:
-    """A label as the run keeps it."""
-    return None if value is None else json.loads(value)
+def file_name(data: Mapping[str, Any]) -> str:
+    """The name of a data file without its folders."""
+    return str(data.get("path") or "").replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+
+
+COPIES = 3  # noisy copies that are shown for each certificate
+MOST_TEXT, MOST_COPY = 4000, 360  # characters that are shown
+
+
+@dataclass(frozen=True)
+class RunAnswer:
+    """The certificate of an input in a run.
+
+    Attributes:
+        entry: the run.
+        certificate: the certificate.
+        correct: whether the answer is the label; None if the label is unknown.
+        copies: noisy copies, each with the number of kept tokens.
+    """
+
+    entry: Entry
+    certificate: Certificate
+    correct: bool | None
+    copies: tuple[tuple[int, str], ...]
+
+    @property
+    def colour(self) -> int:
+        """The number of the run's colour."""
+        return self.entry.number % len(COLOURS)
+
+
+@dataclass(frozen=True)
+class SampledInput:
+    """An input with its certificates in all runs; ``text`` is None if it is not available."""
+
+    id: str
+    row: int
+    label: Any
+    text: str | None
+    length: int
+    answers: tuple[RunAnswer, ...]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The filters of the page that show the input."""
+        kinds = ["all"]
+        if any(answer.correct is False for answer in self.answers):
+            kinds.append("wrong")
+        if any(answer.certificate.abstained for answer in self.answers):
+            kinds.append("abstained")
+        if any(answer.certificate.radius == 0 for answer in self.answers):
+            kinds.append("zero")
+        return kinds
+
+
+def sample_inputs(
+    entries: Sequence[Entry], count: int, *, data: str | None, seed: int
+) -> tuple[list[SampledInput], str | None]:
+    """A random sample of the inputs, in the order of the data; and a sentence if texts are missing."""
+    first = entries[0]
+    shared = [name for name in first.rows if all(name in entry.rows for entry in entries)] or list(first.rows)
+    drawn = np.random.default_rng(seed).permutation(len(shared))[:count]
+    chosen = [shared[place] for place in sorted(drawn)]
+    texts, missing = find_texts(first, chosen, data)
+    certificates = [entry.certificates(chosen) for entry in entries]
+    sampled = []
+    for name in chosen:
+        row, text = first.rows[name], texts.get(name)
+        answers = tuple(
+            RunAnswer(entry, by_id[name], entry.rows[name]["correct"], noisy_copies(by_id[name], text, seed))
+            for entry, by_id in zip(entries, certificates, strict=True)
+            if name in by_id
+        )
+        shortened = None if text is None else clip(text, MOST_TEXT)
+        label = None if row["truth"] is None else json.loads(row["truth"])
+        sampled.append(SampledInput(name, row["row"], label, shortened, row["length"], answers))
+    return sampled, missing
+
+
+def find_texts(entry: Entry, ids: Sequence[str], data: str | None) -> tuple[dict[str, str], str | None]:
+    """The texts of inputs by id, read from the data file; and a sentence if texts are missing.
+
+    A text is used only if the hash of its tokens is the hash in the run.
+    """
+    described = entry.run.manifest.get("data") or {}
+    path = data if data is not None else described.get("path")
+    if not ids:
+        return {}, None
+    if entry.run.manifest["unit"] is None:
+        return {}, "The texts are not shown: the run does not state how it splits texts into tokens."
+    if path is None or (data is None and not Path(path).is_file()):
+        name = file_name(described) or "the data file"
+        return {}, f"The texts are not shown: {name} is not where the run read it. Give it with --data."
+    wanted = {name: entry.rows[name]["input_hash"] for name in ids}
+    try:
+        texts = _matching(entry, wanted, path)
+    except (OSError, ValueError) as error:
+        if data is not None:
+            raise
+        return {}, f"The texts are not shown: {file_name(described)} cannot be read any more ({type(error).__name__})."
+    lost = len(ids) - len(texts)
+    name = file_name({"path": path})
+    return texts, f"{lost} of {len(ids)} texts are not shown: {name} does not hold them (any more)." if lost else None
+
+
+def _matching(entry: Entry, wanted: dict[str, str], path: str) -> dict[str, str]:
+    """The texts in a file with the wanted tokens: first those with the same id, then any others."""
+    unit = unit_from_dict(entry.run.manifest["unit"])
+    texts: dict[str, str] = {}
+    for name, text in _rows(entry, path):
+        if name in wanted and name not in texts and _hash(unit, text) == wanted[name]:
+            texts[name] = text
+            if len(texts) == len(wanted):
+                return texts
+    names: dict[str, list[str]] = {}
+    for name, key in wanted.items():
+        if name not in texts:
+            names.setdefault(key, []).append(name)
+    for _, text in _rows(entry, path):
+        for name in names.pop(_hash(unit, text), ()):
+            texts[name] = text
+        if not names:
+            break
+    return texts
+
+
+def _rows(entry: Entry, path: str) -> Iterator[tuple[str, str]]:
+    """The id, as the run has it, and the text of every readable row."""
+    described = entry.run.manifest.get("data") or {}
+    names = {key: described[key] for key in ("text", "label", "ids", "encoding") if isinstance(described.get(key), str)}
+    for row in read_rows(path, **names, on_problem=lambda number, sentence: None):
+        yield row.id if row.id is not None else content_id(row.text), row.text
+
+
+def _hash(unit: Unit, text: Any) -> str:
+    return content_key(unit.split(text)).hex()
+
+
+def noisy_copies(certificate: Certificate, text: str | None, seed: int) -> tuple[tuple[int, str], ...]:
+    """A few noisy copies as the base classifier reads them; ⟨5⟩ stands for 5 masks."""
+    if text is None or certificate.unit is None or not certificate.noise.changes_inputs:
+        return ()
+    unit = unit_from_dict(certificate.unit)
+    tokens = unit.split(text)
+    rng = stream(seed, content_key(tokens), "report")
+    kept = certificate.noise.sample(len(tokens), COPIES, rng)
+    return tuple((int(row.sum()), _copy_text(certificate.noise, unit, tokens, row)) for row in kept)
+
+
+def _copy_text(noise: Noise, unit: Unit, tokens: Tokens, kept: BoolArray) -> str:
+    if not noise.masks_tokens:
+        return clip(readable(unit.join([tokens[place] for place in np.flatnonzero(kept)])), MOST_COPY)
+    parts, hidden = [], 0
+    for token, keep in zip(tokens, kept, strict=True):
+        if keep:
+            parts += ([f"⟨{hidden}⟩"] if hidden else []) + [readable(token)]
+        hidden = 0 if keep else hidden + 1
+    return clip(" ".join(parts + ([f"⟨{hidden}⟩"] if hidden else [])), MOST_COPY)
+
+
+def readable(value: Any) -> str:
+    """A text, bytes or a token as text."""
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("ascii", "backslashreplace")
+    return str(value)
+
+
+def clip(text: str, most: int) -> str:
+    """The beginning of a long text, and how much was cut.
+
+    >>> clip("abcdef", 4)
+    'abcd … (2 more characters)'
+    """
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"

@@ -1,4 +1,4 @@
-"""Figures: each from the runs that it compares, as part of a page and as files."""
+"""The figures of a report, as files and as parts of the page."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate
+from adaptdel.measures import Outcomes, by_quartile, log_cardinality_curve, quartile_edges, radius_curve
 from adaptdel.plots import new_figure
-from adaptdel.report.entries import Entry
-from adaptdel.report.measures import (
-    Outcomes,
-    by_quartile,
-    log_cardinality_curve,
-    quartile_edges,
-    radius_curve,
-)
+from adaptdel.report.entries import Entry, clip
+from adaptdel.report.text import plural, token
 
 _DROPPED = (
     re.compile(r"<metadata>.*?</metadata>", re.DOTALL),
@@ -31,13 +26,13 @@ _DROPPED = (
 def inline_svg(text: str, name: str, label: str, colours: Mapping[str, str]) -> str:
     """An SVG file as an element of a page.
 
-    Nothing in it names an address, its identifiers are its own and do not change from one time to the next, and each
-    colour is replaced by what ``colours`` says, so that it can follow the theme.
+    It refers to no address, its identifiers are unique on the page and reproducible, and its colours are replaced by
+    those in ``colours``, so that they can follow the theme.
     """
     text = text[text.index("<svg") :]
     for pattern in _DROPPED:
         text = pattern.sub("", text)
-    text = _own_identifiers(text.replace("xlink:href", "href"), name)
+    text = _unique_identifiers(text.replace("xlink:href", "href"), name)
     for colour, replacement in colours.items():
         text = text.replace(colour, replacement)
     box = re.search(r'viewBox="[^"]*"', text)
@@ -45,25 +40,86 @@ def inline_svg(text: str, name: str, label: str, colours: Mapping[str, str]) -> 
     return re.sub(r"<svg\b[^>]*>", lambda _: start, text, count=1).strip()
 
 
-def _own_identifiers(text: str, name: str) -> str:
-    """Number the identifiers that are pointed at, and drop the others."""
+def _unique_identifiers(text: str, name: str) -> str:
+    """Number the identifiers that are referred to, and drop the others."""
     used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
-    pointed = {one or other for one, other in used}
-    found = [identifier for identifier in re.findall(r'\bid="([^"]*)"', text) if identifier in pointed]
-    new = {identifier: f"{name}-{place}" for place, identifier in enumerate(dict.fromkeys(found))}
+    referred = {target or other for target, other in used}
+    kept = [identifier for identifier in re.findall(r'\bid="([^"]*)"', text) if identifier in referred]
+    new = {identifier: f"{name}-{place}" for place, identifier in enumerate(dict.fromkeys(kept))}
     text = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{new[m[1]]}"' if m[1] in new else "", text)
     text = re.sub(r'href="#([^"]+)"', lambda m: f'href="#{new.get(m[1], m[1])}"', text)
     return re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{new.get(m[1], m[1])})", text)
 
 
-Figure = Any  # of matplotlib, which only `adaptdel.plots` imports
+Figure = Any  # matplotlib's; only `adaptdel.plots` imports it
 Axes = Any
 INK, MUTED, GRID = "#20242a", "#6a7280", "#e2e5ea"
-WIDTH = 4.8  # inches: two beside each other on a desk, and legible across a phone
+WIDTH = 4.8  # inches: two figures side by side on a desktop, one legible on a phone
 _LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1.2, 1.4)), (0, (1.2, 1.2)))
-_TAIL, _BULK, _STRETCH = 0.01, 0.1, 2.5  # curves go as far as 1% of the inputs, at most 2.5 times as far as 10%
+_TAIL, _BULK, _STRETCH = 0.01, 0.1, 2.5  # curves end where 1% of the inputs are left, at most 2.5 times as far as 10%
 
 Curve = Callable[[Outcomes], tuple[Any, Any]]
+
+
+def typical(entries: Sequence[Entry]) -> str | None:
+    """The id of the input whose frontier is drawn; None if no answer is certified at radius 1.
+
+    Among the correct answers of the first run with a radius of at least 1: the one at the upper quartile of the radius,
+    then closest to the mean length. Inputs that all runs hold are preferred.
+    """
+    for entry in entries:
+        measured = entry.outcomes
+        useful = measured.certified & (measured.radius >= 1)
+        if useful.any():
+            everywhere = useful & [all(name in other.rows for other in entries) for name in measured.ids]
+            chosen = measured.take(everywhere if everywhere.any() else useful)
+            off = np.abs(chosen.radius - np.quantile(chosen.radius, 0.75))
+            far = np.abs(chosen.length - entry.measures.mean_length)
+            return str(chosen.ids[np.lexsort((far, off))[0]])
+    return None
+
+
+def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
+    """All figures: name, title, caption and figure."""
+    kind = token(entries[0])
+    name = typical(entries)
+    by_run = {entry.name: entry.certificates([name]) for entry in entries} if name is not None else {}
+    certificates = {run: by_id[name] for run, by_id in by_run.items() if name in by_id}
+    cardinality = (
+        "A point (c, a): for a share a of the inputs, the answer is correct and the certified region holds at least "
+        "10ᶜ inputs. Curves end where few inputs are left."
+    )
+    radius = "A point (r, a): for a share a of the inputs, the answer is correct and certified against any r edits."
+    quartiles = (
+        "The shortest quarter of the inputs at the top, the longest at the bottom. Right: the quantile function of the "
+        f"lengths of {entries[0].name}, with dashed lines at the quartiles."
+    )
+    rate = f"The share of {kind}s that the noise removes, and the expected number that the model reads, by length."
+    cost = "The distribution of the number of votes. Inputs with a clear majority need few votes."
+    return [
+        ("certified-cardinality", "Certified accuracy against the size of the certified region", cardinality,
+         certified_by_cardinality(entries)),
+        ("certified-radius", "Certified accuracy against the radius", radius, certified_by_radius(entries)),
+        ("quartiles", "Certified accuracy by quartile of length", quartiles, quartile_panels(entries)),
+        ("rates", "Rate and kept length", rate, rates(entries)),
+        ("costs", "Votes per input", cost, costs(entries)),
+        ("frontier", "Edits certified together", _frontier_words(certificates, name), frontier(entries, certificates)),
+    ]  # fmt: skip
+
+
+def _frontier_words(certificates: Mapping[str, Certificate], name: str | None) -> str:
+    if name is None or not certificates:
+        return "No answer is certified at radius 1, so there is no frontier."
+    length = next(iter(certificates.values())).length
+    radii = "; ".join(
+        f"{run} {'abstains' if certificate.abstained else f'has radius {certificate.radius}'}"
+        for run, certificate in certificates.items()
+    )
+    return (
+        f"For an input at the upper quartile of the radius (id {clip(name, 40)}, {plural(length, 'token')}): every "
+        "combination of deletions and insertions (left) or substitutions and insertions (right) on or below a curve is "
+        f"certified. {radii}."
+    )
 
 
 def certified_by_cardinality(entries: Sequence[Entry]) -> Figure:
@@ -99,7 +155,7 @@ def quartile_panels(entries: Sequence[Entry]) -> Figure:
     parts = [by_quartile(entry.outcomes) for entry in entries]
     panels = [list(zip(entries, row, strict=True)) for row in zip(*parts, strict=True)]
     reach = [_reach(panel, log_cardinality_curve) for panel in panels]
-    shared = max(reach) <= 3 * float(np.median(reach))  # one scale for all, unless that would leave most panels empty
+    shared = max(reach) <= 3 * float(np.median(reach))  # one scale, unless most panels would be empty
     first: Axes | None = None
     for row, panel in enumerate(panels):
         axes = figure.add_subplot(grid[row, 0])
@@ -124,7 +180,7 @@ def _range(shortest: int, longest: int, size: int) -> str:
 
 
 def _quantiles(axes: Axes, entries: Sequence[Entry]) -> None:
-    """The quantile function of the lengths, turned so that its quarters stand beside the panels."""
+    """The quantile function of the lengths, turned so that its quarters are beside the panels."""
     lengths = np.sort(entries[0].outcomes.length)
     if len(lengths):
         axes.plot(lengths, (np.arange(len(lengths)) + 0.5) / len(lengths), color=INK, lw=1.5)
@@ -141,7 +197,7 @@ def _quantiles(axes: Axes, entries: Sequence[Entry]) -> None:
 
 
 def rates(entries: Sequence[Entry]) -> Figure:
-    """The rate, and the number of tokens that are kept on average, against the length."""
+    """The rate, and the expected number of kept tokens, against the length."""
     figure = new_figure(WIDTH, 3.2)
     left, right = figure.subplots(1, 2)
     for entry in _smoothed(entries):
@@ -169,7 +225,7 @@ def rates(entries: Sequence[Entry]) -> Figure:
 
 
 def costs(entries: Sequence[Entry]) -> Figure:
-    """How many votes the inputs took."""
+    """The distribution of the number of votes per input."""
     figure = new_figure(WIDTH, 3.2)
     axes = figure.subplots()
     most = max([1, *(int(entry.outcomes.calls.max(initial=0)) for entry in _smoothed(entries))])
@@ -183,7 +239,7 @@ def costs(entries: Sequence[Entry]) -> Figure:
     axes.xaxis.set_major_formatter(_thousands)
     axes.set_xlim(0, most * 1.02)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("votes (calls of the base classifier) for an input", color=INK)
+    axes.set_xlabel("votes per input (calls of the base classifier)", color=INK)
     axes.set_ylabel("share of inputs", color=INK)
     _tidy(axes)
     _legend(figure, axes)
@@ -191,7 +247,7 @@ def costs(entries: Sequence[Entry]) -> Figure:
 
 
 def frontier(entries: Sequence[Entry], certificates: Mapping[str, Certificate]) -> Figure:
-    """Which mixtures of edits are certified together for one input, by the name of the run."""
+    """The frontiers of certificates of an input, by the name of the run."""
     figure = new_figure(WIDTH, 3.4)
     left, right = figure.subplots(1, 2)
     for entry in entries:
@@ -199,7 +255,7 @@ def frontier(entries: Sequence[Entry], certificates: Mapping[str, Certificate]) 
         for axes, kind in ((left, 0), (right, 2)):
             _staircase(axes, [(i, (d, i, s)[kind]) for d, i, s in triples], entry)
     for axes, title in ((left, "deletions"), (right, "substitutions")):
-        axes.set_title(f"{title} beside insertions", fontsize=9, color=INK)
+        axes.set_title(f"{title} and insertions", fontsize=9, color=INK)
         axes.set_xlabel("insertions", color=INK)
         axes.set_ylabel(title, color=INK)
         for axis, limit in ((axes.xaxis, axes.set_xlim), (axes.yaxis, axes.set_ylim)):
@@ -211,7 +267,7 @@ def frontier(entries: Sequence[Entry], certificates: Mapping[str, Certificate]) 
 
 
 def frontier_of(certificate: Certificate | None) -> list[tuple[int, int, int]]:
-    """The frontier of a certificate; empty where there is none or it is too large to draw."""
+    """The frontier of a certificate; empty for an abstention or if it is too large to draw."""
     try:
         return [] if certificate is None or certificate.abstained else certificate.frontier()
     except ValueError:
@@ -219,7 +275,7 @@ def frontier_of(certificate: Certificate | None) -> list[tuple[int, int, int]]:
 
 
 def _staircase(axes: Axes, pairs: Sequence[tuple[int, int]], entry: Entry) -> None:
-    """The edge of all points that lie under one of the pairs."""
+    """The boundary of all points below any of the pairs."""
     if not pairs:
         return
     across = np.arange(max(x for x, _ in pairs) + 1)
@@ -233,20 +289,20 @@ def _staircase(axes: Axes, pairs: Sequence[tuple[int, int]], entry: Entry) -> No
 
 
 def _curves(axes: Axes, parts: Sequence[tuple[Entry, Outcomes]], curve: Curve) -> None:
-    """Certified accuracy as a falling staircase, as far as one input in a hundred goes."""
+    """Certified accuracy as a step function, up to where 1% of the inputs are left."""
     for entry, part in parts:
         if len(part):
             thresholds, share = curve(part)
             axes.plot([*thresholds, thresholds[-1]], [*share, 0.0], drawstyle="steps-pre", **_style(entry))
     axes.set_ylim(0, 1.03)
     reach = _reach(parts, curve)
-    axes.set_xlim(-0.02 * reach, reach)  # so that the value at 0 does not hide behind the axis
+    axes.set_xlim(-0.02 * reach, reach)  # the value at 0 is not hidden by the axis
     axes.yaxis.set_major_formatter(_percent)
     _tidy(axes)
 
 
 def _reach(parts: Sequence[tuple[Entry, Outcomes]], curve: Curve) -> float:
-    """How far the curves are drawn: not so far that a few inputs with huge radii squeeze all the others."""
+    """The end of the horizontal axis: a few inputs with huge radii do not compress the others."""
     ends = np.zeros((1, 2))
     for _, part in parts:
         if len(part):
@@ -258,7 +314,7 @@ def _reach(parts: Sequence[tuple[Entry, Outcomes]], curve: Curve) -> float:
 
 
 def _smoothed(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """The runs with noise, if there are any: one without has neither a rate nor a need for votes."""
+    """The runs with noise, or all runs if none has noise."""
     return [entry for entry in entries if entry.run.manifest["noise"]["kind"] != "none"] or entries
 
 
@@ -280,7 +336,7 @@ def _thousands(value: float, _: float) -> str:
 
 
 def _length_scale(axes: Axes, lengths: Any) -> None:
-    """Lengths that differ by much are shown as multiples."""
+    """A logarithmic axis if the lengths differ by much."""
     if not len(lengths):
         return
     least, most = (max(1, int(length)) for length in (lengths.min(), lengths.max()))
@@ -300,7 +356,7 @@ def _tidy(axes: Axes) -> None:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Above the figure, where it covers nothing."""
+    """A legend above the axes."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         columns = min(len(labels), 3 if max(map(len, labels)) < 16 else 2 if max(map(len, labels)) < 26 else 1)

@@ -1,4 +1,4 @@
-"""The sentences of a report: what was measured, how to read it, and its limits."""
+"""The sentences of a report: the summary, notes for the reader, definitions, and certificates in words."""
 
 from __future__ import annotations
 
@@ -6,74 +6,82 @@ from collections.abc import Sequence
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
+from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.report.comparison import Difference, Differences
 from adaptdel.report.entries import Entry
-from adaptdel.report.measures import Difference
-from adaptdel.report.tables import Differences, number, percent, signed
+from adaptdel.tables import number, percent, signed
 
-_FEW_VOTES = 4  # classes that are named
-
-
-def counted(made: Certificate) -> tuple[int, ...]:
-    """The votes by class that the certificate rests on; enumerated copies if nothing was sampled."""
-    if made.exact is not None:
-        return tuple(map(sum, made.exact))
-    return made.votes[-1] if made.votes else made.selection
+_NAMED_CLASSES = 4
+_NAMED_RUNS = 3  # other runs that the summary compares
+TOKENS = {"word": "word", "char": "character", "byte": "byte", "chunk": "chunk", "labelled": "chunk"}
+_VERBS = {"del": "deletes", "ins": "inserts", "sub": "substitutes"}
+_NOUNS = {"del": "deletions", "ins": "insertions", "sub": "substitutions"}
 
 
-def top_votes(made: Certificate) -> list[tuple[str, float, int]]:
-    """The answer and its strongest rivals: label, share, votes."""
-    counts = counted(made)
+def counted_votes(certificate: Certificate) -> tuple[int, ...]:
+    """The votes per class that the certificate is derived from; enumerated copies if nothing was sampled."""
+    if certificate.exact is not None:
+        return tuple(map(sum, certificate.exact))
+    return certificate.votes[-1] if certificate.votes else certificate.selection
+
+
+def top_votes(certificate: Certificate) -> list[tuple[str, float, int]]:
+    """The answer and its strongest rivals: label, share of the votes, number of votes."""
+    counts, answer = counted_votes(certificate), certificate.answer
     total = max(sum(counts), 1)
-    rivals = sorted((place for place in range(len(counts)) if place != made.answer), key=lambda place: -counts[place])
-    places = [made.answer, *rivals[: _FEW_VOTES - 1]] if counts else []
-    return [(str(made.classes[place]), counts[place] / total, counts[place]) for place in places]
+    rivals = sorted((place for place in range(len(counts)) if place != answer), key=lambda place: -counts[place])
+    places = [answer, *rivals[: _NAMED_CLASSES - 1]] if counts else []
+    return [(str(certificate.classes[place]), counts[place] / total, counts[place]) for place in places]
 
 
-def vote_words(made: Certificate) -> str:
-    """How the vote went."""
-    counts = counted(made)
-    parts = ", ".join(f"{votes:,} for {label}" for label, _, votes in top_votes(made))
-    more = len(counts) - _FEW_VOTES
-    rest = f" and {more} more classes" if more > 0 else ""
-    if made.exact is not None:
-        return f"all {sum(counts):,} copies counted: {parts}{rest}"
-    return f"{sum(counts):,} votes: {parts}{rest}, after {sum(made.selection):,} to choose the answer"
+def answer_share(certificate: Certificate) -> float:
+    """The share of the votes for the answer."""
+    return top_votes(certificate)[0][1] if top_votes(certificate) else 0.0
 
 
-def radius_words(made: Certificate) -> str:
-    """What is certified."""
-    if made.abstained:
-        return "not settled: abstained"
-    if made.radius == 0:
-        return "radius 0: settled, but one edit might change it"
-    return f"radius {made.radius:,}: survives any {'edit' if made.radius == 1 else f'{made.radius:,} edits'}"
+def vote_words(certificate: Certificate) -> str:
+    """The votes in words."""
+    counts = counted_votes(certificate)
+    parts = ", ".join(f"{votes:,} for {label}" for label, _, votes in top_votes(certificate))
+    more = len(counts) - _NAMED_CLASSES
+    others = f" and {more} more classes" if more > 0 else ""
+    if certificate.exact is not None:
+        copies = "The only possible copy" if sum(counts) == 1 else f"All {sum(counts):,} possible copies"
+        return f"{copies}: {parts}{others}"
+    return f"{sum(counts):,} votes: {parts}{others}; {sum(certificate.selection):,} more votes selected the answer"
 
 
-def bound_words(made: Certificate) -> str:
-    """The probabilities that are proven, and the noise."""
-    p1, p2 = made.bounds
-    rival = "" if made.two else f", any other at most {p2:.4f}"
-    share = made.noise.share_removed(made.length)
-    if made.noise.masks_tokens:
-        noise = f"{round(share * made.length):,} of {made.length:,} tokens masked"
+def radius_words(certificate: Certificate) -> str:
+    """The certified radius in words."""
+    if certificate.abstained:
+        return "abstained: the votes do not determine the answer"
+    if certificate.radius == 0:
+        return "radius 0: one edit might change the answer"
+    edits = "1 edit" if certificate.radius == 1 else f"up to {certificate.radius:,} edits"
+    return f"radius {certificate.radius:,}: {edits} cannot change the answer"
+
+
+def bound_words(certificate: Certificate) -> str:
+    """The bounds on the probabilities, and the noise, in words."""
+    p1, p2 = certificate.bounds
+    rival = "" if certificate.two else f", of any other class at most {p2:.4f}"
+    share, length = certificate.noise.share_removed(certificate.length), certificate.length
+    if not certificate.noise.changes_inputs:
+        noise = "No noise"
+    elif certificate.noise.masks_tokens:
+        noise = f"{round(share * length):,} of {length:,} tokens masked"
     else:
-        noise = f"{100 * share:.3g}% of tokens deleted, {made.length * (1 - share):.3g} kept on average"
+        noise = f"{100 * share:.3g}% of tokens deleted, {length * (1 - share):.3g} kept on average"
     return f"Probability of the answer at least {p1:.4f}{rival}. {noise}."
 
 
-TOKENS = {"word": "word", "char": "character", "byte": "byte", "chunk": "chunk", "labelled": "chunk"}
-_DONE = {"del": "deleted", "ins": "inserted", "sub": "substituted"}
-_NOUNS = {"del": "deletions", "ins": "insertions", "sub": "substitutions"}
-_FEW = 3  # other runs that the summary speaks of
-
-
 def token(entry: Entry) -> str:
-    """What the run calls a token."""
+    """The name of the run's tokens."""
     return TOKENS.get((entry.run.manifest["unit"] or {}).get("kind", ""), "token")
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
-    """Words in a row.
+    """Words as a list in a sentence.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -82,7 +90,7 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 
 
 def plural(count: float, noun: str) -> str:
-    """A number of things.
+    """A number with its noun.
 
     >>> plural(1, "edit"), plural(2.5, "edit")
     ('1 edit', '2.5 edits')
@@ -91,107 +99,107 @@ def plural(count: float, noun: str) -> str:
 
 
 def attacker(entry: Entry) -> str:
-    """What the attacker does to tokens."""
-    return f"{token(entry)}s {listed([_DONE[op] for op in entry.ops], 'or')}"
+    """The attacker of the run's certificates."""
+    return f"an attacker who {listed([_VERBS[op] for op in entry.ops], 'or')} {token(entry)}s"
 
 
-def summary(entries: Sequence[Entry], found: Differences, baseline: Entry) -> str:
-    """One paragraph: what the best run gives, and how the others stand to the baseline."""
-    return " ".join(filter(None, [*_lead(leading(entries)), *_others(found, entries, baseline)]))
+def summary(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> str:
+    """A paragraph: the results of the best run, and the other runs compared with the baseline."""
+    return " ".join(filter(None, [*_lead(leading(entries)), *_others(compared, entries, baseline)]))
 
 
 def leading(entries: Sequence[Entry]) -> Entry:
-    """The run that the summary speaks of: against the most able attacker, that with the largest mean radius."""
+    """The run that the summary describes: the largest mean radius against the attacker with the most operations."""
     return max(entries, key=lambda entry: (entry.measures.inputs > 0, len(entry.ops), entry.measures.mean_radius))
 
 
 def _lead(entry: Entry) -> list[str]:
-    m, kind = entry.measures, token(entry)
+    m = entry.measures
     if not m.inputs:
         return [f"{entry.name} holds no certified inputs."]
-    size = f"{plural(m.inputs, 'input')} with a median of {plural(round(m.median_length), kind)}"
+    size = f"{plural(m.inputs, 'input')} with a median length of {plural(round(m.median_length), token(entry))}"
+    radius, abstentions = f"{MEAN_RADIUS}: {number(m.mean_radius)}", f"abstains on {plural(m.abstained, 'input')}"
     if entry.outcomes.labelled:
-        right = round(m.clean_accuracy * m.inputs)
-        start = f"Of {size}, {entry.name} answers {right:,} rightly ({percent(m.clean_accuracy)})."
-        wrong = f"It is settled but wrong on {m.wrong:,} and abstains on {m.abstained:,}."
+        accuracies = (
+            f"{CLEAN_ACCURACY}: {percent(m.clean_accuracy)}, {CERTIFIED_ACCURACY}: {percent(m.certified_accuracy)}"
+        )
+        start = f"{entry.name} on {size}: {accuracies}, {radius}."
+        outcome = f"The classifier {abstentions} and gives a wrong answer for {m.wrong:,}."
     else:
-        start = f"{entry.name} answers {size}; whether rightly is not known, as the data has no labels."
-        wrong = f"It abstains on {m.abstained:,}."
-    return [start, _survives(entry), wrong, _confidence(entry)]
+        start = f"{entry.name} on {size}: {radius}. The data has no labels, so the accuracies are unknown."
+        outcome = f"The classifier {abstentions}."
+    return [start, _certified(entry), outcome, _confidence(entry)]
 
 
-def _survives(entry: Entry) -> str:
+def _certified(entry: Entry) -> str:
     m = entry.measures
-    what = "answered rightly and survive" if entry.outcomes.labelled else "settled and survive"
+    answers = "correct answer" if entry.outcomes.labelled else "answer"
     if m.certified + m.certified_zero == 0:
-        return "No answer is certified."
+        return f"No {answers} is certified."
     if m.certified == 0:
-        return "Answers are certified at radius 0 only: they are settled, but a single edit might change any of them."
-    middle = int(m.median_certified_radius)
-    any_edits = "any single edit" if middle == 1 else f"any {middle:,} edits" if middle else "no edit for certain"
+        return f"All certified {answers}s have radius 0: a single edit might change them."
     return (
-        f"The median certified answer survives {any_edits} ({attacker(entry)}, anywhere in the input); "
-        f"{percent(m.certified / m.inputs)} of all inputs are {what} at least one."
+        f"For {percent(m.certified / m.inputs)} of the inputs the answer is "
+        f"{'correct and ' if entry.outcomes.labelled else ''}certified against at least one edit by {attacker(entry)}; "
+        f"the median radius of the certified {answers}s is {m.median_certified_radius:g}."
     )
 
 
 def _confidence(entry: Entry) -> str:
     alpha = entry.run.manifest.get("alpha")
-    if not alpha:
-        return ""
-    return f"Each certificate holds with a confidence of {100 * (1 - alpha):g}%."
+    return f"Each certificate holds with confidence {100 * (1 - alpha):g}%." if alpha else ""
 
 
-def _others(found: Differences, entries: Sequence[Entry], baseline: Entry) -> list[str]:
-    """The mean radii of the other runs beside that of the baseline, where they have inputs in common."""
+def _others(compared: Differences, entries: Sequence[Entry], baseline: Entry) -> list[str]:
+    """The mean radii of the other runs relative to the baseline, where they have common inputs."""
     noisy = [entry for entry in entries if entry.run.manifest["noise"]["kind"] != "none"]
-    common = [entry for entry in noisy if found.get(entry.name, (0, {}))[0]]
+    common = [entry for entry in noisy if compared.get(entry.name, (0, {}))[0]]
     if not common:
         return []
-    parts = [_beside(entry, baseline, found[entry.name][1]["mean_radius"]) for entry in common[:_FEW]]
-    start = f"On the same inputs, the mean radius of {baseline.name} is {number(baseline.measures.mean_radius)}"
-    more = [f"The tables compare {plural(len(common) - _FEW, 'more run')}."] if len(common) > _FEW else []
-    return [f"{start}; {listed(parts)}.", *more]
+    parts = [_relative(entry, baseline, compared[entry.name][1]["mean_radius"]) for entry in common[:_NAMED_RUNS]]
+    start = f"On the same inputs, the {MEAN_RADIUS} of {baseline.name} is {number(baseline.measures.mean_radius)}"
+    more = len(common) - _NAMED_RUNS
+    return [f"{start}; {listed(parts)}.", *([f"The tables compare {plural(more, 'more run')}."] if more > 0 else [])]
 
 
-def _beside(entry: Entry, baseline: Entry, radius: Difference) -> str:
+def _relative(entry: Entry, baseline: Entry, radius: Difference) -> str:
     name = f"that of {entry.name}"
     if set(entry.ops) < set(baseline.ops):
-        name += f", against {attacker(entry)} only,"
+        name += f", against {listed([_NOUNS[op] for op in entry.ops])} only,"
     if signed(radius.value) == "0.00":
         return f"{name} is the same"
     interval = f" (95% interval {signed(radius.low)} to {signed(radius.high)})" if radius.low == radius.low else ""
     return f"{name} is {number(abs(radius.value))} {'larger' if radius.value > 0 else 'smaller'}{interval}"
 
 
-def notes(entries: Sequence[Entry], found: Differences, baseline: Entry) -> list[str]:
-    """What a reader has to know before comparing numbers."""
-    made = []
+def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> list[str]:
+    """What a reader has to know before comparing the numbers."""
+    sentences = []
     for entry in entries:
+        measured, name = entry.outcomes, entry.name
         if not entry.run.finished:
-            made.append(
-                f"{entry.name} is not finished: the report shows the {len(entry.rows):,} inputs certified so far."
+            sentences.append(
+                f"{name} is not finished: the report shows the {len(entry.rows):,} inputs certified so far."
             )
-        if entry.outcomes.problems:
-            made.append(
-                f"{entry.name}: {plural(entry.outcomes.problems, 'row')} could not be certified and are left out."
+        if measured.problems:
+            sentences.append(f"{name}: {plural(measured.problems, 'row')} could not be certified and are left out.")
+        if measured.unlabelled:
+            sentences.append(f"{name}: {plural(measured.unlabelled, 'row')} without a label are left out.")
+        if not measured.labelled:
+            rule = "every answer counts as correct unless the classifier abstains"
+            sentences.append(f"{name} has no labels: {rule}. It is not compared with runs that have labels.")
+        common = compared.get(name, (len(measured), {}))[0]
+        alike = measured.labelled == baseline.outcomes.labelled
+        if alike and common < max(len(measured), len(baseline.outcomes)):
+            sentences.append(
+                f"{name} has {plural(common, 'input')} in common with {baseline.name}; the differences are those on "
+                "these inputs."
             )
-        if entry.outcomes.unlabelled:
-            made.append(f"{entry.name}: {plural(entry.outcomes.unlabelled, 'row')} without a label are left out.")
-        if not entry.outcomes.labelled:
-            rest = "every settled answer counts as right, and it is not compared with runs that have them"
-            made.append(f"{entry.name} has no labels: {rest}.")
-        common = found.get(entry.name, (len(entry.outcomes), {}))[0]
-        alike = entry.outcomes.labelled == baseline.outcomes.labelled
-        if alike and common < max(len(entry.outcomes), len(baseline.outcomes)):
-            made.append(
-                f"{entry.name} shares {plural(common, 'input')} with {baseline.name}; differences are of these."
-            )
-    return made + _unlike(entries)
+    return sentences + _different_settings(entries)
 
 
-def _unlike(entries: Sequence[Entry]) -> list[str]:
-    made = []
+def _different_settings(entries: Sequence[Entry]) -> list[str]:
+    sentences = []
     attackers: dict[tuple[str, ...], list[str]] = {}
     for entry in entries:
         attackers.setdefault(entry.ops, []).append(entry.name)
@@ -199,34 +207,38 @@ def _unlike(entries: Sequence[Entry]) -> list[str]:
         groups = "; ".join(
             f"{listed([_NOUNS[op] for op in ops])} for {listed(names)}" for ops, names in attackers.items()
         )
-        made.append(f"The runs certify against different attackers ({groups}): equal radii do not mean the same.")
+        sentences.append(f"The runs certify against different attackers ({groups}): their radii are not comparable.")
     for key, noun in (("alpha", "error levels"), ("bound", "bounds"), ("unit", "units")):
         values = {str(entry.run.manifest.get(key)) for entry in entries}
         if len(values) > 1:
-            made.append(f"The runs have different {noun} ({listed(sorted(values))}).")
-    return made
+            sentences.append(f"The runs have different {noun} ({listed(sorted(values))}).")
+    return sentences
 
 
-def guide() -> list[tuple[str, str]]:
-    """How to read a report: terms and what they mean."""
+def definitions() -> list[tuple[str, str]]:
+    """The terms of a report and their meaning."""
     return [
-        ("Radius",
-         "How many edits an answer is proven to survive: no attacker who makes up to that many, anywhere in the input, "
-         "can change it. It says that the answer stays, not that it is right."),
+        ("Certified radius",
+         "The number of edits that provably cannot change the answer: no attacker who makes up to this many edits, "
+         "anywhere in the input, changes it. A radius says nothing about whether the answer is correct."),
+        ("Clean accuracy",
+         "The share of inputs whose predicted label is correct. An abstention counts by its predicted label. This is "
+         "the accuracy without any robustness guarantee."),
         ("Certified accuracy",
-         "The share of all inputs that are answered rightly and proven to survive so much. Where a curve lies higher, "
-         "more inputs are safe."),
+         "The share of inputs whose answer is correct and certified at a radius, or for a region of a size. "
+         "Abstentions count as wrong, so at radius 0 it is at most the clean accuracy."),
+        ("Mean certified radius",
+         "The mean radius over all inputs. Wrong answers and abstentions count as 0, and so they do in medians and "
+         "quartiles of the size."),
+        ("Abstained",
+         "The votes do not determine the answer of the smoothed classifier with the required confidence."),
         ("Size of the certified region",
-         "How many different inputs the radius covers, as a power of ten, with "
-         f"{ROBERTA_VOCABULARY:,} different tokens. It makes attackers comparable who may do different things. For "
-         "edits it is a lower bound."),
-        ("Abstained, radius 0, wrong",
-         "Abstained: the votes do not settle the answer. Radius 0: settled, but one edit might change it. Wrong: "
-         "settled on another answer than the truth. All three count with 0 in means and medians."),
+         "The number of inputs within the radius, as a power of ten, for a vocabulary of "
+         f"{ROBERTA_VOCABULARY:,} tokens. It makes different attackers comparable. For edits it is a lower bound."),
         ("Wasserstein",
-         "How unlike the distributions of radius and of length are, each brought to mean 0 and standard deviation 1. "
-         "Near 0, long inputs have large radii in proportion."),
+         "The distance between the distributions of radius and length, each scaled to mean 0 and standard deviation 1. "
+         "Near 0, the radius grows in proportion to the length."),
         ("Intervals",
-         "Of the paired bootstrap: what other inputs from the same source would have given in 95 of 100 cases. One "
-         "that leaves out 0 is a difference that is hardly due to the choice of inputs."),
+         "95% intervals of the paired bootstrap: how much the difference varies with the choice of the inputs. If an "
+         "interval excludes 0, the difference is unlikely to be due to this choice."),
     ]  # fmt: skip

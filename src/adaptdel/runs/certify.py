@@ -23,6 +23,7 @@ from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.files import replacing_folder, sync_folder, write_json
+from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.records import Record, Totals, certificate_of, problem_record, record_of, truth_of
@@ -45,6 +46,7 @@ from adaptdel.runs.storage import (
 )
 from adaptdel.runs.workers import ModelSource, certify_here, certify_in_workers, with_settings
 from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.tables import number, percent
 
 _log = logging.getLogger(__name__)
 
@@ -79,17 +81,19 @@ class Watch:
 def describe(totals: Totals, total: int, before: int, seconds: float) -> str:
     """How far a run is, in words.
 
-    >>> describe(Totals(inputs=150, labelled=150, correct=120, radius=600), 200, 100, 25.0)
-    '150 of 200 inputs, 2 a second, 25 s left, accuracy 80.0%, mean radius 4.00'
+    >>> from adaptdel.measures import AnswerCounts
+    >>> totals = Totals(inputs=150, labelled=AnswerCounts(150, correct=120, certified=117, radius=600))
+    >>> describe(totals, 200, 100, 25.0)
+    '150 of 200 inputs, 2 a second, 25 s left, clean accuracy 80.0%, mean certified radius 4.00'
     """
     rate = max(totals.inputs - before, 0) / max(seconds, 1e-9)
     parts = [f"{totals.inputs} of {total} inputs", f"{rate:.3g} a second"]
     if rate:
         parts.append(f"{duration((total - totals.inputs) / rate)} left")
-    if totals.accuracy is not None:
-        parts.append(f"accuracy {totals.accuracy:.1%}")
+    if totals.clean_accuracy is not None:
+        parts.append(f"{CLEAN_ACCURACY} {percent(totals.clean_accuracy)}")
     if totals.mean_radius is not None:
-        parts.append(f"mean radius {totals.mean_radius:.2f}")
+        parts.append(f"{MEAN_RADIUS} {number(totals.mean_radius)}")
     if totals.problems:
         parts.append(f"{totals.problems} not certified")
     return ", ".join(parts)
@@ -264,10 +268,10 @@ class _Run:
         if old is not None:
             self._check_same(old, manifest)
             if old["finished"] and limit_of(manifest) == limit_of(old):
-                self._check_totals(old)
+                totals = self._checked_totals(old)
                 self._drop_journal()
                 self._sign()
-                return Result(old, before=True)
+                return Result(old | {"totals": totals}, before=True)
             manifest = old | {"limit": manifest["limit"], "finished": None}
         label_map = LabelMap(manifest["classes"])
         found = survey(self.order.source, label_map, self.order.limit)
@@ -285,19 +289,21 @@ class _Run:
         if wrong:
             raise ValueError(f"{self.folder}: holds another run: {'; '.join(wrong)}: choose another folder for --out")
 
-    def _check_totals(self, manifest: dict[str, Any]) -> None:
-        """Raise unless the totals that are about to be shown are those of the rows."""
+    def _checked_totals(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The totals of the rows; ValueError if the manifest states others."""
         totals = Totals()
         try:
             for record in read_run(self.folder).records():
                 totals.add(record)
         except TypeError:  # a null
             totals = Totals()
-        if json.dumps(manifest.get("totals"), sort_keys=True) != json.dumps(totals.to_dict(), sort_keys=True):
+        stated = manifest.get("totals")
+        if json.dumps(stated, sort_keys=True) != json.dumps(totals.expected(stated), sort_keys=True):
             raise ValueError(
                 f"{self.folder}: the totals in {MANIFEST} are not those of the rows: adaptdel verify says what is "
                 "wrong; make the run again in another folder"
             )
+        return totals.to_dict()
 
     def _tell(self, found: Survey) -> None:
         """Say what the first look found; ``strict`` stops here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
+from adaptdel.measures import AnswerCounts
 
 _COUNTS = pa.list_(pa.int64())
 
@@ -172,47 +173,91 @@ def _rows(name: str, rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
 
 @dataclass
 class Totals:
-    """Sums over records. Averages count 0 for inputs that are wrong or not settled, as the paper does."""
+    """Sums over the rows of a run.
+
+    The accuracies and the mean certified radius are those of the rows with a label, or of all rows if none has one
+    (`AnswerCounts`). Rows without a certificate are not part of them.
+
+    Attributes:
+        inputs: all rows.
+        problems: rows without a certificate.
+        abstained: rows for which the classifier abstains.
+        calls: votes.
+        seconds: time.
+        labelled: counts over the rows with a label.
+        unlabelled: counts over the rows without a label, each counted as correct.
+    """
 
     inputs: int = 0
     problems: int = 0
-    labelled: int = 0
-    correct: int = 0
     abstained: int = 0
-    radius: int = 0
     calls: int = 0
     seconds: float = 0.0
+    labelled: AnswerCounts = field(default_factory=AnswerCounts)
+    unlabelled: AnswerCounts = field(default_factory=AnswerCounts)
 
     def add(self, record: Record) -> None:
-        """Count one record."""
+        """Count a row."""
         self.inputs += 1
         self.seconds += record.get("seconds") or 0.0
         if record["problem"] is not None:
             self.problems += 1
             return
-        self.labelled += record["correct"] is not None
         self.abstained += record["abstained"]
         self.calls += record["calls"]
-        self.correct += bool(record["correct"]) and not record["abstained"]
-        if record["correct"] is not False:
-            self.radius += max(record["radius"], 0)
+        if record["correct"] is None:
+            self.unlabelled.add(True, record["radius"])
+        else:
+            self.labelled.add(record["correct"], record["radius"])
 
     @property
     def certified(self) -> int:
-        """How many have a certificate."""
+        """Rows with a certificate."""
         return self.inputs - self.problems
 
     @property
-    def accuracy(self) -> float | None:
-        """The share of right and settled answers among labelled inputs."""
-        return self.correct / self.labelled if self.labelled else None
+    def clean_accuracy(self) -> float | None:
+        """The share of correct answers; abstentions count by their predicted label. None without labels."""
+        return self.labelled.clean_accuracy if self.labelled.inputs else None
+
+    @property
+    def certified_accuracy(self) -> float | None:
+        """Certified accuracy at radius 0: the share of correct answers without abstentions. None without labels."""
+        return self.labelled.certified_accuracy if self.labelled.inputs else None
 
     @property
     def mean_radius(self) -> float | None:
-        """The mean radius, with 0 for wrong or unsettled answers."""
-        return self.radius / self.certified if self.certified else None
+        """The mean certified radius, with 0 for wrong answers and abstentions."""
+        counts = self.labelled if self.labelled.inputs else self.unlabelled
+        return counts.mean_radius if counts.inputs else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The sums and the averages, but for the time."""
-        sums = {name: value for name, value in asdict(self).items() if name not in ("seconds", "radius")}
-        return {**sums, "accuracy": self.accuracy, "mean_radius": self.mean_radius}
+        """The totals as a manifest states them.
+
+        ``correct`` and ``accuracy`` are names of version 0.1: they count what ``certified_accuracy`` counts.
+        """
+        return {
+            "inputs": self.inputs,
+            "problems": self.problems,
+            "labelled": self.labelled.inputs,
+            "correct": self.labelled.certified,
+            "abstained": self.abstained,
+            "calls": self.calls,
+            "accuracy": self.certified_accuracy,
+            "clean_accuracy": self.clean_accuracy,
+            "certified_accuracy": self.certified_accuracy,
+            "mean_radius": self.mean_radius,
+        }
+
+    def expected(self, stated: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What a manifest that states ``stated`` should state.
+
+        A run of version 0.1 has no ``clean_accuracy`` and no ``certified_accuracy``, and its mean radius is that of all
+        rows, with or without a label.
+        """
+        values = self.to_dict()
+        if stated is not None and not {"clean_accuracy", "certified_accuracy"} & stated.keys():
+            del values["clean_accuracy"], values["certified_accuracy"]
+            radius = self.labelled.radius + self.unlabelled.radius
+            values["mean_radius"] = radius / self.certified if self.certified else None
+        return values

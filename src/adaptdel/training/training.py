@@ -24,6 +24,7 @@ from adaptdel.data import ExampleSet, Label, content_digest, split_examples
 from adaptdel.progress import reporter
 from adaptdel.settings import DTYPE, METHOD, METHODS, UNSMOOTHED, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.tables import text_table
 from adaptdel.units import check_unit
 
 History = list[dict[str, Any]]
@@ -237,11 +238,9 @@ def history_text(history: History, *, most: int = 20) -> str:
     if not history:
         return "no epochs"
     names = list(history[0])
-    rows = list(history) if len(history) <= most else [*history[: most // 2], {}, *history[-most // 2 :]]
-    cells = [[name.replace("_", " ") for name in names]]
-    cells += [[_cell(row.get(name)) if row else "..." for name in names] for row in rows]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(names))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    shown = list(history) if len(history) <= most else [*history[: most // 2], {}, *history[-most // 2 :]]
+    cells = [[_cell(row.get(name)) if row else "..." for name in names] for row in shown]
+    return text_table([name.replace("_", " ") for name in names], cells, text_columns=0).to_terminal()
 
 
 def _cell(value: Any) -> str:

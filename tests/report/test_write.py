@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import click.testing
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
 from adaptdel.certification.certificate import Certificate
@@ -21,9 +23,10 @@ from adaptdel.certification.sampling import content_key
 from adaptdel.cli.report import report_command
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
-from adaptdel.report import samples, write
+from adaptdel.report import entries as samples
+from adaptdel.report import write
 from adaptdel.report.entries import read_entries
-from adaptdel.report.page import draw
+from adaptdel.report.figures import draw
 from adaptdel.report.write import write_report
 from adaptdel.runs.records import problem_record, record_of, setting_of
 from adaptdel.runs.storage import JOURNAL, encode, write_run
@@ -214,6 +217,33 @@ def test_what_comes_from_data_is_escaped(report: Path) -> None:
     assert not re.search(r"<i>\d", page)
 
 
+def test_what_comes_from_a_manifest_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names, settings and file names in tables, headings and the summary."""
+    monkeypatch.setattr(write, "draw", lambda entries: [])
+    run = make_run(tmp_path / "run", texts(3), Deletion(FixedRate(0.9)), strength=1.0)
+    path = run / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["model"]["method"] = "<script>window.hacked = 3</script>"
+    manifest["data"]["path"] = "data/<i>x.jsonl"
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    write_report([run], tmp_path / "out")
+    page = read_page(tmp_path / "out")
+    assert [tag for tag, _ in Elements(page).found].count("script") == 1
+    assert page.count("&lt;script&gt;window.hacked = 3&lt;/script&gt;") > 5
+    assert "<title>Certified robustness on &lt;i&gt;x</title>" in page
+
+
+def test_the_template_escapes_all_values() -> None:
+    """Autoescape is on and no filter turns it off; an unknown name is an error, not an empty text."""
+    environment = write.template_environment()
+    assert environment.autoescape is True
+    assert environment.from_string("{{ x }}").render(x="<b>") == "&lt;b&gt;"
+    with pytest.raises(UndefinedError):
+        environment.from_string("{{ missing }}").render()
+    source = files("adaptdel.report").joinpath("page.html").read_text(encoding="utf-8")
+    assert not re.search(r"\|\s*safe|autoescape|Markup", source)
+
+
 def test_markdown_shows_the_same(report: Path) -> None:
     text = (report / "report.md").read_text(encoding="utf-8")
     outside = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -239,9 +269,9 @@ def test_latex_is_balanced_and_escaped(report: Path) -> None:
 def test_the_summary_speaks_of_the_widest_certificate(report: Path) -> None:
     summary = re.search(r'<p class="summary">(.*?)</p>', read_page(report))
     assert summary
-    assert summary[1].startswith("Of 40 inputs with a median of ")
-    assert "AdaptDel 90% answers" in summary[1]
-    assert "that of RanMASK 90%, against words substituted only," in summary[1]
+    assert summary[1].startswith("AdaptDel 90% on 40 inputs with a median length of ")
+    assert "clean accuracy: " in summary[1]
+    assert "that of RanMASK 90%, against substitutions only," in summary[1]
     assert "could not be certified" in read_page(report)
     assert "different attackers" in read_page(report)
 
@@ -265,7 +295,7 @@ def test_odd_runs(odd_report: Path) -> None:
     check_page(odd_report)
     page = read_page(odd_report)
     assert "is not finished: the report shows the 5 inputs certified so far." in page
-    assert "has no labels: every settled answer counts as right" in page
+    assert "has no labels: every answer counts as correct unless the classifier abstains" in page
     assert "test.jsonl.gz is not where the run read it. Give it with --data." in page
     values = json.loads((odd_report / "report.json").read_text())
     runs = values["runs"]
@@ -285,7 +315,7 @@ def test_one_input_and_none(tmp_path: Path) -> None:
     (none / JOURNAL).write_bytes(b"")
     write_report([one, none], tmp_path / "out", baseline=1)
     check_page(tmp_path / "out")
-    assert "Of 1 input with a median of" in read_page(tmp_path / "out")
+    assert " on 1 input with a median length of" in read_page(tmp_path / "out")
     write_report([none], tmp_path / "empty")
     check_page(tmp_path / "empty")
     assert "holds no certified inputs." in read_page(tmp_path / "empty")
@@ -367,7 +397,7 @@ def test_command_line(runs: list[Path], tmp_path: Path, monkeypatch: pytest.Monk
     assert [run["name"] for run in json.loads(done.stdout)["runs"]] == ["AdaptDel 90%", "RanMASK 90%"]
     assert "index.html" in done.stderr
     for options, sentence in (
-        (["--baseline", "3"], "--baseline must be the place of a RUN, from 1 to 2, got 3"),
+        (["--baseline", "3"], "--baseline must be the number of a RUN, from 1 to 2, got 3"),
         (["--sample", "-1"], "sample must be a whole number of at least 0, got -1"),
     ):
         done = call(report_command, [*map(str, runs[:2]), "--out", str(tmp_path / "other"), *options])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import isnan, nan, sqrt
+from math import isnan, sqrt
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from adaptdel.report import measures as bootstrap
-from adaptdel.report.measures import (
-    STATISTICS,
+from adaptdel.measures import (
     Outcomes,
     by_quartile,
     certified_at_log_cardinality,
@@ -21,8 +19,6 @@ from adaptdel.report.measures import (
     log_cardinality_curve,
     measure,
     outcomes,
-    paired,
-    paired_differences,
     radius_curve,
     wasserstein,
 )
@@ -55,7 +51,7 @@ def random_outcomes(seed: int, size: int) -> Outcomes:
 
 
 HAND = [
-    {"length": 10, "radius": 0, "log10_cardinality": 0.0, "calls": 100},  # right, radius 0
+    {"length": 10, "radius": 0, "log10_cardinality": 0.0, "calls": 100},  # correct, radius 0
     {"length": 20, "radius": 2, "log10_cardinality": 12.0, "calls": 200},  # right, certified
     {"length": 30, "radius": 4, "log10_cardinality": 25.0, "calls": 300},  # right, certified
     {"length": 40, "radius": 9, "log10_cardinality": 50.0, "calls": 400, "correct": False},  # settled, wrong
@@ -70,6 +66,7 @@ def test_values_worked_out_by_hand() -> None:
     assert (m.inputs, m.certified, m.certified_zero, m.wrong, m.abstained, m.abstained_right) == (6, 2, 1, 1, 2, 1)
     assert m.certified + m.certified_zero + m.wrong + m.abstained == m.inputs
     assert m.clean_accuracy == pytest.approx(4 / 6)
+    assert m.certified_accuracy == pytest.approx(3 / 6)
     assert m.mean_radius == 1.0  # 0 + 2 + 4 + 0 + 0 + 0
     assert m.mean_radius_se == pytest.approx(sqrt((4 * 1 + 1 + 9) / 5) / sqrt(6))
     assert m.median_log_cardinality == 0.0
@@ -111,7 +108,7 @@ def test_literal_formulas(seed: int) -> None:
     found = random_outcomes(seed, 57)
     m, size = measure(found), 57
     radius, logs, length = found.radius.tolist(), found.log_cardinality.tolist(), found.length.tolist()
-    certified = [r and not a for r, a in zip(found.right.tolist(), found.abstained.tolist(), strict=True)]
+    certified = [r and not a for r, a in zip(found.correct.tolist(), found.abstained.tolist(), strict=True)]
     assert all(one == 0 for one, yes in zip(radius, certified, strict=True) if not yes)
     assert all(one == 0 for one, yes in zip(logs, certified, strict=True) if not yes)
     mean = sum(radius) / size
@@ -178,84 +175,3 @@ def test_one_input() -> None:
     assert (m.mean_radius, m.median_log_cardinality) == (3.0, 17.0)
     assert isnan(m.mean_radius_se)
     assert isnan(m.wasserstein)
-
-
-def literal_statistics(found: Outcomes) -> dict[str, float]:
-    m = measure(found)
-    return {
-        "clean_accuracy": m.clean_accuracy,
-        "certified_accuracy_1": m.certified / m.inputs,
-        "mean_radius": m.mean_radius,
-        "median_log_cardinality": m.median_log_cardinality,
-        "wasserstein": m.wasserstein,
-        "calls": m.calls,
-    }
-
-
-@pytest.mark.parametrize("size", [40, 41])
-def test_bootstrap_is_the_literal_one(size: int) -> None:
-    first, second = random_outcomes(1, size), random_outcomes(2, size)
-    found = paired_differences(first, second, resamples=300, seed=5)
-    drawn = np.random.default_rng(5).integers(size, size=(300, size))
-    rows = []
-    for places in drawn:
-        left, right = literal_statistics(first.take(places)), literal_statistics(second.take(places))
-        rows.append([left[name] - right[name] for name in STATISTICS])
-    left, right = literal_statistics(first), literal_statistics(second)
-    for name, column in zip(STATISTICS, np.array(rows).T, strict=True):
-        assert found[name].value == pytest.approx(left[name] - right[name])
-        assert (found[name].low, found[name].high) == pytest.approx(tuple(np.percentile(column, [2.5, 97.5])))
-
-
-def test_bootstrap_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = random_outcomes(1, 30), random_outcomes(2, 30)
-    whole = paired_differences(first, second, resamples=100)
-    monkeypatch.setattr(bootstrap, "_CELLS", 200)
-    assert paired_differences(first, second, resamples=100) == whole
-    assert paired_differences(first, second, resamples=100, seed=1) != whole
-
-
-def test_bootstrap_intervals_cover() -> None:
-    """Radii with a known mean difference of 0.5: the interval holds it in about 95 of 100 cases."""
-    rng = np.random.default_rng(0)
-    covered = 0
-    for trial in range(200):
-        base = rng.integers(1, 6, 80)
-        extra = rng.integers(0, 2, 80)
-        left = outcomes(table([{"radius": int(r)} for r in base + extra]))
-        right = outcomes(table([{"radius": int(r)} for r in base]))
-        one = paired_differences(left, right, resamples=200, seed=trial)["mean_radius"]
-        covered += one.low <= 0.5 <= one.high
-    assert 178 <= covered <= 198
-
-
-def test_pairs_are_made_by_id_and_by_tokens() -> None:
-    first = outcomes(table([{"id": "a", "radius": 1}, {"id": "b", "radius": 2}, {"id": "c", "radius": 3}]))
-    second = outcomes(
-        table(
-            [
-                {"id": "c", "radius": 30, "input_hash": "h2"},
-                {"id": "a", "radius": 10, "input_hash": "h0"},
-                {"id": "b", "radius": 20, "input_hash": "another text"},
-                {"id": "d", "radius": 40},
-            ]
-        )
-    )
-    left, right = paired(first, second)
-    assert (left.ids.tolist(), left.radius.tolist(), right.radius.tolist()) == (["a", "c"], [1, 3], [10, 30])
-    left, right = paired(first, second, same_tokens=False)
-    assert right.radius.tolist() == [10, 20, 30]
-
-
-def test_bootstrap_where_nothing_can_be_said() -> None:
-    same = outcomes(table([{"radius": 2}, {"radius": 2}]))
-    found = paired_differences(same, same, resamples=50)
-    assert isnan(found["wasserstein"].value)
-    assert isnan(found["wasserstein"].low)
-    assert not found["wasserstein"].clear
-    assert (found["mean_radius"].value, found["mean_radius"].clear) == (0.0, False)
-    nothing = same.take([])
-    assert isnan(paired_differences(nothing, nothing)["mean_radius"].value)
-    with pytest.raises(ValueError, match="baseline must hold the same 2 inputs, got 0"):
-        paired_differences(same, nothing)
-    assert nan != found["calls"].value == 0.0

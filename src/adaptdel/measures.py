@@ -1,0 +1,338 @@
+"""Measures of certified inputs: clean accuracy, certified accuracy, mean certified radius, and what a report adds.
+
+`AnswerCounts` defines the two accuracies and the mean certified radius. ``certify``, ``calibrate``, ``report``,
+``demo`` and the benchmarks all use it, so that a run has the same values wherever they are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import nan, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.core.checks import BoolArray, FloatArray, IntArray
+from adaptdel.tables import Column, number, percent
+
+CLEAN_ACCURACY = "clean accuracy"
+CERTIFIED_ACCURACY = "certified accuracy at radius 0"
+MEAN_RADIUS = "mean certified radius"
+ACCURACY_COLUMNS = (
+    Column(CLEAN_ACCURACY, ("clean_accuracy",), percent, "max"),
+    Column(CERTIFIED_ACCURACY, ("certified_accuracy",), percent, "max"),
+)
+MEASURE_COLUMNS = (*ACCURACY_COLUMNS, Column(MEAN_RADIUS, ("mean_radius",), number, "max"))
+
+
+@dataclass
+class AnswerCounts:
+    """Counts over certified inputs, and the measures that follow from them.
+
+    Only inputs with a label are counted. In data without any label every answer counts as correct, and the accuracies
+    are not reported.
+
+    Attributes:
+        inputs: the number of inputs.
+        correct: inputs whose predicted label is the true label, also where the classifier abstains.
+        certified: inputs whose predicted label is the true label and for which the classifier does not abstain.
+        radius: the sum of the certified radii of the latter.
+    """
+
+    inputs: int = 0
+    correct: int = 0
+    certified: int = 0
+    radius: int = 0
+
+    def add(self, correct: bool, radius: int) -> None:
+        """Count an input by its certified radius, which is -1 if the classifier abstains."""
+        self.inputs += 1
+        self.correct += bool(correct)
+        if correct and radius >= 0:
+            self.certified += 1
+            self.radius += radius
+
+    @classmethod
+    def of(cls, correct: npt.ArrayLike, radius: npt.ArrayLike) -> AnswerCounts:
+        """Count inputs by their columns: whether the prediction is correct, and the radius (-1 for an abstention).
+
+        >>> counts = AnswerCounts.of([True, True, True, False], [4, 0, -1, 7])
+        >>> counts.clean_accuracy, counts.certified_accuracy, counts.mean_radius
+        (0.75, 0.5, 1.0)
+        """
+        is_correct, radii = np.asarray(correct, dtype=np.bool_), np.asarray(radius, dtype=np.int64)
+        certified = is_correct & (radii >= 0)
+        return cls(len(radii), int(is_correct.sum()), int(certified.sum()), int(radii[certified].sum()))
+
+    @property
+    def clean_accuracy(self) -> float:
+        """The share of inputs whose predicted label is correct; abstentions count by their predicted label.
+
+        This is the accuracy without any robustness guarantee, as the paper defines it. NaN without inputs.
+        """
+        return self.correct / self.inputs if self.inputs else nan
+
+    @property
+    def certified_accuracy(self) -> float:
+        """Certified accuracy at radius 0: the share of inputs that are correct and certified; abstentions are wrong.
+
+        NaN without inputs.
+        """
+        return self.certified / self.inputs if self.inputs else nan
+
+    @property
+    def mean_radius(self) -> float:
+        """The mean certified radius over all inputs, with 0 for wrong answers and abstentions. NaN without inputs."""
+        return self.radius / self.inputs if self.inputs else nan
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The measured inputs of a run, as columns of shape (inputs,).
+
+    Attributes:
+        ids: the id of each input.
+        hashes: a hash of its tokens.
+        length: the number of tokens.
+        rate: the share of tokens that the noise removes.
+        correct: whether the predicted label is the true label; always True in data without labels.
+        abstained: whether the classifier abstains.
+        radius: the certified radius; 0 for a wrong answer and for an abstention.
+        log_cardinality: log10 of the size of the certified region; 0 for a wrong answer and for an abstention.
+        calls: the number of votes.
+        seconds: the time; NaN where it is unknown.
+        labelled: whether the inputs have labels.
+        problems: how many rows of the run could not be certified and are not measured.
+        unlabelled: how many rows without a label are not measured, because others have labels.
+    """
+
+    ids: npt.NDArray[np.object_]
+    hashes: npt.NDArray[np.object_]
+    length: IntArray
+    rate: FloatArray
+    correct: BoolArray
+    abstained: BoolArray
+    radius: IntArray
+    log_cardinality: FloatArray
+    calls: IntArray
+    seconds: FloatArray
+    labelled: bool = True
+    problems: int = 0
+    unlabelled: int = 0
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @property
+    def certified(self) -> BoolArray:
+        """Whether the answer is correct and certified at radius 0 or more."""
+        return self.correct & ~self.abstained
+
+    @property
+    def counts(self) -> AnswerCounts:
+        """The counts that the accuracies and the mean certified radius follow from."""
+        return AnswerCounts.of(self.correct, np.where(self.abstained, -1, self.radius))
+
+    def take(self, places: Any) -> Outcomes:
+        """A part of the inputs, by an index array or a mask."""
+        columns = {
+            field.name: column[places]
+            for field in fields(self)
+            if isinstance(column := getattr(self, field.name), np.ndarray)
+        }
+        return Outcomes(**columns, labelled=self.labelled)
+
+
+def outcomes(table: Any, seconds: Mapping[str, float] | None = None) -> Outcomes:
+    """The measured inputs of a run's table; ``seconds`` are times by id."""
+    problem = np.array([text is not None for text in table["problem"].to_pylist()], dtype=np.bool_)
+    stated = np.array(table["correct"].to_pylist(), dtype=np.object_)
+    known = np.array([value is not None for value in stated], dtype=np.bool_) & ~problem
+    labelled = bool(known.any()) or bool(problem.all())
+    used = known if labelled else ~problem
+    rows = table.take(np.flatnonzero(used))
+    correct = stated[used].astype(np.bool_) if labelled else np.ones(int(used.sum()), dtype=np.bool_)
+    radius = _column(rows, "radius", np.int64)
+    certified = correct & (radius >= 0)
+    ids = _column(rows, "id", np.object_)
+    times = [(seconds or {}).get(name, nan) for name in ids]
+    return Outcomes(
+        ids=ids,
+        hashes=_column(rows, "input_hash", np.object_),
+        length=_column(rows, "length", np.int64),
+        rate=_column(rows, "rate", np.float64),
+        correct=correct,
+        abstained=radius < 0,
+        radius=np.where(certified, radius, 0),
+        log_cardinality=np.where(certified & (radius >= 1), _column(rows, "log10_cardinality", np.float64), 0.0),
+        calls=_column(rows, "calls", np.int64),
+        seconds=np.array(times, dtype=np.float64),
+        labelled=labelled,
+        problems=int(problem.sum()),
+        unlabelled=int((~known & ~problem).sum()) if labelled else 0,
+    )
+
+
+def _column(table: Any, name: str, dtype: Any) -> Any:
+    return np.array(table[name].to_pylist(), dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The measures of a run, as in the paper's main table, and the counts behind them; NaN where one is undefined.
+
+    Attributes:
+        inputs: the number of inputs.
+        clean_accuracy: the share of correct answers; abstentions count by their predicted label.
+        certified_accuracy: certified accuracy at radius 0: the share of correct answers without abstentions.
+        mean_radius: the mean certified radius, with 0 for wrong answers and abstentions.
+        mean_radius_se: its standard error.
+        wasserstein: the distance between standardised radii and standardised lengths.
+        median_log_cardinality: the median of log10 of the size of the certified region.
+        lower_log_cardinality: the lower quartile of the same.
+        upper_log_cardinality: the upper quartile of the same.
+        certified: correct answers that are certified at radius 1 or more.
+        certified_zero: correct answers that are certified at radius 0 only.
+        wrong: wrong answers for which the classifier does not abstain.
+        abstained: abstentions.
+        abstained_right: abstentions whose predicted label is correct.
+        median_certified_radius: the median radius of the correct answers that are certified.
+        calls: the mean number of votes per input.
+        seconds: the mean time per input.
+        mean_length: the mean number of tokens.
+        median_length: the median number of tokens.
+        shortest: the smallest number of tokens.
+        longest: the largest number of tokens.
+    """
+
+    inputs: int
+    clean_accuracy: float
+    certified_accuracy: float
+    mean_radius: float
+    mean_radius_se: float
+    wasserstein: float
+    median_log_cardinality: float
+    lower_log_cardinality: float
+    upper_log_cardinality: float
+    certified: int
+    certified_zero: int
+    wrong: int
+    abstained: int
+    abstained_right: int
+    median_certified_radius: float
+    calls: float
+    seconds: float
+    mean_length: float
+    median_length: float
+    shortest: int
+    longest: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; None where a measure is undefined."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: None if value != value else value for name, value in values.items()}
+
+
+def measure(inputs: Outcomes) -> Measures:
+    """All measures of a set of inputs."""
+    size, counts = len(inputs), inputs.counts
+    logs = np.quantile(inputs.log_cardinality, [0.25, 0.5, 0.75]) if size else np.full(3, nan)
+    radii = inputs.radius[inputs.certified]
+    timed = inputs.seconds[~np.isnan(inputs.seconds)]
+    return Measures(
+        inputs=size,
+        clean_accuracy=counts.clean_accuracy if inputs.labelled else nan,
+        certified_accuracy=counts.certified_accuracy if inputs.labelled else nan,
+        mean_radius=counts.mean_radius,
+        mean_radius_se=standard_error(inputs.radius),
+        wasserstein=wasserstein(inputs.radius, inputs.length),
+        median_log_cardinality=float(logs[1]),
+        lower_log_cardinality=float(logs[0]),
+        upper_log_cardinality=float(logs[2]),
+        certified=int((radii >= 1).sum()),
+        certified_zero=int((radii == 0).sum()),
+        wrong=int((~inputs.correct & ~inputs.abstained).sum()),
+        abstained=int(inputs.abstained.sum()),
+        abstained_right=int((inputs.abstained & inputs.correct).sum()),
+        median_certified_radius=float(np.median(radii)) if len(radii) else nan,
+        calls=_mean(inputs.calls),
+        seconds=_mean(timed),
+        mean_length=_mean(inputs.length),
+        median_length=float(np.median(inputs.length)) if size else nan,
+        shortest=int(inputs.length.min(initial=2**62)) if size else 0,
+        longest=int(inputs.length.max(initial=0)),
+    )
+
+
+def _mean(values: npt.NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else nan
+
+
+def standard_error(values: npt.NDArray[Any]) -> float:
+    """The standard error of a mean, s/√n with s² = Σ (v − v̄)² / (n − 1); NaN for fewer than two values.
+
+    >>> standard_error(np.array([0, 1, 2, 3]))
+    0.6454972243679028
+    """
+    return float(values.std(ddof=1)) / sqrt(len(values)) if len(values) > 1 else nan
+
+
+def standardised(values: npt.NDArray[Any]) -> FloatArray:
+    """Values minus their mean, divided by their standard deviation; NaN if all are equal."""
+    spread = float(values.std()) if len(values) and values.min() < values.max() else nan
+    return np.asarray((values - values.mean()) / spread if len(values) else values, dtype=np.float64)
+
+
+def wasserstein(radius: npt.NDArray[Any], length: npt.NDArray[Any]) -> float:
+    """The Wasserstein distance W₁ = ∫ |F⁻¹ − G⁻¹| between the distributions of standardised radii and lengths.
+
+    Both are empirical distributions of the same number of values, so their quantile functions are the sorted values.
+    The distance is small if the radius grows in proportion to the length. NaN if all radii or all lengths are equal.
+
+    >>> wasserstein(np.array([1, 2, 3]), np.array([10, 20, 30]))
+    0.0
+    """
+    if not len(radius):
+        return nan
+    gaps = np.sort(standardised(radius)) - np.sort(standardised(length))
+    return float(np.abs(gaps).mean())
+
+
+def certified_at_radius(inputs: Outcomes, radii: npt.ArrayLike) -> FloatArray:
+    """Certified accuracy: the share of inputs whose answer is correct and certified at each radius."""
+    return _share_at_least(inputs.radius[inputs.certified], radii, len(inputs))
+
+
+def certified_at_log_cardinality(inputs: Outcomes, thresholds: npt.ArrayLike) -> FloatArray:
+    """Certified accuracy: the share of inputs with a correct answer and at least each log-cardinality."""
+    return _share_at_least(inputs.log_cardinality[inputs.certified], thresholds, len(inputs))
+
+
+def _share_at_least(values: npt.NDArray[Any], thresholds: npt.ArrayLike, size: int) -> FloatArray:
+    below = np.searchsorted(np.sort(values), np.asarray(thresholds), side="left")
+    return np.asarray((len(values) - below) / size if size else np.full(np.shape(thresholds), nan), dtype=np.float64)
+
+
+def radius_curve(inputs: Outcomes) -> tuple[IntArray, FloatArray]:
+    """Certified accuracy at 0 and at every radius where it falls."""
+    radii = np.unique(np.append(inputs.radius, 0))
+    return radii, certified_at_radius(inputs, radii)
+
+
+def log_cardinality_curve(inputs: Outcomes) -> tuple[FloatArray, FloatArray]:
+    """Certified accuracy at 0 and at every log-cardinality where it falls."""
+    thresholds = np.unique(np.append(inputs.log_cardinality, 0.0))
+    return thresholds, certified_at_log_cardinality(inputs, thresholds)
+
+
+def quartile_edges(inputs: Outcomes) -> FloatArray:
+    """The quartiles Q1, Q2 and Q3 of the lengths."""
+    return np.quantile(inputs.length, [0.25, 0.5, 0.75]) if len(inputs) else np.full(3, nan)
+
+
+def by_quartile(inputs: Outcomes, edges: FloatArray | None = None) -> list[Outcomes]:
+    """The inputs up to Q1, above Q1 up to Q2, above Q2 up to Q3, and above Q3; equal lengths are in one quartile."""
+    group = np.searchsorted(quartile_edges(inputs) if edges is None else edges, inputs.length, side="left")
+    return [inputs.take(group == number) for number in range(4)]

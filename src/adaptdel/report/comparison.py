@@ -1,0 +1,350 @@
+"""Runs compared: paired bootstrap intervals for the differences, and the tables of a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.core.checks import FloatArray, IntArray, check_alpha, check_int
+from adaptdel.measures import (
+    ACCURACY_COLUMNS,
+    CERTIFIED_ACCURACY,
+    CLEAN_ACCURACY,
+    MEAN_RADIUS,
+    Outcomes,
+    log_cardinality_curve,
+    radius_curve,
+)
+from adaptdel.report.entries import Entry, file_name
+from adaptdel.tables import UNDEFINED, Column, Row, Table, duration, number, percent, signed, with_error
+
+_CELLS = 2**18  # values that are resampled at a time
+STATISTICS = {  # the compared measures and their headings
+    "clean_accuracy": CLEAN_ACCURACY,
+    "certified_accuracy": CERTIFIED_ACCURACY,
+    "certified_accuracy_1": "certified accuracy at radius\u00a01",
+    "mean_radius": MEAN_RADIUS,
+    "median_log_cardinality": "median log₁₀ size",
+    "wasserstein": "Wasserstein",
+    "calls": "votes",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much larger a measure is in one run than in another, with a confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def paired(first: Outcomes, second: Outcomes, *, same_tokens: bool = True) -> tuple[Outcomes, Outcomes]:
+    """The inputs in both runs, in the same order: matched by id, and by tokens if both runs split texts alike."""
+    places = {name: place for place, name in enumerate(second.ids)}
+    pairs = [(place, places[name]) for place, name in enumerate(first.ids) if name in places]
+    if same_tokens:
+        pairs = [(a, b) for a, b in pairs if first.hashes[a] == second.hashes[b]]
+    left, right = (np.array([pair[side] for pair in pairs], dtype=np.int64) for side in (0, 1))
+    return first.take(left), second.take(right)
+
+
+def paired_differences(
+    run: Outcomes, baseline: Outcomes, *, resamples: int = 2000, level: float = 0.95, seed: int = 0
+) -> dict[str, Difference]:
+    """Each measure of ``run`` minus that of ``baseline``, with percentile intervals of the paired bootstrap.
+
+    Inputs are drawn with replacement, the same for both runs, which hold the same inputs in the same order (`paired`).
+    The intervals account for the choice of inputs, not for the randomness of the votes.
+    """
+    size = len(run)
+    if len(baseline) != size:
+        raise ValueError(f"baseline must hold the same {size} inputs, got {len(baseline)}")
+    check_int("resamples", resamples, least=1)
+    check_alpha(1 - level)
+    if not size:
+        return {name: Difference(nan, nan, nan) for name in STATISTICS}
+    whole = np.ones((1, size), dtype=np.int64)
+    value = {name: column[0] for name, column in _differences(run, baseline, whole).items()}
+    drawn = [_differences(run, baseline, counts) for counts in _resampled(size, resamples, seed)]
+    tail = 50 * (1 - level)
+    results = {}
+    for name in STATISTICS:
+        column = np.concatenate([block[name] for block in drawn])
+        column = column[~np.isnan(column)]
+        low, high = np.percentile(column, [tail, 100 - tail]) if len(column) > resamples / 2 else (nan, nan)
+        results[name] = Difference(float(value[name]), float(low), float(high))
+    return results
+
+
+def _resampled(size: int, resamples: int, seed: int) -> Iterator[IntArray]:
+    """How often each input is drawn, in blocks of shape (resamples, size)."""
+    rng = np.random.default_rng(seed)
+    rows = max(1, _CELLS // size)
+    for start in range(0, resamples, rows):
+        count = min(rows, resamples - start)
+        drawn = rng.integers(size, size=(count, size)) + size * np.arange(count)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=count * size).reshape(count, size)
+
+
+def _differences(run: Outcomes, baseline: Outcomes, counts: IntArray) -> dict[str, FloatArray]:
+    left, right = _statistics(run, counts), _statistics(baseline, counts)
+    return {name: left[name] - right[name] for name in STATISTICS}
+
+
+def _statistics(inputs: Outcomes, counts: IntArray) -> dict[str, FloatArray]:
+    """The measures of every resample, by name; each row of ``counts`` is a resample."""
+    size = len(inputs)
+    columns = [inputs.correct, inputs.certified, inputs.certified & (inputs.radius >= 1), inputs.radius, inputs.calls]
+    means = (counts @ np.stack([column.astype(np.float64) for column in columns]).T).T / size
+    correct, certified, certified_at_1, radius, calls = means
+    unknown = np.full(len(counts), nan)
+    radii, lengths = _sorted_resamples(inputs.radius, counts), _sorted_resamples(inputs.length, counts)
+    logs = _sorted_resamples(inputs.log_cardinality, counts)
+    return {
+        "clean_accuracy": correct if inputs.labelled else unknown,
+        "certified_accuracy": certified if inputs.labelled else unknown,
+        "certified_accuracy_1": certified_at_1,
+        "mean_radius": radius,
+        "median_log_cardinality": (logs[:, (size - 1) // 2] + logs[:, size // 2]) / 2,
+        "wasserstein": np.abs(_standardised_rows(radii) - _standardised_rows(lengths)).mean(axis=1),
+        "calls": calls,
+    }
+
+
+def _sorted_resamples(values: npt.NDArray[Any], counts: IntArray) -> FloatArray:
+    """The values of every resample in increasing order, without sorting each resample."""
+    order = np.argsort(values, kind="stable")
+    repeated = np.repeat(np.tile(values[order].astype(np.float64), len(counts)), counts[:, order].ravel())
+    return repeated.reshape(counts.shape)
+
+
+def _standardised_rows(rows: FloatArray) -> FloatArray:
+    """Sorted rows, each minus its mean and divided by its standard deviation; NaN where a row is constant."""
+    spread = np.where(rows[:, :1] < rows[:, -1:], rows.std(axis=1, keepdims=True), nan)
+    return np.asarray((rows - rows.mean(axis=1, keepdims=True)) / spread)
+
+
+Differences = dict[str, tuple[int, dict[str, Difference]]]  # run name: (number of common inputs, differences)
+
+
+def differences(entries: Sequence[Entry], baseline: Entry, *, resamples: int, seed: int) -> Differences:
+    """Every other run compared with the baseline, on the inputs that both hold."""
+    compared: Differences = {}
+    for entry in entries:
+        if entry is not baseline:
+            same = entry.run.manifest["unit"] == baseline.run.manifest["unit"]
+            left, right = paired(entry.outcomes, baseline.outcomes, same_tokens=same)
+            if entry.outcomes.labelled != baseline.outcomes.labelled:  # only one of them counts radii of wrong answers
+                left, right = left.take([]), right.take([])
+            compared[entry.name] = len(left), paired_differences(left, right, resamples=resamples, seed=seed)
+    return compared
+
+
+_NAME = Column("run", ("run",), number=False)
+_RADIUS = Column(MEAN_RADIUS, ("mean_radius", "mean_radius_se"), with_error, "max")
+
+
+def overview_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """A short table for a terminal: the name of each run and its measures, as of `Measures.to_dict`."""
+    columns = [
+        _NAME,
+        Column("inputs", ("inputs",), _count),
+        *ACCURACY_COLUMNS,
+        _RADIUS,
+        Column("median log₁₀ size", ("median_log_cardinality",), number),
+        Column("abstained", ("abstained",), _count),
+        Column("votes per input", ("calls",), _whole_number),
+    ]
+    return Table("overview", "", columns, [{"run": name, **measures} for name, measures in rows])
+
+
+def main_table(entries: Sequence[Entry]) -> Table:
+    """The paper's main table."""
+    columns = [
+        _NAME,
+        *ACCURACY_COLUMNS,
+        _RADIUS,
+        Column("Wasserstein", ("wasserstein",), number, "min"),
+        Column("median log₁₀ size", ("median_log_cardinality",), number, "max"),
+        Column("quartiles of log₁₀ size", ("lower_log_cardinality", "upper_log_cardinality"), _between),
+        Column("abstained", ("abstained", "inputs"), lambda count, size: percent(count / size) if size else UNDEFINED),
+        Column("votes", ("calls",), _whole_number),
+        Column("time", ("seconds",), duration),
+    ]
+    caption = (
+        "Measures of each run. Clean accuracy: the share of correct answers, where an abstention counts by its "
+        "predicted label. Certified accuracy at radius 0: the same with abstentions counted as wrong. Mean certified "
+        "radius with its standard error. Wasserstein: distance between standardised radii and standardised lengths. "
+        "Log₁₀ size: of the certified region. Radius and size of a wrong answer or an abstention count as 0. Votes and "
+        "time per input."
+    )
+    return Table("main", caption, columns, [{"run": entry.name, **entry.measures.to_dict()} for entry in entries])
+
+
+def outcome_table(entries: Sequence[Entry]) -> Table:
+    """How many inputs are certified, wrong or abstained on."""
+    columns = [
+        _NAME,
+        Column("inputs", ("inputs",), _count),
+        Column("correct, radius\u00a0≥\u00a01", ("certified", "inputs"), _count_and_share, "max"),
+        Column("correct, radius\u00a00", ("certified_zero", "inputs"), _count_and_share),
+        Column("wrong, not abstained", ("wrong", "inputs"), _count_and_share),
+        Column("abstained", ("abstained", "inputs"), _count_and_share),
+        Column("abstained, label correct", ("abstained_right",), _count),
+        Column("median radius if certified", ("median_certified_radius",), lambda v: f"{v:g}", "max"),
+        Column("not measured", ("not_usable",), _count),
+    ]
+    rows = [
+        {"run": e.name, **e.measures.to_dict(), "not_usable": e.outcomes.problems + e.outcomes.unlabelled}
+        for e in entries
+    ]
+    caption = (
+        "Outcomes: each input is counted in one of the four groups. Radius 0: the answer is certified for the unedited "
+        "input only. Abstained: the votes do not determine the answer with the required confidence. Not measured: rows "
+        "that could not be certified or have no label."
+    )
+    return Table("outcomes", caption, columns, rows)
+
+
+def difference_table(compared: Differences, baseline: Entry) -> Table:
+    """Differences to the baseline with their intervals."""
+    columns = [_NAME, Column("common inputs", ("common",), _count)]
+    for name, title in STATISTICS.items():
+        show = _points if "accuracy" in name else _whole_change if name == "calls" else _change
+        keys = (name, f"{name}_low", f"{name}_high")
+        columns.append(Column(title, keys, show, strong=lambda row, name=name: bool(row[f"{name}_clear"])))  # type: ignore[misc]
+    rows = [{"run": name, "common": common} | _flat(measures) for name, (common, measures) in compared.items()]
+    caption = (
+        f"Differences to {baseline.name} on the same inputs, with 95% intervals of the paired bootstrap, in bold where "
+        "the interval excludes 0. Accuracies in percentage points."
+    )
+    return Table("differences", caption, columns, rows)
+
+
+def _flat(measures: Mapping[str, Difference]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, gap in measures.items():
+        flat |= {name: gap.value, f"{name}_low": gap.low, f"{name}_high": gap.high, f"{name}_clear": gap.clear}
+    return flat
+
+
+def quartile_table(entries: Sequence[Entry]) -> Table:
+    """The measures by quartile of length."""
+    columns = [
+        _NAME,
+        Column("quartile", ("quarter",), number=False),
+        Column("lengths", ("shortest", "longest", "inputs"), _lengths),
+        Column("inputs", ("inputs",), _count),
+        *(Column(column.title, column.keys, column.show) for column in (*ACCURACY_COLUMNS, _RADIUS)),
+        Column("median log₁₀ size", ("median_log_cardinality",), number),
+        Column("quartiles of log₁₀ size", ("lower_log_cardinality", "upper_log_cardinality"), _between),
+        Column("Wasserstein", ("wasserstein",), number),
+        Column("abstained", ("abstained",), _count),
+        Column("votes", ("calls",), _whole_number),
+        Column("time", ("seconds",), duration),
+    ]
+    rows = [
+        {"quarter": quarter, "run": entry.name, **entry.quartiles[place].to_dict()}
+        for place, quarter in enumerate(("shortest", "second", "third", "longest"))
+        for entry in entries
+    ]
+    return Table("quartiles", "The same measures by quartile of the input length.", columns, rows)
+
+
+def settings_table(entries: Sequence[Entry]) -> Table:
+    """The settings of the runs."""
+    names = ("noise", "attacker", "bound", "alpha", "votes", "sampling", "seed", "unit", "model", "data", "finished")
+    columns = [_NAME, *(Column(name, (name,), number=False) for name in names)]
+    return Table("settings", "Settings of the runs.", columns, [_settings(entry) for entry in entries])
+
+
+def _settings(entry: Entry) -> Row:
+    manifest = entry.run.manifest
+    data, votes = manifest.get("data") or {}, manifest.get("votes")
+    rate = manifest["noise"].get("rate") or manifest["noise"]
+    return {
+        "run": entry.name,
+        "noise": ", ".join(f"{key} {_shortened(value)}" for key, value in rate.items()),
+        "attacker": ", ".join(manifest["ops"]),
+        "bound": manifest["bound"],
+        "alpha": f"{manifest['alpha']:g}" if manifest.get("alpha") is not None else None,
+        "votes": " + ".join(map(str, votes)) if isinstance(votes, (list, tuple)) else votes,
+        "sampling": manifest.get("sampling"),
+        "seed": manifest["seed"],
+        "unit": " ".join(str(value) for value in (manifest["unit"] or {}).values()) or None,
+        "model": str(manifest["model_hash"])[:12] or None,
+        "data": f"{file_name(data)} {str(data.get('sha256') or '')[:12]}".strip() or None,
+        "finished": re.sub(r"T(\d\d:\d\d):[\d.]*\+00:00$", r" \1 UTC", str(manifest.get("finished") or "no")),
+    }
+
+
+def _shortened(value: Any) -> str:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    text = "/".join(f"{item:.6g}" if isinstance(item, (int, float)) else str(item) for item in values[:8])
+    return text + ("/…" if len(values) > 8 else "")
+
+
+def curves(entries: Sequence[Entry]) -> Table:
+    """Certified accuracy at every radius and log-cardinality, as a CSV file for other programs."""
+    columns = [Column(name, (name,)) for name in ("run", "against", "threshold", "certified_accuracy")]
+    return Table("curves", "Certified accuracy", columns, list(_curve_points(entries)))
+
+
+def _curve_points(entries: Sequence[Entry]) -> Iterator[Row]:
+    for entry in entries:
+        for against, curve in (("radius", radius_curve), ("log10_cardinality", log_cardinality_curve)):
+            for threshold, share in zip(*curve(entry.outcomes), strict=True):
+                yield {
+                    "run": entry.name,
+                    "against": against,
+                    "threshold": threshold.item(),
+                    "certified_accuracy": float(share),
+                }
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _whole_number(value: float) -> str:
+    return number(value, 0)
+
+
+def _count_and_share(value: int, size: int) -> str:
+    return f"{value:,} ({percent(value / size)})" if size else f"{value:,}"
+
+
+def _between(low: float, high: float) -> str:
+    return f"{number(low)} – {number(high)}"
+
+
+def _lengths(shortest: int, longest: int, size: int) -> str:
+    return f"{shortest:,} – {longest:,}" if size else UNDEFINED
+
+
+def _interval(low: float, high: float, digits: int) -> str:
+    return f" [{signed(low, digits)}, {signed(high, digits)}]" if low == low else ""
+
+
+def _points(value: float, low: float, high: float) -> str:
+    return signed(100 * value, 1) + _interval(100 * low, 100 * high, 1)
+
+
+def _change(value: float, low: float, high: float) -> str:
+    return signed(value) + _interval(low, high, 2)
+
+
+def _whole_change(value: float, low: float, high: float) -> str:
+    return signed(value, 0) + _interval(low, high, 0)

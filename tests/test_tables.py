@@ -1,0 +1,87 @@
+"""The table writers: alignment, wrapped headings, escaping; and that there are no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptdel.tables import Column, Table, number, percent, signed, text_table
+
+ROOT = Path(__file__).parents[1]
+
+
+def example() -> Table:
+    columns = [
+        Column("run", ("run",), number=False),
+        Column("certified accuracy at radius 0", ("accuracy",), percent, "max"),
+        Column("votes", ("votes",), lambda value: number(value, 0), strong=lambda row: row["votes"] > 2000),
+    ]
+    rows: list[dict[str, Any]] = [
+        {"run": "a|b <c>", "accuracy": 0.5, "votes": 1000.0},
+        {"run": "AdaptDel", "accuracy": 0.75, "votes": 2500.0},
+        {"run": "none", "accuracy": None, "votes": float("nan")},
+    ]
+    return Table("main", "A *caption*.", columns, rows)
+
+
+def test_terminal() -> None:
+    assert example().to_terminal() == "\n".join(
+        [
+            "            certified",
+            "          accuracy at",
+            "run          radius 0  votes",
+            "a|b <c>         50.0%  1,000",
+            "AdaptDel        75.0%  2,500",
+            "none                –      –",
+        ]
+    )
+
+
+def test_a_terminal_gets_no_control_characters_and_one_line_per_row() -> None:
+    shown = text_table(["name", "x"], [["a\x1b[31mb\nc", "1"]]).to_terminal()
+    assert "\x1b" not in shown
+    assert shown.splitlines()[1:] == ["a\ufffd[31mb c  1"]
+
+
+def test_markdown() -> None:
+    assert example().to_markdown() == "\n".join(
+        [
+            r"*A \*caption\*.*",
+            "",
+            "| run | certified accuracy at radius 0 | votes |",
+            "| :--- | ---: | ---: |",
+            r"| a\|b &lt;c&gt; | 50.0% | 1,000 |",
+            "| AdaptDel | **75.0%** | **2,500** |",
+            "| none | – | – |",
+            "",
+        ]
+    )
+    assert text_table(["a", "b"], [["x", 1]]).to_markdown() == "| a | b |\n| :--- | ---: |\n| x | 1 |\n"
+
+
+def test_csv_holds_full_values_and_latex_is_escaped() -> None:
+    assert example().to_csv().splitlines()[1:] == ["a|b <c>,0.5,1000.0", "AdaptDel,0.75,2500.0", "none,,"]
+    assert r"AdaptDel & \textbf{75.0\%} & \textbf{2,500} \\" in example().to_latex()
+
+
+def test_the_best_value_is_emphasised_unless_all_show_the_same() -> None:
+    table = Table("t", "", [Column("x", ("x",), number, "min")], [{"x": 1.001}, {"x": 1.002}, {"x": 2.0}])
+    assert [line[0].strong for line in table.cells()] == [True, True, False]
+    same = Table("t", "", [Column("x", ("x",), number, "min")], [{"x": 1.001}, {"x": 1.002}])
+    assert [line[0].strong for line in same.cells()] == [False, False]
+
+
+@pytest.mark.parametrize(("value", "text"), [(-1670.4, "−1,670"), (0.2, "0"), (12.0, "+12")])
+def test_signed_numbers(value: float, text: str) -> None:
+    assert signed(value, 0) == text
+
+
+def test_no_other_module_writes_tables() -> None:
+    """Neither for a terminal (padded cells) nor for Markdown (a rule under the heading)."""
+    writers = re.compile(r"\.[lr]just\(|:[<>]\{?\w+\}|\|\s*:?---")
+    modules = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    names = [str(path.relative_to(ROOT)) for path in modules if writers.search(path.read_text(encoding="utf-8"))]
+    assert names == ["src/adaptdel/tables.py"]
