@@ -622,3 +622,23 @@ def test_a_fit_with_a_folder_resumes(encoder: str, tmp_path: Path) -> None:
     )
     assert resumed.fingerprint() == whole.fingerprint()
     assert steps[0] > 1
+
+
+def test_a_loaded_model_continues_from_its_weights_in_a_copy(tmp_path: Path) -> None:
+    tokenizer = fixed("bert")
+    weights = tiny("bert", tokenizer, labels=2, spread=0.1)
+    base = TransformersClassifier(weights, tokenizer=tokenizer)
+    fingerprint, initial = base.fingerprint(), {name: value.clone() for name, value in weights.state_dict().items()}
+    rows, labels = examples(60)
+    options: dict[str, Any] = {"noise": NOISE, "batch_size": 16, "warmup": 0, "folder": tmp_path / "checkpoints"}
+    with pytest.raises(ValueError, match="learning_rate must be smaller"):
+        base.fit(rows, labels, epochs=1, learning_rate=1e30, **{**options, "folder": None})
+    with pytest.raises(
+        ValueError, match=r"^validation must be a fraction or a pair \(tokens, labels\), got 'held.csv'$"
+    ):
+        base.fit(rows, labels, epochs=1, validation="held.csv", **options)
+    base.fit(rows, labels, epochs=1, learning_rate=1e-3, **options)
+    assert base.fingerprint() != fingerprint
+    assert all(torch.equal(value, initial[name]) for name, value in weights.state_dict().items())
+    with pytest.raises(ValueError, match="with a run of another model"):  # its weights are others now
+        base.fit(rows, labels, epochs=1, learning_rate=1e-3, **options)

@@ -343,7 +343,7 @@ def test_a_training_whose_record_is_damaged(space: Workspace, tmp_path: Path) ->
     (work / "training.json").write_bytes(b"{")
     job = TrainingJob.from_dict({"data": str(data), "out": str(tmp_path / "out"), "model": "bert"})
     found = sentence(lambda: train_job(job))
-    assert found.startswith(f"{work / 'training.json'}: not the plan of a training that was stopped: not JSON: ")
+    assert found.startswith(f"{work / 'training.json'}: not the settings of an interrupted training: not JSON: ")
     assert found.endswith(f": write or copy it again, or delete {work}")
 
 
@@ -392,8 +392,8 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 
         ("data: \0", ": not YAML: special characters are not allowed"),
         ("data: a\nout: b\ntext: 3\n", ": text must be a text, got 3"),
         ("data: a\nout: b\nencoding: [x]\n", ": encoding must be a text, got ['x']"),
-        ("data: a\nout: b\nvalidation: [x]\n", ": validation must be a share below 0.9 or a file, got ['x']"),
-        ("data: a\nout: b\nvalidation:\n", ": validation must be a share below 0.9 or a file, got None"),
+        ("data: a\nout: b\nvalidation: [x]\n", ": validation must be a fraction below 0.9 or a file, got ['x']"),
+        ("data: a\nout: b\nvalidation:\n", ": validation must be a fraction below 0.9 or a file, got None"),
         ("seed: !!python/object/apply:os.getcwd []\n", ", line 1: not YAML: could not determine a constructor for"),
     ],
 )

@@ -200,7 +200,8 @@ def train_transformer(
     versions = _versions()
     classes, targets, valid_targets = _targets(examples, validation)
     folder = Path(folder)
-    run = {"model": classifier.name, "noise": json.dumps(noise.to_dict(), sort_keys=True), "unit": unit.kind}
+    model_name = classifier.name if classifier.has_source else f"{classifier.name} {classifier.fingerprint()}"
+    run = {"model": model_name, "noise": json.dumps(noise.to_dict(), sort_keys=True), "unit": unit.kind}
     run |= {"schedule": json.dumps(asdict(settings)), "method": "FreeLB" if freelb else "ordinary"}
     run |= {"training data": _digest(examples), "validation data": _digest(validation)}
     with quietly(), isolated_randomness(settings.seed):

@@ -260,8 +260,10 @@ class TransformersClassifier(SubwordClassifier):
                     "validation must hold out at least one example for early stopping: give a larger fraction, or a "
                     "pair (tokens, labels)"
                 )
-        else:
+        elif isinstance(validation, (tuple, list)) and len(validation) == 2:
             held = ExampleSet(*map(list, validation))
+        else:
+            raise ValueError(f"validation must be a fraction or a pair (tokens, labels), got {validation!r:.60}")
         with tempfile.TemporaryDirectory() as temporary:
             trained = train_transformer(
                 self,
@@ -291,19 +293,25 @@ class TransformersClassifier(SubwordClassifier):
             )
         return model, bool(info["missing_keys"])
 
+    @property
+    def has_source(self) -> bool:
+        """Whether the model was given by name: then it can be read again."""
+        return isinstance(self.source, (str, Path))
+
     def check_classes(self, classes: list[Any]) -> None:
         """Raise unless the model can be trained for these classes."""
         if len(classes) < 2 or {type(label) for label in classes} not in ({str}, {int}):
             raise ValueError(f"labels must be texts or whole numbers of at least 2 classes, got {classes[:3]!r}")
         known = self.model.config.num_labels
-        if not isinstance(self.source, (str, Path)) and known != len(classes):
+        if not self.has_source and known != len(classes):
             raise ValueError(f"labels must be of {known} classes for {self.name}, got {len(classes)}")
 
     def with_head(self, classes: list[Any]) -> Any:
         """The model to train, with a head for these classes; a new head is drawn from torch's generator."""
         self.check_classes(classes)
-        model = self.model
-        if isinstance(self.source, (str, Path)):
+        if not self.has_source:
+            model = copy.deepcopy(self.model)  # a training that fails leaves the classifier as it was
+        else:
             if self._new_head:
                 self._read()  # draws a head that is discarded, as version 0.1 did: the same seed gives the same model
             model, _ = self._read(num_labels=len(classes), ignore_mismatched_sizes=True)
