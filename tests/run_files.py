@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from adaptdel import Deletion, LengthRate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli import main
 from adaptdel.core.noise import Noise
+from adaptdel.runs.storage import open_store
 from adaptdel.smoothed import SmoothedClassifier
 
 WORDS = [f"w{number}" for number in range(300)]
@@ -69,3 +71,16 @@ def command(*arguments: object) -> list[str]:
 def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command line as a process of its own."""
     return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, **options)
+
+
+def store_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Put records into the working store of an unfinished run, which is created."""
+    with open_store(folder) as store:
+        for record in records:
+            store.put(record["row"], record)
+
+
+def journal_line(record: object) -> bytes:
+    """A record as version 0.1 wrote it into its journal."""
+    text = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)

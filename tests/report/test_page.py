@@ -26,9 +26,10 @@ from adaptdel.report.entries import read_entries
 from adaptdel.report.page import draw
 from adaptdel.report.write import write_report
 from adaptdel.runs.records import problem_record, record_of, setting_of
-from adaptdel.runs.storage import JOURNAL, encode, write_run
+from adaptdel.runs.storage import drop_store, write_run
 from adaptdel.units import Words
 from tests.chromium import PROGRAM, browser
+from tests.run_files import store_records
 
 HOSTILE = (
     "<script>window.hacked = 1</script> & <img src=http://example.com/x.png onerror='window.hacked = 2'> \"' `$x` | "
@@ -87,7 +88,7 @@ def make_run(
     if not finished:
         manifest["finished"] = None
         folder.mkdir(parents=True)
-        (folder / JOURNAL).write_bytes(b"".join(map(encode, records)))
+        store_records(folder, records)
         records = []
     write_run(folder, manifest, records)
     return folder
@@ -282,7 +283,7 @@ def test_odd_runs(odd_report: Path) -> None:
 def test_one_input_and_none(tmp_path: Path) -> None:
     one = make_run(tmp_path / "one", texts(1), Deletion(FixedRate(0.9)), strength=1.0)
     none = make_run(tmp_path / "none", texts(1), Deletion(FixedRate(0.9)), finished=False)
-    (none / JOURNAL).write_bytes(b"")
+    drop_store(none)
     write_report([one, none], tmp_path / "out", baseline=1)
     check_page(tmp_path / "out")
     assert "Of 1 input with a median of" in read_page(tmp_path / "out")

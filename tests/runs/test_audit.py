@@ -326,7 +326,7 @@ def test_rows_that_were_dropped(
     """Without its mistakes a run looks better, and all that is left holds."""
     out = rewrite(folder / "adaptive", tmp_path / "run", keep=keep)
     assert run("verify", out) == 1
-    assert "is missing from a run that its manifest calls finished" in capsys.readouterr().out
+    assert "is missing from a run that is finished according to its manifest" in capsys.readouterr().out
 
 
 def test_lost_totals(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

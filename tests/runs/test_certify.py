@@ -274,7 +274,7 @@ def test_two_runs_keep_out_of_each_others_way(
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"):
         assert run("certify", model, "--data", data, "--out", tmp_path / "run") == 2
-    assert "another run is at work in this folder" in capsys.readouterr().err
+    assert "another run is using this folder" in capsys.readouterr().err
 
 
 def picky(certifier: Certifier) -> Certifier:
@@ -457,7 +457,7 @@ def test_verify_looks_at_the_whole(tmp_path: Path, whole: Path, capsys: pytest.C
     write_run(tmp_path / "less", found.manifest, rows[1:])
     assert run("verify", tmp_path / "less") == 1
     assert (
-        "row 1 is missing from a run that its manifest calls finished; the manifest counts 60"
+        "row 1 is missing from a run that is finished according to its manifest; the manifest counts 60"
         in capsys.readouterr().out
     )
     write_run(tmp_path / "twice", found.manifest, [rows[0], *rows[:59]])
@@ -478,7 +478,7 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(ValueError, match="the format must be 1, got 9"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
-    with pytest.raises(ValueError, match="missing from a run that its manifest calls finished"):
+    with pytest.raises(ValueError, match="missing from a run that is finished according to its manifest"):
         read_run(tmp_path)
     (tmp_path / "certificates.parquet").write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="not a Parquet file"):

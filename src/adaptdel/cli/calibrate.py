@@ -1,4 +1,4 @@
-"""``adaptdel calibrate``: the rates of AdaptDel+, searched for on labelled data."""
+"""``adaptdel calibrate``: choose the deletion rates of AdaptDel+ on labelled data."""
 
 from __future__ import annotations
 
@@ -9,34 +9,44 @@ from typing import Any
 
 import click
 
-from adaptdel.calibration.calibration import BinResult
+from adaptdel.calibration.calibration import BinResult, CalibrationSettings
 from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate_folder
 from adaptdel.calibration.search import OBJECTIVES
 from adaptdel.cli.certify import read_votes
 from adaptdel.data import read_examples
 
+DEFAULTS = CalibrationSettings()
+VOTES = f"{DEFAULTS.n_select},{DEFAULTS.n_estimate}"
+
+
+def _setting(name: str, text: str, **options: Any) -> Any:
+    """An option for a field of the settings, with its default."""
+    default = getattr(DEFAULTS, name)
+    options = {"type": type(default), **options} if default is not None else options
+    return click.option(f"--{name.replace('_', '-')}", default=default, show_default=True, help=text, **options)
+
 
 @click.command("calibrate")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or data set.")
-@click.option("--threshold", default=0.75, show_default=True, type=float, help="Certified accuracy to reach.")
-@click.option("--objective", default="certified", show_default=True, type=click.Choice(OBJECTIVES))
-@click.option("--min-accuracy", default=None, type=float, help="Clean accuracy to reach, for the objective mean.")
-@click.option("--bins", default="auto", show_default=True, help="auto, or where bins begin, such as 0,137,230,324.")
+@_setting("threshold", "Certified accuracy to reach.")
+@_setting("objective", "Maximise the radius at the threshold, or the mean radius.", type=click.Choice(OBJECTIVES))
+@_setting("min_accuracy", "Clean accuracy to reach, for the objective mean.", type=float)
+@_setting("bins", "auto, or the lengths at which bins start, such as 0,137,230,324.")
 @click.option("--interpolate", is_flag=True, help="Interpolate the kept length between the centres of bins.")
-@click.option("--monotone", is_flag=True, help="Fit kept lengths that do not fall with the length.")
-@click.option("--per-bin", default=200, show_default=True, type=int, help="The most examples of a bin that are used.")
-@click.option("--min-count", default=50, show_default=True, type=int, help="The fewest examples of an automatic bin.")
-@click.option("--votes", default="32,256", show_default=True, metavar="SELECT,ESTIMATE", help="Votes an example.")
-@click.option("--tol", default=0.5, show_default=True, type=float, help="How closely to search, in tokens.")
-@click.option("--on", default="auto", show_default=True, type=click.Choice(CHOICES), help="The rows to use.")
-@click.option("--seed", default=0, show_default=True, type=int, help="Of the noise and the choice of examples.")
-@click.option("--out", default=None, type=click.Path(path_type=Path), help="A calibrated copy.  [default: in place]")
+@click.option("--monotone", is_flag=True, help="Fit kept lengths that do not decrease with the length.")
+@_setting("per_bin", "Largest number of examples to use from a bin.")
+@_setting("min_count", "Least number of examples in an automatic bin.")
+@click.option("--votes", default=VOTES, show_default=True, metavar="SELECT,ESTIMATE", help="Votes for each example.")
+@_setting("tol", "Precision of the search for a kept length, in tokens.")
+@click.option("--on", default="auto", show_default=True, type=click.Choice(CHOICES), help="Rows to use.")
+@_setting("seed", "Seed of the noise and of the choice of examples.")
+@click.option("--out", default=None, type=click.Path(path_type=Path), help="Folder for a copy.  [default: in place]")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
 @click.option("--text-column", default="text", show_default=True)
 @click.option("--label-column", default="label", show_default=True)
 @click.option("--encoding", default="utf-8", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def calibrate_command(
     model: Path,
     data: str,
@@ -51,10 +61,10 @@ def calibrate_command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Find how much the saved model MODEL should keep of inputs of every length (AdaptDel+), and store it there.
+    """Choose how many tokens the saved model MODEL keeps of inputs of every length (AdaptDel+), and store the rate.
 
-    --on auto uses the rows that training held out, if there are enough for the bins, and otherwise all. Stopped
-    half-way, it resumes with the same command. Finished, it shows the result.
+    --on auto uses the rows that were held out in training if there are enough for the bins, and all rows otherwise.
+    Resumable: run the same command again after an interruption. A finished calibration is shown again.
     """
     notes: list[str] = []
 
@@ -70,7 +80,7 @@ def calibrate_command(
     for sentence in done.calibration.warnings:
         click.echo(f"warning: {sentence}", err=True)
     if as_json:
-        shared = {"out": str(done.folder), "finished_before": done.before, "notes": notes}
+        shared = {"out": str(done.folder), "finished_before": done.already_done, "notes": notes}
         click.echo(json.dumps(shared | done.calibration.to_dict(), indent=2))
     else:
         click.echo(describe(done))
@@ -87,19 +97,19 @@ def read_bins(text: str) -> str | list[float]:
 
 
 def describe(done: FinishedCalibration) -> str:
-    """What was found, in a table."""
+    """The result as a table."""
     rows = [["tokens", "kept", "radius", "certified", "clean", "mean radius", "examples"]]
-    rows += [_row(one) for one in done.calibration.bins]
-    verb = "was calibrated before, nothing to do" if done.before else "calibrated"
+    rows += [_row(result) for result in done.calibration.bins]
+    verb = "was calibrated before, nothing to do" if done.already_done else "calibrated"
     noise = f"noise: {done.calibration.noise!r}"
     return "\n".join([*_aligned(rows), "", f"{done.folder}: {verb}", noise])
 
 
-def _row(one: BinResult) -> list[str]:
-    lengths = f"from {one.lower:g}" if one.upper is None else f"{one.lower:g} to {one.upper:g}"
-    radius = str(one.radius) if one.radius >= 0 else "none"
-    shares = [f"{one.certified:.3f}", f"{one.clean:.3f}", f"{one.mean_radius:.2f}"]
-    return [lengths, f"{one.keep:.4g}", radius, *shares, f"{one.count} of {one.available}"]
+def _row(result: BinResult) -> list[str]:
+    lengths = f"from {result.lower:g}" if result.upper is None else f"{result.lower:g} to {result.upper:g}"
+    radius = str(result.radius) if result.radius >= 0 else "none"
+    shares = [f"{result.certified:.3f}", f"{result.clean:.3f}", f"{result.mean_radius:.2f}"]
+    return [lengths, f"{result.keep:.4g}", radius, *shares, f"{result.count} of {result.available}"]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.report.measures import Measures, Outcomes, by_quartile, measure, outcomes
-from adaptdel.runs.storage import JOURNAL, TABLE, Run, read_run
+from adaptdel.runs.storage import Run, read_run
 
 # Okabe and Ito's colours, darkened where they are too pale for lines on white; first on light, then on dark ground.
 COLOURS = (
@@ -111,7 +111,7 @@ def _check_rows(run: Run) -> None:
     for name in ("id", "row", "answer", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash"):
         for place in np.flatnonzero(run.table[name].is_null().to_numpy()).tolist():
             if run.table["problem"][place].as_py() is None:
-                where = f"{run.folder / (TABLE if run.finished else JOURNAL)}, row {place + 1} of the table"
+                where = f"{run.file}, row {place + 1} of the table"
                 raise ValueError(f"{where}: {name} is null: take the run from where it was made, or make it again")
 
 

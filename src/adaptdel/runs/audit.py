@@ -262,7 +262,7 @@ def _whole(run: Run) -> list[str]:
         wrong.append("rows stand there twice, or out of order")
     elif run.finished and rows != list(range(1, len(rows) + 1)):
         missing = next(number for number, row in enumerate(rows, start=1) if row != number)
-        wrong.append(f"row {missing} is missing from a run that its manifest calls finished")
+        wrong.append(f"row {missing} is missing from a run that is finished according to its manifest")
     if run.finished and datetime.fromisoformat(run.manifest["finished"]) < datetime.fromisoformat(
         run.manifest.get("started", run.manifest["finished"])
     ):

@@ -18,28 +18,27 @@ from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
-from adaptdel.files import replacing_folder, sync_folder, write_json
+from adaptdel.files import replacing_folder, write_json
 from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.records import Record, Totals, certificate_of, problem_record, record_of, truth_of
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
 from adaptdel.runs.storage import (
-    FULL,
-    JOURNAL,
     MANIFEST,
     RESTORE,
     Run,
-    RunJournal,
+    drop_store,
+    fill_store,
     locked,
-    ordered_records,
-    read_journal,
+    open_store,
     read_manifest,
     read_run,
     remove_leftovers,
-    write_journal,
+    run_records,
     write_tables,
 )
 from adaptdel.runs.workers import ModelSource, certify_here, certify_in_workers
+from adaptdel.working_store import FULL, WorkingStore
 
 
 class Watch:
@@ -175,7 +174,7 @@ class _Run:
 
     def __init__(self, order: Order, means: Certifier | ModelSource, note: Note) -> None:
         self.order, self.means, self.note = order, means, note
-        self.folder, self.journal = order.out, order.out / JOURNAL
+        self.folder = order.out
 
     def go(self, manifest: dict[str, Any]) -> Result:
         """Everything, from the manifest to the finished tables."""
@@ -185,7 +184,7 @@ class _Run:
             self._check_same(old, manifest)
             if old["finished"] and limit_of(manifest) == limit_of(old):
                 self._check_totals(old)
-                self._drop_journal()
+                drop_store(self.folder)
                 self._sign()
                 return Result(old, before=True)
             manifest = old | {"limit": manifest["limit"], "finished": None}
@@ -194,11 +193,14 @@ class _Run:
         self._tell(found)
         drop_signature(self.folder)  # of what the run was so far
         if old is not None and old["finished"]:  # the limit was raised
-            write_journal(self.folder)
+            fill_store(self.folder)
         manifest["sessions"] = [*manifest["sessions"], session(self.order.workers)]
         write_json(self.folder / MANIFEST, manifest)
-        self._certify(label_map, found)
-        return Result(self._finish(manifest, found))
+        with open_store(self.folder) as store:
+            self._certify(store, label_map, found)
+            self._finish(store, manifest, found)
+        self._sign()
+        return Result(manifest)
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         wrong = differences(old, new)
@@ -231,31 +233,30 @@ class _Run:
         if not found.labelled:
             self.note(f"{path}: no row has a label in the column {self.order.source.label!r}: no accuracy is known")
 
-    def _certify(self, label_map: LabelMap, found: Survey) -> None:
-        """Certify what is not in the journal yet."""
-        with RunJournal(self.journal) as journal:
-            totals, known = self._so_far()
-            watch = Watch(found.rows, totals.inputs)
+    def _certify(self, store: WorkingStore, label_map: LabelMap, found: Survey) -> None:
+        """Certify the inputs that the store does not hold yet."""
+        totals, known = self._so_far(store)
+        watch = Watch(found.rows, totals.inputs)
 
-            def keep(record: Record) -> None:
-                journal.append(record)
-                totals.add(record)
-                watch(totals)
+        def keep(record: Record) -> None:
+            store.put(record["row"], record)
+            totals.add(record)
+            watch(totals)
 
-            failures = 0
-            left = found.rows - found.invalid - totals.certified
-            with closing(self._records(self._jobs(label_map, found, known, keep), left)) as records:
-                for record in records:
-                    failures = self._count_failure(record, failures)
-                    keep(record)
-            watch.close()
+        failures = 0
+        left = found.rows - found.invalid - totals.certified
+        with closing(self._records(self._jobs(label_map, found, known, keep), left)) as records:
+            for record in records:
+                failures = self._count_failure(record, failures)
+                keep(record)
+        watch.close()
 
-    def _so_far(self) -> tuple[Totals, Known]:
-        """What the journal holds. Rows with a problem are tried again."""
+    def _so_far(self, store: WorkingStore) -> tuple[Totals, Known]:
+        """The totals and ids of the certificates in the store. Rows with a problem are tried again."""
         totals = Totals()
 
         def ids() -> Iterator[str]:
-            for _, record in read_journal(self.journal):
+            for record in run_records(store.records()):
                 if record["problem"] is None:
                     totals.add(record)
                     yield record["id"]
@@ -266,7 +267,7 @@ class _Run:
     def _jobs(
         self, label_map: LabelMap, found: Survey, known: Known, keep: Callable[[Record], None]
     ) -> Iterator[RunInput]:
-        """The inputs that are left; rows that are none go straight to the journal."""
+        """The inputs that are left; invalid rows go straight to the store."""
         for one in inputs(self.order.source, label_map, self.order.limit, found.repeats):
             if isinstance(one, InvalidRow):
                 keep(problem_record(one.problem, id=one.id, row=one.number))
@@ -288,12 +289,12 @@ class _Run:
             raise ValueError(f"the model failed on {FAILURES} inputs one after the other: {record['problem']}: {_KEPT}")
         return failures + 1
 
-    def _finish(self, manifest: dict[str, Any], found: Survey) -> dict[str, Any]:
-        """Turn the journal into tables, then say so in the manifest, then remove the journal."""
+    def _finish(self, store: WorkingStore, manifest: dict[str, Any], found: Survey) -> None:
+        """Write the tables, then mark the manifest as finished, then delete the store."""
         totals = Totals()
 
         def counted() -> Iterator[Record]:
-            for record in ordered_records(self.journal):
+            for record in run_records(store.records()):
                 totals.add(record)
                 yield record
 
@@ -303,18 +304,11 @@ class _Run:
         manifest["totals"] = totals.to_dict()
         manifest["finished"] = timestamp()
         write_json(self.folder / MANIFEST, manifest)
-        self._drop_journal()
-        self._sign()
-        return manifest
+        store.delete()
 
     def _sign(self) -> None:
         if self.order.key is not None:
             sign_run(self.folder, self.order.key)
-
-    def _drop_journal(self) -> None:
-        with suppress(FileNotFoundError):
-            self.journal.unlink()
-            sync_folder(self.folder)
 
 
 def _check_folder(folder: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from adaptdel.certification.certificate import Certificate, check_certificate
+from adaptdel.core.checks import LARGEST_LENGTH
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
@@ -54,8 +55,8 @@ TIMES = pa.schema(
 
 Record = dict[str, Any]
 
-# Columns that a row without a problem has.
-_FILLED = tuple(name for name in CERTIFICATES.names if name not in ("truth", "correct", "exact", "problem"))
+OPTIONAL = ("truth", "correct", "exact", "problem")  # columns that may be null in a row that has a certificate
+_FILLED = tuple(name for name in CERTIFICATES.names if name not in OPTIONAL)
 
 
 def label_text(label: Any) -> str:
@@ -216,3 +217,49 @@ class Totals:
         """The sums and the averages, but for the time."""
         sums = {name: value for name, value in asdict(self).items() if name not in ("seconds", "radius")}
         return {**sums, "accuracy": self.accuracy, "mean_radius": self.mean_radius}
+
+
+def is_record(record: Record) -> bool:
+    """Whether every column of a record is of the kind that the table of a run holds."""
+    if not record.keys() >= _COLUMNS.keys() or record["row"] is None or not _seconds(record.get("seconds")):
+        return False
+    optional = OPTIONAL if record["problem"] is None else _COLUMNS
+    return all((record[name] is None and name in optional) or check(record[name]) for name, check in _COLUMNS.items())
+
+
+def _text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _whole_number(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) <= LARGEST_LENGTH)  # exact in a double
+
+
+def _seconds(value: Any) -> bool:
+    return value is None or _number(value)
+
+
+def _list(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+_KINDS: dict[pa.DataType, Callable[[Any], bool]] = {
+    pa.string(): _text,
+    pa.int64(): _whole_number,
+    pa.float64(): _number,
+    pa.bool_(): lambda value: isinstance(value, bool),
+    pa.list_(pa.int64()): _list(_whole_number),
+    pa.list_(pa.float64()): _list(_number),
+    pa.list_(pa.list_(pa.int64())): _list(_list(_whole_number)),
+}
+_COLUMNS = {field.name: _KINDS[field.type] for field in CERTIFICATES}
