@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import subprocess
@@ -17,6 +18,14 @@ from adaptdel.cli import main
 from adaptdel.core.noise import Noise
 from adaptdel.runs.storage import open_store
 from adaptdel.smoothed import SmoothedClassifier
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
 
 WORDS = [f"w{number}" for number in range(300)]
 LENGTHS = [0, 1, 5, 11, 30, 60, 120]

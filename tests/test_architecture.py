@@ -26,6 +26,7 @@ ALLOWED = {
     "pyarrow": {"data", "runs", "report"},
     "datasets": {"data"},
     "yaml": {"training"},
+    "tqdm": {"progress"},
     "cryptography": {"runs"},
 } | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime")}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import nextafter
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,13 @@ from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.certifier import Certifier
 from adaptdel.core.noise import Noise
 from adaptdel.data import read_rows
-from adaptdel.runs.certify import Watch, recertify
-from adaptdel.runs.inputs import RunInput
+from adaptdel.runs.certify import Order, certify_data, describe, recertify
+from adaptdel.runs.inputs import RunInput, Source
 from adaptdel.runs.records import Totals, certificate_of, record_of, setting_of, values_of
 from adaptdel.runs.storage import Run, locked, read_run, write_run
 from adaptdel.runs.workers import ModelSource, certify_here
 from adaptdel.smoothed import SmoothedClassifier
-from tests.run_files import call, examples, make_data, make_model, run, write_rows
+from tests.run_files import Terminal, call, examples, make_data, make_model, run, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -498,15 +500,25 @@ def test_runs_written_by_hand(tmp_path: Path) -> None:
     assert all(isinstance(c, Certificate) for c in found.certificates())
 
 
-def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Watch(10, 0, patience=0.0)
-    watch.due = 0.0
-    watch(Totals(inputs=4, labelled=4, correct=3, radius=8, problems=1))
-    watch(Totals(inputs=5))
-    watch.close()
-    error = capsys.readouterr().err
-    assert error.startswith("4 of 10 inputs, ")
-    assert error.endswith("left, accuracy 75.0%, mean radius 2.67, 1 not certified\n")
+def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal a bar with the results so far; a callable gets the numbers; silence elsewhere."""
+    assert describe(Totals(inputs=4, labelled=4, correct=3, radius=8, problems=1)) == (
+        "accuracy 75.0%, mean radius 2.67, 1 not certified"
+    )
+    data = make_data(tmp_path / "test.jsonl", 12)
+    reports: list[tuple[int, int]] = []
+    order = Order(model, Source(str(data)), tmp_path / "run", {})
+    certify_data(replace(order, limit=4), progress=False)
+    certify_data(order, progress=lambda done, total: reports.append((done, total)))
+    assert reports == [(done, 12) for done in range(5, 13)]
+    monkeypatch.setattr("adaptdel.progress.DELAY", 0.0)
+    for number, error in enumerate((Terminal(), io.StringIO())):
+        monkeypatch.setattr("sys.stderr", error)
+        result = certify_data(replace(order, out=tmp_path / f"run{number}"))
+        assert ("12/12 [" in error.getvalue()) == error.isatty()
+        accuracy = f"accuracy {result.manifest['totals']['accuracy']:.1%}, mean radius "
+        assert (accuracy in error.getvalue()) == error.isatty()
+    assert error.getvalue() == ""
 
 
 def test_the_command_as_a_process(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:

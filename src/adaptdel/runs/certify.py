@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +17,7 @@ from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.files import replacing_folder, write_json
+from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.records import Record, Totals, certificate_of, problem_record, record_of, truth_of
@@ -41,43 +40,13 @@ from adaptdel.runs.workers import ModelSource, certify_here, certify_in_workers
 from adaptdel.working_store import FULL, WorkingStore
 
 
-class Watch:
-    """Rewrite one line on a terminal; elsewhere write one every half minute, so that a log stays short."""
+def describe(totals: Totals) -> str:
+    """The results of an unfinished run so far, beside its progress bar.
 
-    def __init__(self, total: int, before: int, *, patience: float = 2.0) -> None:
-        self.total, self.before = total, before
-        self.live = sys.stderr.isatty()
-        self.wait = 0.2 if self.live else 30.0
-        self.start = time.monotonic()
-        self.due = self.start + max(patience, self.wait)
-        self.shown = False
-
-    def __call__(self, totals: Totals) -> None:
-        """Show the sums, if it is time."""
-        now = time.monotonic()
-        if now >= self.due:
-            self.due, self.shown = now + self.wait, True
-            text = describe(totals, self.total, self.before, now - self.start)
-            sys.stderr.write(f"\r{text}\x1b[K" if self.live else f"{text}\n")
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        """Leave the line as it is."""
-        if self.shown and self.live:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
-
-
-def describe(totals: Totals, total: int, before: int, seconds: float) -> str:
-    """How far a run is, in words.
-
-    >>> describe(Totals(inputs=150, labelled=150, correct=120, radius=600), 200, 100, 25.0)
-    '150 of 200 inputs, 2 a second, 25 s left, accuracy 80.0%, mean radius 4.00'
+    >>> describe(Totals(inputs=150, labelled=150, correct=120, radius=600))
+    'accuracy 80.0%, mean radius 4.00'
     """
-    rate = max(totals.inputs - before, 0) / max(seconds, 1e-9)
-    parts = [f"{totals.inputs} of {total} inputs", f"{rate:.3g} a second"]
-    if rate:
-        parts.append(f"{duration((total - totals.inputs) / rate)} left")
+    parts = []
     if totals.accuracy is not None:
         parts.append(f"accuracy {totals.accuracy:.1%}")
     if totals.mean_radius is not None:
@@ -85,17 +54,6 @@ def describe(totals: Totals, total: int, before: int, seconds: float) -> str:
     if totals.problems:
         parts.append(f"{totals.problems} not certified")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A time in words.
-
-    >>> duration(90), duration(1200), duration(9000)
-    ('90 s', '20 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 FAILURES = 25  # inputs that the model fails on one after the other: it is the model, then, and the run stops
@@ -142,9 +100,10 @@ class Result:
     before: bool = False
 
 
-def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
+def certify_data(order: Order, *, note: Note = lambda text: None, progress: Any = "auto") -> Result:
     """Certify, or go on with what was begun; a run that is finished already is left as it is.
 
+    ``progress`` is True, False, "auto" (on a terminal) or a callable (done, total).
     ValueError if the folder holds a run of something else, if the data cannot be read or the disk is full.
     """
     task = ModelSource(order.model, order.settings)
@@ -158,7 +117,7 @@ def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
     try:
         order.out.mkdir(parents=True, exist_ok=True)
         with locked(order.out):
-            return _Run(order, here or task, note).go(manifest)
+            return _Run(order, here or task, note, progress).go(manifest)
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{order.out}: the disk is full: {_KEPT} once there is space") from error
@@ -172,8 +131,8 @@ def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
 class _Run:
     """One sitting of a run."""
 
-    def __init__(self, order: Order, means: Certifier | ModelSource, note: Note) -> None:
-        self.order, self.means, self.note = order, means, note
+    def __init__(self, order: Order, means: Certifier | ModelSource, note: Note, progress: Any) -> None:
+        self.order, self.means, self.note, self.progress = order, means, note, progress
         self.folder = order.out
 
     def go(self, manifest: dict[str, Any]) -> Result:
@@ -236,12 +195,15 @@ class _Run:
     def _certify(self, store: WorkingStore, label_map: LabelMap, found: Survey) -> None:
         """Certify the inputs that the store does not hold yet."""
         totals, known = self._so_far(store)
-        watch = Watch(found.rows, totals.inputs)
+        report = reporter(self.progress, "inputs")
 
         def keep(record: Record) -> None:
             store.put(record["row"], record)
             totals.add(record)
-            watch(totals)
+            if isinstance(report, ProgressBar):
+                report.note(describe(totals))
+            if report is not None:
+                report(totals.inputs, found.rows)
 
         failures = 0
         left = found.rows - found.invalid - totals.certified
@@ -249,7 +211,6 @@ class _Run:
             for record in records:
                 failures = self._count_failure(record, failures)
                 keep(record)
-        watch.close()
 
     def _so_far(self, store: WorkingStore) -> tuple[Totals, Known]:
         """The totals and ids of the certificates in the store. Rows with a problem are tried again."""
