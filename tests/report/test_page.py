@@ -79,7 +79,7 @@ def make_run(
         )
         made = certificate(text, noise, tuple(map(int, counts)), classes)
         truth = classes[answer if rng.random() < 0.8 else 0] if truths else None
-        records.append(record_of(made, id=f"<i>{number}", row=number, truth=truth) | {"seconds": 0.01 * number})
+        records.append(record_of(made, id=f"<i>{number}", row=number, label=truth) | {"seconds": 0.01 * number})
     records += [problem_record("not <b>UTF-8</b>", id=None, row=len(rows) + n + 1) for n in range(problems)]
     described = {"path": str(data) if data else "gone/test.jsonl.gz", "sha256": "ab" * 32}
     manifest = setting_of(made) | {

@@ -464,7 +464,7 @@ def test_verify_looks_at_the_whole(tmp_path: Path, whole: Path, capsys: pytest.C
     )
     write_run(tmp_path / "twice", found.manifest, [rows[0], *rows[:59]])
     assert run("verify", tmp_path / "twice") == 1
-    assert "rows stand there twice" in capsys.readouterr().out
+    assert "rows are repeated" in capsys.readouterr().out
     write_run(tmp_path / "surer", found.manifest | {"alpha": 0.001}, rows)
     assert run("verify", tmp_path / "surer", "--json") == 1
     assert "its alpha is 0.05, above that of the run, 0.001" in capsys.readouterr().out
@@ -493,7 +493,7 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
 def test_runs_written_by_hand(tmp_path: Path) -> None:
     model = SmoothedClassifier(lambda batch: ["w1" in t for t in batch], Masking(0.5), classes=[False, True])
     certificates = model.certify([text for text, _ in examples(5)])
-    records = [record_of(c, id=f"a{n}", row=n, truth=True) for n, c in enumerate(certificates, 1)]
+    records = [record_of(c, id=f"a{n}", row=n, label=True) for n, c in enumerate(certificates, 1)]
     write_run(tmp_path / "run", setting_of(certificates[0]), records)
     found: Run = read_run(tmp_path / "run")
     assert [c.to_dict() for c in found.certificates()] == [c.to_dict() for c in certificates]

@@ -20,7 +20,7 @@ from adaptdel.files import replacing_folder, write_json
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
-from adaptdel.runs.records import Record, Totals, certificate_of, problem_record, record_of, truth_of
+from adaptdel.runs.records import Record, Totals, certificate_of, label_of, problem_record, record_of
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
 from adaptdel.runs.storage import (
     MANIFEST,
@@ -360,7 +360,7 @@ def _rederived(run: Run, changes: dict[str, Any], work: int | None) -> Iterator[
         try:
             certificate = certificate_of(run.manifest, record).rederive(**changes)
             with limited(work):
-                derived = record_of(certificate, id=record["id"], row=record["row"], truth=truth_of(record))
+                derived = record_of(certificate, id=record["id"], row=record["row"], label=label_of(record))
         except TooMuchWork:
             raise ValueError(
                 f"{run.place(record)}: to derive the radius for {record['length']} tokens takes more than the {work} "
