@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,16 @@ from adaptdel import Deletion, LengthRate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli import main
 from adaptdel.core.noise import Noise
+from adaptdel.runs.storage import open_store
 from adaptdel.smoothed import SmoothedClassifier
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
 
 WORDS = [f"w{number}" for number in range(300)]
 LENGTHS = [0, 1, 5, 11, 30, 60, 120]
@@ -69,3 +80,16 @@ def command(*arguments: object) -> list[str]:
 def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command line as a process of its own."""
     return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, **options)
+
+
+def store_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Put records into the working store of an unfinished run, which is created."""
+    with open_store(folder) as store:
+        for record in records:
+            store.put(record["row"], record)
+
+
+def journal_line(record: object) -> bytes:
+    """A record as version 0.1 wrote it into its journal."""
+    text = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)

@@ -30,6 +30,7 @@ ALLOWED = {
     "pyarrow": {"data", "runs", "report"},
     "datasets": {"data"},
     "yaml": {"training"},
+    "tqdm": {"progress"},
     "cryptography": {"runs"},
 } | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime", "skops")}
 

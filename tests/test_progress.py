@@ -1,28 +1,102 @@
-"""The line that says how far a long call is."""
+"""Progress of long calls: tqdm bars on a terminal, callables, and silence elsewhere."""
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Any
 
 import pytest
 
-from adaptdel.progress import Line
+from adaptdel import Deletion, FixedRate
+from adaptdel.progress import ProgressBar, reporter
+from adaptdel.smoothed import SmoothedClassifier
+from tests.run_files import Terminal
 
 
-def test_what_was_done_before_does_not_count_as_speed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    clock = iter([0.0, 10.0, 20.0])
-    monkeypatch.setattr("adaptdel.progress.time.monotonic", lambda: next(clock))
-    line = Line("steps")
-    line(900, 1000)  # a training that goes on
-    line(950, 1000)
-    assert "950 of 1000 steps, 5 a second, 10 s left" in capsys.readouterr().err
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that tqdm reads."""
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    return now
 
 
-def test_a_call_from_the_start_counts_from_its_start(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    clock = iter([0.0, 1.0, 4.0])
-    monkeypatch.setattr("adaptdel.progress.time.monotonic", lambda: next(clock))
-    line = Line("inputs")
-    line(1, 100)
+def test_what_was_done_before_does_not_count_as_speed(clock: list[float], capsys: Any) -> None:
+    bar = ProgressBar("steps")
+    clock[0] = 10.0
+    bar(900, 1000)  # a training that is resumed
+    clock[0] = 20.0
+    bar(950, 1000)
+    error = capsys.readouterr().err
+    assert "steps:" in error
+    assert "950/1000 [00:10<00:10,  5.00it/s]" in error
+
+
+def test_a_call_from_the_start_counts_from_its_start(clock: list[float], capsys: Any) -> None:
+    bar = ProgressBar("inputs")
+    clock[0] = 1.0
+    bar(1, 100)
     assert capsys.readouterr().err == ""  # too early to say
-    line(4, 100)
-    assert "4 of 100 inputs, 1 a second, 96 s left" in capsys.readouterr().err
+    clock[0] = 4.0
+    bar(4, 100)
+    assert "4/100 [00:04<01:36,  1.00it/s]" in capsys.readouterr().err
+
+
+def test_a_short_call_shows_nothing(clock: list[float], capsys: Any) -> None:
+    bar = ProgressBar("inputs")
+    for done in range(1, 11):
+        clock[0] += 0.1
+        bar(done, 10)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_note_and_a_total_that_changes(clock: list[float], capsys: Any) -> None:
+    bar = ProgressBar("inputs")
+    clock[0] = 5.0
+    bar.note("accuracy 75.0%")
+    bar(1, 10)
+    clock[0] = 10.0
+    bar(4, 4)
+    error = capsys.readouterr().err
+    assert "1/10 " in error
+    assert "accuracy 75.0%]" in error
+    assert "4/4 " in error
+    assert error.endswith("\n")
+
+
+def test_who_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(done: int, total: int) -> None:
+        pass
+
+    assert reporter(report, "inputs") is report
+    for value in (False, None, "auto"):
+        assert reporter(value, "inputs") is None
+    assert isinstance(reporter(True, "inputs"), ProgressBar)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert isinstance(reporter("auto", "inputs"), ProgressBar)
+    assert reporter(False, "inputs") is None
+    with pytest.raises(ValueError) as error:
+        reporter("always", "inputs")
+    assert str(error.value) == "progress must be True, False, 'auto' or a callable (done, total), got 'always'"
+
+
+def slow_base(clock: list[float]) -> Any:
+    """A base classifier that takes three seconds for a batch."""
+
+    def answer(batch: list[str]) -> list[int]:
+        clock[0] += 3
+        return [0 for _ in batch]
+
+    return answer
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_certify_in_python(clock: list[float], monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    error = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", error)
+    noise = Deletion(FixedRate(0.5))
+    model = SmoothedClassifier(slow_base(clock), noise, classes=[0, 1], n_select=8, n_estimate=16)
+    model.certify([" ".join(f"w{n}{place}" for place in range(30)) for n in range(20)])
+    assert ("20/20 [" in error.getvalue()) == terminal
+    assert terminal or error.getvalue() == ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
-from math import inf
+from math import inf, nextafter
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,28 @@ class CertificationSettings:
     k: int = 1
 
 
-@dataclass(frozen=True)
-class CalibrationSettings:
-    """How AdaptDel+ is calibrated; `adaptdel.calibration.calibrate` describes and checks each field.
+OBJECTIVES = ("certified", "mean")
 
-    ``on`` chooses the rows of a labelled file: "auto", "held-out", "train" or "all".
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationSettings:
+    """How a model is calibrated. Python, the command line and the demonstration take their defaults from here.
+
+    Attributes:
+        threshold: the share of a bin's examples that must be certified at the radius that is maximised.
+        objective: "certified", the paper's: the largest radius with a certified accuracy of ``threshold``; or "mean":
+            the largest mean radius with a clean accuracy of ``min_accuracy``.
+        min_accuracy: the least clean accuracy for "mean": the share of right predictions, certified or not.
+        bins: "auto", or the lengths at which bins start, such as [0, 137, 230, 324].
+        interpolate: interpolate the kept length between the centres of bins, so that the rate has no jumps.
+        monotone: fit kept lengths that do not decrease from a bin to the next.
+        per_bin: the largest number of examples of a bin that are certified.
+        min_count: the least number of examples in an automatic bin.
+        n_select: votes that select the predicted class.
+        n_estimate: votes that bound its probability.
+        tol: the width of the interval at which the search for a kept length stops, in tokens.
+        seed: seed of the noise and of the choice of examples.
+        on: the rows of a labelled file that are used: "auto", "held-out", "train" or "all".
     """
 
     threshold: float = 0.75
@@ -72,6 +89,36 @@ class CalibrationSettings:
     tol: float = 0.5
     seed: int = 0
     on: str = "auto"
+
+    def __post_init__(self) -> None:
+        least = nextafter(0.0, 1.0)
+        checked: dict[str, Any] = {
+            "threshold": check_real("threshold", self.threshold, accepted="in (0, 1]", least=least, most=1.0),
+            "objective": check_choice("objective", self.objective, OBJECTIVES),
+            "min_accuracy": _check_min_accuracy(self.min_accuracy, self.objective),
+        }
+        if isinstance(self.bins, str):
+            check_choice("bins", self.bins, ("auto",))
+        for name in ("interpolate", "monotone"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        for name in ("per_bin", "min_count", "n_select", "n_estimate"):
+            checked[name] = check_int(name, getattr(self, name), least=1)
+        accepted = "a finite number of at least 0.001"
+        checked["tol"] = check_real("tol", self.tol, accepted=accepted, least=0.001, most=1e9)
+        checked["seed"] = check_int("seed", self.seed, most=2**63 - 1)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+def _check_min_accuracy(value: float | None, objective: str) -> float | None:
+    if objective != "mean":
+        if value is not None:
+            raise ValueError(f"min_accuracy must be None unless the objective is 'mean', got {value!r}")
+        return None
+    if value is None:
+        raise ValueError("min_accuracy must be given with the objective 'mean', got None")
+    return check_probability("min_accuracy", value)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
+import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,28 +23,24 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptdel.calibration import Calibration, calibrate, plot_calibration, prepare
-from adaptdel.calibration.bins import (
+from adaptdel.calibration import Calibration, CalibrationSettings, calibrate, plot_calibration, prepare
+from adaptdel.calibration.calibration import certify_sample, constant_keep, sample_certifier
+from adaptdel.calibration.folders import CHECKPOINT, JOURNAL, calibrate_folder, choose_rows
+from adaptdel.calibration.search import (
     Bin,
     CalibrationExamples,
-    check_edges,
-    equal_width_edges,
-    make_bins,
-    make_rate,
-    monotone_fit,
-)
-from adaptdel.calibration.folders import JOURNAL, calibrate_folder, choose_rows
-from adaptdel.calibration.search import (
     Evaluation,
     Outcome,
-    certify_sample,
-    constant_keep,
-    ends,
-    evaluate,
+    check_edges,
+    equal_width_edges,
+    evaluate_outcomes,
     evaluations,
     golden_section,
+    make_bins,
+    make_rate,
     max_certified_radius,
-    sample_certifier,
+    monotone_fit,
+    search_interval,
 )
 from adaptdel.certification.sampling import CALIBRATION, CERTIFICATION, content_key, stream
 from adaptdel.classifiers import CallableClassifier, LinearClassifier
@@ -52,6 +53,7 @@ from adaptdel.data import held_out, read_examples
 from adaptdel.model_files import CALIBRATION as CALIBRATION_FILE
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
+from adaptdel.working_store import WorkingStore, read_records
 
 # A data set whose classes differ in how often two words occur.
 FILL = [f"w{i}" for i in range(40)]
@@ -209,7 +211,7 @@ def test_ties_keep_more() -> None:
 @given(st.lists(st.floats(0.5, 5000), min_size=1, max_size=8, unique=True), st.floats(0, 9999))
 def test_ends_are_in_order_in_every_bin(inner: list[float], longest: float) -> None:
     for bin in make_bins([0, *sorted(inner)], longest):
-        low, high = ends(bin)
+        low, high = search_interval(bin)
         assert 1 <= low < high < inf
         if bin.lower * 0.3 > 3 * max(1, 0.01 * bin.reach):  # where the paper's ends do, they are taken
             assert (low, high) == (max(1, 0.01 * bin.reach), 0.3 * bin.lower)
@@ -217,7 +219,7 @@ def test_ends_are_in_order_in_every_bin(inner: list[float], longest: float) -> N
 
 def test_ends_of_the_first_and_the_last_bin() -> None:
     bins = make_bins([0, 137, 230, 324], 9999)
-    assert [ends(bin) for bin in bins] == [
+    assert [search_interval(bin) for bin in bins] == [
         pytest.approx((1.37, 0.3 * 68.5)),
         pytest.approx((2.3, 0.3 * 137)),
         pytest.approx((3.24, 0.3 * 230)),
@@ -250,10 +252,10 @@ def test_max_certified_radius_is_the_papers(examples: list[tuple[bool, int]], ta
 
 def test_what_an_evaluation_sums_up() -> None:
     outcomes = [Outcome(0, True, 4), Outcome(0, True, 2), Outcome(0, False, 9), Outcome(0, True, -1)]
-    found = evaluate(3, 7.5, outcomes, 0.5)
+    found = evaluate_outcomes(3, 7.5, outcomes, 0.5)
     assert found == Evaluation(3, 7.5, 2, 0.5, clean=0.75, mean_radius=1.5, constant=True, count=4)
-    assert evaluate(3, 7.5, [*outcomes, Outcome(1, True, 4)], 0.5).constant is False
-    assert evaluate(0, 1.0, outcomes, 0.75).score("certified", None) == (-1, 0.5)
+    assert evaluate_outcomes(3, 7.5, [*outcomes, Outcome(1, True, 4)], 0.5).constant is False
+    assert evaluate_outcomes(0, 1.0, outcomes, 0.75).score("certified", None) == (-1, 0.5)
     assert Evaluation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
@@ -363,7 +365,7 @@ def test_the_examples_of_a_bin_are_drawn_by_the_seed() -> None:
     assert drawn[0] == examples.drawn(bin, 1, most=8, seed=0).labels != examples.drawn(bin, 2, most=8, seed=0).labels
     assert examples.drawn(bin, 1, most=20, seed=0).labels == inside
     rest = {k: v for k, v in folder_settings().items() if k != "seed"}
-    samples = [prepare(fitted(), *DATA, seed=seed, **rest).samples[0].tokens for seed in (0, 1, 1)]
+    samples = [prepare(fitted(), *DATA, CalibrationSettings(seed=seed, **rest)).samples[0].tokens for seed in (0, 1, 1)]
     assert samples[0] != samples[1] == samples[2]
 
 
@@ -382,7 +384,7 @@ def test_calibrate(objective: dict[str, Any]) -> None:
     assert found.noise == Deletion(BinnedRate(EDGES, [bin.keep for bin in found.bins]))
     for number, bin in enumerate(found.bins):
         tried = [e for e in found.trace if e.bin == number]
-        low, high = ends(make_bins(EDGES, 1)[number])
+        low, high = search_interval(make_bins(EDGES, 1)[number])
         assert len(tried) == len({e.keep for e in tried}) == evaluations(low, high, 2.0)
         best = max(tried, key=lambda e: score_of(e, found))
         assert score_of(best, found) == score_of(next(e for e in tried if e.keep == bin.keep), found)
@@ -397,7 +399,7 @@ def test_calibrate(objective: dict[str, Any]) -> None:
 
 def test_an_evaluation_is_what_the_model_does_under_that_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of a bin against certificates of its examples, from end to end, on the same draws."""
-    monkeypatch.setattr("adaptdel.calibration.search.CALIBRATION", CERTIFICATION)
+    monkeypatch.setattr("adaptdel.calibration.calibration.CALIBRATION", CERTIFICATION)
     found = quick(per_bin=1000)
     for bin in found.bins:
         inside = [(t, y) for t, y in zip(*DATA, strict=True) if bin.lower <= len(t.split()) < (bin.upper or inf)]
@@ -473,17 +475,17 @@ def test_warnings() -> None:
     keep = found.bins[2].keep
     assert found.warnings == (
         f"the bin of 80 tokens and more: {keep:g} kept tokens do not reach a certified accuracy of 0.75 even at radius "
-        f"0 (it is {best:.3g}), nor does anything else that was tried",
+        f"0 (it is {best:.3g}), nor does any other candidate",
     )
     assert (found.bins[2].radius, found.bins[2].certified) == (-1, best)
     few = calibrate(fitted(), texts, labels, **QUICK | {"min_count": 30})
-    assert few.warnings[0].endswith("kept tokens were found on 24 examples only")
+    assert few.warnings[0].endswith("kept tokens were chosen on 24 examples only")
 
 
 def test_a_constant_answer_is_warned_of() -> None:
     model = SmoothedClassifier(lambda batch: [0 for _ in batch], classes=[0, 1], progress=False)
     found = quick(DATA, model, threshold=0.3)
-    assert len([sentence for sentence in found.warnings if "the same answer" in sentence]) == 3
+    assert len([sentence for sentence in found.warnings if "the same prediction" in sentence]) == 3
 
 
 # Resuming
@@ -498,9 +500,21 @@ def whole() -> Calibration:
     return quick(TURNED, **MONOTONE)
 
 
+def kept(path: Path) -> list[dict[str, Any]]:
+    """The evaluations in a checkpoint."""
+    return [values for _, values in read_records(path, "calibration")] if path.exists() else []
+
+
+def write_journal(path: Path, calibration: Calibration, count: int | None = None) -> bytes:
+    """The journal that version 0.1 left after so many evaluations."""
+    lines = [{"journal": 1, "settings": calibration.settings}, *(one.to_dict() for one in calibration.trace[:count])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path.read_bytes()
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
 def test_stopped_within_an_evaluation(tmp_path: Path, share: float) -> None:
-    stop, journal = int(len(whole().trace) * share), tmp_path / "journal"
+    stop, checkpoint = int(len(whole().trace) * share), tmp_path / "checkpoint"
 
     def progress(done: int, total: int) -> None:
         assert done <= total
@@ -508,54 +522,178 @@ def test_stopped_within_an_evaluation(tmp_path: Path, share: float) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        quick(TURNED, **MONOTONE, journal=journal, progress=progress)
-    assert len(journal.read_text().splitlines()) == 1 + stop
+        quick(TURNED, **MONOTONE, checkpoint=checkpoint, progress=progress)
+    assert len(kept(checkpoint)) == stop
     asked: list[int] = []
-    assert quick(TURNED, **MONOTONE, journal=journal, progress=lambda done, total: asked.append(done)) == whole()
-    assert len(journal.read_text().splitlines()) == 1 + len(whole().trace)
+    assert quick(TURNED, **MONOTONE, checkpoint=checkpoint, progress=lambda done, total: asked.append(done)) == whole()
+    assert len(kept(checkpoint)) == len(whole().trace)
     assert asked[: stop + 1] == [*range(24, 24 * stop + 1, 24), 24 * stop + 1]  # replayed, then one by one
 
 
 def test_stopped_again_and_again(tmp_path: Path) -> None:
     """Every call gets one evaluation further, and the last one ends as if nothing had happened."""
-    journal = tmp_path / "journal"
-    for _ in range(len(whole().trace) - 1):
-        before = len(journal.read_text().splitlines()) if journal.exists() else 1
+    checkpoint = tmp_path / "checkpoint"
+    for count in range(len(whole().trace) - 1):
+        assert len(kept(checkpoint)) == count
 
-        def progress(done: int, total: int, limit: int = 24 * before + 1) -> None:
+        def progress(done: int, total: int, limit: int = 24 * (count + 1) + 1) -> None:
             if done >= limit:
                 raise Stop
 
         with pytest.raises(Stop):
-            quick(TURNED, **MONOTONE, journal=journal, progress=progress)
-        assert len(journal.read_text().splitlines()) == before + 1
-    assert quick(TURNED, **MONOTONE, journal=journal) == whole()
+            quick(TURNED, **MONOTONE, checkpoint=checkpoint, progress=progress)
+        assert len(kept(checkpoint)) == count + 1
+    assert quick(TURNED, **MONOTONE, checkpoint=checkpoint) == whole()
 
 
-def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
+def killed_at(checkpoint: Path, done: int) -> None:
+    """Calibrate in a process that is killed after so many certificates."""
+
+    def progress(number: int, total: int) -> None:
+        if number >= done:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        quick(TURNED, **MONOTONE, checkpoint=checkpoint, progress=progress)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    total, rng = 24 * len(whole().trace), random.Random(3)
+    for number in range(8):
+        done = rng.randrange(total * number // 8, total * (number + 1) // 8) + 1
+        killed_at(checkpoint, done)
+        assert len(kept(checkpoint)) == (done - (done % 24 == 0)) // 24  # all that were finished before
+    assert quick(TURNED, **MONOTONE, checkpoint=checkpoint) == whole()
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
+    errors: list[str] = []
+
+    def progress(done: int, total: int) -> None:
+        if not errors:
+            again = [sys.executable, "-c", "from adaptdel.cli import main; main()", "calibrate", str(model)]
+            again += [
+                "--data",
+                str(tmp_path / "data.jsonl"),
+                *ARGUMENTS,
+                "--monotone",
+                "--objective",
+                "mean",
+                "--min-accuracy",
+                "0.9",
+            ]
+            ran = subprocess.run(again, capture_output=True, text=True, check=False)
+            assert ran.returncode == 2
+            errors.append(ran.stderr)
+
+    done = calibrate_folder(model, examples, folder_settings(), progress=progress)
+    assert done.calibration == whole()
+    assert errors == [f"adaptdel: {model / CHECKPOINT}: another process is using it: wait until that has ended\n"]
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_damaged_checkpoint(tmp_path: Path, suffix: str) -> None:
+    """It resumes with what is intact, or says in one sentence which file to delete."""
+    source = tmp_path / "source" / "checkpoint"
+    source.parent.mkdir()
+    killed_at(source, 24 * 5)
+    WorkingStore(source, "calibration").close()  # moves the log into the database
+    killed_at(source, 24 * 9)
+    data = source.with_name(source.name + suffix).read_bytes()
+    assert len(data) > 4096
+    damages = [data[: len(data) // 2], data[:-1], b"", data[:100], bytes(len(data)), data[:5000] + bytes(3000)]
+    for number, damaged in enumerate([*damages, data[:4200] + b"?" * 900 + data[5100:]]):
+        checkpoint = Path(shutil.copytree(source.parent, tmp_path / str(number))) / "checkpoint"
+        checkpoint.with_name(checkpoint.name + suffix).write_bytes(damaged)
+        sentence = f"{checkpoint}: resumed: delete it and run the same command again"
+        try:
+            found = quick(TURNED, **MONOTONE, checkpoint=checkpoint)
+        except ValueError as error:
+            sentence = str(error)
+            checkpoint.unlink()
+            found = quick(TURNED, **MONOTONE, checkpoint=checkpoint)
+        assert sentence.startswith(f"{checkpoint}: ")
+        assert sentence.endswith(": delete it and run the same command again")
+        assert found == whole()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
+    real, left = WorkingStore.flush, [5]
+
+    def flush(store: WorkingStore) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(store)
+
+    monkeypatch.setattr(WorkingStore, "flush", flush)
+    with pytest.raises(ValueError) as error:
+        calibrate_folder(model, examples, folder_settings(), progress=False)
+    expected = "the disk is full: the evaluations so far are kept: run the same command again once there is space"
+    assert str(error.value) == f"{model}: {expected}"
+    monkeypatch.undo()
+    assert kept(model / CHECKPOINT)
+    assert calibrate_folder(model, examples, folder_settings(), progress=False).calibration == whole()
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, None])
+def test_a_calibration_of_version_0_1_is_resumed(tmp_path: Path, count: int | None) -> None:
+    """Its journal is converted; a torn last line is dropped."""
     journal = tmp_path / "journal"
-    quick(TURNED, **MONOTONE, journal=journal)
-    text = journal.read_bytes()
+    text = write_journal(journal, whole(), count)
     lines = text.splitlines(keepends=True)
-    for cut in (1, len(lines[-1]) // 2, len(lines[-1]) - 1):
-        journal.write_bytes(text[:-cut])
-        assert quick(TURNED, **MONOTONE, journal=journal) == whole()
-        assert journal.read_bytes() == text
-    journal.write_bytes(b"".join(lines[:3]) + b'{"bin": 0}\n' + lines[3])
-    with pytest.raises(ValueError, match=r"journal, line 4: not an evaluation: .*keep is missing"):
-        quick(TURNED, **MONOTONE, journal=journal)
+    for cut in (0, 1, len(lines[-1]) // 2, len(lines[-1]) - 1) if len(lines) > 1 else (0,):
+        journal.write_bytes(text[: len(text) - cut])
+        asked: list[int] = []
+        again = quick(TURNED, **MONOTONE, checkpoint=journal, progress=lambda done, total: asked.append(done))  # noqa: B023
+        assert again == whole()
+        replayed = len(lines) - 1 - (cut > 0)
+        assert asked[:replayed] == [24 * (number + 1) for number in range(replayed)]
+        assert len(kept(journal)) == len(whole().trace)
+        assert list(tmp_path.iterdir()) == [journal]
+        journal.unlink()
+    journal.write_bytes(b"".join(lines[:3]) + b'{"bin": 0}\n')
+    with pytest.raises(ValueError, match=rf"journal, line {len(lines[:3]) + 1}: not an evaluation: .*keep is missing"):
+        quick(TURNED, **MONOTONE, checkpoint=journal)
+
+
+def test_a_folder_of_version_0_1_is_resumed(tmp_path: Path) -> None:
+    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
+    for out in (tmp_path / "copy", None):
+        write_journal(model / JOURNAL if out is None else tmp_path / f".copy{JOURNAL}", whole(), 5)
+        asked: list[int] = []
+        done = calibrate_folder(
+            model,
+            examples,
+            folder_settings(),
+            out=out,
+            progress=lambda done, total: asked.append(done),  # noqa: B023
+        )
+        assert done.calibration == whole()
+        assert asked[:6] == [24, 48, 72, 96, 120, 121]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "data.jsonl", "model"]
+    assert not [path for path in (*model.iterdir(), *(tmp_path / "copy").iterdir()) if path.name.startswith(".")]
 
 
 def test_what_is_replayed_is_believed(tmp_path: Path) -> None:
-    """A journal is read, not only written: another score in it leads elsewhere."""
-    journal = tmp_path / "journal"
-    quick(TURNED, **MONOTONE, journal=journal)
-    lines = journal.read_text().splitlines()
-    first = json.loads(lines[1])
-    lines[1] = json.dumps(first | {"clean": 1.0, "mean_radius": 99.0})
-    journal.write_text("\n".join(lines) + "\n")
-    found = quick(TURNED, **MONOTONE, journal=journal)
+    """A checkpoint is read, not only written: another score in it leads elsewhere."""
+    checkpoint = tmp_path / "checkpoint"
+    quick(TURNED, **MONOTONE, checkpoint=checkpoint)
+    first = kept(checkpoint)[0]
+    with WorkingStore(checkpoint, "calibration") as store:
+        store.put(1, first | {"clean": 1.0, "mean_radius": 99.0})
+    found = quick(TURNED, **MONOTONE, checkpoint=checkpoint)
     assert found.bins[0].searched == first["keep"]
+    with WorkingStore(checkpoint, "calibration") as store:
+        store.put(2, {"bin": 0})
+    with pytest.raises(ValueError, match=r"checkpoint, record 2: not an evaluation: .*keep is missing: delete it to"):
+        quick(TURNED, **MONOTONE, checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -566,33 +704,35 @@ def test_what_is_replayed_is_believed(tmp_path: Path) -> None:
         ({"bins": [0, 60]}, "(bins was [0, 40, 80] and is now [0, 60])"),
     ],
 )
-def test_a_journal_of_another_run_is_refused(tmp_path: Path, changed: dict[str, Any], sentence: str) -> None:
-    journal = tmp_path / "journal"
-    quick(DATA, journal=journal)
-    before = journal.read_bytes()
+def test_a_checkpoint_of_another_calibration_is_refused(tmp_path: Path, changed: dict[str, Any], sentence: str) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    quick(DATA, checkpoint=checkpoint)
+    before = checkpoint.read_bytes()
     with pytest.raises(ValueError) as error:
-        quick(DATA, **changed, journal=journal)
-    assert str(error.value) == f"{journal}: the journal of another calibration {sentence}: delete it to begin anew"
-    assert journal.read_bytes() == before
+        quick(DATA, **changed, checkpoint=checkpoint)
+    assert (
+        str(error.value) == f"{checkpoint}: the checkpoint of another calibration {sentence}: delete it to start again"
+    )
+    assert checkpoint.read_bytes() == before
 
 
-def test_a_journal_knows_its_data_and_model(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    quick(DATA, journal=journal)
+def test_a_checkpoint_knows_its_data_and_model(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    quick(DATA, checkpoint=checkpoint)
     with pytest.raises(ValueError, match=r"\(data was '\w+' and is now '\w+'\)"):
-        quick((DATA[0], [1 - DATA[1][0], *DATA[1][1:]]), journal=journal)
+        quick((DATA[0], [1 - DATA[1][0], *DATA[1][1:]]), checkpoint=checkpoint)
     with pytest.raises(ValueError, match=r"\(data was '\w+' and is now '\w+'\)"):
-        quick(([DATA[0][0].replace("w", "v"), *DATA[0][1:]], DATA[1]), journal=journal)
+        quick(([DATA[0][0].replace("w", "v"), *DATA[0][1:]], DATA[1]), checkpoint=checkpoint)
     other = SmoothedClassifier(fitted(3).base, fitted().noise)
     with pytest.raises(ValueError, match=r"\(model was '\w+' and is now '\w+'\)"):
-        quick(DATA, other, journal=journal)
-    journal.write_text("something else\n")
-    with pytest.raises(ValueError, match="not a journal of a calibration"):
-        quick(DATA, journal=journal)
-    assert journal.read_text() == "something else\n"
+        quick(DATA, other, checkpoint=checkpoint)
+    checkpoint.write_text("something else\n")
+    with pytest.raises(ValueError, match="not a working store of adaptdel"):
+        quick(DATA, checkpoint=checkpoint)
+    assert checkpoint.read_text() == "something else\n"
     nameless = SmoothedClassifier(lambda batch: [0 for _ in batch], classes=[0, 1])
-    with pytest.raises(ValueError, match="journal must be None for a base classifier without a fingerprint"):
-        quick(DATA, nameless, journal=tmp_path / "new")
+    with pytest.raises(ValueError, match="checkpoint must be None for a base classifier without a fingerprint"):
+        quick(DATA, nameless, checkpoint=tmp_path / "new")
 
 
 # Bad input
@@ -666,14 +806,17 @@ def test_rows_that_were_held_out() -> None:
 
 
 def test_rows_where_too_few_were_held_out() -> None:
-    few = "rows were held out, too few for the bins: trained rows are used beside them"
+    few = "rows were held out, too few for the bins: all rows are used"
     for made in (rows("auto", count=60), rows("auto", bins="auto", count=60), rows("auto", share=0.02, count=60)):
         assert made.texts == DATA[0]
         assert made.note.endswith(few)
     assert rows("auto", bins="auto", count=10).note.endswith("held out in training")
     other = rows("auto", digest="e")
     assert (other.texts, other.note) == (DATA[0], "not the file that the model was trained on: all rows are used")
-    assert rows("auto", share=None).note == "no rows of the file were held out: trained rows are used"
+    assert (
+        rows("auto", share=None).note
+        == "no rows of the file were held out: rows that the model was trained on are used"
+    )
     with pytest.raises(ValueError, match="on must be 'all' or 'auto' for a model whose training held out no rows"):
         rows("held-out", share=None)
 
@@ -713,17 +856,17 @@ def test_a_folder_is_calibrated_in_place_or_copied_and_goes_on(tmp_path: Path) -
 
     with pytest.raises(Stop):
         calibrate_folder(model, examples, folder_settings(), progress=progress)
-    assert {k: v for k, v in contents(model).items() if k != JOURNAL} == before  # nothing half-written
+    assert {k: v for k, v in contents(model).items() if not k.startswith(CHECKPOINT)} == before  # nothing half-written
     done = calibrate_folder(model, examples, folder_settings(), progress=False)
-    assert (done.calibration, done.before, done.folder) == (whole(), False, model)
+    assert (done.calibration, done.already_done, done.folder) == (whole(), False, model)
     for folder in (model, copied.folder):
         loaded = SmoothedClassifier.load(folder)
         assert loaded.noise_ == whole().noise
         assert Calibration.from_dict(loaded.calibration_) == whole()
         assert (folder / "calibration.png").read_bytes()[:4] == b"\x89PNG"
-        assert not (folder / JOURNAL).exists()
+        assert not list(folder.glob(f"{CHECKPOINT}*"))
     again = calibrate_folder(model, examples, folder_settings(), progress=lambda done, total: pytest.fail("recomputed"))
-    assert (again.calibration, again.before) == (whole(), True)
+    assert (again.calibration, again.already_done) == (whole(), True)
 
 
 def test_what_a_model_was_calibrated_by_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -757,16 +900,15 @@ def test_measurements_on_the_streams_of_certification_are_not_taken_over(tmp_pat
     stored.write_text(json.dumps(without_phases(json.loads(stored.read_text(encoding="utf-8")))), encoding="utf-8")
     reports: list[int] = []
     again = calibrate_folder(model, examples, folder_settings(), progress=lambda done, total: reports.append(done))
-    assert not again.before
+    assert not again.already_done
     assert again.calibration == whole()
     assert len(reports) > 24  # certificate by certificate: nothing was remembered
 
     journal = tmp_path / "journal"
-    quick(DATA, journal=journal)
-    first, *rest = journal.read_text().splitlines()
+    first, *rest = write_journal(journal, quick(DATA)).decode().splitlines()
     journal.write_text("\n".join([json.dumps(without_phases(json.loads(first))), *rest]) + "\n")
-    with pytest.raises(ValueError, match=r"the journal of another calibration \(phases was None and is now \['cal"):
-        quick(DATA, journal=journal)
+    with pytest.raises(ValueError, match=r"the checkpoint of another calibration \(phases was None and is now \['cal"):
+        quick(DATA, checkpoint=journal)
 
 
 def test_a_copy_replaces_nothing_unasked(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ import math
 import os
 import random
 import shutil
+import sqlite3
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,8 @@ import yaml
 from scipy.special import betaincinv
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
-from adaptdel.calibration.calibration import Calibration
+from adaptdel.calibration.calibration import Calibration, CalibrationCheckpoint
 from adaptdel.calibration.folders import choose_rows
-from adaptdel.calibration.search import CalibrationJournal
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.rule import used_k
 from adaptdel.certification.verify import verify
@@ -42,10 +42,11 @@ from adaptdel.data import Examples, read_examples, read_rows
 from adaptdel.report.entries import read_entries
 from adaptdel.runs.inputs import LabelMap, Source, survey
 from adaptdel.runs.records import CERTIFICATES, TIMES
-from adaptdel.runs.storage import encode, read_run
+from adaptdel.runs.storage import KIND, STORE, open_store, read_run
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
 from adaptdel.units import Words
+from adaptdel.working_store import WorkingStore
 from tests.fuzzing import (
     NUMBERS,
     TEXTS,
@@ -58,7 +59,7 @@ from tests.fuzzing import (
     one_sentence,
     refused,
 )
-from tests.run_files import examples, make_data, run
+from tests.run_files import examples, journal_line, make_data, run, store_records
 from tests.test_smoothed import WORDS, by_words, first_word, texts
 
 ENCODINGS = (
@@ -238,7 +239,19 @@ class Workspace:
         folder.mkdir()
         manifest = json.loads((self.run / "manifest.json").read_text())
         (folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None, "totals": None}))
-        (folder / "journal").write_bytes(b"".join(encode(row | {"seconds": 0.1}) for row in self.rows))
+        store_records(folder, [row | {"seconds": 0.1} for row in self.rows])
+        return folder
+
+    @cached_property
+    def interrupted(self) -> Path:
+        """The same, killed while the last rows were only in the log of the store."""
+        folder = self.root / "interrupted"
+        live = self.copy(self.stopped, "live")
+        with open_store(live) as store:
+            for row in self.rows:
+                store.put(row["row"], row | {"seconds": 0.2})
+                store.flush()
+            shutil.copytree(live, folder, ignore=shutil.ignore_patterns("*-shm"))
         return folder
 
 
@@ -400,20 +413,29 @@ def one_fits(value: Any, kind: pa.DataType) -> bool:
     return True
 
 
-def run_journal(space: Workspace, edits: list[int]) -> None:
-    """A run that was stopped, with a damaged journal or manifest: read, and gone on with."""
+def run_store(space: Workspace, edits: list[int]) -> None:
+    """An unfinished run with a damaged store, log or manifest, or with hostile records: read, and resumed."""
     rng = random.Random(edits[0])
-    folder = space.copy(space.stopped, "stopped")
-    kind = rng.randrange(6)
-    if kind == 0:
-        (folder / "journal").write_bytes(changed_bytes((folder / "journal").read_bytes(), edits))
-    elif kind == 1:
+    kind = rng.randrange(8)
+    folder = space.copy(space.interrupted if kind in (1, 2) else space.stopped, "stopped")
+    path = folder / (f"{STORE}-wal" if kind == 1 else STORE)
+    if kind <= 2:
+        path.write_bytes(changed_bytes(path.read_bytes(), edits))
+    elif kind == 3:
         manifest = json.loads((folder / "manifest.json").read_text())
         (folder / "manifest.json").write_bytes(json_bytes(changed(manifest, edits), edits))
+    elif kind == 4:
+        hostile_schema(path, rng)
     else:
         rows = changed([row | {"seconds": 0.1} for row in space.rows], edits)
-        lines = [json.dumps(row).encode() for row in (rows if isinstance(rows, list) else [rows])]
-        (folder / "journal").write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(line), line) for line in lines))
+        rows = rows if isinstance(rows, list) else [rows]
+        if kind == 5:
+            path.unlink()
+            (folder / "journal").write_bytes(b"".join(map(journal_line, rows)))
+        else:
+            with WorkingStore(path, KIND) as store:
+                for number, row in enumerate(rows, start=rng.choice([1, 1, 1, 0, -5])):
+                    store.put(number, row)
     try:
         found = read_run(folder)
         for _ in found.records():
@@ -422,6 +444,41 @@ def run_journal(space: Workspace, edits: list[int]) -> None:
         one_sentence(error, folder)
     if rng.random() < 0.05:
         refused(["certify", space.model, "--data", space.data, "--limit", 3, "--out", folder], folder.name)
+
+
+def hostile_schema(path: Path, rng: random.Random) -> None:
+    """Give a store what SQLite would execute, and values of other types."""
+    statements = [
+        "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records; END",
+        "CREATE TRIGGER t BEFORE INSERT ON records BEGIN SELECT raise(ABORT, 'hostile'); END",
+        "ALTER TABLE records RENAME TO hidden; CREATE VIEW records AS SELECT 1 AS number, 2 AS checksum, 3 AS value",
+        "ALTER TABLE records ADD COLUMN more DEFAULT (randomblob(1000000))",
+        "CREATE INDEX i ON records (zeroblob(1000000))",
+        "CREATE VIRTUAL TABLE v USING fts5(x)",
+        "DROP TABLE records",
+        "DROP TABLE header",
+        "DELETE FROM header",
+        "INSERT INTO header SELECT * FROM header",
+        "UPDATE header SET kind = zeroblob(100)",
+        "UPDATE header SET format = 'x', settings = 7",
+        "UPDATE header SET settings = CAST(X'ff' AS TEXT)",
+        "UPDATE header SET settings = replace(hex(zeroblob(50000)), '0', '[')",
+        "UPDATE records SET value = CAST(X'ff00' AS TEXT)",
+        "UPDATE records SET value = NULL, checksum = 'x'",
+        "UPDATE records SET value = number, checksum = 1e300",
+        "UPDATE records SET number = -9223372036854775808 WHERE number = 1",
+        "PRAGMA writable_schema=ON; UPDATE sqlite_master SET sql = replace(sql, 'BLOB', 'BLOB CHECK (abs(value))')",
+        "PRAGMA writable_schema=ON; UPDATE sqlite_master SET rootpage = 1",
+        "PRAGMA writable_schema=ON; UPDATE sqlite_master SET rootpage = 2",
+        "PRAGMA user_version=7",
+        "PRAGMA application_id=7",
+        "PRAGMA journal_mode=DELETE",
+        "PRAGMA journal_mode=DELETE; PRAGMA encoding='UTF-16'; VACUUM",
+        "PRAGMA journal_mode=DELETE; PRAGMA page_size=512; VACUUM",
+        "PRAGMA journal_mode=DELETE; PRAGMA auto_vacuum=1; VACUUM",
+    ]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection, suppress(sqlite3.Error):
+        connection.executescript(rng.choice(statements))
 
 
 def model_folder(space: Workspace, edits: list[int]) -> None:
@@ -506,19 +563,34 @@ def transformer_folder(space: Workspace, edits: list[int]) -> None:
         one_sentence(error, folder)
 
 
-def calibration_journal(space: Workspace, edits: list[int]) -> None:
-    """The journal of a calibration that was stopped."""
+def calibration_checkpoint(space: Workspace, edits: list[int]) -> None:
+    """The checkpoint of a calibration that was interrupted, by this version or by version 0.1."""
     stored = json.loads((space.model / "calibration.json").read_text())
     rng = random.Random(edits[0])
+    path = space.new("checkpoint.sqlite")
     lines = [{"journal": 1, "settings": stored["settings"]}, *stored["trace"]]
     lines = changed(lines, edits) if rng.random() < 0.7 else lines
-    data = b"\n".join(json_bytes(line, edits) for line in (lines if isinstance(lines, list) else [lines])) + b"\n"
-    path = space.new("journal.jsonl")
+    lines = lines if isinstance(lines, list) else [lines]
+    if rng.random() < 0.5:
+        data = b"\n".join(json_bytes(line, edits) for line in lines) + b"\n"
+    else:
+        first = lines[0] if lines and isinstance(lines[0], dict) else {}
+        settings = first.get("settings")
+        with WorkingStore(path, "calibration", settings if isinstance(settings, dict) else {}) as store:
+            for number, line in enumerate(lines[1:]):
+                store.put(number, line)
+        if rng.random() < 0.2:
+            hostile_schema(path, rng)
+        data = path.read_bytes()
+        path = space.new("checkpoint.sqlite")
     path.write_bytes(changed_bytes(data, edits) if rng.random() < 0.4 else data)
     try:
-        CalibrationJournal(path, stored["settings"])
+        with CalibrationCheckpoint(path, stored["settings"]):
+            pass
     except Exception as error:
         one_sentence(error, path)
+    for file in path.parent.glob("checkpoint.sqlite*"):
+        file.unlink()
 
 
 def checkpoint(space: Workspace, edits: list[int]) -> None:
@@ -672,11 +744,11 @@ TARGETS: dict[Target, tuple[int, int]] = {  # cases in the quick suite and in th
     certificate: (60, 36_000),
     certificate_file: (30, 8_000),
     run_folder: (30, 4_000),
-    run_journal: (30, 5_000),
+    run_store: (40, 5_000),
     model_folder: (40, 10_000),
     trained_before: (10, 800),
     transformer_folder: (4, 500),
-    calibration_journal: (30, 6_000),
+    calibration_checkpoint: (40, 6_000),
     checkpoint: (20, 2_000),
     configuration: (50, 8_000),
     data_file: (60, 14_200),

@@ -17,16 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate
-from adaptdel.calibration.calibration import Calibration
-from adaptdel.calibration.search import CalibrationJournal
+from adaptdel.calibration.calibration import Calibration, CalibrationCheckpoint
 from adaptdel.classifiers.transformer_training import claim, last_whole, mark, read_state
 from adaptdel.data import LONGEST, read_examples, read_rows, records
 from adaptdel.runs.inputs import Source
-from adaptdel.runs.storage import decode, read_run
+from adaptdel.runs.storage import KIND, STORE, read_journal, read_run, run_records
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
+from adaptdel.working_store import WorkingStore
 from tests.cli.test_fuzz import TRAINING_STATE, Workspace
-from tests.run_files import make_data, make_model, run
+from tests.run_files import journal_line, make_data, make_model, run
 
 ROWS = [{"text": f"w{number} words", "label": number % 2} for number in range(9)]
 NAMED = [{"text": "a"}, {"text": "b"}]
@@ -420,41 +420,79 @@ def test_damaged_calibrations(space: Workspace, tmp_path: Path) -> None:
         ),
         (
             header + "\n" + "[" * 50_000 + "\n",
-            ", line 2: not an evaluation: nested too deeply: delete it to begin anew",
+            ", line 2: not an evaluation: nested too deeply: delete it to start again",
         ),
         (
             '{"journal": 1, "settings": []}\n',
-            ": not a journal of a calibration: settings must be an object, got []: del",
+            ": not a checkpoint of a calibration: settings must be an object, got []: del",
         ),
-        ("[]\n", ": not a journal of a calibration: it must hold an object: delete it to begin anew"),
+        ("[]\n", ": not a working store of adaptdel: delete it and run the same command again"),
     ):
         path.write_text(content)
-        assert sentence(lambda: CalibrationJournal(path, stored["settings"])).startswith(f"{path}{words}")
+        assert sentence(lambda: CalibrationCheckpoint(path, stored["settings"])).startswith(f"{path}{words}")
+        assert path.read_text() == content
     for changes in ({"bins": [{**stored["bins"][0], "keep": "x"}]}, {"bins": 3}, {"trace": [3]}, {"settings": 3}):
         found = sentence(lambda changes=changes: Calibration.from_dict(stored | changes))  # type: ignore[misc]
         assert found.startswith(("a calibration must have its fields: ", "an evaluation must have the fields "))
 
 
-def test_records_of_a_journal_that_are_none_are_passed_over(space: Workspace) -> None:
+def test_checkpoints_that_hold_something_else(space: Workspace, tmp_path: Path) -> None:
+    stored = json.loads((space.model / "calibration.json").read_text())
+    for number, (values, words) in enumerate(
+        (
+            ({"bin": "x"}, ", record 7: not an evaluation: an evaluation must have its fields: bin must be a whole"),
+            ([3], ", record 7: not an evaluation: an evaluation must have the fields bin, keep, radius, "),
+        )
+    ):
+        path = tmp_path / str(number)
+        with WorkingStore(path, "calibration", stored["settings"]) as store:
+            store.put(7, values)  # type: ignore[arg-type]
+        found = sentence(lambda path=path: CalibrationCheckpoint(path, stored["settings"]))  # type: ignore[misc]
+        assert found.startswith(f"{path}{words}")
+        assert found.endswith(": delete it to start again")
+    path = tmp_path / "run"
+    WorkingStore(path, KIND).close()
+    expected = f"{path}: not the working store of a calibration in format 1: delete it and run the same command again"
+    assert sentence(lambda: CalibrationCheckpoint(path, stored["settings"])) == expected
+
+
+NO_RECORDS: list[dict[str, Any]] = [
+    {"row": "x"}, {"row": 2**70}, {"row": None}, {"id": 3}, {"votes": [3]}, {"votes": None}, {"radius": None},
+    {"radius": 0.5}, {"p1": "x"}, {"abstained": 1}, {"look_alphas": [None]}, {"id": "\ud800"}, {"seconds": "x"},
+    {"problem": 3}, {"calls": True},
+]  # fmt: skip
+
+
+def test_records_of_a_store_that_are_none_are_passed_over(space: Workspace) -> None:
     row = space.rows[1] | {"seconds": 0.1}
-
-    def line(values: Any) -> bytes:
-        text = json.dumps(values).encode()
-        return b"%08x %s\n" % (zlib.crc32(text), text)
-
-    assert decode(line(row)) == row
-    for changes in (
-        {"row": "x"}, {"row": 2**70}, {"row": None}, {"id": 3}, {"votes": [3]}, {"votes": None}, {"radius": None},
-        {"radius": 0.5}, {"p1": "x"}, {"abstained": 1}, {"look_alphas": [None]}, {"id": "\ud800"}, {"seconds": "x"},
-        {"problem": 3}, {"calls": True},
-    ):  # fmt: skip
-        assert decode(line(row | changes)) is None
-    del row["radius"]
-    assert decode(line(row)) is None
+    number = row["row"]
+    assert list(run_records([(number, row)])) == [row]
+    assert list(run_records([(number + 1, row)])) == []
+    for changes in NO_RECORDS:
+        assert list(run_records([(number, row | changes)])) == []
+    for other in (None, [row], "x", 3, {name: row[name] for name in row if name != "radius"}):
+        assert list(run_records([(number, other)])) == []
     folder = space.copy(space.stopped, "stopped")
-    lines = (folder / "journal").read_bytes()
+    with WorkingStore(folder / STORE, KIND) as store:
+        store.put(99, {"row": 5})
+        store.put(100, [])  # type: ignore[arg-type]
+        store.put(number, row | {"votes": None})
+    assert read_run(folder).table["row"].to_pylist() == [1, 3]
+    assert run("certify", space.model, "--data", space.data, "--limit", 3, "--out", folder) == 0
+    assert read_run(folder).table.equals(read_run(space.run).table)
+
+
+def test_records_of_an_old_journal_that_are_none_are_passed_over(space: Workspace) -> None:
+    row = space.rows[1] | {"seconds": 0.1}
+    path = space.new("stopped")
+    for changes in NO_RECORDS:
+        path.write_bytes(journal_line(row | changes) + journal_line(row))
+        assert list(read_journal(path)) == [row]
+    folder = space.copy(space.stopped, "stopped")
+    (folder / STORE).unlink()
+    lines = b"".join(journal_line(row | {"seconds": 0.1}) for row in space.rows)
     deep = b"[" * 50_000
-    (folder / "journal").write_bytes(line({"row": 5}) + b"%08x %s\n" % (zlib.crc32(deep), deep) + lines)
+    (folder / "journal").write_bytes(journal_line({"row": 5}) + b"%08x %s\n" % (zlib.crc32(deep), deep) + lines)
     assert len(read_run(folder).table) == len(space.rows)
     assert run("certify", space.model, "--data", space.data, "--limit", 3, "--out", folder) == 0
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from adaptdel import demo
-from adaptdel.calibration.search import Outcome, evaluate
+from adaptdel.calibration.search import Outcome, evaluate_outcomes
 from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.report import write
 from adaptdel.report.entries import read_entries
@@ -138,7 +138,9 @@ def test_demo_and_benchmarks(folder: Path, expected: Expected) -> None:
 def test_calibration(folder: Path, expected: Expected) -> None:
     rows = [row for row in read_run(folder / "run").table.to_pylist() if row["correct"] is not None]
     outcomes = [Outcome(json.loads(row["answer"]), row["correct"], row["radius"]) for row in rows]
-    bin = evaluate(0, 4.0, outcomes, threshold=1.0)  # not reached, so that the certified accuracy is that at radius 0
+    bin = evaluate_outcomes(
+        0, 4.0, outcomes, threshold=1.0
+    )  # not reached, so that the certified accuracy is that at radius 0
     assert (bin.clean, bin.certified, bin.mean_radius) == tuple(expected.values().values())
 
 

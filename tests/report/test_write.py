@@ -29,9 +29,10 @@ from adaptdel.report.entries import read_entries
 from adaptdel.report.figures import draw
 from adaptdel.report.write import write_report
 from adaptdel.runs.records import problem_record, record_of, setting_of
-from adaptdel.runs.storage import JOURNAL, encode, write_run
+from adaptdel.runs.storage import drop_store, write_run
 from adaptdel.units import Words
 from tests.chromium import PROGRAM, browser
+from tests.run_files import store_records
 
 HOSTILE = (
     "<script>window.hacked = 1</script> & <img src=http://example.com/x.png onerror='window.hacked = 2'> \"' `$x` | "
@@ -81,7 +82,7 @@ def make_run(
         )
         made = certificate(text, noise, tuple(map(int, counts)), classes)
         truth = classes[answer if rng.random() < 0.8 else 0] if truths else None
-        records.append(record_of(made, id=f"<i>{number}", row=number, truth=truth) | {"seconds": 0.01 * number})
+        records.append(record_of(made, id=f"<i>{number}", row=number, label=truth) | {"seconds": 0.01 * number})
     records += [problem_record("not <b>UTF-8</b>", id=None, row=len(rows) + n + 1) for n in range(problems)]
     described = {"path": str(data) if data else "gone/test.jsonl.gz", "sha256": "ab" * 32}
     manifest = setting_of(made) | {
@@ -90,7 +91,7 @@ def make_run(
     if not finished:
         manifest["finished"] = None
         folder.mkdir(parents=True)
-        (folder / JOURNAL).write_bytes(b"".join(map(encode, records)))
+        store_records(folder, records)
         records = []
     write_run(folder, manifest, records)
     return folder
@@ -312,7 +313,7 @@ def test_odd_runs(odd_report: Path) -> None:
 def test_one_input_and_none(tmp_path: Path) -> None:
     one = make_run(tmp_path / "one", texts(1), Deletion(FixedRate(0.9)), strength=1.0)
     none = make_run(tmp_path / "none", texts(1), Deletion(FixedRate(0.9)), finished=False)
-    (none / JOURNAL).write_bytes(b"")
+    drop_store(none)
     write_report([one, none], tmp_path / "out", baseline=1)
     check_page(tmp_path / "out")
     assert " on 1 input with a median length of" in read_page(tmp_path / "out")

@@ -326,7 +326,7 @@ def test_rows_that_were_dropped(
     """Without its mistakes a run looks better, and all that is left holds."""
     out = rewrite(folder / "adaptive", tmp_path / "run", keep=keep)
     assert run("verify", out) == 1
-    assert "is missing from a run that its manifest calls finished" in capsys.readouterr().out
+    assert "is missing from a run that is finished according to its manifest" in capsys.readouterr().out
 
 
 def test_lost_totals(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -363,7 +363,7 @@ def shorter_selection(row: Values) -> None:
 def _derive(row: Values) -> None:
     """Fill in what follows from forged votes."""
     certificate = certificate_of(FORGERS_MANIFEST, row)
-    row.update(record_of(certificate, id=row["id"], row=row["row"], truth=json.loads(row["truth"])))
+    row.update(record_of(certificate, id=row["id"], row=row["row"], label=json.loads(row["truth"])))
 
 
 FORGERS_MANIFEST: Values = {}
@@ -427,7 +427,7 @@ def test_recertified_runs_follow_the_plan_of_their_source(
         del manifest["source"]["planned"]
 
     assert run("verify", rewrite(chain[-1], tmp_path / "former", change=no_plan)) == 0
-    assert "the manifest does not say from which plan" in capsys.readouterr().err
+    assert "the manifest does not state their plan" in capsys.readouterr().err
     FORGERS_MANIFEST.update(read_run(chain[-1]).manifest)
     free = rewrite(
         chain[-1], tmp_path / "free", one_look, no_plan,
@@ -571,7 +571,7 @@ def test_rows_that_do_not_go_together(tmp_path: Path, folder: Path, capsys: pyte
         first = next(row for row in rows if row["input_hash"] == rows[21]["input_hash"])
         assert first["row"] != rows[21]["row"]
         certificate = replace(certificate_of(found.manifest, rows[21]), input_hash=rows[2]["input_hash"])
-        rows[21].update(record_of(certificate, id=rows[21]["id"], row=22, truth=json.loads(rows[21]["truth"])))
+        rows[21].update(record_of(certificate, id=rows[21]["id"], row=22, label=json.loads(rows[21]["truth"])))
 
     def no_hash(row: Values) -> None:
         row["input_hash"] = ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import nextafter
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,13 @@ from adaptdel.certification.certifier import Certifier
 from adaptdel.core.noise import Noise
 from adaptdel.data import read_rows
 from adaptdel.measures import AnswerCounts
-from adaptdel.runs.certify import Watch, recertify
-from adaptdel.runs.inputs import RunInput
+from adaptdel.runs.certify import Order, certify_data, describe, recertify
+from adaptdel.runs.inputs import RunInput, Source
 from adaptdel.runs.records import Totals, certificate_of, record_of, setting_of, values_of
 from adaptdel.runs.storage import Run, locked, read_run, write_run
 from adaptdel.runs.workers import ModelSource, certify_here
 from adaptdel.smoothed import SmoothedClassifier
-from tests.run_files import call, examples, make_data, make_model, run, write_rows
+from tests.run_files import Terminal, call, examples, make_data, make_model, run, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +277,7 @@ def test_two_runs_keep_out_of_each_others_way(
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"):
         assert run("certify", model, "--data", data, "--out", tmp_path / "run") == 2
-    assert "another run is at work in this folder" in capsys.readouterr().err
+    assert "another run is using this folder" in capsys.readouterr().err
 
 
 def picky(certifier: Certifier) -> Certifier:
@@ -458,12 +460,12 @@ def test_verify_looks_at_the_whole(tmp_path: Path, whole: Path, capsys: pytest.C
     write_run(tmp_path / "less", found.manifest, rows[1:])
     assert run("verify", tmp_path / "less") == 1
     assert (
-        "row 1 is missing from a run that its manifest calls finished; the manifest counts 60"
+        "row 1 is missing from a run that is finished according to its manifest; the manifest counts 60"
         in capsys.readouterr().out
     )
     write_run(tmp_path / "twice", found.manifest, [rows[0], *rows[:59]])
     assert run("verify", tmp_path / "twice") == 1
-    assert "rows stand there twice" in capsys.readouterr().out
+    assert "rows are repeated" in capsys.readouterr().out
     write_run(tmp_path / "surer", found.manifest | {"alpha": 0.001}, rows)
     assert run("verify", tmp_path / "surer", "--json") == 1
     assert "its alpha is 0.05, above that of the run, 0.001" in capsys.readouterr().out
@@ -479,7 +481,7 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(ValueError, match="the format must be 1, got 9"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
-    with pytest.raises(ValueError, match="missing from a run that its manifest calls finished"):
+    with pytest.raises(ValueError, match="missing from a run that is finished according to its manifest"):
         read_run(tmp_path)
     (tmp_path / "certificates.parquet").write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="not a Parquet file"):
@@ -492,22 +494,33 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
 def test_runs_written_by_hand(tmp_path: Path) -> None:
     model = SmoothedClassifier(lambda batch: ["w1" in t for t in batch], Masking(0.5), classes=[False, True])
     certificates = model.certify([text for text, _ in examples(5)])
-    records = [record_of(c, id=f"a{n}", row=n, truth=True) for n, c in enumerate(certificates, 1)]
+    records = [record_of(c, id=f"a{n}", row=n, label=True) for n, c in enumerate(certificates, 1)]
     write_run(tmp_path / "run", setting_of(certificates[0]), records)
     found: Run = read_run(tmp_path / "run")
     assert [c.to_dict() for c in found.certificates()] == [c.to_dict() for c in certificates]
     assert all(isinstance(c, Certificate) for c in found.certificates())
 
 
-def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Watch(10, 0, patience=0.0)
-    watch.due = 0.0
-    watch(Totals(inputs=5, problems=1, labelled=AnswerCounts(4, correct=3, certified=2, radius=8)))
-    watch(Totals(inputs=6))
-    watch.close()
-    error = capsys.readouterr().err
-    assert error.startswith("5 of 10 inputs, ")
-    assert error.endswith("left, clean accuracy 75.0%, mean certified radius 2.00, 1 not certified\n")
+def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal a bar with the results so far; a callable gets the numbers; silence elsewhere."""
+    assert (
+        describe(Totals(inputs=5, problems=1, labelled=AnswerCounts(4, correct=3, certified=2, radius=8)))
+        == "clean accuracy 75.0%, mean certified radius 2.00, 1 not certified"
+    )
+    data = make_data(tmp_path / "test.jsonl", 12)
+    reports: list[tuple[int, int]] = []
+    order = Order(model, Source(str(data)), tmp_path / "run", {})
+    certify_data(replace(order, limit=4), progress=False)
+    certify_data(order, progress=lambda done, total: reports.append((done, total)))
+    assert reports == [(done, 12) for done in range(5, 13)]
+    monkeypatch.setattr("adaptdel.progress.DELAY", 0.0)
+    for number, error in enumerate((Terminal(), io.StringIO())):
+        monkeypatch.setattr("sys.stderr", error)
+        result = certify_data(replace(order, out=tmp_path / f"run{number}"))
+        assert ("12/12 [" in error.getvalue()) == error.isatty()
+        accuracy = f"clean accuracy {result.manifest['totals']['clean_accuracy']:.1%}, mean certified radius "
+        assert (accuracy in error.getvalue()) == error.isatty()
+    assert error.getvalue() == ""
 
 
 def test_the_command_as_a_process(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:

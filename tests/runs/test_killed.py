@@ -1,4 +1,4 @@
-"""Runs that are killed, on full disks, with damaged journals: nothing is lost, and the result is the same to the byte.
+"""Runs that are killed, on full disks, with damaged stores: what was committed is kept, and the result is identical.
 
 The quick tests fork from a process that has everything imported, so that a run starts in no time; the slow one kills
 whole processes with their workers.
@@ -12,19 +12,21 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adaptdel.runs import storage
-from adaptdel.runs.records import problem_record
-from adaptdel.runs.storage import RunJournal, encode, read_journal, read_run
-from tests.run_files import call, command, make_data, make_model, run
+from adaptdel.runs.storage import KIND, STORE, open_store, read_run, run_records
+from adaptdel.runs.workers import certify_here
+from adaptdel.working_store import read_records
+from tests.run_files import call, command, journal_line, make_data, make_model, run
 
 psutil: Any = pytest.importorskip("psutil")
 
@@ -43,6 +45,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def huge(place: Path) -> None:
+    """A file that takes seconds, and its run."""
+    make_data(place / "huge.jsonl", 3000)
+    assert run("certify", place / "model", "--data", place / "huge.jsonl", "--out", place / "huge") == 0
+
+
 def arguments(place: Path, out: Path, size: str = "large", workers: int = 1) -> list[str]:
     data = place / f"{size}.jsonl"
     return ["certify", str(place / "model"), "--data", str(data), "--out", str(out), "--workers", str(workers)]
@@ -53,8 +62,12 @@ def same(out: Path, expected: Path) -> bool:
 
 
 def records(out: Path) -> int:
-    journal = out / "journal"
-    return sum(1 for _ in read_journal(journal)) if journal.exists() else 0
+    try:
+        return sum(1 for _ in run_records(read_records(out / STORE, KIND)))
+    except ValueError:
+        if (out / STORE).exists():
+            raise
+        return 0  # not created yet, or just deleted
 
 
 # What the forked processes run: main, after something was done to the system calls.
@@ -71,6 +84,8 @@ for line in sys.stdin:
         os.dup2(os.open(order["errors"] or os.devnull, os.O_WRONLY | os.O_APPEND), 2)
         if order["room"] is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (order["room"], order["room"]))
+        if order["fatal"]:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         die_at(order["step"])
         os._exit(run(*order["arguments"]))
     if order["delay"] is not None:
@@ -99,9 +114,26 @@ def die_at(step: int | None) -> None:
 
         setattr(os, name, call)
 
+    class Connection(sqlite3.Connection):
+        """Every statement is a step."""
+
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            return stepped(super().execute, *arguments)
+
+        def executemany(self, *arguments: Any) -> sqlite3.Cursor:
+            return stepped(super().executemany, *arguments)
+
+    def stepped(real: Callable[..., sqlite3.Cursor], *arguments: Any) -> sqlite3.Cursor:
+        assert left[0] is not None
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments)
+
     if step is not None:
         for name in STEPS:
             patched(name)
+        sqlite3.connect = partial(sqlite3.connect, factory=Connection)  # type: ignore[assignment]
 
 
 class Farm:
@@ -126,11 +158,16 @@ class Farm:
         delay: float | None = None,
         room: int | None = None,
         errors: str | None = None,
+        fatal: bool = False,
     ) -> int:
-        """The exit status of a run that dies at a step, or after a time, or whose files must fit into some room."""
+        """The exit status of a run that dies at a step, or after a time, or whose files have a largest size.
+
+        A write beyond that size fails, or, if ``fatal``, is done up to that size and then kills the process.
+        """
         assert self.process.stdin
         assert self.process.stdout
-        order = {"arguments": arguments, "step": step, "delay": delay, "room": room, "errors": errors}
+        order = {"arguments": arguments, "step": step, "delay": delay, "room": room}
+        order |= {"errors": errors, "fatal": fatal}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
@@ -165,7 +202,7 @@ def test_killed_at_random(tmp_path: Path, place: Path, farm: Farm) -> None:
         else:
             assert status == -signal.SIGKILL
             kills += 1
-            assert records(out) >= before or not (out / "journal").exists()
+            assert records(out) >= before or not (out / STORE).exists()
 
 
 def test_killed_at_every_step(tmp_path: Path, place: Path, farm: Farm) -> None:
@@ -182,11 +219,22 @@ def test_killed_at_every_step(tmp_path: Path, place: Path, farm: Farm) -> None:
     assert step > 20
 
 
-def kill_later(process: subprocess.Popen[str], out: Path, size: int) -> list[Any]:
-    """Kill a run once its journal has grown by so many bytes, or it is over; the workers that it leaves behind."""
-    journal = out / "journal"
-    start = journal.stat().st_size if journal.exists() else 0
-    while process.poll() is None and (not journal.exists() or journal.stat().st_size < start + size):
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_killed_within_a_write_of_sqlite(tmp_path: Path, place: Path, farm: Farm, size: str) -> None:
+    """The system kills the process in the middle of a page of the database, of its log or of its shared memory."""
+    limits = range(200, 33_000, 1_900) if size == "small" else range(33_000, 200_000, 9_700)
+    for limit in limits:
+        out = tmp_path / f"run{limit}"
+        assert farm.run(arguments(place, out, size), room=limit, fatal=True) == -signal.SIGXFSZ, limit
+        assert 0 <= records(out) < 400
+        assert farm.run(arguments(place, out, size)) == 0, limit
+        assert same(out, place / size), limit
+
+
+def kill_later(process: subprocess.Popen[str], out: Path, count: int) -> list[Any]:
+    """Kill a run once it has committed so many more records, or it is over; the workers that it leaves behind."""
+    start = records(out)
+    while process.poll() is None and records(out) < start + count:
         time.sleep(0.005)
     children: list[Any] = psutil.Process(process.pid).children() if process.poll() is None else []
     process.kill()
@@ -198,15 +246,17 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command(*arguments), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def killed_with_workers(place: Path, out: Path, kills: int, workers: int, rng: random.Random) -> None:
+def killed_with_workers(
+    place: Path, out: Path, kills: int, workers: int, rng: random.Random, size: str = "large"
+) -> None:
     left: list[Any] = []
     for _ in range(kills):
-        with start(*arguments(place, out, workers=workers)) as process:
-            left += kill_later(process, out, rng.randrange(8_000))
+        with start(*arguments(place, out, size, workers)) as process:
+            left += kill_later(process, out, rng.randrange(10))
             assert process.returncode == -signal.SIGKILL
-    done = call(*arguments(place, out, workers=workers))
+    done = call(*arguments(place, out, size, workers))
     assert (done.returncode, done.stderr) == (0, "")
-    assert same(out, place / "large")
+    assert same(out, place / size)
     assert not psutil.wait_procs(left, timeout=10)[1], "workers outlive the run"
 
 
@@ -216,13 +266,15 @@ def test_killed_with_workers(tmp_path: Path, place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.usefixtures("huge")
 def test_killed_often(tmp_path: Path, place: Path, workers: int) -> None:
-    killed_with_workers(place, tmp_path / "run", 25, workers, random.Random(workers))
+    killed_with_workers(place, tmp_path / "run", 25, workers, random.Random(workers), "huge")
 
 
+@pytest.mark.usefixtures("huge")
 def test_a_worker_that_dies_ends_the_run(tmp_path: Path, place: Path) -> None:
     out = tmp_path / "run"
-    with start(*arguments(place, out, workers=2)) as process:
+    with start(*arguments(place, out, "huge", 2)) as process:
         while records(out) < 40:
             time.sleep(0.01)
         workers = [
@@ -235,18 +287,19 @@ def test_a_worker_that_dies_ends_the_run(tmp_path: Path, place: Path) -> None:
     assert "died (signal 9, as when memory runs out) while it worked on rows " in error
     assert "everything certified so far is kept: run the same command again\n" in error
     assert error.count("\n") == 1
-    assert 0 < before < 400
+    assert 0 < before < 3000
     found = read_run(out)
     assert not found.finished
     assert len(found.table) == before
     assert list(found.certificates())
-    assert call(*arguments(place, out)).returncode == 0
-    assert same(out, place / "large")
+    assert call(*arguments(place, out, "huge")).returncode == 0
+    assert same(out, place / "huge")
 
 
+@pytest.mark.usefixtures("huge")
 def test_stopped_by_hand(tmp_path: Path, place: Path) -> None:
     out = tmp_path / "run"
-    with start(*arguments(place, out, workers=2)) as process:
+    with start(*arguments(place, out, "huge", 2)) as process:
         while not records(out):
             time.sleep(0.01)
         children = psutil.Process(process.pid).children()
@@ -254,9 +307,9 @@ def test_stopped_by_hand(tmp_path: Path, place: Path) -> None:
         _, error = process.communicate()
     assert (process.returncode, error.strip()) == (130, "adaptdel: stopped")
     assert not psutil.wait_procs(children, timeout=10)[1]
-    assert 0 < records(out) < 400
-    assert run(*arguments(place, out)) == 0
-    assert same(out, place / "large")
+    assert 0 < records(out) < 3000
+    assert run(*arguments(place, out, "huge")) == 0
+    assert same(out, place / "huge")
 
 
 def test_a_full_disk(tmp_path: Path, place: Path) -> None:
@@ -282,9 +335,9 @@ def test_a_full_disk(tmp_path: Path, place: Path) -> None:
         subprocess.run(["umount", disk], check=False)
 
 
-@pytest.mark.parametrize("size", [0, 300, 3000, 50_000, 150_000])
+@pytest.mark.parametrize("size", [0, 300, 3000, 60_000, 150_000])
 def test_no_room_for_large_files(tmp_path: Path, place: Path, size: int, farm: Farm) -> None:
-    """The system refuses files above a size: in the manifest, in the journal, and in the tables at the end."""
+    """The system refuses files above a size: in the manifest, in the store, and in the tables at the end."""
     out = tmp_path / "run"
 
     before = 0
@@ -300,7 +353,7 @@ def test_no_room_for_large_files(tmp_path: Path, place: Path, size: int, farm: F
         before = records(out)
     assert farm.run(arguments(place, out)) == 0
     assert same(out, place / "large")
-    assert (before > 0) == (size >= 3000)
+    assert (before > 0) == (size >= 60_000)  # SQLite's shared memory takes 32 KB
 
 
 def test_no_room_for_the_tables(
@@ -317,69 +370,127 @@ def test_no_room_for_the_tables(
     out = tmp_path / "run"
     assert run(*arguments(place, out, "small")) == 2
     assert "the disk is full" in capsys.readouterr().err
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", STORE]
     assert records(out) == 8
-    assert sorted(path.name for path in out.iterdir()) == ["journal", "manifest.json"]
     monkeypatch.undo()
     assert run(*arguments(place, out, "small")) == 0
     assert same(out, place / "small")
 
 
-TAILS: dict[str, Callable[[bytes], bytes]] = {
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[:-7],
     "without its end": lambda data: data[:-1],
+    "half": lambda data: data[: len(data) // 2],
     "garbage": lambda data: data + b"\x00\xffgarbage" * 9,
     "garbage lines": lambda data: data + b"\x00\xff\nga\nrbage\n\n\x00" * 9,
+    "garbage only": lambda data: b"\x00\xffgarbage" * 900,
     "zeros": lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
     "a flipped bit": lambda data: data[:900] + bytes([data[900] ^ 4]) + data[901:],
-    "a line of another kind": lambda data: data + encode({"row": 1})[:-1].replace(b"row", b"raw") + b"\n",
+    "flipped bits": lambda data: bytes(byte ^ (place % 97 == 5) for place, byte in enumerate(data)),
+    "a line of another kind": lambda data: data + journal_line({"raw": 1}),
     "empty": lambda data: b"",
 }
 
 
-@pytest.mark.parametrize("damage", TAILS.values(), ids=TAILS)
-def test_a_damaged_journal(tmp_path: Path, place: Path, damage: Callable[[bytes], bytes], farm: Farm) -> None:
-    out = tmp_path / "run"
-    assert farm.run(arguments(place, out, "small"), 14) == -signal.SIGKILL
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, place: Path) -> Path:
+    """A run that was killed after 6 of 8 rows, with a database and a write-ahead log that both hold records."""
+    folder, live = tmp_path_factory.mktemp("stopped") / "run", tmp_path_factory.mktemp("live")
+    manifest = json.loads((place / "small" / "manifest.json").read_text())
+    (live / "manifest.json").write_text(json.dumps(manifest | {"finished": None, "totals": None}))
+    rows = [row | {"seconds": 0.1} for row in read_run(place / "small").records()]
+    with open_store(live) as store:
+        for row in rows[:4]:
+            store.put(row["row"], row)
+    with open_store(live) as store:
+        for row in rows[4:6]:
+            store.put(row["row"], row)
+            store.flush()
+        shutil.copytree(live, folder)
+    (folder / f"{STORE}-shm").unlink()
+    assert records(folder) == 6
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_store(
+    tmp_path: Path,
+    place: Path,
+    stopped: Path,
+    suffix: str,
+    damage: Callable[[bytes], bytes],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The run resumes with what is intact, or says in one sentence which file to delete; the result is identical."""
+    out = Path(shutil.copytree(stopped, tmp_path / "run"))
+    file = out / f"{STORE}{suffix}"
+    file.write_bytes(damage(file.read_bytes()))
+    status = run(*arguments(place, out, "small"))
+    if status:
+        error = capsys.readouterr().err
+        assert status == 2
+        assert error.startswith(f"adaptdel: {out / STORE}: ")
+        assert "working store" in error
+        assert error.endswith(": delete it and run the same command again\n")
+        assert error.count("\n") == 1
+        (out / STORE).unlink()
+        assert run(*arguments(place, out, "small")) == 0
+    assert same(out, place / "small")
+    assert sorted(path.name for path in out.iterdir()) == ["certificates.parquet", "manifest.json", "times.parquet"]
+
+
+def test_a_log_that_was_cut_anywhere(tmp_path: Path, place: Path, stopped: Path) -> None:
+    """As a killed process leaves it: what was committed before is there, and the file is valid."""
+    log = (stopped / f"{STORE}-wal").read_bytes()
+    counts = []
+    for size in (*range(0, len(log), 515), len(log)):
+        out = tmp_path / f"run{size}"
+        shutil.copytree(stopped, out)
+        (out / f"{STORE}-wal").write_bytes(log[:size])
+        counts.append(records(out))
+    assert counts == sorted(counts)
+    assert set(counts) == {4, 5, 6}
+    assert run(*arguments(place, tmp_path / "run515", "small")) == 0
+    assert same(tmp_path / "run515", place / "small")
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_run_of_version_0_1_is_resumed(
+    tmp_path: Path, place: Path, stopped: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """Its journal is moved into the working store; lines that are damaged are certified again."""
+    out = Path(shutil.copytree(stopped, tmp_path / "run"))
+    rows = list(run_records(read_records(out / STORE, KIND)))
+    for path in out.glob(f"{STORE}*"):
+        path.unlink()
     journal = out / "journal"
-    whole = records(out)
-    assert whole > 3
+    journal.write_bytes(b"".join(map(journal_line, rows)))
+    found = read_run(out)
+    assert not found.finished
+    assert found.table["row"].to_pylist() == [1, 2, 3, 4, 5, 6]
     journal.write_bytes(damage(journal.read_bytes()))
-    assert not read_run(out).finished
     assert run(*arguments(place, out, "small")) == 0
     assert same(out, place / "small")
+    assert sorted(path.name for path in out.iterdir()) == ["certificates.parquet", "manifest.json", "times.parquet"]
 
 
-def test_the_journal_is_on_the_disk_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[tuple[float, int]] = []
-    real = os.fsync
+def test_what_version_0_1_certified_is_not_certified_again(
+    tmp_path: Path, place: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(stopped, tmp_path / "run"))
+    rows = list(run_records(read_records(out / STORE, KIND)))
+    for path in out.glob(f"{STORE}*"):
+        path.unlink()
+    (out / "journal").write_bytes(b"".join(map(journal_line, rows)))
+    certified: list[int] = []
 
-    def fsync(handle: int) -> None:
-        size = os.fstat(handle).st_size
-        real(handle)
-        synced.append((time.monotonic(), size))
+    def counted(certifier: Any, inputs: Any) -> Any:
+        remaining = list(inputs)
+        certified.extend(given.row for given in remaining)
+        return certify_here(certifier, remaining)
 
-    with RunJournal(tmp_path / "journal") as journal:
-        monkeypatch.setattr(os, "fsync", fsync)
-        for number in range(40):
-            journal.append(problem_record("none", id=str(number), row=number))
-            now, size = time.monotonic(), (tmp_path / "journal").stat().st_size
-            time.sleep(0.01 if number % 10 else 0.5)
-            if number % 10 == 0:
-                assert any(when - now < 1 and done >= size for when, done in synced)
-    assert [record["row"] for _, record in read_journal(tmp_path / "journal")] == list(range(40))
-
-
-def test_a_disk_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = RunJournal(tmp_path / "journal")
-    journal.append({"row": 1})
-
-    def fsync(handle: int) -> None:
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    journal.append({"row": 2})
-    time.sleep(2 * storage.SYNC_SECONDS)
-    with pytest.raises(OSError, match="broken"):
-        journal.append({"row": 3})
-    with pytest.raises(OSError, match="broken"):
-        journal.close()
+    monkeypatch.setattr("adaptdel.runs.certify.certify_here", counted)
+    assert run(*arguments(place, out, "small")) == 0
+    assert certified == [7, 8]
+    assert same(out, place / "small")

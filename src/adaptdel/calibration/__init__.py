@@ -1,6 +1,7 @@
-"""AdaptDel+: how much is kept at each length."""
+"""AdaptDel+: choose how many tokens are kept at each input length."""
 
 from adaptdel.calibration.calibration import BinResult, Calibration, calibrate, prepare
 from adaptdel.calibration.folders import plot_calibration
+from adaptdel.settings import CalibrationSettings
 
-__all__ = ["BinResult", "Calibration", "calibrate", "plot_calibration", "prepare"]
+__all__ = ["BinResult", "Calibration", "CalibrationSettings", "calibrate", "plot_calibration", "prepare"]

@@ -1,67 +1,215 @@
-"""AdaptDel+ calibration: check the arguments, make bins, search every bin, fit a rate."""
+"""AdaptDel+ calibration: certify a sample of every bin at candidate kept lengths, and fit a deletion rate.
+
+A calibration is resumable. Its evaluations are kept in a checkpoint, a working store in which the same call finds them
+again (`adaptdel.working_store`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptdel.calibration.bins import (
+from adaptdel.calibration.search import (
     DIGITS,
+    FIELD_TYPES,
     TRIMMED,
     Bin,
     CalibrationExamples,
+    Evaluation,
+    Outcome,
     check_edges,
     equal_width_edges,
+    evaluate_outcomes,
+    evaluations,
+    golden_section,
     make_bins,
     make_rate,
     monotone_fit,
-    read_examples,
-)
-from adaptdel.calibration.search import (
-    KINDS,
-    OBJECTIVES,
-    CalibrationJournal,
-    Evaluation,
-    certifier_settings,
-    certify_sample,
-    ends,
-    evaluate,
-    evaluations,
-    golden_section,
-    sample_certifier,
+    search_interval,
+    split_examples,
 )
 from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.rule import Rule
+from adaptdel.certification.sampling import CALIBRATION, SamplingPlan
 from adaptdel.classifiers.base import Prepared
-from adaptdel.core.checks import check_choice, check_fields, check_int, check_probability, check_real
+from adaptdel.core.checks import check_fields
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import BinnedRate, InterpolatedRate, rate_from_dict
+from adaptdel.core.threat import Threat
+from adaptdel.files import parse_object, read_bytes
 from adaptdel.progress import Report, reporter
-from adaptdel.settings import CALIBRATION
+from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.working_store import WorkingStore, delete_store
 
 FORMAT = 1
 
 
+def constant_keep(keep: float) -> Deletion:
+    """The noise that keeps ``keep`` tokens on average, whatever the length.
+
+    >>> constant_keep(4).rate(16)
+    0.75
+    """
+    return Deletion(InterpolatedRate((1,), (keep,)))
+
+
+def sample_certifier(model: SmoothedClassifier, *, n_select: int, n_estimate: int, seed: int) -> Certifier:
+    """The engine that certifies samples: the model's threat and bound, with the paper's fixed number of votes."""
+    noise = getattr(model, "noise_", None) or model.noise
+    if noise is not None and not noise.calibratable:
+        raise ValueError(f"model must have a deletion noise to be calibrated, got {noise!r}")
+    if not hasattr(model, "base_") and model.base is None:
+        raise ValueError("model must be fitted, or have a base classifier, to be calibrated; its base is None")
+    rule = Rule(constant_keep(1), Threat(model.ops).ops, model.bound, model.threshold, model.k)
+    plan = SamplingPlan(
+        rule, model.alpha, n_select, n_estimate, sampling="fixed", seed=seed, exact=False, phases=CALIBRATION
+    )
+    return Certifier(model.base_classifier(), plan, model.unit)
+
+
+def certifier_settings(certifier: Certifier) -> dict[str, Any]:
+    """What certificates depend on besides the numbers of votes, in plain values.
+
+    The phases are included: evaluations on other random streams, which earlier versions drew from, are not reused.
+    """
+    rule, plan = certifier.rule, certifier.plan
+    threat = {"ops": list(rule.ops), "bound": rule.bound, "decision_threshold": rule.threshold, "k": rule.k}
+    streams = {"alpha": plan.alpha, "phases": list(plan.phases)}
+    return {"model": certifier.fingerprint, "unit": certifier.unit.kind, **streams, **threat}
+
+
+def certify_sample(
+    certifier: Certifier,
+    inputs: Sequence[Prepared],
+    labels: Sequence[Any],
+    keep: float,
+    *,
+    done: Callable[[int], None] | None = None,
+) -> list[Outcome]:
+    """Certify every example under the noise that keeps ``keep`` tokens."""
+    candidate = certifier.under(constant_keep(keep))
+    outcomes: dict[int, Outcome] = {}
+    for number, tally in candidate.votes(inputs, done=done):
+        radius = candidate.certificate(inputs[number], tally).radius
+        outcomes[number] = Outcome(tally.label, candidate.base.label(tally.label) == labels[number], radius)
+    return [outcomes[number] for number in range(len(inputs))]
+
+
+_DELETE = "delete it to start again"
+
+
+class CalibrationCheckpoint:
+    """The evaluations of a calibration, in memory and, if a path is given, in a working store.
+
+    Args:
+        path: the file, or None. Evaluations of the same calibration are loaded; another calibration's are refused. The
+            journal of a calibration that version 0.1 left unfinished is converted.
+        settings: what the evaluations depend on, in plain values.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self._evaluations: dict[tuple[int, float], Evaluation] = {}
+        self._store: WorkingStore | None = None
+        self._next = 1
+        if path is not None:
+            if path.is_file() and read_bytes(path).startswith(b"{"):
+                _convert_journal(path, settings)
+            self._store = WorkingStore(path, "calibration", settings)
+            try:
+                self._load(self._store, settings)
+            except BaseException:
+                self._store.close()
+                raise
+
+    def get(self, bin: int, keep: float) -> Evaluation | None:
+        """The evaluation of a kept length in a bin, if there is one."""
+        return self._evaluations.get((bin, keep))
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Keep an evaluation; it is on the disk when this returns."""
+        if self._store is not None:
+            self._store.put(self._next, evaluation.to_dict())
+            self._store.flush()
+        self._next += 1
+        self._evaluations[evaluation.bin, evaluation.keep] = evaluation
+
+    def reuse(self, evaluations: Iterable[Evaluation]) -> None:
+        """Add the evaluations of an earlier calibration; they are not written."""
+        for evaluation in evaluations:
+            self._evaluations.setdefault((evaluation.bin, evaluation.keep), evaluation)
+
+    def __enter__(self) -> CalibrationCheckpoint:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._store is not None:
+            self._store.__exit__(kind, error, trace)
+
+    def _load(self, store: WorkingStore, settings: Mapping[str, Any]) -> None:
+        _check_same(store.path, store.settings, settings)
+        for number, values in store.records():
+            try:
+                evaluation = Evaluation.from_dict(values)
+            except ValueError as error:
+                raise ValueError(f"{store.path}, record {number}: not an evaluation: {error}: {_DELETE}") from None
+            self._evaluations[evaluation.bin, evaluation.keep] = evaluation
+            self._next = number + 1
+
+
+def _check_same(path: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    names = [name for name in {**settings, **stored} if stored.get(name) != settings.get(name)]
+    if names:
+        differences = "; ".join(
+            f"{name!s:.60} was {stored.get(name)!r:.99} and is now {settings.get(name)!r:.99}" for name in names[:9]
+        )
+        raise ValueError(f"{path}: the checkpoint of another calibration ({' '.join(differences.split())}): {_DELETE}")
+
+
+def _convert_journal(path: Path, settings: Mapping[str, Any]) -> None:
+    """Replace the journal of version 0.1, JSON lines of which the first holds the settings, by a working store."""
+    text = read_bytes(path)
+    first, *lines = text[: text.rfind(b"\n") + 1].split(b"\n")[:-1] or [b""]  # a last line without its end is torn
+    try:
+        header = parse_object(first)
+        if header.get("journal") != 1:
+            raise ValueError(f"its format is {header.get('journal')!r:.60}, not 1")
+        check_fields(header, {"settings": "an object"})
+    except ValueError as error:
+        raise ValueError(f"{path}: not a checkpoint of a calibration: {error}: {_DELETE}") from None
+    _check_same(path, header["settings"], settings)
+    partial = path.with_name(f"{path.name}.new")
+    delete_store(partial)
+    with WorkingStore(partial, "calibration", settings) as store:
+        for number, line in enumerate(lines, start=2):
+            try:
+                store.put(number, Evaluation.from_dict(parse_object(line)).to_dict())
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: not an evaluation: {error}: {_DELETE}") from None
+    os.replace(partial, path)
+
+
 @dataclass(frozen=True)
 class BinResult:
-    """What was found for one bin. The measures are those of ``keep`` as a constant kept length in the bin's sample.
+    """The result for a bin, measured on its sample with the constant kept length ``keep``.
 
     Attributes:
-        lower: where the bin begins.
-        upper: where it ends; None for the last one, which has no end.
-        centre: where an interpolated rate keeps exactly ``keep``.
+        lower: the first length of the bin.
+        upper: the first length of the next bin; None for the last bin, which has no end.
+        centre: the length at which an interpolated rate keeps exactly ``keep`` tokens.
         keep: the expected kept length K.
-        searched: the K that the search found, from which a monotone fit may depart.
+        searched: the K that the search returned, which a monotone fit may have changed.
         radius: the largest radius whose certified accuracy reaches the threshold; −1 if none does.
-        certified: the certified accuracy at that radius (at 0, if none).
-        clean: the share of right answers, settled or not.
-        mean_radius: the mean certified radius, with 0 for the wrong and the unsettled.
-        count: the number of examples it was measured on.
-        available: how many examples the bin holds.
+        certified: the certified accuracy at that radius; at radius 0 if there is none.
+        clean: the share of right predictions, certified or not.
+        mean_radius: the mean certified radius; wrong predictions and abstentions count as 0.
+        count: the number of examples that were certified.
+        available: the number of examples in the bin.
         reached: whether ``keep`` reaches the threshold, or the least clean accuracy.
     """
 
@@ -81,14 +229,14 @@ class BinResult:
 
 @dataclass(frozen=True)
 class Calibration:
-    """AdaptDel+: a rate calibrated on examples, and everything that led to it.
+    """AdaptDel+: a rate calibrated on examples, with the evaluations behind it.
 
     Attributes:
         rate: the deletion rate.
-        bins: what was found for every bin.
-        settings: how it was found, in plain values, with hashes of the base classifier and of the examples.
-        trace: every evaluation in the order of the search.
-        warnings: what to know before the rate is used, a sentence each.
+        bins: the result for every bin.
+        settings: the settings in plain values, with hashes of the base classifier and of the examples.
+        trace: every evaluation, in the order of the search.
+        warnings: a sentence for each thing to know before the rate is used.
     """
 
     rate: BinnedRate | InterpolatedRate
@@ -107,7 +255,7 @@ class Calibration:
         return {
             "format": FORMAT,
             "rate": self.rate.to_dict(),
-            "bins": [asdict(one) for one in self.bins],
+            "bins": [asdict(result) for result in self.bins],
             "settings": dict(self.settings),
             "trace": [evaluation.to_dict() for evaluation in self.trace],
             "warnings": list(self.warnings),
@@ -122,13 +270,13 @@ class Calibration:
             rate = rate_from_dict(values["rate"])
             if not isinstance(rate, (BinnedRate, InterpolatedRate)):
                 raise ValueError(f"the rate of a calibration must be binned or interpolated, got {rate!r}")
-            names = {field.name: KINDS[str(field.type)] for field in fields(BinResult)}
+            names = {field.name: FIELD_TYPES[str(field.type)] for field in fields(BinResult)}
             _check_parts(values, names)
             return cls(
                 rate,
-                tuple(BinResult(**{name: one[name] for name in names}) for one in values["bins"]),
+                tuple(BinResult(**{name: result[name] for name in names}) for result in values["bins"]),
                 dict(values["settings"]),
-                tuple(Evaluation.from_dict(one) for one in values["trace"]),
+                tuple(map(Evaluation.from_dict, values["trace"])),
                 tuple(map(str, values["warnings"])),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -144,20 +292,20 @@ def _check_parts(values: Mapping[str, Any], names: Mapping[str, str]) -> None:
         raise ValueError(f"a calibration must have its fields: {error}") from None
 
 
-# What a calibration does with its measurements, which do not depend on it.
-AFTERWARDS = ("objective", "min_accuracy", "interpolate", "monotone", "tol")
+# Settings that evaluations do not depend on.
+AFTER_EVALUATION = ("objective", "min_accuracy", "interpolate", "monotone", "tol")
 
 
 @dataclass
 class CalibrationTask:
-    """A calibration that is ready to run: arguments checked, bins made, examples dealt.
+    """A calibration that is ready to run: settings checked, bins computed, examples drawn.
 
     Attributes:
-        certifier: certifies examples, at a noise that each candidate replaces.
+        certifier: the engine; each candidate replaces its noise.
         bins: the bins of lengths.
-        samples: the examples of every bin that it is calibrated on.
-        available: how many examples every bin holds.
-        settings: all that the result depends on, in plain values.
+        samples: the examples of every bin that are certified.
+        available: the number of examples in every bin.
+        settings: everything that the result depends on, in plain values.
     """
 
     certifier: Certifier
@@ -167,74 +315,75 @@ class CalibrationTask:
     settings: dict[str, Any]
 
     def run(
-        self, *, journal: Path | None = None, progress: Any = "auto", earlier: Calibration | None = None
+        self, *, checkpoint: Path | None = None, progress: Any = "auto", earlier: Calibration | None = None
     ) -> Calibration:
-        """Search every bin, fit a rate to what was found, and sum up.
+        """Search every bin, and fit a rate to the kept lengths.
 
-        What an earlier calibration measured on the same examples with as many votes is not measured again: one that
-        differs only in how a rate is made of the kept lengths asks the base classifier next to nothing.
+        Evaluations of an ``earlier`` calibration on the same examples with the same votes are reused: if only the
+        objective or the form of the rate has changed, hardly any example is certified again.
         """
-        if journal is not None and not self.settings["model"]:
-            raise ValueError("journal must be None for a base classifier without a fingerprint, such as a callable")
-        bench = _Bench(self, CalibrationJournal(journal, self.settings), reporter(progress, "certificates"))
-        if earlier is not None and self._measured_alike(earlier):
-            bench.journal.remember(earlier.trace)
-        best = [self._search(bench, number) for number in range(len(self.bins))]
-        keep = [evaluation.keep for evaluation in best]
-        if self.settings["monotone"]:
-            keep = monotone_fit(keep, [evaluation.count for evaluation in best])
-        found = [bench(number, kept) for number, kept in enumerate(keep)]
-        bench.finish()
-        results = [self._result(number, found[number], best[number]) for number in range(len(self.bins))]
+        if checkpoint is not None and not self.settings["model"]:
+            raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
+        with CalibrationCheckpoint(checkpoint, self.settings) as kept:
+            if earlier is not None and self._same_evaluations(earlier):
+                kept.reuse(earlier.trace)
+            evaluator = _Evaluator(self, kept, reporter(progress, "certificates"))
+            best = [self._search(evaluator, number) for number in range(len(self.bins))]
+            keep = [evaluation.keep for evaluation in best]
+            if self.settings["monotone"]:
+                keep = monotone_fit(keep, [evaluation.count for evaluation in best])
+            final = [evaluator(number, value) for number, value in enumerate(keep)]
+            evaluator.finish()
+        results = [self._result(number, final[number], best[number]) for number in range(len(self.bins))]
         return Calibration(
             make_rate(self.bins, keep, interpolate=self.settings["interpolate"]),
             tuple(results),
             self.settings,
-            tuple(bench.trace),
-            tuple(self._warnings(found, best)),
+            tuple(evaluator.trace),
+            tuple(self._warnings(final, best)),
         )
 
-    def _measured_alike(self, earlier: Calibration) -> bool:
-        names = {*self.settings, *earlier.settings} - set(AFTERWARDS)
+    def _same_evaluations(self, earlier: Calibration) -> bool:
+        names = {*self.settings, *earlier.settings} - set(AFTER_EVALUATION)
         return all(self.settings.get(name) == earlier.settings.get(name) for name in names)
 
-    def _search(self, bench: _Bench, number: int) -> Evaluation:
+    def _search(self, evaluator: _Evaluator, number: int) -> Evaluation:
         def score(keep: float) -> tuple[float, float]:
-            return bench(number, keep).score(self.settings["objective"], self.settings["min_accuracy"])
+            return evaluator(number, keep).score(self.settings["objective"], self.settings["min_accuracy"])
 
-        low, high = ends(self.bins[number])
-        return bench(number, golden_section(score, low, high, self.settings["tol"]))
+        low, high = search_interval(self.bins[number])
+        return evaluator(number, golden_section(score, low, high, self.settings["tol"]))
 
-    def _result(self, number: int, found: Evaluation, best: Evaluation) -> BinResult:
+    def _result(self, number: int, final: Evaluation, best: Evaluation) -> BinResult:
         bin = self.bins[number]
         return BinResult(
             lower=bin.lower,
             upper=bin.upper,
             centre=bin.centre,
-            keep=found.keep,
+            keep=final.keep,
             searched=best.keep,
-            radius=found.radius,
-            certified=found.certified,
-            clean=found.clean,
-            mean_radius=found.mean_radius,
-            count=found.count,
+            radius=final.radius,
+            certified=final.certified,
+            clean=final.clean,
+            mean_radius=final.mean_radius,
+            count=final.count,
             available=self.available[number],
-            reached=found.reached(self.settings["objective"], self.settings["min_accuracy"]),
+            reached=final.reached(self.settings["objective"], self.settings["min_accuracy"]),
         )
 
-    def _warnings(self, found: list[Evaluation], best: list[Evaluation]) -> list[str]:
+    def _warnings(self, final: list[Evaluation], best: list[Evaluation]) -> list[str]:
         objective, least = self.settings["objective"], self.settings["min_accuracy"]
         sentences = []
-        for bin, sample, evaluation, searched in zip(self.bins, self.samples, found, best, strict=True):
+        for bin, sample, evaluation, searched in zip(self.bins, self.samples, final, best, strict=True):
             kept = f"the bin of {bin}: {evaluation.keep:g} kept tokens"
             if not evaluation.reached(objective, least):
                 fitted = searched.reached(objective, least)
-                why = "; the monotone fit moved them" if fitted else ", nor does anything else that was tried"
+                why = "; the monotone fit changed them" if fitted else ", nor does any other candidate"
                 sentences.append(f"{kept} do not reach {self._wanted(evaluation)}{why}")
             if evaluation.constant and len(set(map(repr, sample.labels))) > 1:
-                sentences.append(f"{kept} give every input the same answer: the radius there is worth nothing")
+                sentences.append(f"{kept} give every input the same prediction: the radius has no meaning")
             if evaluation.count < self.settings["min_count"]:
-                sentences.append(f"{kept} were found on {evaluation.count} examples only")
+                sentences.append(f"{kept} were chosen on {evaluation.count} examples only")
         return sentences
 
     def _wanted(self, evaluation: Evaluation) -> str:
@@ -245,50 +394,50 @@ class CalibrationTask:
 
 
 @dataclass
-class _Bench:
-    """Evaluates kept lengths, each once, and keeps the trace."""
+class _Evaluator:
+    """Evaluates every kept length once, and records the trace."""
 
     task: CalibrationTask
-    journal: CalibrationJournal
+    checkpoint: CalibrationCheckpoint
     report: Report | None
     trace: list[Evaluation] = field(default_factory=list)
-    _seen: set[tuple[int, float]] = field(default_factory=set)
-    _ready: tuple[int, list[Prepared]] = (-1, [])
+    _traced: set[tuple[int, float]] = field(default_factory=set)
+    _prepared: tuple[int, list[Prepared]] = (-1, [])
     _done: int = 0
 
     def __post_init__(self) -> None:
-        tol = self.task.settings["tol"]
-        counts = [evaluations(*ends(bin), tol) for bin in self.task.bins]
+        settings = self.task.settings
+        counts = [evaluations(*search_interval(bin), settings["tol"]) + settings["monotone"] for bin in self.task.bins]
         self._total = sum(n * len(sample.tokens) for n, sample in zip(counts, self.task.samples, strict=True))
 
     def __call__(self, number: int, keep: float) -> Evaluation:
-        """The evaluation of a kept length in a bin: remembered, replayed from the journal, or made."""
+        """Return the evaluation of a kept length in a bin: from the checkpoint, or measured."""
         keep = round(keep, DIGITS)
-        known = self.journal.get(number, keep)
-        if known is None:
-            known = self._evaluate(number, keep)
-            self.journal.add(known)
-        if (number, keep) not in self._seen:
-            self._seen.add((number, keep))
-            self.trace.append(known)
-            self._done += known.count
-            self._say(0)
-        return known
+        evaluation = self.checkpoint.get(number, keep)
+        if evaluation is None:
+            evaluation = self._evaluate(number, keep)
+            self.checkpoint.add(evaluation)
+        if (number, keep) not in self._traced:
+            self._traced.add((number, keep))
+            self.trace.append(evaluation)
+            self._done += evaluation.count
+            self._report(0)
+        return evaluation
 
     def finish(self) -> None:
-        """Say that all is done; a monotone fit may have asked for more than was planned, or a memory for less."""
+        """Report that everything is done: the number of evaluations is known in advance only approximately."""
         self._total = self._done
-        self._say(0)
+        self._report(0)
 
     def _evaluate(self, number: int, keep: float) -> Evaluation:
         sample = self.task.samples[number]
-        if self._ready[0] != number:
+        if self._prepared[0] != number:
             prepare = self.task.certifier.prepare_tokens
-            self._ready = number, [prepare(row, f"example {place}") for place, row in enumerate(sample.tokens)]
-        outcomes = certify_sample(self.task.certifier, self._ready[1], sample.labels, keep, done=self._say)
-        return evaluate(number, keep, outcomes, self.task.settings["threshold"])
+            self._prepared = number, [prepare(tokens, f"example {n}") for n, tokens in enumerate(sample.tokens)]
+        outcomes = certify_sample(self.task.certifier, self._prepared[1], sample.labels, keep, done=self._report)
+        return evaluate_outcomes(number, keep, outcomes, self.task.settings["threshold"])
 
-    def _say(self, more: int) -> None:
+    def _report(self, more: int) -> None:
         if self.report is not None:
             self.report(self._done + more, max(self._total, self._done + more))
 
@@ -298,140 +447,52 @@ def calibrate(
     texts: Sequence[Any],
     labels: Sequence[Any],
     *,
-    threshold: float = CALIBRATION.threshold,
-    objective: str = CALIBRATION.objective,
-    min_accuracy: float | None = CALIBRATION.min_accuracy,
-    bins: str | Sequence[float] = CALIBRATION.bins,
-    interpolate: bool = CALIBRATION.interpolate,
-    monotone: bool = CALIBRATION.monotone,
-    per_bin: int = CALIBRATION.per_bin,
-    min_count: int = CALIBRATION.min_count,
-    n_select: int = CALIBRATION.n_select,
-    n_estimate: int = CALIBRATION.n_estimate,
-    tol: float = CALIBRATION.tol,
-    seed: int = CALIBRATION.seed,
-    journal: Path | None = None,
+    checkpoint: Path | None = None,
     progress: Any = "auto",
+    **settings: Any,
 ) -> Calibration:
     """Find how many tokens to keep of inputs of every length: AdaptDel+.
 
-    The base classifier is left as it is, and so is the model: give it ``calibration.noise``. Examples that the base
-    classifier was trained on make it look surer than it is, so that too little is kept: calibrate on others if you can.
+    The model is not changed: use ``calibration.noise`` as its noise. Calibrate on a held-out set if you can. The base
+    classifier is more confident on examples it was trained on, so that the calibration keeps too few tokens.
 
     Args:
-        model: a model under deletion; its attacker, bound and alpha are those of the calibration.
+        model: a model under deletion; its threat, bound and alpha are used.
         texts: the inputs to calibrate on.
         labels: their labels.
-        threshold: the share of a bin's examples that has to be certified at the radius that is maximised.
-        objective: "certified", the paper's: the largest radius with a certified accuracy of ``threshold``; or "mean":
-            the largest mean radius with a clean accuracy of ``min_accuracy``.
-        min_accuracy: the least clean accuracy, for "mean": the share of right answers, whether settled or not.
-        bins: "auto", or where bins of lengths begin, such as [0, 137, 230, 324].
-        interpolate: whether the kept length is interpolated between the centres of bins, so that the rate has no jumps.
-        monotone: whether kept lengths are fitted so that they do not fall from one bin to the next.
-        per_bin: on how many examples of a bin it is calibrated at most.
-        min_count: how many examples an automatic bin has to hold at least.
-        n_select: votes that choose an answer.
-        n_estimate: votes that bound its probability.
-        tol: how closely a kept length is searched for.
-        seed: of the noise and of the choice of examples.
-        journal: a file in which a run that is stopped leaves what it has done; the same call resumes from it.
-        progress: True, False, "auto" (if a terminal watches) or a callable (done, total).
+        checkpoint: a file for the evaluations; after an interruption, the same call resumes from it.
+        progress: True, False, "auto" (on a terminal) or a callable (done, total).
+        **settings: fields of `CalibrationSettings`.
     """
-    task = prepare(
-        model,
-        texts,
-        labels,
-        threshold=threshold,
-        objective=objective,
-        min_accuracy=min_accuracy,
-        bins=bins,
-        interpolate=interpolate,
-        monotone=monotone,
-        per_bin=per_bin,
-        min_count=min_count,
-        n_select=n_select,
-        n_estimate=n_estimate,
-        tol=tol,
-        seed=seed,
-    )
-    return task.run(journal=journal, progress=progress)
+    task = prepare(model, texts, labels, CalibrationSettings(**settings))
+    return task.run(checkpoint=checkpoint, progress=progress)
 
 
 def prepare(
-    model: SmoothedClassifier,
-    texts: Sequence[Any],
-    labels: Sequence[Any],
-    *,
-    threshold: float,
-    objective: str,
-    min_accuracy: float | None,
-    bins: str | Sequence[float],
-    interpolate: bool,
-    monotone: bool,
-    per_bin: int,
-    min_count: int,
-    n_select: int,
-    n_estimate: int,
-    tol: float,
-    seed: int,
+    model: SmoothedClassifier, texts: Sequence[Any], labels: Sequence[Any], settings: CalibrationSettings
 ) -> CalibrationTask:
-    """Check the arguments of `calibrate`, make the bins and deal the examples."""
-    settings: dict[str, Any] = {
-        "threshold": check_real("threshold", threshold, accepted="in (0, 1]", least=np.nextafter(0, 1), most=1.0),
-        "objective": check_choice("objective", objective, OBJECTIVES),
-        "min_accuracy": _least_accuracy(min_accuracy, objective),
-        "interpolate": _flag("interpolate", interpolate),
-        "monotone": _flag("monotone", monotone),
-        "per_bin": check_int("per_bin", per_bin, least=1),
-        "min_count": check_int("min_count", min_count, least=1),
-        "n_select": check_int("n_select", n_select, least=1),
-        "n_estimate": check_int("n_estimate", n_estimate, least=1),
-        "tol": check_real("tol", tol, accepted="a finite number of at least 0.001", least=0.001, most=1e9),
-        "seed": check_int("seed", seed, most=2**63 - 1),
-    }
-    votes = {name: settings[name] for name in ("n_select", "n_estimate", "seed")}
-    certifier = sample_certifier(model, **votes)
-    examples = read_examples(texts, labels, certifier.unit, certifier.base.classes_)
-    made = _bins(bins, examples.lengths, min_count)
+    """Compute the bins and draw the examples of a calibration."""
+    certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
+    examples = split_examples(texts, labels, certifier.unit, certifier.base.classes_)
+    bins = _bins(settings, examples.lengths)
     return CalibrationTask(
         certifier,
-        made,
-        [examples.drawn(bin, number, most=per_bin, seed=seed) for number, bin in enumerate(made)],
-        [sum(length in bin for length in examples.lengths) for bin in made],
+        bins,
+        [examples.drawn(bin, n, most=settings.per_bin, seed=settings.seed) for n, bin in enumerate(bins)],
+        [sum(length in bin for length in examples.lengths) for bin in bins],
         {
-            **settings,
+            **{name: value for name, value in asdict(settings).items() if name not in ("bins", "on")},
             **certifier_settings(certifier),
-            "bins": [bin.lower for bin in made],
+            "bins": [bin.lower for bin in bins],
             "data": examples.digest(),
             "examples": len(examples.labels),
         },
     )
 
 
-def _bins(bins: str | Sequence[float], lengths: list[int], min_count: int) -> list[Bin]:
-    if isinstance(bins, str):
-        check_choice("bins", bins, ("auto",))
-        edges = equal_width_edges(lengths, min_count=min_count)
+def _bins(settings: CalibrationSettings, lengths: list[int]) -> list[Bin]:
+    if isinstance(settings.bins, str):
+        edges = equal_width_edges(lengths, min_count=settings.min_count)
     else:
-        edges = check_edges(bins, lengths)
+        edges = check_edges(settings.bins, lengths)
     return make_bins(edges, float(np.percentile(lengths, 100 - TRIMMED)))
-
-
-def _least_accuracy(value: float | None, objective: str) -> float | None:
-    if objective != "mean":
-        if value is not None:
-            raise ValueError(f"min_accuracy must be None unless the objective is 'mean', got {value!r}")
-        return None
-    if value is None:
-        raise ValueError("min_accuracy must be given with the objective 'mean', got None")
-    return check_probability("min_accuracy", value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-    return value
-
-
-DEFAULTS: dict[str, Any] = {name: value for name, value in asdict(CALIBRATION).items() if name != "on"}

@@ -1,4 +1,4 @@
-"""Calibration of a saved model in its folder, resumable: rows to calibrate on, the figure, the result."""
+"""Calibrate a saved model in its folder, resumable: the rows to calibrate on, the figure, the stored result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.calibration.bins import equal_width_edges, make_bins
-from adaptdel.calibration.calibration import DEFAULTS, Calibration, prepare
+from adaptdel.calibration.calibration import Calibration, prepare
+from adaptdel.calibration.search import equal_width_edges, make_bins
 from adaptdel.core.checks import check_choice
 from adaptdel.data import Examples, held_out
 from adaptdel.files import replacing_folder
 from adaptdel.model_files import CALIBRATION, CONFIG, store_calibration
 from adaptdel.plots import new_figure, save
 from adaptdel.settings import CALIBRATION as DEFAULT
+from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Unit, check_unit
+from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
 CHOICES = ("auto", "held-out", "train", "all")
-ENOUGH_BINS = 3  # rows that were held out are enough if they make so many bins
+ENOUGH_BINS = 3  # "auto" uses the held-out rows if they give at least so many bins
+CHECKPOINT = ".calibration.sqlite"
+JOURNAL = ".calibration.jsonl"  # what version 0.1 wrote in its place
+FIGURE = "calibration.png"
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class CalibrationRows:
     Attributes:
         texts: their texts.
         labels: their labels.
-        note: what there is to say about the choice, or "".
+        note: a remark on the choice for the user, or "".
     """
 
     texts: list[str]
@@ -51,11 +56,11 @@ def choose_rows(
     bins: str | Sequence[float],
     min_count: int,
 ) -> CalibrationRows:
-    """The rows that ``on`` names.
+    """Choose the rows to calibrate on.
 
-    "held-out" are those that the training of the model set aside, "train" the others, "all" are all. "auto" takes those
-    held out of the training file, if they leave every given bin ``min_count`` rows, or make at least three bins; else
-    all rows. CalibrationRows that were trained on make a model look surer than it is.
+    "held-out" are the rows that the training of the model held out, "train" the others, "all" are all rows. "auto" uses
+    the held-out rows of the training file if they leave ``min_count`` rows in every bin, or give at least three
+    automatic bins; otherwise it uses all rows. A model is more confident on rows that it was trained on.
     """
     check_choice("on", on, CHOICES)
     share = (training or {}).get("validation")
@@ -72,25 +77,24 @@ def choose_rows(
     if not share:
         if on == "auto":
             return CalibrationRows(
-                examples.texts, examples.labels, "no rows of the file were held out: trained rows are used"
+                examples.texts,
+                examples.labels,
+                "no rows of the file were held out: rows that the model was trained on are used",
             )
         raise ValueError(f"on must be 'all' or 'auto' for a model whose training held out no rows, got {on!r}")
     assert training is not None
-    apart = [held_out(text, share, training["seed"]) for text in examples.texts]
-    chosen = _some(examples, [out == (on != "train") for out in apart])
+    chosen = _select(examples, [held_out(text, share, training["seed"]) == (on != "train") for text in examples.texts])
     if not chosen.texts:
         raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
     if on == "auto" and not _enough([len(unit.split(text)) for text in chosen.texts], bins, min_count):
-        few = f"only {len(chosen.texts)} rows were held out, too few for the bins: trained rows are used beside them"
-        return CalibrationRows(examples.texts, examples.labels, few)
-    return CalibrationRows(chosen.texts, chosen.labels, f"calibrating on {len(chosen.texts)} rows: {_WORDS[on]}")
+        note = f"only {len(chosen.texts)} rows were held out, too few for the bins: all rows are used"
+        return CalibrationRows(examples.texts, examples.labels, note)
+    which = "those the model was trained on" if on == "train" else "those held out in training"
+    return CalibrationRows(chosen.texts, chosen.labels, f"calibrating on {len(chosen.texts)} rows: {which}")
 
 
-_WORDS = {"auto": "those held out in training", "held-out": "those held out in training", "train": "those trained on"}
-
-
-def _some(examples: Examples, wanted: list[bool]) -> CalibrationRows:
-    pairs = [(text, label) for text, label, use in zip(examples.texts, examples.labels, wanted, strict=True) if use]
+def _select(examples: Examples, selected: list[bool]) -> CalibrationRows:
+    pairs = [(text, label) for text, label, use in zip(examples.texts, examples.labels, selected, strict=True) if use]
     return CalibrationRows([text for text, _ in pairs], [label for _, label in pairs])
 
 
@@ -104,7 +108,7 @@ INK, ACCENT, PALE = "#1d6f65", "#c8553d", "#b8c4c2"
 
 
 def plot_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
-    """Draw the deletion rate and the kept length against the length of the input, as in the paper's figure."""
+    """Plot the deletion rate and the kept length against the length of the input, as in the paper's figure."""
     figure = new_figure(10, 3.8)
     left, right = figure.subplots(1, 2)
     last = calibration.bins[-1]
@@ -121,8 +125,8 @@ def plot_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> 
     right.plot([b.centre for b in calibration.bins], [b.keep for b in calibration.bins], "o", **_dots())
     moved = [b for b in calibration.bins if b.keep != b.searched]
     if moved:
-        found = [b.searched for b in moved]
-        right.plot([b.centre for b in moved], found, "x", color=ACCENT, ms=6, label="found before the monotone fit")
+        searched = [b.searched for b in moved]
+        right.plot([b.centre for b in moved], searched, "x", color=ACCENT, ms=6, label="before the monotone fit")
         right.legend(frameon=False, loc="best")
     right.set_ylabel("expected kept length K (tokens)")
     right.set_ylim(bottom=0)
@@ -131,16 +135,16 @@ def plot_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> 
 
 
 def _edges(axes: Any, calibration: Calibration, longest: int) -> None:
-    """Bin edges as pale lines, and what all panels share."""
-    for one in calibration.bins[1:]:
-        axes.axvline(one.lower, color=PALE, lw=0.8, ls=":")
+    """Draw the bin edges as pale lines, and set up the axis of lengths."""
+    for result in calibration.bins[1:]:
+        axes.axvline(result.lower, color=PALE, lw=0.8, ls=":")
     axes.set_xlim(0, longest)
     axes.set_xlabel("input length (tokens)")
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _steps(axes: Any, lengths: Any, values: Any, calibration: Calibration) -> None:
-    """A line that is broken where a binned rate jumps."""
+    """Plot a line that is interrupted where a binned rate jumps."""
     edges = [b.lower for b in calibration.bins[1:]] if calibration.rate.kind == "binned" else []
     parts = np.searchsorted(lengths, edges)
     for x, y in zip(np.split(lengths, parts), np.split(values, parts), strict=True):
@@ -155,23 +159,19 @@ def _dots() -> dict[str, Any]:
     return {"color": INK, "ms": 4.5}
 
 
-JOURNAL = ".calibration.jsonl"
-FIGURE = "calibration.png"
-
-
 @dataclass(frozen=True)
 class FinishedCalibration:
-    """A finished calibration, where it is, and whether it had been finished before."""
+    """A finished calibration, its folder, and whether it was already done before the call."""
 
     calibration: Calibration
     folder: Path
-    before: bool = False
+    already_done: bool = False
 
 
 def calibrate_folder(
     path: Path,
     examples: Examples,
-    settings: dict[str, Any],
+    settings: Mapping[str, Any],
     *,
     on: str = DEFAULT.on,
     out: Path | None = None,
@@ -181,51 +181,72 @@ def calibrate_folder(
 ) -> FinishedCalibration:
     """Calibrate a saved model and store the rate, the trace and a figure, in its folder or in a copy of it.
 
-    The same call goes on with a calibration that was stopped, and leaves one that is finished as it is. What the
-    model's own calibration measured in the same way is not measured again.
+    The same call resumes a calibration that was interrupted, and leaves a finished one unchanged. Evaluations of the
+    model's stored calibration are reused where they are the same.
 
     Args:
         path: the folder of the model.
         examples: the rows of a labelled file.
-        settings: arguments of `adaptdel.calibration.calibration`.
-        on: which rows, see `choose_rows`.
-        out: a folder to make for a calibrated copy; None changes the model in place.
+        settings: fields of `adaptdel.settings.CalibrationSettings`.
+        on: which rows to use, see `choose_rows`.
+        out: a folder to create for a calibrated copy; None changes the model in place.
         overwrite: whether another model in ``out`` may be replaced.
-        progress: True, False, "auto" or a callable (done, total).
-        note: told what there is to know.
+        progress: True, False, "auto" (on a terminal) or a callable (done, total).
+        note: called with remarks for the user.
     """
-    settings = DEFAULTS | settings
+    checked = CalibrationSettings(**settings)
     model = SmoothedClassifier.load(path)
     target = path if out is None else out
     training = getattr(model, "training_", None)
-    own = {name: settings[name] for name in ("bins", "min_count")}
-    rows = choose_rows(examples, training, on, unit=check_unit(model.unit), **own)
+    unit = check_unit(model.unit)
+    rows = choose_rows(examples, training, on, unit=unit, bins=checked.bins, min_count=checked.min_count)
     if rows.note:
         note(rows.note)
-    task = prepare(model, rows.texts, rows.labels, **settings)
-    journal = target / JOURNAL if out is None else out.parent / f".{out.name}{JOURNAL}"
+    task = prepare(model, rows.texts, rows.labels, checked)
+    checkpoint = _beside(path, out, CHECKPOINT)
     stored = _stored(target)
     if stored is not None and dict(stored.settings) == task.settings:
-        journal.unlink(missing_ok=True)
-        return FinishedCalibration(stored, target, before=True)
+        _drop_checkpoint(path, out)
+        return FinishedCalibration(stored, target, already_done=True)
     if out is not None:
         _check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
-    calibration = task.run(journal=journal, progress=progress, earlier=stored if out is None else _stored(path))
-    if out is None:
-        _store(path, calibration)
-    else:
-        _copy(path, out, calibration)
-    journal.unlink(missing_ok=True)
+    journal = _beside(path, out, JOURNAL)
+    if journal.exists() and not checkpoint.exists():
+        os.replace(journal, checkpoint)  # which converts it
+    try:
+        calibration = task.run(
+            checkpoint=checkpoint, progress=progress, earlier=stored if out is None else _stored(path)
+        )
+        if out is None:
+            _store(path, calibration)
+        else:
+            _copy(path, out, calibration)
+    except OSError as error:
+        if error.errno in FULL:
+            kept = "the evaluations so far are kept: run the same command again once there is space"
+            raise ValueError(f"{target}: the disk is full: {kept}") from error
+        raise
+    _drop_checkpoint(path, out)
     return FinishedCalibration(calibration, target)
 
 
+def _beside(path: Path, out: Path | None, name: str) -> Path:
+    """A hidden file in the model's folder, or beside the folder of the copy."""
+    return path / name if out is None else out.parent / f".{out.name}{name}"
+
+
+def _drop_checkpoint(path: Path, out: Path | None) -> None:
+    delete_store(_beside(path, out, CHECKPOINT))
+    _beside(path, out, JOURNAL).unlink(missing_ok=True)
+
+
 def _stored(folder: Path) -> Calibration | None:
-    """The calibration whose noise the model in a folder has, if any."""
+    """The calibration that the noise of the model in a folder comes from, if there is one."""
     try:
-        found = Calibration.from_dict(json.loads((folder / CALIBRATION).read_text(encoding="utf-8")))
+        calibration = Calibration.from_dict(json.loads((folder / CALIBRATION).read_text(encoding="utf-8")))
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        return found if config["noise"] == found.noise.to_dict() else None
+        return calibration if config["noise"] == calibration.noise.to_dict() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -242,13 +263,14 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
 def _store(folder: Path, calibration: Calibration) -> None:
     try:
         plot_calibration(calibration, folder / FIGURE)
-    except ImportError:  # figures are an extra; one of an earlier calibration would not fit
+    except ImportError:  # matplotlib is an extra; the figure of an earlier calibration would be wrong
         (folder / FIGURE).unlink(missing_ok=True)
     store_calibration(folder, calibration.to_dict(), calibration.noise)
 
 
 def _copy(path: Path, out: Path, calibration: Calibration) -> None:
-    """Make a calibrated copy of a model, whole or not at all."""
+    """Write a calibrated copy of a model; it appears once it is complete."""
+    unfinished = [CHECKPOINT + suffix for suffix in SUFFIXES] + [JOURNAL]
     with replacing_folder(out) as partial:
-        shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(JOURNAL))
+        shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*unfinished))
         _store(partial, calibration)

@@ -1,4 +1,4 @@
-"""``adaptdel calibrate``: the rates of AdaptDel+, searched for on labelled data."""
+"""``adaptdel calibrate``: choose the deletion rates of AdaptDel+ on labelled data."""
 
 from __future__ import annotations
 
@@ -10,67 +10,44 @@ import click
 
 from adaptdel.calibration.calibration import BinResult
 from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate_folder
-from adaptdel.calibration.search import OBJECTIVES
 from adaptdel.cli.certify import read_votes
 from adaptdel.data import read_examples
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
-from adaptdel.settings import CALIBRATION, DATA
+from adaptdel.settings import CALIBRATION, DATA, OBJECTIVES
 from adaptdel.tables import number, percent, text_table
 
-_VOTES = f"{CALIBRATION.n_select},{CALIBRATION.n_estimate}"
+VOTES = f"{CALIBRATION.n_select},{CALIBRATION.n_estimate}"
+
+
+def _setting(name: str, text: str, **options: Any) -> Any:
+    """An option for a field of the settings, with its default."""
+    default = getattr(CALIBRATION, name)
+    if default is not None and "is_flag" not in options:
+        options = {"type": type(default), "show_default": True, **options}
+    return click.option(f"--{name.replace('_', '-')}", default=default, help=text, **options)
 
 
 @click.command("calibrate")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or data set.")
-@click.option(
-    "--threshold", default=CALIBRATION.threshold, show_default=True, type=float, help="Certified accuracy to reach."
-)
-@click.option("--objective", default=CALIBRATION.objective, show_default=True, type=click.Choice(OBJECTIVES))
-@click.option(
-    "--min-accuracy",
-    default=CALIBRATION.min_accuracy,
-    type=float,
-    help="Clean accuracy to reach, for the objective mean.",
-)
-@click.option(
-    "--bins", default=CALIBRATION.bins, show_default=True, help="auto, or where bins begin, such as 0,137,230,324."
-)
-@click.option(
-    "--interpolate",
-    is_flag=True,
-    default=CALIBRATION.interpolate,
-    help="Interpolate the kept length between the centres of bins.",
-)
-@click.option(
-    "--monotone", is_flag=True, default=CALIBRATION.monotone, help="Fit kept lengths that do not fall with the length."
-)
-@click.option(
-    "--per-bin",
-    default=CALIBRATION.per_bin,
-    show_default=True,
-    type=int,
-    help="The most examples of a bin that are used.",
-)
-@click.option(
-    "--min-count",
-    default=CALIBRATION.min_count,
-    show_default=True,
-    type=int,
-    help="The fewest examples of an automatic bin.",
-)
-@click.option("--votes", default=_VOTES, show_default=True, metavar="SELECT,ESTIMATE", help="Votes an example.")
-@click.option("--tol", default=CALIBRATION.tol, show_default=True, type=float, help="How closely to search, in tokens.")
-@click.option("--on", default=CALIBRATION.on, show_default=True, type=click.Choice(CHOICES), help="The rows to use.")
-@click.option(
-    "--seed", default=CALIBRATION.seed, show_default=True, type=int, help="Of the noise and the choice of examples."
-)
-@click.option("--out", default=None, type=click.Path(path_type=Path), help="A calibrated copy.  [default: in place]")
+@_setting("threshold", "Certified accuracy to reach.")
+@_setting("objective", "Maximise the radius at the threshold, or the mean radius.", type=click.Choice(OBJECTIVES))
+@_setting("min_accuracy", "Clean accuracy to reach, for the objective mean.", type=float)
+@_setting("bins", "auto, or the lengths at which bins start, such as 0,137,230,324.")
+@_setting("interpolate", "Interpolate the kept length between the centres of bins.", is_flag=True)
+@_setting("monotone", "Fit kept lengths that do not decrease with the length.", is_flag=True)
+@_setting("per_bin", "Largest number of examples to use from a bin.")
+@_setting("min_count", "Least number of examples in an automatic bin.")
+@click.option("--votes", default=VOTES, show_default=True, metavar="SELECT,ESTIMATE", help="Votes for each example.")
+@_setting("tol", "Precision of the search for a kept length, in tokens.")
+@_setting("on", "Rows to use.", type=click.Choice(CHOICES))
+@_setting("seed", "Seed of the noise and of the choice of examples.")
+@click.option("--out", default=None, type=click.Path(path_type=Path), help="Folder for a copy.  [default: in place]")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
 @click.option("--text-column", default=DATA.text, show_default=True)
 @click.option("--label-column", default=DATA.label, show_default=True)
 @click.option("--encoding", default=DATA.encoding, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def calibrate_command(
     model: Path,
     data: str,
@@ -85,10 +62,10 @@ def calibrate_command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Find how much the saved model MODEL should keep of inputs of every length (AdaptDel+), and store it there.
+    """Choose how many tokens the saved model MODEL keeps of inputs of every length (AdaptDel+), and store the rate.
 
-    --on auto uses the rows that training held out, if there are enough for the bins, and otherwise all. Stopped
-    half-way, it resumes with the same command. Finished, it shows the result.
+    --on auto uses the rows that were held out in training if there are enough for the bins, and all rows otherwise.
+    Resumable: run the same command again after an interruption. A finished calibration is shown again.
     """
     notes: list[str] = []
 
@@ -104,7 +81,7 @@ def calibrate_command(
     for sentence in done.calibration.warnings:
         click.echo(f"warning: {sentence}", err=True)
     if as_json:
-        shared = {"out": str(done.folder), "finished_before": done.before, "notes": notes}
+        shared = {"out": str(done.folder), "finished_before": done.already_done, "notes": notes}
         click.echo(json.dumps(shared | done.calibration.to_dict(), indent=2))
     else:
         click.echo(describe(done))
@@ -124,7 +101,7 @@ def describe(done: FinishedCalibration) -> str:
     """The calibrated bins as a table."""
     titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
     table = text_table(titles, [_row(bin) for bin in done.calibration.bins])
-    verb = "was calibrated before, nothing to do" if done.before else "calibrated"
+    verb = "was calibrated before, nothing to do" if done.already_done else "calibrated"
     noise = f"noise: {done.calibration.noise!r}"
     return "\n".join([table.to_terminal(), "", f"{done.folder}: {verb}", noise])
 

@@ -117,7 +117,7 @@ def _check_rows(run: Run) -> None:
     for name in ("id", "row", "answer", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash"):
         for place in np.flatnonzero(run.table[name].is_null().to_numpy()).tolist():
             if run.table["problem"][place].as_py() is None:
-                raise ValueError(f"{run.folder}, row {place + 1} of the table: {name} is null: {RESTORE}")
+                raise ValueError(f"{run.file}, row {place + 1} of the table: {name} is null: {RESTORE}")
 
 
 def short_name(manifest: Mapping[str, Any]) -> tuple[str, str]:

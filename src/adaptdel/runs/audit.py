@@ -1,7 +1,7 @@
-"""Check a run that others made: every certificate is re-derived in ball arithmetic, all else compared with it.
+"""Verify a run: recompute every certificate in ball arithmetic, and compare everything else with it.
 
-Nothing is believed that can be derived: columns follow from the votes, looks from the plan that the manifest states,
-totals from the rows.
+Whatever can be derived is derived again: columns from the votes, looks from the plan that the manifest states, totals
+from the rows.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from adaptdel.runs.manifest import check_complete
 from adaptdel.runs.records import CERTIFICATES, Record, Totals, certificate_of, label_text, values_of
 from adaptdel.runs.storage import Run
 
-ALPHA_ERROR = 1e-12  # of a level that was scaled
+ALPHA_ERROR = 1e-12  # relative rounding error of a scaled level
 
 
 def audit(
     run: Run, *, work: int | None = STEPS, note: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[str, list[str]]]:
-    """What is wrong with every row that has a certificate, with where it stands; then with the run as a whole.
+    """Yield the errors of every row that has a certificate, with the name of the row; then those of the whole run.
 
-    ``work`` is as in `adaptdel.certification.verify.verify`; ``note`` is told what is right but worth knowing.
+    ``work`` is that of `adaptdel.certification.verify.verify`; ``note`` is called with remarks that are no errors.
     """
     wrong = check_stated(run.manifest)
     if wrong:
@@ -62,20 +62,20 @@ def audit(
             yield f"row {record['row']}", problem
         try:
             totals.add(record)
-        except TypeError:  # a null, which was complained of
+        except TypeError:  # a null, which has been reported
             readable = False
     wrong = _whole(run) + (_totals(run, totals) if readable else [])
     if wrong:
         yield "the run", wrong
     if stated.guessed:
         note(
-            f"{stated.guessed} of its certificates were recertified more than once, and the manifest does not say from "
-            "which plan: the form of their looks was checked, not their sizes"
+            f"{stated.guessed} of its certificates were recertified more than once, and the manifest does not state "
+            "their plan: the form of their looks was checked, not their sizes"
         )
 
 
 def shown(text: str | None) -> str:
-    """An id as it can be printed: nothing in a file may write to the terminal in our name.
+    """An id in printable characters, so that no file can send control sequences to the terminal.
 
     >>> print(shown("a7"), shown("a" + chr(9)) == ascii("a" + chr(9)))
     a7 True
@@ -90,7 +90,7 @@ def _few(sizes: tuple[int, ...]) -> str:
 
 
 def check_stated(manifest: dict[str, Any]) -> list[str]:
-    """What is wrong with a manifest that could be read: it must be whole for rows to be compared with it."""
+    """List what is wrong with a manifest: it must be complete before rows are compared with it."""
     wrong = check_complete(manifest)
     if wrong:
         return wrong
@@ -102,7 +102,7 @@ def check_stated(manifest: dict[str, Any]) -> list[str]:
 
 
 class StatedPlan:
-    """The plan of a manifest's votes, sampling, alpha and attacker, before it was recertified."""
+    """The sampling plan that a manifest states: that of the original run if it was recertified."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         self.manifest, self.alpha = manifest, float(manifest["alpha"])
@@ -126,7 +126,7 @@ class StatedPlan:
         )
 
     def wrong(self, certificate: Certificate) -> list[str]:
-        """What of a certificate's votes and looks is not as planned."""
+        """List the differences between a certificate's votes and looks and the plan."""
         copies = self.noise.choices(certificate.length)
         if certificate.exact is not None:
             return [] if self.adaptive else ["inputs are not enumerated under fixed sampling"]
@@ -137,7 +137,7 @@ class StatedPlan:
         return self._wrong_selection(certificate) or self._wrong_looks(certificate, certificate.looks)
 
     def _wrong_selection(self, certificate: Certificate) -> list[str]:
-        """Whether the selection ended when the plan says."""
+        """Check that the selection ended when the plan allows it."""
         counts, most = certificate.selection, self.n_select
         size = sum(counts)
         sizes = {most} if not self.adaptive else {min(32 << step, most) for step in range(most.bit_length())}
@@ -153,7 +153,7 @@ class StatedPlan:
         return []
 
     def _wrong_looks(self, certificate: Certificate, looks: Looks) -> list[str]:
-        """Whether the looks are those that were planned, at the run's alpha."""
+        """Check that the looks are the planned ones, at the run's alpha."""
         most = self.n_estimate + self.n_select - sum(certificate.selection)
         expected = plan_looks(self.plan, certificate.length, self.classes, most)
         if looks.sizes != expected.sizes and not self.certain and self._same_form(looks, most):
@@ -173,7 +173,7 @@ class StatedPlan:
         )
 
     def _same_form(self, looks: Looks, most: int) -> bool:
-        """Whether looks are of the form that adaptive sampling plans, for whatever alpha and attacker."""
+        """Whether looks have the form that adaptive sampling plans for some alpha and threat."""
         *early, last = looks.sizes
         if not self.adaptive or last != most or any(b != 2 * a for a, b in pairwise(early)):
             return False
@@ -187,7 +187,7 @@ class StatedPlan:
 
 
 def check_record(stated: StatedPlan, record: Record, classes: list[str], work: int | None = STEPS) -> list[str]:
-    """What is wrong with a row; nothing, if its certificate holds and all else follows from it."""
+    """List what is wrong with a row: its certificate, or a column that does not follow from it."""
     try:
         certificate = certificate_of(stated.manifest, record)
     except (ValueError, RecursionError) as error:
@@ -203,10 +203,10 @@ def check_record(stated: StatedPlan, record: Record, classes: list[str], work: i
 
 
 def _columns(stated: StatedPlan, certificate: Certificate, record: Record, classes: list[str]) -> list[str]:
-    """Which columns do not follow from the votes and the claimed radius."""
+    """List the columns that do not follow from the votes and the stated radius."""
     wrong = []
     if record["truth"] is not None and record["truth"] not in classes:
-        wrong.append(f"the truth {shown(record['truth'])} is not one of the classes")
+        wrong.append(f"the label {shown(record['truth'])} in the column truth is not one of the classes")
     expected = _expected(certificate, record)
     wrong += [f"{name} is {record[name]}, not {value}" for name, value in expected.items() if record[name] != value]
     area = _area(certificate, record["radius"])
@@ -218,11 +218,11 @@ def _columns(stated: StatedPlan, certificate: Certificate, record: Record, class
 
 
 def _expected(certificate: Certificate, record: Record) -> dict[str, Any]:
-    """What follows from the votes and the claimed radius without any rounding."""
-    truth = record["truth"]
+    """The columns that follow from the votes and the stated radius without rounding."""
+    label = record["truth"]
     return {
         "abstained": record["radius"] < 0,
-        "correct": None if truth is None else truth == record["answer"],
+        "correct": None if label is None else label == record["answer"],
         "rate": certificate.noise.share_removed(certificate.length),
         "calls": certificate.calls,
     }
@@ -234,7 +234,7 @@ def _area(certificate: Certificate, radius: int) -> float:
 
 
 def _problem(record: Record) -> list[str]:
-    """What is wrong with a row that says why it has no certificate: it must say nothing else."""
+    """Check that a row with a problem has no other columns."""
     if record["problem"] is None:
         return []
     others = [name for name in CERTIFICATES.names if name not in ("id", "row", "problem") and record[name] is not None]
@@ -242,7 +242,7 @@ def _problem(record: Record) -> list[str]:
 
 
 def _unlike(record: Record, votes_of: dict[str, bytes]) -> list[str]:
-    """Whether the same input stands there with other votes: noise depends on the seed and the input alone."""
+    """Check that rows with the same input have the same votes: noise depends on the seed and the input alone."""
     if not record["input_hash"]:
         return ["input_hash must not be empty"]
     names = ("length", "answer", "selection", "look_sizes", "look_alphas", "votes", "exact")
@@ -253,16 +253,16 @@ def _unlike(record: Record, votes_of: dict[str, bytes]) -> list[str]:
 
 
 def _whole(run: Run) -> list[str]:
-    """What is wrong with the order of rows, the limit and the times."""
+    """Check the order of rows, the limit and the times."""
     wrong = []
     ids, rows = run.table["id"].drop_null(), run.table["row"].to_pylist()
     if any(row is None or row < 1 for row in rows):
         return ["rows must be numbered from 1 on"]
     if len(ids.unique()) < len(ids) or any(b <= a for a, b in pairwise(rows)):
-        wrong.append("rows stand there twice, or out of order")
+        wrong.append("rows are repeated, or out of order")
     elif run.finished and rows != list(range(1, len(rows) + 1)):
         missing = next(number for number, row in enumerate(rows, start=1) if row != number)
-        wrong.append(f"row {missing} is missing from a run that its manifest calls finished")
+        wrong.append(f"row {missing} is missing from a run that is finished according to its manifest")
     if run.finished and datetime.fromisoformat(run.manifest["finished"]) < datetime.fromisoformat(
         run.manifest.get("started", run.manifest["finished"])
     ):
@@ -277,7 +277,7 @@ def _whole(run: Run) -> list[str]:
 
 
 def _totals(run: Run, totals: Totals) -> list[str]:
-    """Whether the manifest of a finished run states the totals of its rows, and no others."""
+    """Check that the manifest of a finished run states the totals of its rows, and nothing else."""
     if not run.finished:
         return []
     stated = run.manifest.get("totals")

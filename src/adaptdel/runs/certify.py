@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
@@ -22,74 +20,44 @@ from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
-from adaptdel.files import replacing_folder, sync_folder, write_json
+from adaptdel.files import replacing_folder, write_json
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
-from adaptdel.runs.records import Record, Totals, certificate_of, problem_record, record_of, truth_of
+from adaptdel.runs.records import Record, Totals, certificate_of, label_of, problem_record, record_of
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
 from adaptdel.runs.storage import (
-    FULL,
-    JOURNAL,
     MANIFEST,
     RESTORE,
     Run,
-    RunJournal,
+    drop_store,
+    fill_store,
     locked,
-    ordered_records,
-    read_journal,
+    open_store,
     read_manifest,
     read_run,
     remove_leftovers,
-    write_journal,
+    run_records,
     write_tables,
 )
 from adaptdel.runs.workers import ModelSource, certify_here, certify_in_workers, with_settings
+from adaptdel.settings import DATA
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import number, percent
+from adaptdel.working_store import FULL, WorkingStore
 
 _log = logging.getLogger(__name__)
 
 
-class Watch:
-    """Rewrite one line on a terminal; elsewhere write one every half minute, so that a log stays short."""
-
-    def __init__(self, total: int, before: int, *, patience: float = 2.0) -> None:
-        self.total, self.before = total, before
-        self.live = sys.stderr.isatty()
-        self.wait = 0.2 if self.live else 30.0
-        self.start = time.monotonic()
-        self.due = self.start + max(patience, self.wait)
-        self.shown = False
-
-    def __call__(self, totals: Totals) -> None:
-        """Show the sums, if it is time."""
-        now = time.monotonic()
-        if now >= self.due:
-            self.due, self.shown = now + self.wait, True
-            text = describe(totals, self.total, self.before, now - self.start)
-            sys.stderr.write(f"\r{text}\x1b[K" if self.live else f"{text}\n")
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        """Leave the line as it is."""
-        if self.shown and self.live:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
-
-
-def describe(totals: Totals, total: int, before: int, seconds: float) -> str:
-    """How far a run is, in words.
+def describe(totals: Totals) -> str:
+    """The results of an unfinished run so far, beside its progress bar.
 
     >>> from adaptdel.measures import AnswerCounts
-    >>> totals = Totals(inputs=150, labelled=AnswerCounts(150, correct=120, certified=117, radius=600))
-    >>> describe(totals, 200, 100, 25.0)
-    '150 of 200 inputs, 2 a second, 25 s left, clean accuracy 80.0%, mean certified radius 4.00'
+    >>> describe(Totals(inputs=150, labelled=AnswerCounts(150, correct=120, certified=117, radius=600)))
+    'clean accuracy 80.0%, mean certified radius 4.00'
     """
-    rate = max(totals.inputs - before, 0) / max(seconds, 1e-9)
-    parts = [f"{totals.inputs} of {total} inputs", f"{rate:.3g} a second"]
-    if rate:
-        parts.append(f"{duration((total - totals.inputs) / rate)} left")
+    parts = []
     if totals.clean_accuracy is not None:
         parts.append(f"{CLEAN_ACCURACY} {percent(totals.clean_accuracy)}")
     if totals.mean_radius is not None:
@@ -97,17 +65,6 @@ def describe(totals: Totals, total: int, before: int, seconds: float) -> str:
     if totals.problems:
         parts.append(f"{totals.problems} not certified")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A time in words.
-
-    >>> duration(90), duration(1200), duration(9000)
-    ('90 s', '20 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 FAILURES = 25  # inputs that the model fails on one after the other: it is the model, then, and the run stops
@@ -155,9 +112,10 @@ class Result:
     before: bool = False
 
 
-def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
+def certify_data(order: Order, *, note: Note = lambda text: None, progress: Any = "auto") -> Result:
     """Certify, or go on with what was begun; a run that is finished already is left as it is.
 
+    ``progress`` is True, False, "auto" (on a terminal) or a callable (done, total).
     ValueError if the folder holds a run of something else, if the data cannot be read or the disk is full.
     """
     with ExitStack() as resources:
@@ -174,7 +132,7 @@ def certify_data(order: Order, *, note: Note = lambda text: None) -> Result:
         if model_source is not None and order.workers > 1:
             engine = replace(model_source, fingerprint=manifest["model_hash"], modules=tuple(registered_modules()))
         del model  # workers load their own
-        return _certify_into(order, engine, manifest, note)
+        return _certify_into(order, engine, manifest, note, progress)
 
 
 def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> ModelSource:
@@ -187,13 +145,15 @@ def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> Model
     return ModelSource(folder)
 
 
-def _certify_into(order: Order, engine: Certifier | ModelSource, manifest: dict[str, Any], note: Note) -> Result:
+def _certify_into(
+    order: Order, engine: Certifier | ModelSource, manifest: dict[str, Any], note: Note, progress: Any
+) -> Result:
     _check_folder(order.out)
     fresh = not order.out.exists()
     try:
         order.out.mkdir(parents=True, exist_ok=True)
         with locked(order.out):
-            return _Run(order, engine, note).go(manifest)
+            return _Run(order, engine, note, progress).go(manifest)
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{order.out}: the disk is full: {_KEPT} once there is space") from error
@@ -210,13 +170,14 @@ def evaluate(
     *,
     out: str | Path,
     labels: Sequence[Any] | None = None,
-    text_column: str = "text",
-    label_column: str = "label",
-    id_column: str = "id",
-    encoding: str = "utf-8",
+    text_column: str = DATA.text,
+    label_column: str = DATA.label,
+    id_column: str = DATA.ids,
+    encoding: str = DATA.encoding,
     limit: int | None = None,
     workers: int = 1,
     strict: bool = False,
+    progress: Any = "auto",
 ) -> Run:
     """Certify a data set into a run folder, as ``adaptdel certify`` does, and return the run.
 
@@ -234,6 +195,7 @@ def evaluate(
         limit: certify the first so many rows; it can be raised later.
         workers: processes; more than 1 need a model that can be saved.
         strict: raise at a row that cannot be certified, instead of recording its problem.
+        progress: True, False, "auto" (a bar if a terminal watches) or a callable (done, total).
     """
     if isinstance(model, (str, Path)):
         model = Path(model)
@@ -250,16 +212,17 @@ def evaluate(
         if labels is not None and len(labels) != len(texts):
             raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
         source = MemorySource(texts=texts, labels=labels)
-    certify_data(Order(model, source, Path(out), limit=limit, workers=workers, strict=strict), note=_log.warning)
+    order = Order(model, source, Path(out), limit=limit, workers=workers, strict=strict)
+    certify_data(order, note=_log.warning, progress=progress)
     return read_run(out)
 
 
 class _Run:
     """One session of a run."""
 
-    def __init__(self, order: Order, engine: Certifier | ModelSource, note: Note) -> None:
-        self.order, self.engine, self.note = order, engine, note
-        self.folder, self.journal = order.out, order.out / JOURNAL
+    def __init__(self, order: Order, engine: Certifier | ModelSource, note: Note, progress: Any) -> None:
+        self.order, self.engine, self.note, self.progress = order, engine, note, progress
+        self.folder = order.out
 
     def go(self, manifest: dict[str, Any]) -> Result:
         """Everything, from the manifest to the finished tables."""
@@ -269,7 +232,7 @@ class _Run:
             self._check_same(old, manifest)
             if old["finished"] and limit_of(manifest) == limit_of(old):
                 totals = self._checked_totals(old)
-                self._drop_journal()
+                drop_store(self.folder)
                 self._sign()
                 return Result(old | {"totals": totals}, before=True)
             manifest = old | {"limit": manifest["limit"], "finished": None}
@@ -278,11 +241,14 @@ class _Run:
         self._tell(found)
         drop_signature(self.folder)  # of what the run was so far
         if old is not None and old["finished"]:  # the limit was raised
-            write_journal(self.folder)
+            fill_store(self.folder)
         manifest["sessions"] = [*manifest["sessions"], session(self.order.workers)]
         write_json(self.folder / MANIFEST, manifest)
-        self._certify(label_map, found)
-        return Result(self._finish(manifest, found))
+        with open_store(self.folder) as store:
+            self._certify(store, label_map, found)
+            self._finish(store, manifest, found)
+        self._sign()
+        return Result(manifest)
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         wrong = differences(old, new)
@@ -317,33 +283,34 @@ class _Run:
         if not found.labelled:
             self.note(f"{path}: no row has a label in the column {self.order.source.label!r}: no accuracy is known")
 
-    def _certify(self, label_map: LabelMap, found: Survey) -> None:
-        """Certify what is not in the journal yet."""
-        with RunJournal(self.journal) as journal:
-            totals, known = self._so_far()
-            watch = Watch(found.rows, totals.inputs)
+    def _certify(self, store: WorkingStore, label_map: LabelMap, found: Survey) -> None:
+        """Certify the inputs that the store does not hold yet."""
+        totals, known = self._so_far(store)
+        report = reporter(self.progress, "inputs")
 
-            def keep(record: Record) -> None:
-                journal.append(record)
-                totals.add(record)
-                watch(totals)
+        def keep(record: Record) -> None:
+            store.put(record["row"], record)
+            totals.add(record)
+            if isinstance(report, ProgressBar):
+                report.note(describe(totals))
+            if report is not None:
+                report(totals.inputs, found.rows)
 
-            if isinstance(self.engine, Certifier) and not self.engine.fingerprint and totals.certified:
-                self._check_function(self.engine, label_map, found, known)
-            failures = 0
-            left = found.rows - found.invalid - totals.certified
-            with closing(self._records(self._jobs(label_map, found, known, keep), left)) as records:
-                for record in records:
-                    failures = self._count_failure(record, failures)
-                    keep(record)
-            watch.close()
+        if isinstance(self.engine, Certifier) and not self.engine.fingerprint and totals.certified:
+            self._check_function(self.engine, store, label_map, found, known)
+        failures = 0
+        left = found.rows - found.invalid - totals.certified
+        with closing(self._records(self._jobs(label_map, found, known, keep), left)) as records:
+            for record in records:
+                failures = self._count_failure(record, failures)
+                keep(record)
 
-    def _so_far(self) -> tuple[Totals, Known]:
-        """What the journal holds. Rows with a problem are tried again."""
+    def _so_far(self, store: WorkingStore) -> tuple[Totals, Known]:
+        """The totals and ids of the certificates in the store. Rows with a problem are tried again."""
         totals = Totals()
 
         def ids() -> Iterator[str]:
-            for _, record in read_journal(self.journal):
+            for record in run_records(store.records()):
                 if record["problem"] is None:
                     totals.add(record)
                     yield record["id"]
@@ -351,13 +318,15 @@ class _Run:
         known = Known(ids())
         return totals, known
 
-    def _check_function(self, certifier: Certifier, label_map: LabelMap, found: Survey, known: Known) -> None:
+    def _check_function(
+        self, certifier: Certifier, store: WorkingStore, label_map: LabelMap, found: Survey, known: Known
+    ) -> None:
         """Certify some inputs of an earlier session again: a function has no fingerprint by which to recognise it."""
         rows = inputs(self.order.source, label_map, self.order.limit, found.repeats)
         certified = (row for row in rows if isinstance(row, RunInput) and row.id in known)
         repeated = list(certify_here(certifier, islice(certified, REPEATED)))
         ids = {record["id"] for record in repeated}
-        stored = {record["id"]: record for _, record in read_journal(self.journal) if record["id"] in ids}
+        stored = {record["id"]: record for record in run_records(store.records()) if record["id"] in ids}
         for record in repeated:
             if record | {"seconds": None} != stored[record["id"]] | {"seconds": None}:
                 raise ValueError(
@@ -368,7 +337,7 @@ class _Run:
     def _jobs(
         self, label_map: LabelMap, found: Survey, known: Known, keep: Callable[[Record], None]
     ) -> Iterator[RunInput]:
-        """The inputs that are left; rows that are none go straight to the journal."""
+        """The inputs that are left; invalid rows go straight to the store."""
         for one in inputs(self.order.source, label_map, self.order.limit, found.repeats):
             if isinstance(one, InvalidRow):
                 keep(problem_record(one.problem, id=one.id, row=one.number))
@@ -390,12 +359,12 @@ class _Run:
             raise ValueError(f"the model failed on {FAILURES} inputs one after the other: {record['problem']}: {_KEPT}")
         return failures + 1
 
-    def _finish(self, manifest: dict[str, Any], found: Survey) -> dict[str, Any]:
-        """Turn the journal into tables, then say so in the manifest, then remove the journal."""
+    def _finish(self, store: WorkingStore, manifest: dict[str, Any], found: Survey) -> None:
+        """Write the tables, then mark the manifest as finished, then delete the store."""
         totals = Totals()
 
         def counted() -> Iterator[Record]:
-            for record in ordered_records(self.journal):
+            for record in run_records(store.records()):
                 totals.add(record)
                 yield record
 
@@ -405,18 +374,11 @@ class _Run:
         manifest["totals"] = totals.to_dict()
         manifest["finished"] = timestamp()
         write_json(self.folder / MANIFEST, manifest)
-        self._drop_journal()
-        self._sign()
-        return manifest
+        store.delete()
 
     def _sign(self) -> None:
         if self.order.key is not None:
             sign_run(self.folder, self.order.key)
-
-    def _drop_journal(self) -> None:
-        with suppress(FileNotFoundError):
-            self.journal.unlink()
-            sync_folder(self.folder)
 
 
 def _check_folder(folder: Path) -> None:
@@ -507,7 +469,7 @@ def _rederived(run: Run, changes: dict[str, Any], work: int | None) -> Iterator[
         try:
             certificate = certificate_of(run.manifest, record).rederive(**changes)
             with limited(work):
-                derived = record_of(certificate, id=record["id"], row=record["row"], truth=truth_of(record))
+                derived = record_of(certificate, id=record["id"], row=record["row"], label=label_of(record))
         except TooMuchWork:
             raise ValueError(
                 f"{run.place(record)}: to derive the radius for {record['length']} tokens takes more than the {work} "

@@ -1,7 +1,7 @@
-"""The rows of a data file as inputs of a run: each with an id, and the truth as the model names it.
+"""The rows of a data file as inputs of a run: each with an id and with a label among the model's classes.
 
-An input's id is that of the file's id column. Without one it is a hash of the text; a text that stands in the file
-again gets ``#2``, then ``#3``. So a run goes on by what was certified, not by how far it had come.
+The id of an input is that of the file's id column. Without such a column it is a hash of the text; a text that is
+repeated in the file gets ``#2``, then ``#3``. A run resumes by these ids, not by the number of rows it has read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from adaptdel.data import Row, read_rows
 from adaptdel.runs.records import label_text
 from adaptdel.settings import DATA
 
-GIVE_UP_ROWS = 1000  # so many useless rows at the beginning of a file are enough to give up
+GIVE_UP_ROWS = 1000  # invalid rows at the start of a file after which reading ends
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data file, and how it is read."""
+    """A data file, its columns and its encoding."""
 
     path: str
     text: str = DATA.text
@@ -34,9 +34,9 @@ class Source:
     encoding: str = DATA.encoding
 
     def identity(self) -> dict[str, Any]:
-        """How it is read, its size and the SHA-256 of its bytes as they stand: of a gzipped file, the gzipped ones.
+        """The columns, the encoding, the size and the SHA-256 of the file; of a gzipped file, before it is unpacked.
 
-        A data set of Hugging Face has no bytes here, and is known by its name.
+        A data set of Hugging Face has no size and no SHA-256; it is identified by its name.
         """
         path = Path(self.path)
         if "\0" in self.path or not path.is_file():
@@ -49,7 +49,7 @@ class Source:
         return {**asdict(self), "bytes": path.stat().st_size, "sha256": digest}
 
     def rows(self, limit: int | None = None) -> Iterator[Row | InvalidRow]:
-        """The rows in order, up to row number ``limit``, those that cannot be used among them."""
+        """The rows in order up to row number ``limit``, including invalid rows."""
         invalid: list[InvalidRow] = []
         useful = False
 
@@ -60,18 +60,18 @@ class Source:
                     f"{self.path}: none of the first {number} rows can be used; row 1: {invalid[0].problem}"
                 )
 
-        found = read_rows(
+        rows = read_rows(
             self.path, text=self.text, label=self.label, ids=self.ids, encoding=self.encoding, on_problem=problem
         )
-        for row in found:
+        for row in rows:
             useful = True
-            yield from (one for one in invalid if limit is None or one.number <= limit)
+            yield from (other for other in invalid if limit is None or other.number <= limit)
             invalid.clear()
             if limit is None or row.number <= limit:
                 yield row
             if limit is not None and row.number >= limit:
                 return
-        yield from (one for one in invalid if limit is None or one.number <= limit)
+        yield from (other for other in invalid if limit is None or other.number <= limit)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _plain(label: Any) -> Any:
 
 @dataclass(frozen=True)
 class InvalidRow:
-    """A row that cannot be certified, and why."""
+    """A row that cannot be certified, and the reason."""
 
     number: int
     problem: str
@@ -120,20 +120,20 @@ class InvalidRow:
 
 @dataclass(frozen=True)
 class RunInput:
-    """An input to certify; the truth is one of the model's classes, or None if it is not known."""
+    """An input to certify; its label is one of the model's classes, or None."""
 
     row: int
     id: str
     text: str
-    truth: Any
+    label: Any
 
 
 class UnusableFileError(ValueError):
-    """A file of which nothing can be used."""
+    """A file without a single valid row."""
 
 
 class LabelMap:
-    """Labels of a file as classes of the model: the same value, or else the same when both are written down."""
+    """Map labels of a file to classes of the model: to the same value, or else to the same text."""
 
     def __init__(self, classes: Sequence[Any]) -> None:
         self.classes = classes
@@ -142,24 +142,24 @@ class LabelMap:
         self._written = dict(zip(written, classes, strict=True)) if len(set(written)) == len(written) else {}
 
     def __call__(self, label: Any) -> Any:
-        """The class; ValueError if the model does not know the label."""
-        found = self._same.get(label_text(label), self._written.get(str(label)))
-        if found is None:
-            known = ", ".join(repr(one) for one in self.classes[:9]) + (", ..." if len(self.classes) > 9 else "")
+        """Return the class; ValueError if the model has no such class."""
+        mapped = self._same.get(label_text(label), self._written.get(str(label)))
+        if mapped is None:
+            known = ", ".join(map(repr, self.classes[:9])) + (", ..." if len(self.classes) > 9 else "")
             raise ValueError(f"the label {label!r} is not among the model's classes {known}")
-        return found
+        return mapped
 
 
 @dataclass
 class Survey:
-    """What a first look at a file finds, before anything is certified.
+    """Counts of the rows of a file, before anything is certified.
 
     Attributes:
-        rows: how many rows there are.
-        labelled: how many have a label.
-        invalid: how many cannot be used.
-        first: the first of these.
-        repeats: for texts without an id that stand there again, by row: the how-manieth time.
+        rows: the number of rows.
+        labelled: the number of rows with a label.
+        invalid: the number of invalid rows.
+        first: the first invalid row.
+        repeats: for repeated texts without an id, by row: 2 at the second occurrence, 3 at the third.
     """
 
     rows: int = 0
@@ -170,60 +170,59 @@ class Survey:
 
 
 def survey(source: Source, label_map: LabelMap, limit: int | None) -> Survey:
-    """Read a file once: count, check labels and ids. It needs 24 bytes a row."""
-    found = Survey()
+    """Read a file once: count the rows, check labels and ids. It needs 24 bytes for each row."""
+    counts = Survey()
     keys, numbers = bytearray(), array("q")
     named = False
     for row in source.rows(limit):
-        found.rows += 1
-        fit = _checked(row, label_map)
+        counts.rows += 1
+        checked = _checked(row, label_map)
         if isinstance(row, Row):
             named = named or row.id is not None
             keys += key_of(content_id(row.text) if row.id is None else row.id)
             numbers.append(row.number)
-            found.labelled += row.label is not None
-        if isinstance(fit, InvalidRow):
-            found.invalid += 1
-            found.first = found.first or fit
-    if not found.rows:
+            counts.labelled += row.label is not None
+        if isinstance(checked, InvalidRow):
+            counts.invalid += 1
+            counts.first = counts.first or checked
+    if not counts.rows:
         raise ValueError(f"{source.path}: holds no rows")
-    if found.invalid == found.rows and found.first:
-        raise UnusableFileError(
-            f"{source.path}: none of the {found.rows} rows can be used; row {found.first.number}: {found.first.problem}"
-        )
-    found.repeats = _repeats(np.frombuffer(bytes(keys), "S16"), np.asarray(numbers))
-    if found.repeats and named:
-        _refuse_doubles(source, found.repeats, limit)
-    return found
+    if counts.invalid == counts.rows and counts.first:
+        where = f"row {counts.first.number}: {counts.first.problem}"
+        raise UnusableFileError(f"{source.path}: none of the {counts.rows} rows can be used; {where}")
+    counts.repeats = _repeats(np.frombuffer(bytes(keys), "S16"), np.asarray(numbers))
+    if counts.repeats and named:
+        _refuse_doubles(source, counts.repeats, limit)
+    return counts
 
 
 def inputs(
     source: Source, label_map: LabelMap, limit: int | None, repeats: dict[int, int]
 ) -> Iterator[RunInput | InvalidRow]:
-    """The inputs of a file in order, and the rows that are none."""
+    """The inputs of a file in order, and its invalid rows."""
     for row in source.rows(limit):
-        fit = _checked(row, label_map)
-        if isinstance(fit, InvalidRow) and isinstance(row, Row):
-            yield InvalidRow(row.number, fit.problem, _id(row, repeats))
-        elif isinstance(fit, InvalidRow):
-            yield fit
+        checked = _checked(row, label_map)
+        if isinstance(checked, InvalidRow) and isinstance(row, Row):
+            yield InvalidRow(row.number, checked.problem, _id(row, repeats))
+        elif isinstance(checked, InvalidRow):
+            yield checked
         else:
-            truth = None if fit.label is None else label_map(fit.label)
-            yield RunInput(fit.number, _id(fit, repeats), fit.text, truth)
+            label = None if checked.label is None else label_map(checked.label)
+            yield RunInput(checked.number, _id(checked, repeats), checked.text, label)
 
 
 def content_id(text: str) -> str:
-    """The id of a text that has none in the file."""
+    """The id of a text that has none in the file: a hash."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def key_of(id: str) -> bytes:
-    """16 bytes that stand for an id."""
+    """A hash of an id in 16 bytes."""
     return hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class Known:
-    """A set of ids, in 16 bytes each."""
+    """A set of ids that takes 16 bytes for each."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         keys = bytearray()
@@ -254,23 +253,23 @@ def _id(row: Row, repeats: dict[int, int]) -> str:
 
 
 def _repeats(keys: Any, numbers: Any) -> dict[int, int]:
-    """By row, for keys that stood there before: the how-manieth time this is."""
+    """The number of the occurrence, by row, for keys that occurred in an earlier row."""
     order = np.argsort(keys, kind="stable")
     same = np.append(False, keys[order][1:] == keys[order][:-1]) if len(keys) else np.empty(0, bool)
-    found: dict[int, int] = {}
+    occurrences: dict[int, int] = {}
     times = 1
     for place in np.flatnonzero(same):
         times = times + 1 if place and same[place - 1] else 2
-        found[int(numbers[order[place]])] = times
-    return found
+        occurrences[int(numbers[order[place]])] = times
+    return occurrences
 
 
 def _refuse_doubles(source: Source, repeats: dict[int, int], limit: int | None) -> None:
-    """Say which two rows have one id; texts without an id may stand there again."""
+    """Raise a ValueError that names two rows with the same id; texts without an id may be repeated."""
     for row in source.rows(limit):
         if isinstance(row, Row) and row.id is not None and row.number in repeats:
             first = next(r for r in source.rows(limit) if isinstance(r, Row) and r.id == row.id)
             raise ValueError(
-                f"{source.path}, rows {first.number} and {row.number}: both have the id {row.id!r}: make ids differ, "
-                "name another column of ids, or none (''), for ids made of the texts"
+                f"{source.path}, rows {first.number} and {row.number}: both have the id {row.id!r}: make the ids "
+                "unique, name another id column, or none ('') to identify inputs by their texts"
             )

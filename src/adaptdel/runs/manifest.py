@@ -36,16 +36,16 @@ from adaptdel.units import check_unit, unit_from_dict
 
 FORMAT = 1
 NEEDED = ("finished", "classes", "noise", "ops", "bound", "threshold", "k", "seed", "unit", "model_hash")
-# Without these a run can be read, but not verified.
+# Fields without which a run can be read, but not verified.
 PLAN = ("alpha", "sampling", "votes")
 OTHERS = ("limit", "vocab_size", "model", "data", "started", "sessions", "totals")
-# What objects inside the manifest hold.
+# The fields of objects inside the manifest.
 MODEL = ("path", "base", "method", "training", "calibrated")
 DATA = ("path", "text", "label", "ids", "encoding", "bytes", "sha256")
 
 
 def check_manifest(values: Any) -> dict[str, Any]:
-    """Return the manifest of a run if each field that is known is of its kind; ValueError names the one that is not."""
+    """Return the manifest of a run if every known field has its type; ValueError names a field that has not."""
     if not isinstance(values, Mapping):
         raise ValueError("it must hold an object")
     if "format" not in values:
@@ -64,7 +64,7 @@ def check_manifest(values: Any) -> dict[str, Any]:
 
 
 def _check_setting(values: Mapping[str, Any]) -> None:
-    """Raise unless classes, noise, attacker, threshold and k go together."""
+    """Raise unless classes, noise, threat, threshold and k are consistent."""
     classes = check_classes(values["classes"])
     if len(classes) < 2:
         raise ValueError("classes must hold at least 2 labels, got 1")
@@ -75,7 +75,7 @@ def _check_setting(values: Mapping[str, Any]) -> None:
 
 
 def check_complete(manifest: Mapping[str, Any]) -> list[str]:
-    """What is missing from a manifest of `adaptdel certify`, or is in it without being known."""
+    """List the missing and the unknown fields of a manifest of `adaptdel certify`."""
     sessions = [(f"sessions.{n}", values) for n, values in enumerate(manifest.get("sessions", []))]
     wrong = []
     for what, values, required, optional in (
@@ -155,7 +155,7 @@ def _or_null(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
 
 
 def _fields(**checks: Callable[[str, Any], Any]) -> Callable[[str, Any], None]:
-    """A check of an object's fields, where they are there."""
+    """A check of the fields that an object has."""
 
     def check(name: str, value: Any) -> None:
         _object(name, value)
@@ -167,7 +167,7 @@ def _fields(**checks: Callable[[str, Any], Any]) -> Callable[[str, Any], None]:
 
 
 def _source(name: str, value: Any) -> None:
-    """Where a recertified run came from; ``planned`` is for which alpha and ops the looks were planned."""
+    """The run that a recertified run comes from; ``planned`` is the alpha and ops that looks were planned for."""
     check_names(name, value, ("path", "alpha", "ops", "bound"), ("planned",))
     _fields(path=check_text, alpha=_alpha, ops=_ops, bound=_bound, planned=_or_null(_planned))(name, value)
 
@@ -182,7 +182,7 @@ def _alpha(name: str, value: Any) -> None:
 
 
 def _alpha_or_zero(name: str, value: Any) -> None:
-    """A run of enumerated inputs that was written by hand may say 0."""
+    """A manifest that was not written by this library may state 0 for enumerated inputs."""
     if value != 0 or isinstance(value, bool):
         check_alpha(value, name)
 
@@ -236,11 +236,11 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def timestamp() -> str:
-    """The time, in a form that everyone can read."""
+    """The current time in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# What must be the same for a run to be gone on with, and how it is called.
+# Fields that must be the same for a run to be resumed, and their names in messages.
 _SAME = {
     "model_hash": "the base classifier",
     "noise": "the noise",
@@ -265,7 +265,7 @@ _SAME_DATA = {
 
 
 def new_manifest(name: str, model: SmoothedClassifier, source: Source, limit: int | None) -> dict[str, Any]:
-    """The manifest of a run that begins."""
+    """The manifest of a new run."""
     rule, base = model.rule(), model.base_classifier()
     if base.classes_ is None:
         raise ValueError(f"{name}: a run needs a model whose classes are known: give classes=[...] with a function")
@@ -295,43 +295,47 @@ def new_manifest(name: str, model: SmoothedClassifier, source: Source, limit: in
 
 
 def session(workers: int) -> dict[str, Any]:
-    """One sitting of a run: when, with what, by how many."""
+    """A session of a run: when it started, the number of workers, the versions."""
     return {"started": timestamp(), "workers": workers, "versions": versions()}
 
 
 def versions() -> dict[str, str]:
-    """Of this library and of those that take part."""
-    found = {"python": platform.python_version()}
+    """The versions of this library and of those it uses."""
+    installed = {"python": platform.python_version()}
     names = [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules]
     for name in ("adaptdel", "numpy", "scipy", "pyarrow", *names):
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What keeps a run from being gone on with, in words."""
+    """The differences between two manifests because of which a run cannot be resumed."""
     wrong = [_unlike(name, old.get(key), new[key]) for key, name in _SAME.items() if old.get(key) != new[key]]
-    before, now = old.get("data") or {}, new["data"]
-    same = _SAME_DATA | ({"path": "the data"} if now["sha256"] is None else {})
-    wrong += [_unlike(name, before.get(key), now[key]) for key, name in same.items() if before.get(key) != now[key]]
+    old_data, new_data = old.get("data") or {}, new["data"]
+    same = _SAME_DATA | ({"path": "the data"} if new_data["sha256"] is None else {})
+    wrong += [
+        _unlike(name, old_data.get(key), new_data[key])
+        for key, name in same.items()
+        if old_data.get(key) != new_data[key]
+    ]
     if limit_of(new) < limit_of(old):
         wrong.append(_unlike("the limit", old.get("limit"), new["limit"]) + ", and can only be raised")
     return wrong
 
 
 def limit_of(manifest: Mapping[str, Any]) -> float:
-    """How many rows are asked for at most."""
+    """The largest row number that is certified."""
     limit = manifest.get("limit")
     return float("inf") if limit is None else float(limit)
 
 
 def _unlike(name: str, old: Any, new: Any) -> str:
-    before, now = (_shown(value) for value in (old, new))
+    earlier, now = (_shown(value) for value in (old, new))
     verb = "were" if name.endswith(("data", "classes", "votes")) or name == "ops" else "was"
-    return f"{name} {verb} {before}, now {now}"
+    return f"{name} {verb} {earlier}, now {now}"
 
 
 def _shown(value: Any) -> str:
@@ -343,7 +347,7 @@ def _shown(value: Any) -> str:
         return ",".join(map(str, value))
     if isinstance(value, Mapping):
         inner = [
-            f"{key}={_shown(one)}" if key != "rate" else _shown(one) for key, one in value.items() if key != "kind"
+            f"{key}={_shown(part)}" if key != "rate" else _shown(part) for key, part in value.items() if key != "kind"
         ]
         return " ".join([str(value.get("kind", "")), *inner]).strip()
     return str(value)

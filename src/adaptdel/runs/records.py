@@ -1,15 +1,16 @@
-"""The columns of a run: a certificate as a row, and back; sums over rows."""
+"""The rows of a run: their columns, conversion from and to certificates, checks of rows from a file, totals."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from adaptdel.certification.certificate import Certificate, check_certificate
+from adaptdel.core.checks import LARGEST_LENGTH
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
@@ -20,26 +21,26 @@ _COUNTS = pa.list_(pa.int64())
 
 CERTIFICATES = pa.schema(
     [
-        ("id", pa.string()),  # None for a row that could not be read
+        ("id", pa.string()),  # None for an invalid row
         ("row", pa.int64()),  # in the file, from 1
         ("truth", pa.string()),  # the label in the file as JSON, None if there is none
         ("answer", pa.string()),  # a class as JSON
-        ("correct", pa.bool_()),  # whether the answer is the truth, settled or not
-        ("abstained", pa.bool_()),  # not even the unedited input is settled
+        ("correct", pa.bool_()),  # whether the answer is the label, certified or not
+        ("abstained", pa.bool_()),  # whether the smoothed classifier abstains
         ("length", pa.int64()),  # tokens
         ("rate", pa.float64()),  # of deletion at that length; under masking, the fraction that is masked
-        ("selection", _COUNTS),  # votes by class that chose the answer
-        ("look_sizes", _COUNTS),  # the planned looks; none if every copy was enumerated
+        ("selection", _COUNTS),  # votes by class that selected the answer
+        ("look_sizes", _COUNTS),  # the planned looks; empty if every copy was enumerated
         ("look_alphas", pa.list_(pa.float64())),
         ("votes", pa.list_(_COUNTS)),  # votes by class at each look that was taken
         ("exact", pa.list_(_COUNTS)),  # copies by class and number kept, if all were enumerated
         ("p1", pa.float64()),  # a lower bound on the probability of the answer
-        ("p2", pa.float64()),  # an upper bound on that of its strongest rival
+        ("p2", pa.float64()),  # an upper bound on that of the runner-up
         ("radius", pa.int64()),  # -1 if abstained
         ("log10_cardinality", pa.float64()),  # of the certified region; minus infinity if abstained
         ("calls", pa.int64()),  # votes taken, enumerated copies included
         ("input_hash", pa.string()),  # of the tokens
-        ("digest", pa.string()),  # of the certificate as a dictionary, with what it claims: p1, p2, radius
+        ("digest", pa.string()),  # of the certificate as a dictionary, including p1, p2 and radius
         ("problem", pa.string()),  # why there is no certificate, None if there is one
     ],
     metadata={"adaptdel": "certificates, format 1"},
@@ -48,15 +49,18 @@ TIMES = pa.schema(
     [
         ("id", pa.string()),
         ("row", pa.int64()),
-        ("seconds", pa.float64()),  # a worker's time since the input it finished before: sums and means are true
+        (
+            "seconds",
+            pa.float64(),
+        ),  # a worker's time since it finished its previous input, so that the sum is the worker's time
     ],
     metadata={"adaptdel": "times, format 1"},
 )
 
 Record = dict[str, Any]
 
-# Columns that a row without a problem has.
-_FILLED = tuple(name for name in CERTIFICATES.names if name not in ("truth", "correct", "exact", "problem"))
+OPTIONAL = ("truth", "correct", "exact", "problem")  # columns that may be null in a row that has a certificate
+_FILLED = tuple(name for name in CERTIFICATES.names if name not in OPTIONAL)
 
 
 def label_text(label: Any) -> str:
@@ -64,20 +68,20 @@ def label_text(label: Any) -> str:
     return json.dumps(label.item() if hasattr(label, "item") else label, ensure_ascii=False)
 
 
-def truth_of(record: Mapping[str, Any]) -> Any:
-    """The truth of a row, or None."""
+def label_of(record: Mapping[str, Any]) -> Any:
+    """The label of a row, which the column ``truth`` holds, or None."""
     return None if record["truth"] is None else parse(record["truth"])
 
 
-def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None) -> Record:
-    """A certificate as a row; ``truth`` is a label, or None if it is not known."""
+def record_of(certificate: Certificate, *, id: str, row: int, label: Any = None) -> Record:
+    """A certificate as a row; ``label`` is None if the input has no label."""
     looks = certificate.looks
     return {
         "id": id,
         "row": row,
-        "truth": None if truth is None else label_text(truth),
+        "truth": None if label is None else label_text(label),
         "answer": label_text(certificate.label),
-        "correct": None if truth is None else label_text(truth) == label_text(certificate.label),
+        "correct": None if label is None else label_text(label) == label_text(certificate.label),
         "abstained": certificate.abstained,
         "length": certificate.length,
         "rate": certificate.noise.share_removed(certificate.length),
@@ -98,20 +102,20 @@ def record_of(certificate: Certificate, *, id: str, row: int, truth: Any = None)
 
 
 def values_of(certificate: Certificate, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The dictionary of a certificate, as of `Certificate.to_dict`, but with what the row claims to follow from it."""
+    """A certificate as a dictionary like that of `Certificate.to_dict`, with the derived values that the row states."""
     claims = {"radius": record["radius"], "p1": record["p1"], "p2": record["p2"], "alpha": certificate.alpha}
     return certificate.raw() | {"derived": claims, "digest": record["digest"]}
 
 
 def problem_record(sentence: str, *, id: str | None, row: int) -> Record:
-    """A row that could not be certified, and why."""
+    """A row without a certificate, and the reason."""
     return dict.fromkeys(CERTIFICATES.names) | {"id": id, "row": row, "problem": sentence}
 
 
 def setting_of(certificate: Certificate) -> dict[str, Any]:
-    """What the certificates of a run have in common, for its manifest."""
+    """The fields of a manifest that all certificates of a run share."""
     if not certificate.known:
-        raise ValueError("a run needs a base classifier whose classes are known, got one that shows them as they come")
+        raise ValueError("a run needs a base classifier whose classes are known in advance")
     return {
         "model_hash": certificate.model_hash,
         "noise": certificate.noise.to_dict(),
@@ -127,9 +131,9 @@ def setting_of(certificate: Certificate) -> dict[str, Any]:
 
 
 def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Certificate:
-    """The certificate that a row and its manifest hold; what was derived is derived again, not believed.
+    """Rebuild the certificate of a row from its votes; the radius is computed again.
 
-    ValueError if the row holds no certificate, as when a count is missing.
+    ValueError if the row holds no valid certificate, as when a count is missing.
     """
     for name in _FILLED:
         if record[name] is None:
@@ -261,3 +265,49 @@ class Totals:
             radius = self.labelled.radius + self.unlabelled.radius
             values["mean_radius"] = radius / self.certified if self.certified else None
         return values
+
+
+def is_record(record: Record) -> bool:
+    """Whether every column of a record has the type that the table of a run has."""
+    if not record.keys() >= _COLUMNS.keys() or record["row"] is None or not _seconds(record.get("seconds")):
+        return False
+    optional = OPTIONAL if record["problem"] is None else _COLUMNS
+    return all((record[name] is None and name in optional) or check(record[name]) for name, check in _COLUMNS.items())
+
+
+def _text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _whole_number(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) <= LARGEST_LENGTH)  # exact in a double
+
+
+def _seconds(value: Any) -> bool:
+    return value is None or _number(value)
+
+
+def _list(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+_KINDS: dict[pa.DataType, Callable[[Any], bool]] = {
+    pa.string(): _text,
+    pa.int64(): _whole_number,
+    pa.float64(): _number,
+    pa.bool_(): lambda value: isinstance(value, bool),
+    pa.list_(pa.int64()): _list(_whole_number),
+    pa.list_(pa.float64()): _list(_number),
+    pa.list_(pa.list_(pa.int64())): _list(_list(_whole_number)),
+}
+_COLUMNS = {field.name: _KINDS[field.type] for field in CERTIFICATES}

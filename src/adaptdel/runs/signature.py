@@ -1,4 +1,4 @@
-"""Signed runs: an Ed25519 signature over manifest and tables, by which votes that were invented are told apart.
+"""Signed runs: an Ed25519 signature over manifest and tables, which shows who certified and that nothing was changed.
 
 ``signature.json`` holds the SHA-256 of each file of a finished run, the public key and the signature over a text of
 these hashes. Keys are PEM files, as ``openssl genpkey -algorithm ed25519`` writes them, or those of ``ssh-keygen``.
@@ -25,7 +25,7 @@ FORMAT = 1
 ALGORITHM = "Ed25519"
 FILES = (MANIFEST, TABLE, TIMES_TABLE)
 LARGEST_KEY = 2**16
-_HEAD = "adaptdel signed run, format 1\n"  # no other signature of the same key can be taken for one of a run
+_HEAD = "adaptdel signed run, format 1\n"  # so that no other signature by the same key is valid for a run
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PublicKey:
 
 
 def read_signing_key(path: Path) -> SigningKey:
-    """Read a private key that has no password; ValueError if the file holds no such thing."""
+    """Read a private key without a password; ValueError if the file holds none."""
     serialization, ed25519 = _library()
     data = _read_key(path)
     if b"PUBLIC KEY-----" in data or data.startswith(b"ssh-"):
@@ -66,11 +66,11 @@ def read_signing_key(path: Path) -> SigningKey:
 
 
 def read_public_key(path: Path) -> PublicKey:
-    """Read a public key; ValueError if the file holds no such thing."""
+    """Read a public key; ValueError if the file holds none."""
     serialization, ed25519 = _library()
     data = _read_key(path)
     if b"PRIVATE KEY-----" in data:
-        raise ValueError(f"{path}: is a private key: check with the public one, and keep this one to yourself")
+        raise ValueError(f"{path}: is a private key: verify with the public key, and keep the private key secret")
     try:
         load = serialization.load_ssh_public_key if data.startswith(b"ssh-") else serialization.load_pem_public_key
         key = load(data)
@@ -96,7 +96,7 @@ def sign_run(folder: Path, key: SigningKey) -> None:
 
 
 def drop_signature(folder: Path) -> None:
-    """Remove the signature of a run that is about to change."""
+    """Delete the signature of a run that is about to change."""
     (folder / SIGNATURE).unlink(missing_ok=True)
 
 
@@ -106,7 +106,7 @@ def is_signed(folder: Path) -> bool:
 
 
 def check_signature(folder: Path, public: PublicKey) -> list[str]:
-    """What is wrong with the signature of a run; nothing, if it was made of these very files with that key."""
+    """List what is wrong with the signature of a run; empty if the key signed exactly these files."""
     from cryptography.exceptions import InvalidSignature
 
     path = folder / SIGNATURE
@@ -132,7 +132,7 @@ def check_signature(folder: Path, public: PublicKey) -> list[str]:
 
 
 def fingerprint(folder: Path) -> str:
-    """The beginning of the SHA-256 of the key that a run says it was signed with; "?" if it does not say."""
+    """The first digits of the SHA-256 of the key that a run states as its signer; "?" if it states none."""
     try:
         values = parse((folder / SIGNATURE).read_text(encoding="utf-8"))
         return hashlib.sha256(_bytes("public_key", values["public_key"])).hexdigest()[:12]
@@ -166,19 +166,19 @@ def _read_key(path: Path) -> bytes:
 
 
 def _hashes(folder: Path) -> dict[str, str | None]:
-    """The SHA-256 of each file; None where there is none."""
-    found: dict[str, str | None] = {}
+    """The SHA-256 of each file; None for a missing file."""
+    hashes: dict[str, str | None] = {}
     for name in FILES:
         try:
             with (folder / name).open("rb") as file:
-                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+                hashes[name] = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
-            found[name] = None
-    return found
+            hashes[name] = None
+    return hashes
 
 
 def _text(files: dict[str, str | None]) -> bytes:
-    """What is signed: a line for each file, after a line that says what this is."""
+    """The signed text: a header, and a line for each file."""
     return (_HEAD + "".join(f"{files[name] or '-'}  {name}\n" for name in FILES)).encode()
 
 

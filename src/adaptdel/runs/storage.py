@@ -1,44 +1,47 @@
-"""The folder of a run: manifest, tables, and the journal while it is under way.
+"""The folder of a run: manifest and tables, and the working store while the run is unfinished.
 
-A finished run is ``manifest.json`` and ``certificates.parquet`` with one row an input. Beside them stands
-``times.parquet``, so that everything else is the same to the byte whenever the same is certified.
+A finished run is ``manifest.json``, ``certificates.parquet`` with a row for each input, and ``times.parquet``. Times
+have a file of their own, so that ``certificates.parquet`` is identical, byte for byte, whenever the same inputs are
+certified. An unfinished run has a working store, ``unfinished.sqlite``, in place of the tables; it is deleted once they
+are written.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import threading
 import zlib
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.core.checks import LARGEST_LENGTH
 from adaptdel.files import parse, replacing, sync_folder, write_json
 from adaptdel.runs.manifest import FORMAT, check_manifest, timestamp
-from adaptdel.runs.records import CERTIFICATES, TIMES, Record, certificate_of
+from adaptdel.runs.records import CERTIFICATES, TIMES, Record, certificate_of, is_record
+from adaptdel.working_store import WorkingStore, delete_store, read_records
 
+MANIFEST, TABLE, TIMES_TABLE = "manifest.json", "certificates.parquet", "times.parquet"
+STORE = "unfinished.sqlite"
+JOURNAL = "journal"  # what version 0.1 wrote in place of the working store
+GROUP = 1000  # rows that are written together
+RESTORE = "copy the run again from its source, or certify again"
+KIND = "run"
 LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".journal.", ".signature.json.")
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep others out of a folder; the lock ends with the program, however it ends."""
+    """Lock a folder against a second run; the lock ends with the process, however it ends."""
     try:
         import fcntl
-    except ImportError:  # on Windows two runs into one folder are not told apart
+    except ImportError:  # on Windows the working store alone refuses a second run
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -46,201 +49,93 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"{folder}: another run is at work in this folder") from None
+            raise ValueError(f"{folder}: another run is using this folder: wait until it has ended") from None
         yield
     finally:
         os.close(handle)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what `replacing` left behind when it was killed."""
+    """Remove temporary files that `replacing` left behind when the process was killed."""
     for path in folder.glob(".*.*"):
         if path.name.startswith(LEFTOVERS):
             with suppress(OSError):
                 path.unlink()
 
 
-SYNC_SECONDS = 0.4
-OPTIONAL = ("truth", "correct", "exact", "problem")  # columns that may be null in a row that has a certificate
-
-
-def encode(record: Record) -> bytes:
-    """One line: the checksum of the rest, and the record as JSON."""
-    text = json.dumps(record, separators=(",", ":")).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-def decode(line: bytes) -> Record | None:
-    """The record of a line; None if it is not what was written."""
+def open_store(folder: Path) -> WorkingStore:
+    """Open the working store of an unfinished run; the journal of version 0.1 is moved into it."""
+    store = WorkingStore(folder / STORE, KIND)
     try:
-        if line[8:9] != b" " or line[-1:] != b"\n" or int(line[:8], 16) != zlib.crc32(line[9:-1]):
-            return None
-        found = json.loads(line[9:-1])
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and is_record(found) else None
+        journal = folder / JOURNAL
+        if journal.exists():
+            for record in read_journal(journal):
+                store.put(record["row"], record)
+            store.flush()
+            journal.unlink()
+            sync_folder(folder)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
-def is_record(record: Record) -> bool:
-    """Whether every column of a record is of the kind that the table of a run holds."""
-    if not record.keys() >= _COLUMNS.keys() or record["row"] is None or not _seconds(record.get("seconds")):
-        return False
-    optional = OPTIONAL if record["problem"] is None else _COLUMNS
-    return all((record[name] is None and name in optional) or check(record[name]) for name, check in _COLUMNS.items())
+def run_records(numbered: Iterable[tuple[int, Any]]) -> Iterator[Record]:
+    """The valid records of a working store; the inputs of others are certified again."""
+    for number, record in numbered:
+        if isinstance(record, dict) and is_record(record) and record["row"] == number:
+            yield record
 
 
-def _text(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+def fill_store(folder: Path) -> None:
+    """Write the tables of a finished run into a new working store, so that more rows can be certified."""
+    drop_store(folder)
+    rows, times = _table_rows(folder / TABLE, CERTIFICATES), _table_rows(folder / TIMES_TABLE, TIMES)
+    with WorkingStore(folder / STORE, KIND) as store:
+        for record, time in zip_longest(rows, times):
+            if record is None or time is None:
+                raise ValueError(f"{folder / TIMES_TABLE}: must have the rows of {TABLE}: certify into another folder")
+            if not is_record(record):
+                where = f"{folder / TABLE}, row {record['row']}"
+                raise ValueError(f"{where}: not a row of a run: certify into another folder")
+            store.put(record["row"], record | {"seconds": time["seconds"]})
 
 
-def _whole_number(value: Any) -> bool:
-    return type(value) is int and -(2**63) <= value < 2**63
+def drop_store(folder: Path) -> None:
+    """Delete the working store of a run that is finished, and the journal of version 0.1."""
+    delete_store(folder / STORE)
+    with suppress(FileNotFoundError):
+        (folder / JOURNAL).unlink()
+        sync_folder(folder)
 
 
-def _number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) <= LARGEST_LENGTH)  # exact in a double
+def read_journal(path: Path) -> Iterator[Record]:
+    """The intact records in the journal of an unfinished run of version 0.1, in the order they were written.
 
-
-def _seconds(value: Any) -> bool:
-    return value is None or _number(value)
-
-
-def _list(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(check, value))
-
-
-_KINDS: dict[pa.DataType, Callable[[Any], bool]] = {
-    pa.string(): _text,
-    pa.int64(): _whole_number,
-    pa.float64(): _number,
-    pa.bool_(): lambda value: isinstance(value, bool),
-    pa.list_(pa.int64()): _list(_whole_number),
-    pa.list_(pa.float64()): _list(_number),
-    pa.list_(pa.list_(pa.int64())): _list(_list(_whole_number)),
-}
-_COLUMNS = {field.name: _KINDS[field.type] for field in CERTIFICATES}
-
-
-def read_journal(path: Path, start: int = 0) -> Iterator[tuple[int, Record]]:
-    """The records that are whole, each with the place of its line in the file."""
-    with path.open("rb") as file:
-        file.seek(start)
-        place = start
-        for line in file:
-            record = decode(line)
-            if record is not None:
-                yield place, record
-            place += len(line)
-
-
-class RunJournal:
-    """Append records. Each is handed to the system at once, and on the disk within a second.
-
-    A line that could not be written whole is taken back, and the error raised: nothing before it is touched.
+    A line holds a CRC-32 in eight hexadecimal digits, a space, and the record as JSON.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.ftruncate(self._handle, _whole(path))
-            os.fsync(self._handle)
-            sync_folder(path.parent)
-        except BaseException:
-            os.close(self._handle)
-            raise
-        self._dirty, self._stop = threading.Event(), threading.Event()
-        self._failure: OSError | None = None
-        self._syncer = threading.Thread(target=self._sync_often, name="journal", daemon=True)
-        self._syncer.start()
-
-    def append(self, record: Record) -> None:
-        """Add one record."""
-        if self._failure is not None:
-            raise self._failure
-        before = os.fstat(self._handle).st_size
-        rest = memoryview(encode(record))
-        try:
-            while rest:
-                rest = rest[os.write(self._handle, rest) :]
-        except BaseException:
-            with suppress(OSError):
-                os.ftruncate(self._handle, before)
-            raise
-        self._dirty.set()
-
-    def close(self) -> None:
-        """Have everything on the disk."""
-        if self._handle < 0:
-            return
-        self._stop.set()
-        self._dirty.set()
-        self._syncer.join()
-        handle, self._handle = self._handle, -1
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        if self._failure is not None:
-            raise self._failure
-
-    def __enter__(self) -> RunJournal:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            self.close()
-        except OSError:
-            if error is None:
-                raise
-
-    def _sync_often(self) -> None:
-        while not self._stop.is_set():
-            self._dirty.wait()
-            self._dirty.clear()
-            try:
-                os.fsync(self._handle)
-            except OSError as error:
-                self._failure = error
-                return
-            self._stop.wait(SYNC_SECONDS)
-
-
-def _whole(path: Path) -> int:
-    """The size of a file up to the end of its last whole line."""
     with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end > 0:
-            start = max(0, end - 65536)
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
-            end = start
-    return 0
-
-
-MANIFEST, TABLE, TIMES_TABLE, JOURNAL = "manifest.json", "certificates.parquet", "times.parquet", "journal"
-GROUP = 1000  # rows that are written together
-RESTORE = "take the run from where it was made, or make it again"
+        for line in file:
+            try:
+                if line[8:9] != b" " or line[-1:] != b"\n" or int(line[:8], 16) != zlib.crc32(line[9:-1]):
+                    continue
+                record = json.loads(line[9:-1])
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict) and is_record(record):
+                yield record
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run holds.
+    """The contents of a run.
 
     Attributes:
-        folder: where it stands.
+        folder: the folder it was read from.
         manifest: the configuration, hashes and versions. Among others ``model_hash``, ``noise``, ``unit``, ``classes``,
             ``threshold``, ``k``, ``ops``, ``bound``, ``alpha``, ``seed``, ``sampling``, ``votes``, ``model``, ``data``.
-        table: one row an input, in the order of the data; see `adaptdel.runs.records`.
-        times: id, row and seconds.
+        table: a row for each input, in the order of the data; see `adaptdel.runs.records` for the columns.
+        times: the columns id, row and seconds.
     """
 
     folder: Path
@@ -254,12 +149,12 @@ class Run:
         return self.manifest["finished"] is not None
 
     def records(self) -> Iterator[Record]:
-        """The rows as dictionaries, one by one."""
+        """Iterate over the rows as dictionaries."""
         for batch in self.table.to_batches(max_chunksize=GROUP):
             yield from batch.to_pylist()
 
     def certificates(self) -> Iterator[Certificate]:
-        """The certificates, rebuilt from manifest and rows; rows with a problem have none."""
+        """Iterate over the certificates, rebuilt from manifest and rows; a row with a problem has none."""
         for record in self.records():
             if record["problem"] is None:
                 try:
@@ -268,9 +163,14 @@ class Run:
                     raise ValueError(f"{self.place(record)}: {error}: {RESTORE}") from None
                 yield certificate
 
+    @property
+    def file(self) -> Path:
+        """The file that holds the rows."""
+        return self.folder / (TABLE if self.finished else STORE)
+
     def place(self, record: Record) -> str:
         """The file and the row of a record, for messages."""
-        return f"{self.folder / (TABLE if self.finished else JOURNAL)}, row {record['row']}"
+        return f"{self.file}, row {record['row']}"
 
 
 def read_run(folder: str | Path) -> Run:
@@ -278,8 +178,7 @@ def read_run(folder: str | Path) -> Run:
     folder = Path(folder)
     manifest = read_manifest(folder)
     if manifest["finished"] is None:
-        journal = folder / JOURNAL
-        records = list(ordered_records(journal)) if journal.exists() else []
+        records = _unfinished_records(folder)
         return Run(folder, manifest, _table(records, CERTIFICATES), _table(records, TIMES))
     table = _read_table(folder / TABLE, CERTIFICATES)
     path = folder / TIMES_TABLE
@@ -289,8 +188,18 @@ def read_run(folder: str | Path) -> Run:
     return Run(folder, manifest, table, times)
 
 
+def _unfinished_records(folder: Path) -> list[Record]:
+    """The records of an unfinished run, in the order of the data."""
+    by_row: dict[int, Record] = {}
+    if (folder / JOURNAL).exists():
+        by_row |= {record["row"]: record for record in read_journal(folder / JOURNAL)}
+    if (folder / STORE).exists():
+        by_row |= {record["row"]: record for record in run_records(read_records(folder / STORE, KIND))}
+    return [by_row[row] for row in sorted(by_row)]
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run."""
+    """Read and check the manifest of a run."""
     path = folder / MANIFEST
     try:
         return check_manifest(parse(path.read_text(encoding="utf-8"), finite=False))
@@ -303,9 +212,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def write_run(folder: str | Path, manifest: Mapping[str, Any], records: Iterable[Record]) -> None:
-    """Write a finished run: ``records`` as of `adaptdel.runs.records.record_of`, in the order of the data.
+    """Write a finished run; ``records`` are those of `adaptdel.runs.records.record_of`, in the order of the data.
 
-    A record may lack columns, which are then null, and may hold ``seconds``.
+    Columns that a record lacks are null. A record may also hold ``seconds``.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -315,47 +224,17 @@ def write_run(folder: str | Path, manifest: Mapping[str, Any], records: Iterable
 
 
 def write_tables(folder: Path, records: Iterable[Record]) -> None:
-    """Write certificates and times, each whole or not at all, in bounded memory."""
-    waiting = iter(records)
+    """Write both tables in bounded memory; each file is complete or does not appear."""
+    remaining = iter(records)
     with (
-        replacing(folder / TIMES_TABLE) as beside,
-        replacing(folder / TABLE) as file,
-        pq.ParquetWriter(beside, TIMES, compression="zstd") as times,
-        pq.ParquetWriter(file, CERTIFICATES, compression="zstd") as certificates,
+        replacing(folder / TIMES_TABLE) as times_file,
+        replacing(folder / TABLE) as certificates_file,
+        pq.ParquetWriter(times_file, TIMES, compression="zstd") as times,
+        pq.ParquetWriter(certificates_file, CERTIFICATES, compression="zstd") as certificates,
     ):
-        while group := list(islice(waiting, GROUP)):
+        while group := list(islice(remaining, GROUP)):
             certificates.write_table(_table(group, CERTIFICATES))
             times.write_table(_table(group, TIMES))
-
-
-def ordered_records(journal: Path) -> Iterator[Record]:
-    """The records of a journal in the order of the data; of several for one row, the last."""
-    rows, places = array("q"), array("q")
-    for place, record in read_journal(journal):
-        rows.append(record["row"])
-        places.append(place)
-    order = np.lexsort((places, rows))
-    sorted_rows = np.asarray(rows)[order]
-    last = np.append(sorted_rows[1:] != sorted_rows[:-1], True)
-    with journal.open("rb") as file:
-        for place in np.asarray(places)[order[last]] if places else ():
-            file.seek(place)
-            found = decode(file.readline())
-            assert found is not None
-            yield found
-
-
-def write_journal(folder: Path) -> None:
-    """Turn the tables of a finished run back into a journal, so that more can be added."""
-    rows, times = _table_rows(folder / TABLE, CERTIFICATES), _table_rows(folder / TIMES_TABLE, TIMES)
-    with replacing(folder / JOURNAL) as file:
-        for record, time in zip_longest(rows, times):
-            if record is None or time is None:
-                raise ValueError(f"{folder / TIMES_TABLE}: must have the rows of {TABLE}: certify into another folder")
-            if not is_record(record):
-                where = f"{folder / TABLE}, row {record['row']}"
-                raise ValueError(f"{where}: not a row of a run: certify into another folder")
-            file.write(encode(record | {"seconds": time["seconds"]}))
 
 
 def _table(records: list[Record], schema: pa.Schema) -> pa.Table:
@@ -371,7 +250,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _table_rows(path: Path, schema: pa.Schema) -> Iterator[Record]:
-    """The rows of a table, in bounded memory."""
+    """Iterate over the rows of a table in bounded memory."""
     with _parquet(path, schema) as parquet:
         for batch in parquet.iter_batches(GROUP):
             batch.validate(full=True)
@@ -380,14 +259,14 @@ def _table_rows(path: Path, schema: pa.Schema) -> Iterator[Record]:
 
 @contextmanager
 def _parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
-    """A Parquet file with the columns of a schema; whatever is wrong with it is said in one sentence."""
+    """Open a Parquet file with the columns of a schema; ValueError says in one sentence what is wrong with it."""
     try:
         with path.open("rb") as file, pq.ParquetFile(file) as parquet:
             wrong = _wrong_columns(parquet.schema_arrow, schema)
             if wrong is None:
                 yield parquet
     except FileNotFoundError:
-        raise ValueError(f"{path}: missing from a run that its manifest calls finished: {RESTORE}") from None
+        raise ValueError(f"{path}: missing from a run that is finished according to its manifest: {RESTORE}") from None
     except PermissionError:
         raise ValueError(f"{path}: must be readable") from None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
@@ -396,11 +275,11 @@ def _parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise ValueError(f"{path}: {wrong}: {RESTORE}")
 
 
-def _wrong_columns(given: pa.Schema, schema: pa.Schema) -> str | None:
-    """What is wrong with the columns of a table, in words."""
-    if given.names != schema.names:
-        return f"must have the columns {', '.join(schema.names)}, got {', '.join(given.names)}"
+def _wrong_columns(stored: pa.Schema, schema: pa.Schema) -> str | None:
+    """Describe what is wrong with the columns of a table; None if nothing is."""
+    if stored.names != schema.names:
+        return f"must have the columns {', '.join(schema.names)}, got {', '.join(stored.names)}"
     for name in schema.names:
-        if given.field(name).type != schema.field(name).type:
-            return f"the column {name} must be of type {schema.field(name).type}, got {given.field(name).type}"
+        if stored.field(name).type != schema.field(name).type:
+            return f"the column {name} must be of type {schema.field(name).type}, got {stored.field(name).type}"
     return None

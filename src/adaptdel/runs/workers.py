@@ -75,7 +75,7 @@ def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[
         if certificate is None:
             record = problem_record(str(result.failure), id=given.id, row=given.row)
         else:
-            record = record_of(certificate, id=given.id, row=given.row, truth=given.truth)
+            record = record_of(certificate, id=given.id, row=given.row, label=given.label)
         now = time.perf_counter()
         yield record | {"seconds": now - last}
         last = now
