@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,7 +19,10 @@ DEFAULTS = CalibrationSettings()
 VOTES = f"{DEFAULTS.n_select},{DEFAULTS.n_estimate}"
 
 
-def _setting(name: str, text: str, **options: Any) -> Any:
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Command]:
     """An option for a field of the settings, with its default."""
     default = getattr(DEFAULTS, name)
     options = {"type": type(default), **options} if default is not None else options
