@@ -120,7 +120,7 @@ class FailingConnection(sqlite3.Connection):
 
     code: int | None = None
 
-    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:  # type: ignore[override]
+    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
         if statement == "COMMIT" and self.code is not None:
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorcode = self.code
@@ -140,7 +140,8 @@ def test_a_disk_that_fails_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(FailingConnection, "code", code)
     store.put(2, {"row": 2})
     time.sleep(3 * COMMIT_SECONDS)
-    for action in (lambda: store.put(3, {"row": 3}), store.flush, store.close):
+    actions: list[Callable[[], None]] = [lambda: store.put(3, {"row": 3}), store.flush, store.close]
+    for action in actions:
         with pytest.raises(OSError) as error:
             action()
         assert error.value.errno == number
@@ -174,7 +175,7 @@ def test_where_wal_is_refused_a_rollback_journal_is_used(path: Path, monkeypatch
     real, modes = sqlite3.connect, []
 
     class Refusing(sqlite3.Connection):
-        def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
             if statement == "PRAGMA journal_mode=WAL" and how == "raises":
                 error = sqlite3.OperationalError("unable to open database file")
                 error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN

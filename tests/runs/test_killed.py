@@ -166,7 +166,7 @@ class Farm:
         """
         assert self.process.stdin
         assert self.process.stdout
-        order = {"arguments": arguments, "step": step, "delay": delay, "room": room}
+        order: dict[str, Any] = {"arguments": arguments, "step": step, "delay": delay, "room": room}
         order |= {"errors": errors, "fatal": fatal}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()

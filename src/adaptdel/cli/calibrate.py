@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+<<<<<<< HEAD
+=======
+from collections.abc import Callable
+>>>>>>> store
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,7 +23,10 @@ from adaptdel.tables import number, percent, text_table
 VOTES = f"{CALIBRATION.n_select},{CALIBRATION.n_estimate}"
 
 
-def _setting(name: str, text: str, **options: Any) -> Any:
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Command]:
     """An option for a field of the settings, with its default."""
     default = getattr(CALIBRATION, name)
     if default is not None and "is_flag" not in options:
