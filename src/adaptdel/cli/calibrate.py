@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-<<<<<<< HEAD
-=======
 from collections.abc import Callable
->>>>>>> store
 from pathlib import Path
 from typing import Any, TypeVar
 
