@@ -26,7 +26,7 @@ _UNROUNDED = 2.0**50  # from this number on WHOLE is many subsequences, and noth
 
 
 def _knapsack(
-    p: FloatArray, mass: FloatArray, mass_error: FloatArray, overlap: Overlap, from_kept: BoolArray, direction: int
+    mass: FloatArray, mass_error: FloatArray, overlap: Overlap, from_kept: BoolArray, direction: int
 ) -> tuple[FloatArray, FloatArray]:
     """The mass at x' of the first subsequences that have ``mass`` at x, in whole subsequences, and its error.
 
@@ -49,7 +49,7 @@ def _knapsack(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         item, item_error = _item(size, trials, success, failure)
         rest = np.maximum(mass + 3 * step - here, 0.0)
-        number = np.where(rest > 0, (rest - direction * WHOLE * p) / item, 0.0) * (1 + direction * item_error)
+        number = np.where(rest > 0, (rest - direction * WHOLE * mass) / item, 0.0) * (1 + direction * item_error)
         whole = item * (np.floor(number) if direction < 0 else np.ceil(number))
         whole = np.where(number < _UNROUNDED, whole, rest)
         filled = np.minimum(whole, rest) if direction < 0 else np.maximum(whole, rest)
@@ -80,7 +80,7 @@ def paper_lower(p: FloatArray, overlap: Overlap) -> FloatArray:
     inside = overlap.inside
     mass = inside - (1 - p)
     from_kept = overlap.psi >= overlap.other_psi
-    filled, error = _knapsack(p, np.clip(mass, 0.0, 1.0), 4 * EPS * (inside + 1), overlap, from_kept, -1)
+    filled, error = _knapsack(np.clip(mass, 0.0, 1.0), 6 * EPS * inside, overlap, from_kept, -1)
     full = (mass >= 1) & _whole_is_whole(overlap)
     filled, error = np.where(full, 1.0, filled), np.where(full, 4 * EPS, error)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -91,7 +91,7 @@ def paper_lower(p: FloatArray, overlap: Overlap) -> FloatArray:
 def paper_upper(p: FloatArray, overlap: Overlap) -> FloatArray:
     """The paper's upper bound (its Lemma on the pairwise upper bound), rounded up."""
     p = at_least_tiny(p)
-    filled, error = _knapsack(p, p, np.zeros(p.shape), overlap, overlap.psi <= overlap.other_psi, +1)
+    filled, error = _knapsack(p, np.zeros(p.shape), overlap, overlap.psi <= overlap.other_psi, +1)
     full = (p >= 1) & _whole_is_whole(overlap)
     filled, error = np.where(full, 1.0, filled), np.where(full, 4 * EPS, error)
     filled, error = np.where(p > 0, filled, 0.0), np.where(p > 0, error, 0.0)  # of nothing, nothing is taken

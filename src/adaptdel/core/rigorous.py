@@ -198,7 +198,7 @@ class _Pair:
             return mass * 0
         if not mass > 0 and not last:
             raise _Unresolved
-        return self.other_inside / self.inside * self._knapsack(p, mass, self.keep <= self.other_keep, -1, last)
+        return self.other_inside / self.inside * self._knapsack(mass, self.keep <= self.other_keep, -1, last)
 
     def upper(self, p: Ball, bound: str, last: bool) -> Ball:
         """The upper bound on the probability at x' of a class of probability p at x."""
@@ -206,14 +206,14 @@ class _Pair:
             return 1 - self._rest(p, last)
         if self.inside.is_zero():
             return _flint().arb(1)
-        filled = self._knapsack(p, p, self.keep >= self.other_keep, +1, last)
+        filled = self._knapsack(p, self.keep >= self.other_keep, +1, last)
         return self.other_inside / self.inside * filled + 1 - self.other_inside
 
     def _printed(self) -> bool:
         """Whether the paper's lemmas hold: at ψ = 0 or 1 they divide by 0, and their upper bound would be wrong."""
         return bool((self.keep > 0 and self.drop > 0) or (self.keep - self.other_keep).is_zero())
 
-    def _knapsack(self, p: Ball, mass: Ball, kept: bool, direction: int, last: bool) -> Ball:
+    def _knapsack(self, mass: Ball, kept: bool, direction: int, last: bool) -> Ball:
         """The knapsack of `paper_bounds`: whole subsequences, the last size rounded down (−1) or up (+1)."""
         if mass >= 1 and self.drop > 0 and self.keep > 0:
             return _flint().arb(1)
@@ -223,7 +223,7 @@ class _Pair:
         rest = mass - here
         if rest <= 0:
             return there
-        number = (rest - direction * WHOLE * p) / item
+        number = (rest - direction * WHOLE * mass) / item
         low, high = number.lower(), number.upper()
         low, high = (low.floor(), high.floor()) if direction < 0 else (low.ceil(), high.ceil())
         if not last and not (low == high):
