@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from adaptdel.calibration.bins import Bin
+from adaptdel.certification.certificate import Rule
 from adaptdel.certification.certifier import Certifier
-from adaptdel.certification.rule import Rule
 from adaptdel.certification.sampling import CALIBRATION, SamplingPlan
 from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import check_fields

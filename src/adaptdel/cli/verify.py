@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.certification.verify import USUAL_ALPHA, verify
-from adaptdel.core.work_limit import STEPS
+from adaptdel.core.checks import STEPS
 from adaptdel.files import NotJSON, parse
 
 WORK_HELP = "Steps of arithmetic allowed for each certificate, about a microsecond each; absurd lengths need more."

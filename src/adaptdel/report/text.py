@@ -52,7 +52,7 @@ def radius_words(made: Certificate) -> str:
 def bound_words(made: Certificate) -> str:
     """The probabilities that are proven, and the noise."""
     p1, p2 = made.bounds
-    rival = "" if made.two else f", any other at most {p2:.4f}"
+    rival = "" if made.is_binary else f", any other at most {p2:.4f}"
     share = made.noise.share_removed(made.length)
     if made.noise.masks_tokens:
         noise = f"{round(share * made.length):,} of {made.length:,} tokens masked"

@@ -13,11 +13,10 @@ from typing import Any
 
 from adaptdel.certification.certifier import Certifier
 from adaptdel.core.bounds import BOUNDS
-from adaptdel.core.checks import check_alpha, check_choice, check_int
+from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, check_int, limited
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.files import replacing_folder, sync_folder, write_json
 from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
