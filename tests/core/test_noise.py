@@ -448,7 +448,7 @@ class Unfinished(Noise):
             "a registered noise must be a dataclass that derives from Noise, got <class",
         ),
         (
-            lambda: register_noise("loud")(Unfinished),
+            lambda: register_noise("loud")(Unfinished),  # type: ignore[type-abstract]
             "a registered noise must define every abstract method, Unfinished lacks draw_rows, overlap, share_removed",
         ),
         (lambda: rate_from_dict({"kind": "root", "scale": 1}), "the kind of a rate must be one of binned, fixed"),

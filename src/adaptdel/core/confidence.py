@@ -206,7 +206,7 @@ def vote_bounds(
     >>> looks = Looks((125, 1000), (0.01, 0.04))
     >>> p1, p2 = vote_bounds(looks, [[0, 125], [10, 990]], 1, known=True)
     >>> round(p1, 4), round(p2, 4)
-    (0.9825, 0.0175)
+    (0.9826, 0.0174)
     """
     best = (0.0, 1.0)
     if known and len(votes[0]) == 2 and k == 1:  # a single bound is enough: a shortcut for speed

@@ -540,10 +540,10 @@ def _all_masked(length: int, masks: int, changed: IntArray) -> FloatArray:
 NOISES: dict[str, type[Noise]] = {
     noise.kind: noise for noise in (Deletion, Masking, NoNoise, RandomDeletion, RandomLength)
 }
-_NoiseClass = TypeVar("_NoiseClass", bound=type[Noise])
+_Noise = TypeVar("_Noise", bound=Noise)
 
 
-def register_noise(kind: str) -> Callable[[_NoiseClass], _NoiseClass]:
+def register_noise(kind: str) -> Callable[[type[_Noise]], type[_Noise]]:
     """A class decorator that makes a noise of your own loadable from files under a name.
 
     The class is a dataclass that derives from `Noise`, which says what it has to define. Its fields are plain values,

@@ -65,7 +65,8 @@ class Described(ABC):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Rebuild an object from `to_dict`."""
-        return build(cls.noun, {cls.kind: cls}, values)  # type: ignore[no-any-return]
+        rebuilt: Self = build(cls.noun, {cls.kind: cls}, values)
+        return rebuilt
 
 
 def _plain_value(value: Any) -> Any:
@@ -269,11 +270,11 @@ def _cached_threshold(rate: Rate, length: int) -> int:
 
 
 RATES: dict[str, type[Rate]] = {rate.kind: rate for rate in (FixedRate, LengthRate, BinnedRate, InterpolatedRate)}
-_RateClass = TypeVar("_RateClass", bound=type[Rate])
-_Class = TypeVar("_Class", bound=type[Any])
+_Rate = TypeVar("_Rate", bound=Rate)
+_Described = TypeVar("_Described", bound=Described)
 
 
-def register_rate(kind: str) -> Callable[[_RateClass], _RateClass]:
+def register_rate(kind: str) -> Callable[[type[_Rate]], type[_Rate]]:
     """A class decorator that makes a rate of your own loadable from files under a name.
 
     The class is a dataclass whose fields are plain values. A file holds the name and the fields, never code: the module
@@ -293,16 +294,19 @@ def register_rate(kind: str) -> Callable[[_RateClass], _RateClass]:
     return registration("rate", RATES, Rate, kind)
 
 
-def registration(what: str, kinds: dict[str, type[Any]], base: type[Any], kind: str) -> Callable[[_Class], _Class]:
+def registration(
+    what: str, kinds: dict[str, type[Any]], base: type[Any], kind: str
+) -> Callable[[type[_Described]], type[_Described]]:
     """A class decorator that adds a subclass of ``base`` to ``kinds`` under the name ``kind``."""
     if not isinstance(kind, str) or not kind.isidentifier():
         raise ValueError(f"the kind of a {what} must be a name such as 'my_{what}', got {kind!r}")
 
-    def register(cls: _Class) -> _Class:
-        if not (isinstance(cls, type) and issubclass(cls, base) and is_dataclass(cls)):
+    def register(cls: type[_Described]) -> type[_Described]:
+        candidate: Any = cls
+        if not (isinstance(candidate, type) and issubclass(candidate, base) and is_dataclass(candidate)):
             raise ValueError(f"a registered {what} must be a dataclass that derives from {base.__name__}, got {cls!r}")
         if getattr(cls, "__abstractmethods__", None):
-            missing = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
+            missing = ", ".join(sorted(cls.__abstractmethods__))
             raise ValueError(f"a registered {what} must define every abstract method, {cls.__name__} lacks {missing}")
         taken = kinds.get(kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
