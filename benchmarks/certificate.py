@@ -22,7 +22,7 @@ import numpy as np
 from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, certified_radius, clopper_pearson
-from adaptdel.core.radius_table import _cached_table
+from adaptdel.core.radius import cached_table
 from adaptdel.core.rates import Rate
 from adaptdel.tables import text_table
 
@@ -75,7 +75,7 @@ def literal_radius(p1: float, n: int, rate: Rate) -> int:
 
 
 def cold(p1: float, n: int, rate: Rate, **options: Any) -> int:
-    _cached_table.cache_clear()
+    cached_table.cache_clear()
     return certified_radius(p1, length=n, noise=Deletion(rate), **options)
 
 
@@ -104,7 +104,7 @@ def batch() -> dict[str, Any]:
     lengths = rng.integers(10, 2001, size=100_000)
     votes = rng.integers(2000, 4001, size=100_000)
     noise = Deletion(LengthRate(0.9, 23))
-    _cached_table.cache_clear()
+    cached_table.cache_clear()
 
     def all_radii() -> object:
         return certified_radius(clopper_pearson(votes, 4000, 0.05)[0], length=lengths, noise=noise)

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from adaptdel import Deletion, FixedRate, certified_radius, clopper_pearson
-from adaptdel.certification.rule import Rule
-from adaptdel.certification.sampling import SamplingPlan, _settled, content_key, plan_looks, stream
+from adaptdel.certification.certificate import Rule
+from adaptdel.certification.sampling import SamplingPlan, content_key, plan_looks, radius_is_final, stream
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
@@ -107,7 +107,7 @@ class Naive:
             kept = self.noise.sample(length, size - int(counts.sum()), draws["estimate"])
             counts = counts + np.bincount(self.labels(prepared, kept), minlength=2)
             taken.append(counts)
-            if _settled(taken, label, looks, rule, length, 2):
+            if radius_is_final(taken, label, looks, rule, length, 2):
                 break
         best = max(
             clopper_pearson(int(c[label]), int(c.sum()), a)[0] for c, a in zip(taken, looks.alphas, strict=False)

@@ -1,4 +1,4 @@
-"""The truth by enumeration, in exact rational arithmetic: what every bound is tested against."""
+"""Exact probabilities by enumeration in rational arithmetic, which every bound is tested against."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ Classifier = Callable[[Word], int]
 
 @dataclass(frozen=True)
 class TableRate(Rate):
-    """Any rates whatever, one a length; the last goes on for ever."""
+    """An arbitrary rate for each length; the last one is used for all larger lengths."""
 
     kind = "table"
+    immutable = True
     ticks: tuple[int, ...]
 
     def real(self, lengths: FloatArray) -> FloatArray:
@@ -31,7 +32,7 @@ class TableRate(Rate):
 
 
 def random_rate(rng: random.Random, lengths: int = 9) -> TableRate:
-    """Rates of every temper: independent, smooth, nearly 1, exactly 0 and 1 among them."""
+    """Rates of several kinds: independent, smooth, nearly 1, and some that are exactly 0 or 1."""
     style = rng.randrange(5)
     if style == 0:
         ticks = [rng.randrange(DENOMINATOR + 1) for _ in range(lengths)]

@@ -59,7 +59,7 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "SmoothedClassifier", defaults(smoothed), certification | {"copies": linear["copies"]}
     sampling = import_module("adaptdel.certification.sampling").SamplingPlan
     yield "SamplingPlan", defaults(sampling), some(certification, "alpha", "n_select", "n_estimate", "sampling", "seed")
-    rule = import_module("adaptdel.certification.rule").Rule
+    rule = import_module("adaptdel.certification.certificate").Rule
     yield "Rule", defaults(rule), some(certification, "bound", "threshold", "k")
     yield "Certifier", defaults(ad.Certifier), some(certification, "unit")
     usual = {"alpha": import_module("adaptdel.certification.verify").USUAL_ALPHA}

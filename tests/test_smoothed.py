@@ -13,8 +13,7 @@ import pytest
 from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, certified_radius
-from adaptdel.certification.certificate import Certificate
-from adaptdel.certification.rule import Rule
+from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.certification.sampling import SamplingPlan, Tally, run_all, stream, take_votes
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import BaseClassifierError, CallableClassifier, LinearClassifier

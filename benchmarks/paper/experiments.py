@@ -230,7 +230,7 @@ def time_shares(folder: Path, texts: list[str], settings: dict[str, Any]) -> Res
             stack.enter_context(clocks["asking"].on(base, method))
         if inner != "votes":
             stack.enter_context(clocks["model"].on(base, inner))
-        stack.enter_context(clocks["noise"].on(Deletion, "_rows"))
+        stack.enter_context(clocks["noise"].on(Deletion, "draw_rows"))
         start = time.perf_counter()
         model.certify(texts)
         whole = time.perf_counter() - start

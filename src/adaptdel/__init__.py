@@ -12,9 +12,17 @@ from adaptdel.core.cardinality import log10_cardinality
 from adaptdel.core.confidence import Looks, clopper_pearson
 from adaptdel.core.frontier import certified_frontier
 from adaptdel.core.general import certify_general
-from adaptdel.core.noise import Deletion, Masking, NoNoise, noise_from_dict
+from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, noise_from_dict, register_noise
 from adaptdel.core.radius import certified_radius, certified_top_k, least_probability
-from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate, rate_from_dict
+from adaptdel.core.rates import (
+    BinnedRate,
+    FixedRate,
+    InterpolatedRate,
+    LengthRate,
+    Rate,
+    rate_from_dict,
+    register_rate,
+)
 from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.core.threat import Threat
 
@@ -38,6 +46,8 @@ __all__ = [
     "Looks",
     "Masking",
     "NoNoise",
+    "Noise",
+    "Rate",
     "SmoothedClassifier",
     "Threat",
     "certified_frontier",
@@ -53,6 +63,8 @@ __all__ = [
     "pipeline",
     "rate_from_dict",
     "register_classifier",
+    "register_noise",
+    "register_rate",
     "rigorous_radius",
 ]
 

@@ -12,8 +12,7 @@ import numpy as np
 from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, check_int
 from adaptdel.core.confidence import clopper_pearson
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise
-from adaptdel.core.radius import certified_radius, check_noise
-from adaptdel.core.radius_table import most_edits, table, to_probability
+from adaptdel.core.radius import certified_radius, check_noise, table, to_probability
 from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate
 from adaptdel.core.threat import Threat
 from adaptdel.settings import CERTIFICATION
@@ -188,7 +187,7 @@ def plan(
         lower=low,
         radius=radius,
         largest=largest,
-        unbounded=threat.largest(length) is None and largest >= most_edits(threat, length),
+        unbounded=threat.largest(length) is None and largest >= threat.search_limit(length),
         unanimous=int(_fewest_unanimous(least[-1:], alpha)[0]),
         radii=radii,
         least_probability=tuple(float(p) for p in least),

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.certification.certifier import Certifier, sort_key
-from adaptdel.certification.rule import Rule, exact_shares
 from adaptdel.certification.sampling import SamplingPlan, Tally
 from adaptdel.classifiers.base import BaseClassifier, Prepared
 from adaptdel.classifiers.callables import as_base
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import FloatArray, check_choice, check_int, check_probability
+from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat

@@ -21,11 +21,11 @@ from scipy import stats
 
 from adaptdel import Certificate, Deletion, FixedRate, SmoothedClassifier
 from adaptdel.certification import sampling
+from adaptdel.certification.certificate import Rule
 from adaptdel.certification.certifier import Certifier
-from adaptdel.certification.rule import Rule, exact_shares
 from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
 from adaptdel.core.checks import IntArray
-from adaptdel.core.confidence import Looks, class_bounds
+from adaptdel.core.confidence import Looks, class_bounds, exact_shares
 from adaptdel.core.noise import Noise
 from adaptdel.runs.inputs import RunInput
 from adaptdel.runs.workers import certify_here
@@ -145,7 +145,7 @@ def failures(scenario: Scenario, runs: int) -> int:
     @cache
     def true_radius(label: int) -> int:
         p1, p2 = round_down(truth[label]), round_up(rivals[label])
-        return rule.radius(p1, p2, label=label, length=LENGTH, two=len(truth) == 2)
+        return rule.radius(p1, p2, label=label, length=LENGTH, is_binary=len(truth) == 2)
 
     return sum(
         Fraction(claim.p1) > truth[claim.label]
@@ -238,11 +238,11 @@ def bound_both_at_the_whole_level(monkeypatch: pytest.MonkeyPatch) -> None:
     def whole(votes: Sequence[int], label: int, alpha: float, *, k: int = 1) -> tuple[float, float]:
         return class_bounds(votes, label, alpha * (k + 1), k=k)
 
-    monkeypatch.setattr("adaptdel.certification.rule.class_bounds", whole)
+    monkeypatch.setattr("adaptdel.core.confidence.class_bounds", whole)
 
 
 def take_the_share_of_votes_for_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.certification.rule.clopper_pearson", lambda count, total, alpha: (count / total, 1.0))
+    monkeypatch.setattr("adaptdel.core.confidence.clopper_pearson", lambda count, total, alpha: (count / total, 1.0))
 
 
 def take_the_best_of_more_votes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,9 +262,9 @@ def take_the_best_of_more_votes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sample_another_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate that is lower by a hundredth where it is sampled than where it is certified."""
-    rows = Deletion._rows
+    rows = Deletion.draw_rows
     monkeypatch.setattr(
-        Deletion, "_rows", lambda self, *arguments: rows(Deletion(FixedRate(self.rate.p - 0.01)), *arguments)
+        Deletion, "draw_rows", lambda self, *arguments: rows(Deletion(FixedRate(self.rate.p - 0.01)), *arguments)
     )
 
 

@@ -33,10 +33,10 @@ from adaptdel import Deletion, FixedRate, LengthRate, Masking
 from adaptdel.calibration.calibration import Calibration, CalibrationCheckpoint
 from adaptdel.calibration.folders import choose_rows
 from adaptdel.certification.certificate import Certificate, digest
-from adaptdel.certification.rule import used_k
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.transformer_training import MARK, STATE, claim, last_whole, mark, read_state
+from adaptdel.core.confidence import used_k
 from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.data import Examples, read_examples, read_rows
 from adaptdel.report.entries import read_entries
@@ -321,7 +321,7 @@ def proven_radius(found: Certificate) -> int:
     else:
         low, high = 0.0, 1.0
         for counts, alpha in zip(found.votes, found.looks.alphas, strict=False):
-            level, total, won = alpha / (1 if found.two else k + 1), sum(counts), counts[found.answer]
+            level, total, won = alpha / (1 if found.is_binary else k + 1), sum(counts), counts[found.answer]
             rivals = sorted((c for place, c in enumerate(counts) if place != found.answer), reverse=True)
             rival = rivals[k - 1] if len(rivals) >= k else 0
             low = max(low, float(betaincinv(won, total - won + 1, level)) if won else 0.0)
@@ -333,7 +333,7 @@ def proven_radius(found: Certificate) -> int:
         p = low if found.answer == 1 else 1 - low
         inside = p > found.threshold if found.answer == 1 else p <= found.threshold
         return int(rigorous_radius(p, threshold=found.threshold, **shape)) if inside else -1
-    two = found.two and found.exact is None and found.k == 1
+    two = found.is_binary and found.exact is None and found.k == 1
     return int(rigorous_radius(low, None if two else high, **shape))
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adaptdel import Looks, clopper_pearson
-from adaptdel.core.confidence import RunningBounds, class_bounds
+from adaptdel.core.bounds import rival_cap
+from adaptdel.core.confidence import class_bounds, vote_bounds
 from adaptdel.core.rigorous import rigorous_lower_confidence
 
 SIGNIFICANCE = 1e-6
@@ -82,33 +83,6 @@ def test_coverage_of_one_look(p: float, alpha: float) -> None:
     assert p == 0.999 or (low > p).any()  # a bound that never fails would be wasteful; 400 votes never reach 0.999
 
 
-@pytest.mark.parametrize("p", [0.5, 0.9, 0.97, 0.999])
-@pytest.mark.parametrize("alpha", [0.05, 0.2])
-def test_coverage_of_planned_looks(p: float, alpha: float) -> None:
-    """The best bound over all looks: what the worst stopping rule could pick."""
-    looks, runs = Looks.planned(2000, alpha), 20_000
-    assert len(looks.sizes) == 5
-    steps = np.diff(np.array([0, *looks.sizes]))
-    votes = np.random.default_rng(2).binomial(steps, p, size=(runs, len(steps))).cumsum(axis=1)
-    lows = np.stack(
-        [
-            clopper_pearson(votes[:, j], size, a)[0]
-            for j, (size, a) in enumerate(zip(looks.sizes, looks.alphas, strict=True))
-        ]
-    )
-    assert not fails_too_often(int((lows.max(axis=0) > p).sum()), runs, alpha)
-
-
-def test_peeking_without_a_plan_would_fail() -> None:
-    """The test above can fail: the same looks at the full level each are wrong too often."""
-    alpha, p, runs = 0.05, 0.9, 20_000
-    sizes = (125, 250, 500, 1000, 2000)
-    steps = np.diff(np.array([0, *sizes]))
-    votes = np.random.default_rng(2).binomial(steps, p, size=(runs, len(steps))).cumsum(axis=1)
-    lows = np.stack([clopper_pearson(votes[:, j], size, alpha)[0] for j, size in enumerate(sizes)])
-    assert fails_too_often(int((lows.max(axis=0) > p).sum()), runs, alpha)
-
-
 @pytest.mark.parametrize("p", [(0.5, 0.3, 0.2), (0.9, 0.04, 0.03, 0.03), (0.4, 0.39, 0.21), (0.98, 0.01, 0.01)])
 @pytest.mark.parametrize("k", [1, 2])
 def test_coverage_of_many_classes(p: tuple[float, ...], k: int) -> None:
@@ -142,28 +116,24 @@ def test_many_classes_share_alpha() -> None:
     assert class_bounds([390, 10, 0], 0, 0.05)[1] <= 1 - class_bounds([390, 10, 0], 0, 0.05)[0] + 1e-15
 
 
-def test_running_bounds_keep_the_best() -> None:
-    looks = Looks.planned(1000, 0.05)
-    running = RunningBounds(looks, label=0, classes=3)
-    best = 0.0
-    for size, dissent in zip(looks.sizes, (0, 0, 40, 90), strict=True):
-        hopeful = running.hopeful()
-        p1, p2 = running.look([size - dissent, dissent - dissent // 2, dissent // 2])
-        best = max(best, p1)
-        assert p1 == best <= hopeful[0]
-        assert p2 >= hopeful[1]
-    assert running.finished
-    assert running.hopeful() == running.best
+def test_vote_bounds_keep_the_best_look() -> None:
+    looks = Looks((125, 250, 500, 1000), (0.003, 0.003, 0.003, 0.04))
+    rows = [[size - d, d - d // 2, d // 2] for size, d in zip(looks.sizes, (0, 0, 40, 90), strict=True)]
+    bounds = [vote_bounds(looks, rows[:taken], 0, known=True) for taken in range(1, 5)]
+    single = [class_bounds(row, 0, alpha) for row, alpha in zip(rows, looks.alphas, strict=True)]
+    for taken, (p1, p2) in enumerate(bounds, start=1):
+        assert p1 == max(low for low, _ in single[:taken])
+        assert p2 == min(high for _, high in single[:taken])
+    assert bounds[1][0] == bounds[3][0] > single[3][0]  # the last look is worse than the second
 
 
-def test_plans() -> None:
-    looks = Looks.planned(4000, 0.05)
-    assert looks.sizes == (125, 250, 500, 1000, 2000, 4000)
-    assert looks.alpha <= 0.05
-    assert looks.alpha == pytest.approx(0.05)
-    assert looks.alphas[-1] == pytest.approx(0.04)
-    assert Looks.planned(100, 0.05) == Looks.fixed(100, 0.05)
-    assert Looks.planned(160, 0.05).sizes == (160,)  # a look at 125 would be wasted
+def test_an_unknown_class_is_covered() -> None:
+    """Where the classes are not known to be all, one without votes may be the strongest rival."""
+    looks = Looks.fixed(400, 0.05)
+    p1, p2 = vote_bounds(looks, [[400, 0]], 0, known=False)
+    assert p1 == clopper_pearson(400, 400, 0.025)[0]
+    assert p2 == min(clopper_pearson(0, 400, 0.025)[1], rival_cap(p1))
+    assert vote_bounds(looks, [[400, 0]], 0, known=True)[0] == clopper_pearson(400, 400, 0.05)[0]
 
 
 @pytest.mark.parametrize(
@@ -182,10 +152,6 @@ def test_plans() -> None:
         (lambda: Looks((10, 5), (0.1, 0.1)), "sizes must increase strictly, got [10, 5]"),
         (lambda: Looks((10,), (0.1, 0.1)), "sizes and alphas must be of one length of at least 1, got 1 and 2"),
         (lambda: Looks((1, 2), (0.5, 0.5)), "alphas must have a sum below 1, got 1.0"),
-        (
-            lambda: RunningBounds(Looks.fixed(9, 0.1), 0, 2).look([4, 4]),
-            "votes must be the counts of 2 classes with sum 9 at look 1, got [4, 4]",
-        ),
     ],
 )
 def test_bad_votes(make: object, sentence: str) -> None:

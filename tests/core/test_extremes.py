@@ -13,11 +13,9 @@ from flint import arb, ctx
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, SmoothedClassifier, certified_radius, rigorous_radius
 from adaptdel.certification.verify import verify
-from adaptdel.core.binomial import log_ratio
-from adaptdel.core.bounds import lower, tolerance, upper
+from adaptdel.core.bounds import log_ratio, lower, tolerance, upper
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius_table import most_edits
 from adaptdel.core.rates import DENOMINATOR, BinnedRate, InterpolatedRate, Rate
 from adaptdel.core.rigorous import PRECISIONS, _decide, _margin, _Pair, _Unresolved
 from adaptdel.core.threat import EVERY_SET, Threat
@@ -28,6 +26,7 @@ class PairRate(Rate):
     """One rate for the input's length and another one for all other lengths."""
 
     kind = "pair"
+    immutable = True
     length: int
     ticks: int
     other_ticks: int
@@ -137,7 +136,7 @@ def excess(case: PairCase, *bounds: str) -> list[tuple[Any, ...]]:
                 wrong.append((bound, "upper", high, high_ball))
         q = float(tolerance(case.level, overlap)[0])
         if q >= 0:
-            kept = in_balls(lambda last: pair()._rest(arb(q), last))
+            kept = in_balls(lambda last: pair().other_classes(arb(q), last))
             if not kept > arb(case.level):
                 wrong.append(("tolerance", q, kept))
     return wrong
@@ -242,7 +241,7 @@ def test_at_a_threshold_of_1_nothing_can_change(ops: tuple[str, ...], bound: str
     """Class 1 is answered iff its probability exceeds 1: never."""
     for p in (0.0, 0.7, 1.0):
         arguments: Any = {"length": 4, "noise": Deletion(LengthRate(0.5, 2)), "ops": ops, "bound": bound}
-        reach = most_edits(Threat(ops), 4)
+        reach = Threat(ops).search_limit(4)
         assert certified_radius(p, threshold=1.0, **arguments) == reach
         assert rigorous_radius(p, threshold=1.0, **arguments) == reach
 

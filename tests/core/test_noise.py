@@ -2,15 +2,54 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, certified_radius, noise_from_dict
-from adaptdel.core.noise import Noise, RandomDeletion, RandomLength, _smallest
+from adaptdel import (
+    Certificate,
+    Deletion,
+    FixedRate,
+    LengthRate,
+    Masking,
+    NoNoise,
+    SmoothedClassifier,
+    certified_frontier,
+    certified_radius,
+    noise_from_dict,
+    rate_from_dict,
+    register_noise,
+    register_rate,
+    rigorous_radius,
+)
+from adaptdel.certification.certificate import digest
+from adaptdel.certification.verify import verify
+from adaptdel.classifiers import LinearClassifier
+from adaptdel.core import noise as noise_module
+from adaptdel.core.checks import BoolArray, FloatArray, IntArray
+from adaptdel.core.noise import (
+    ExactOverlap,
+    Noise,
+    Overlap,
+    RandomDeletion,
+    RandomLength,
+    _smallest,
+    draw_at_least,
+    masking_overlap,
+    registered_noise_modules,
+)
+from adaptdel.core.rates import DENOMINATOR, RATES, Rate
+from adaptdel.core.threat import EVERY_SET
+from tests.exact import round_down, round_up
 
 NOISES: list[Noise] = [
     Deletion(FixedRate(0.9)),
@@ -180,3 +219,243 @@ def test_random_lengths_cover_their_range_whatever_the_length() -> None:
 def test_random_lengths_are_checked(low: Any, high: Any) -> None:
     with pytest.raises(ValueError, match=r"^(low|high) must be "):
         RandomLength(low, high)
+
+
+@pytest.mark.parametrize("noise", [Deletion(FixedRate(0.9)), Deletion(LengthRate(0.5, 3)), Masking(0.8)], ids=repr)
+def test_the_exact_overlap_is_that_of_the_doubles(noise: Noise) -> None:
+    """Also in rational numbers: the formula is written once for balls and fractions."""
+    for length, other, common in ((9, 9, 7), (9, 9, 9), (9, 11, 8), (9, 6, 5), (0, 0, 0)):
+        if noise.masks_tokens and other != length:
+            continue
+        double = noise.overlap(length, np.array([other]), np.array([common]))
+        exact = noise.exact_overlap(Fraction, length, other, common)
+        assert double.inside[0] == pytest.approx(float(exact.inside), rel=1e-14)
+        assert double.other_inside[0] == pytest.approx(float(exact.other_inside), rel=1e-14)
+        assert (exact.psi == exact.other_psi) == (double.psi[0] == double.other_psi[0])
+
+
+# A noise and a rate that are defined outside the package.
+
+
+@dataclass(frozen=True)
+class ScatteredMasking(Noise):
+    """Mask each token independently. Certified by p − 1 + ψ^r > 1/2: with probability ψ^r all r changes are masked."""
+
+    immutable = True
+    masks_tokens = True
+    calibratable = False
+    certified_ops = ("sub",)
+    verb = "masks"
+    p: float
+
+    def threshold(self) -> int:
+        return round(self.p * DENOMINATOR)
+
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        return draw_at_least(rng, (size, length), self.threshold())
+
+    def share_removed(self, length: int) -> float:
+        return self.threshold() / DENOMINATOR
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        return masking_overlap(np.power(self.share_removed(length), (length - common).astype(np.float64)), common)
+
+    def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
+        hidden = (number(self.threshold()) / DENOMINATOR) ** (length - common)
+        return ExactOverlap(hidden, hidden, number(0), number(0))
+
+
+@dataclass(frozen=True)
+class RootRate(Rate):
+    """A rate that rises with the square root of the length."""
+
+    scale: float
+
+    def real(self, lengths: FloatArray) -> FloatArray:
+        return np.asarray(1 - self.scale / np.sqrt(np.maximum(lengths, 1)))
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    register_noise("scattered_masking")(ScatteredMasking)
+    register_rate("root")(RootRate)
+    yield
+    del noise_module.NOISES["scattered_masking"], RATES["root"]
+
+
+OWN: list[Noise] = [ScatteredMasking(0.9), Deletion(RootRate(0.6))]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("noise", OWN, ids=repr)
+def test_a_noise_of_your_own_is_saved_and_sampled(noise: Noise) -> None:
+    assert noise_from_dict(json.loads(json.dumps(noise.to_dict()))) == noise
+    kept = noise.sample(1000, 500, rng(1))
+    assert stats.binomtest(int(kept.sum()), kept.size, 1 - noise.share_removed(1000)).pvalue > 1e-6
+    assert np.array_equal(np.concatenate(list(noise.chunks(1000, 500, rng(1), max_bytes=9000))), kept)
+    assert registered_noise_modules() == [__name__]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("noise", OWN, ids=repr)
+def test_a_noise_of_your_own_is_certified_verified_and_saved_with_a_model(noise: Noise, tmp_path: Path) -> None:
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(["good" if place % 2 else "bad", "film"], k=30)) for place in range(40)]
+    labels = [place % 2 for place in range(40)]
+    base = LinearClassifier().fit([tuple(text.split()) for text in texts], labels, noise=noise, seed=0)
+    model = SmoothedClassifier(base, noise, n_select=100, n_estimate=500, progress=False)
+    certificates = model.certify([*texts[:4], "good film"])
+    assert max(certificate.radius for certificate in certificates) > 0
+    for certificate in certificates:
+        assert certificate.exact is None or not noise.masks_tokens  # it does not say how to enumerate
+        assert Certificate.from_json(certificate.to_json()) == certificate
+        assert verify(certificate.to_dict()) == []
+        false = certificate.to_dict()
+        false["derived"] = {**false["derived"], "radius": certificate.radius + 1}
+        false["digest"] = digest(false)
+        assert any("does not follow from the votes" in problem for problem in verify(false))
+    model.save(tmp_path / "model")
+    assert SmoothedClassifier.load(tmp_path / "model").certify(texts[:4]) == certificates[:4]
+
+
+def test_radii_under_a_noise_of_your_own() -> None:
+    noise = ScatteredMasking(0.9)
+    psi = Fraction(noise.threshold(), DENOMINATOR)
+    for p in (0.55, 0.8, 0.99, 1.0):
+        expected = max(r for r in range(50) if Fraction(p) - 1 + psi**r > Fraction(1, 2))
+        for bound in ("tight", "paper"):  # the paper's lemmas are about deletion: it has no other bound
+            arguments: Any = {"length": 50, "noise": noise, "ops": ["sub"], "bound": bound}
+            assert certified_radius(p, **arguments) == rigorous_radius(p, **arguments) == expected
+    with pytest.raises(ValueError, match=r"^ops must be \['sub'\] under ScatteredMasking"):
+        certified_radius(0.9, length=9, noise=noise)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_word_within_the_radius_has_another_class(seed: int) -> None:
+    """By enumeration: the exact probabilities of a random base classifier at every word with up to r substitutions."""
+    draw = random.Random(seed)
+    noise, length, letters = ScatteredMasking(draw.choice([0.5, 0.7, 0.9])), 4, 3
+    psi = Fraction(noise.threshold(), DENOMINATOR)
+    answers = {copy: int(draw.random() < 0.1) for copy in product([None, *range(letters)], repeat=length)}
+
+    def probability(word: tuple[int, ...]) -> Fraction:
+        total = Fraction(0)
+        for kept in product([False, True], repeat=length):
+            copy = tuple(token if keep else None for token, keep in zip(word, kept, strict=True))
+            if answers[copy]:
+                total += psi ** (length - sum(kept)) * (1 - psi) ** sum(kept)
+        return total
+
+    word = tuple(draw.randrange(letters) for _ in range(length))
+    p = probability(word)
+    label = int(p > Fraction(1, 2))
+    p1 = round_down(p if label else 1 - p)
+    radius = certified_radius(p1, length=length, noise=noise, ops=["sub"])
+    for other in product(range(letters), repeat=length):
+        if sum(a != b for a, b in zip(word, other, strict=True)) <= radius:
+            assert int(probability(other) > Fraction(1, 2)) == label
+    assert round_up(p) >= p
+
+
+class Unverifiable(ScatteredMasking):
+    """Without exact numbers."""
+
+    exact_overlap = Noise.exact_overlap
+
+
+def test_a_noise_without_exact_numbers_is_certified_but_not_verified() -> None:
+    noise = Unverifiable(0.9)
+    assert certified_radius(0.99, length=50, noise=noise, ops=["sub"]) > 0
+    sentence = "^noise must define exact_overlap to be checked in ball arithmetic, which Unverifiable does not$"
+    with pytest.raises(ValueError, match=sentence):
+        rigorous_radius(0.99, length=50, noise=noise, ops=["sub"])
+    with pytest.raises(ValueError, match=r"^noise must define all_choices and choice_weights to be enumerated, got"):
+        noise.all_choices(3)
+
+
+class CheckedDeletion(Deletion):
+    """Deletion that does not promise where its bound is worst: every common subsequence is checked."""
+
+    shortest_is_worst = False
+
+
+@pytest.mark.parametrize("ops", EVERY_SET, ids="+".join)
+def test_every_neighbour_is_checked_unless_the_noise_promises_otherwise(ops: tuple[str, ...]) -> None:
+    rate = LengthRate(0.6, 3)
+    for length in (0, 1, 5, 12):
+        for p1, p2 in ((0.8, None), (0.99, None), (1.0, None), (0.7, 0.1), (0.9, 0.02)):
+            given: Any = {"length": length, "ops": ops}
+            checked, promised = CheckedDeletion(rate), Deletion(rate)
+            expected = certified_radius(p1, p2, noise=promised, **given)
+            assert certified_radius(p1, p2, noise=checked, **given) == expected
+            assert rigorous_radius(p1, p2, noise=checked, **given) == expected
+            assert certified_frontier(p1, p2, noise=checked, **given) == certified_frontier(
+                p1, p2, noise=promised, **given
+            )
+            batch = certified_radius(np.full(9, p1), p2, noise=checked, **given)
+            assert np.asarray(batch).tolist() == [expected] * 9
+
+
+class WorseNearby(CheckedDeletion):
+    """A single substitution is worse than several: what would be missed if only short common subsequences counted."""
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        overlap = super().overlap(length, other_length, common)
+        single = (other_length == length) & (common == length - 1)
+        return replace(overlap, inside=np.where(single, 0.0, overlap.inside))
+
+
+def test_a_neighbour_that_is_worse_than_a_farther_one_counts() -> None:
+    noise = WorseNearby(FixedRate(0.9))
+    assert certified_radius(1.0, length=20, noise=noise) == 0
+    assert certified_radius(1.0, 0.0, length=20, noise=noise) == 0
+    assert (0, 0, 1) not in certified_frontier(1.0, length=20, noise=noise)
+
+
+def test_what_a_subclass_adds_is_not_cached_unless_it_says_so() -> None:
+    class Switched(Deletion):
+        factor = 1.0
+
+        def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+            overlap = super().overlap(length, other_length, common)
+            return replace(overlap, inside=overlap.inside * self.factor)
+
+    noise = Switched(FixedRate(0.9))
+    assert Deletion(FixedRate(0.9)).cacheable
+    assert not noise.cacheable
+    assert not Deletion(RootRate(0.6)).cacheable
+    assert certified_radius(1.0, length=20, noise=noise) == 6
+    Switched.factor = 0.0
+    assert certified_radius(1.0, length=20, noise=noise) == 0
+
+
+@dataclass(frozen=True)
+class Unfinished(Noise):
+    """Without the abstract methods."""
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: register_noise("my noise"), "the kind of a noise must be a name such as 'my_noise', got 'my noise'"),
+        (lambda: register_rate(7), "the kind of a rate must be a name such as 'my_rate', got 7"),  # type: ignore[arg-type]
+        (
+            lambda: register_noise("deletion")(ScatteredMasking),
+            "the kind of a noise must not be taken, got 'deletion', which is that of Deletion",
+        ),
+        (
+            lambda: register_noise("loud")(RootRate),  # type: ignore[type-var]
+            "a registered noise must be a dataclass that derives from Noise, got <class",
+        ),
+        (
+            lambda: register_noise("loud")(Unfinished),  # type: ignore[type-abstract]
+            "a registered noise must define every abstract method, Unfinished lacks draw_rows, overlap, share_removed",
+        ),
+        (lambda: rate_from_dict({"kind": "root", "scale": 1}), "the kind of a rate must be one of binned, fixed"),
+    ],
+)
+def test_bad_registrations(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)

@@ -26,7 +26,7 @@ from adaptdel import (
 )
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius_table import ToleranceTable
+from adaptdel.core.radius import ToleranceTable
 from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.threat import EVERY_SET, Threat
 from tests.exact import TableRate

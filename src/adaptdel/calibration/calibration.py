@@ -33,8 +33,8 @@ from adaptdel.calibration.search import (
     search_interval,
     split_examples,
 )
+from adaptdel.certification.certificate import Rule
 from adaptdel.certification.certifier import Certifier
-from adaptdel.certification.rule import Rule
 from adaptdel.certification.sampling import CALIBRATION, SamplingPlan
 from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import check_fields

@@ -1,1 +1,1 @@
-"""Noise and a base classifier make votes; votes make certificates; certificates are verified."""
+"""Certification: votes of a base classifier under noise, certificates from votes, verification of certificates."""

@@ -1,19 +1,18 @@
-"""A certificate: the raw votes on an input, and the radius that follows from them."""
+"""A certificate: the raw votes on an input, and the radius that follows from them by a `Rule`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-from adaptdel.certification.rule import Rule, exact_bounds, vote_bounds
-from adaptdel.core.bounds import BOUNDS
+from adaptdel.core.bounds import BOUNDS, complement
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import (
     LARGEST_LENGTH,
@@ -25,10 +24,10 @@ from adaptdel.core.checks import (
     check_probability,
     check_text,
 )
-from adaptdel.core.confidence import Looks
+from adaptdel.core.confidence import Looks, exact_bounds, vote_bounds
 from adaptdel.core.frontier import certified_frontier
 from adaptdel.core.noise import Noise, noise_from_dict
-from adaptdel.core.radius import check_noise
+from adaptdel.core.radius import certified_radius, check_noise, table
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
 from adaptdel.units import unit_from_dict
@@ -39,34 +38,92 @@ _RAW = (
     "label", "classes", "known", "answer", "length", "selection", "votes", "exact", "threshold", "k", "seed", "bound",
     "unit", "model_hash", "input_hash",
 )  # fmt: skip
+from adaptdel.settings import CERTIFICATION
+
 _FIELDS = ("format", *_RAW, "noise", "ops", "looks")
 CLAIMS = ("radius", "p1", "p2", "alpha")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How bounds on probabilities are turned into a radius: the same in sampling, certificates and verification.
+
+    Attributes:
+        noise: the noise of the votes.
+        ops: the operations of the attacker.
+        bound: "tight" or "paper".
+        threshold: a decision threshold for two classes, or None.
+        k: the prediction has to stay among the k most probable classes.
+    """
+
+    noise: Noise
+    ops: tuple[str, ...]
+    bound: str = CERTIFICATION.bound
+    threshold: float | None = CERTIFICATION.threshold
+    k: int = CERTIFICATION.k
+
+    @cached_property
+    def threat(self) -> Threat:
+        """The threat model."""
+        return Threat(self.ops)
+
+    def check_classes(self, classes: Sequence[object] | None) -> None:
+        """Raise unless threshold and k fit the classes, which some classifiers know only after their first answers."""
+        if self.threshold is not None and (classes is None or len(classes) != 2):
+            number = "an unknown number of" if classes is None else str(len(classes))
+            hint = ": give classes=[...]" if classes is None else ""
+            raise ValueError(f"threshold must be None for {number} classes, got {self.threshold}{hint}")
+        if classes is not None and self.k >= len(classes):
+            raise ValueError(f"k must be below the number of classes {len(classes)}, got {self.k}")
+
+    def threshold_probability(self, p1: float, label: int) -> float | None:
+        """With a threshold: the bound on the probability of class 1; None if it is not on the side of the label."""
+        p = p1 if label == 1 else complement(p1)
+        return p if self.threshold is not None and (p > self.threshold) == (label == 1) else None
+
+    def rival(self, p2: float, *, is_binary: bool) -> float | None:
+        """The p2 that p1 is compared with; None for two classes, where 1 − p1 bounds the other one."""
+        return None if is_binary and self.k == 1 else p2
+
+    def radius(self, p1: float, p2: float, *, label: int, length: int, is_binary: bool) -> int:
+        """The radius for bounds on the probabilities of the predicted class and of its strongest rival."""
+        if self.threshold is not None:
+            p = self.threshold_probability(p1, label)
+            if p is None:
+                return -1
+            return certified_radius(
+                p, length=length, noise=self.noise, ops=self.ops, bound=self.bound, threshold=self.threshold
+            )
+        rival = self.rival(p2, is_binary=is_binary)
+        if rival is None and self.bound == "tight":  # the look-up without argument checks, for speed
+            return table(length, self.noise, self.threat).radius(1 - p1) if p1 > 0.5 else -1
+        return certified_radius(p1, rival, length=length, noise=self.noise, ops=self.ops, bound=self.bound)
 
 
 @dataclass(frozen=True)
 class Certificate:
     """The raw votes on one input, and what they prove.
 
-    The radius is derived from the votes and is never stored apart from them; so it can be derived again without the
-    model, at another error level, with another bound or for another attacker.
+    The radius is derived from the votes and never stored without them. So it can be derived again without the model, at
+    another error level, with another bound or for another threat model.
 
     Attributes:
-        label: the answer.
-        classes: the labels that counts are in the order of.
-        known: whether these are all the classes there are.
-        answer: the place of the label in the classes.
+        label: the prediction.
+        classes: the labels, in the order of the counts.
+        known: whether these are all the classes.
+        answer: the index of the label in the classes.
         length: the number of tokens of the input.
         noise: the noise of the votes.
-        selection: votes that chose the answer, which bound nothing.
+        selection: the votes that selected the label, shape (classes,); they bound nothing.
         looks: the planned looks at the estimation votes; None if every copy was enumerated.
-        votes: votes at each look that was taken.
-        exact: if enumerated, choices of kept tokens by class and number kept.
-        ops: what the attacker may do.
+        votes: the votes at each look that was taken, shape (looks taken, classes).
+        exact: if enumerated, choices of kept tokens by class and number kept, shape (classes, length + 1).
+        ops: the operations of the attacker.
         bound: "tight" or "paper".
         threshold: a decision threshold for two classes, or None.
-        k: the answer has to stay among the k most probable classes.
+        k: the label has to stay among the k most probable classes.
         seed: the seed of the noise.
-        unit: what a token is, or None if that cannot be written down.
+        unit: what a token is, or None for a unit that has no description.
         model_hash: a hash of the base classifier, or "".
         input_hash: a hash of the tokens.
     """
@@ -96,18 +153,23 @@ class Certificate:
         return 0.0 if self.looks is None else self.looks.alpha
 
     @property
-    def two(self) -> bool:
-        """Whether there are just two classes, so that one bound is enough."""
+    def is_binary(self) -> bool:
+        """Whether there are exactly two classes, so that one bound is enough."""
         return self.known and len(self.classes) == 2
 
     @property
+    def rival(self) -> float | None:
+        """The upper bound on the strongest rival; None where it is 1 minus the bound on the label."""
+        return self.rule.rival(self.bounds[1], is_binary=self.is_binary and self.exact is None)
+
+    @property
     def rule(self) -> Rule:
-        """How bounds become a radius."""
+        """How bounds are turned into a radius."""
         return Rule(self.noise, self.ops, self.bound, self.threshold, self.k)
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
-        """A lower bound on the probability of the answer and an upper bound on that of its strongest rival."""
+        """A lower bound on the probability of the label and an upper bound on that of its strongest rival."""
         if self.exact is not None:
             return exact_bounds(self.exact, self.answer, self.noise, self.length, k=self.k)
         assert self.looks is not None
@@ -115,17 +177,17 @@ class Certificate:
 
     @cached_property
     def radius(self) -> int:
-        """How many edits cannot change the answer; −1 if not even the unedited input is settled."""
+        """The number of edits that cannot change the prediction; −1 if not even the prediction itself is certain."""
         return self.radius_for(self.ops)
 
     @property
     def abstained(self) -> bool:
-        """Whether not even the unedited input is settled."""
+        """Whether not even the prediction for the unedited input is certain."""
         return self.radius < 0
 
     @property
     def score(self) -> float:
-        """The share of votes for the answer, or its exact probability."""
+        """The share of votes for the label, or its exact probability."""
         if self.exact is not None:
             return self.bounds[0]
         counts = self.votes[-1]
@@ -133,37 +195,38 @@ class Certificate:
 
     @property
     def calls(self) -> int:
-        """How many votes were taken, enumerated copies included."""
+        """The number of votes, including enumerated copies."""
         if self.exact is not None:
             return sum(map(sum, self.exact))
         return sum(self.selection) + (sum(self.votes[-1]) if self.votes else 0)
 
     def radius_for(self, ops: str | Iterable[str]) -> int:
-        """The radius against another attacker, from the same votes.
+        """The radius for another threat model, from the same votes.
 
-        Certificates for several attackers at once hold together: the bounds do not depend on the attacker.
+        Radii for several threat models hold simultaneously, because the bounds do not depend on the threat model.
         """
         rule = replace(self.rule, ops=Threat(ops).ops)
-        return rule.radius(*self.bounds, label=self.answer, length=self.length, two=self.two and self.exact is None)
+        is_binary = self.is_binary and self.exact is None
+        return rule.radius(*self.bounds, label=self.answer, length=self.length, is_binary=is_binary)
 
     def frontier(self) -> list[tuple[int, int, int]]:
         """The maximal triples (deletions, insertions, substitutions) that are certified together."""
         if self.threshold is not None:
             raise ValueError("threshold must be None for a frontier, which compares classes")
-        p1, p2 = self.bounds
-        rival = None if self.two and self.exact is None else p2
-        return certified_frontier(p1, rival, length=self.length, noise=self.noise, ops=self.ops, bound=self.bound)
+        return certified_frontier(
+            self.bounds[0], self.rival, length=self.length, noise=self.noise, ops=self.ops, bound=self.bound
+        )
 
     def log10_cardinality(self, vocab_size: int = ROBERTA_VOCABULARY) -> float:
-        """log10 of the number of inputs that the certificate covers."""
+        """log10 of the number of inputs in the certified region."""
         return log10_cardinality(self.radius, length=self.length, ops=self.ops, vocab_size=vocab_size)
 
     def rederive(
         self, *, alpha: float | None = None, ops: str | Iterable[str] | None = None, bound: str | None = None
     ) -> Certificate:
-        """The certificate from the same votes at another error level, for another attacker or with another bound.
+        """The certificate from the same votes at another error level, for another threat model or with another bound.
 
-        The error level is spread over the planned looks in the proportions of the plan.
+        The error level is distributed over the planned looks in the proportions of the plan.
         """
         looks = self.looks
         if alpha is not None and looks is not None:
@@ -173,11 +236,11 @@ class Certificate:
             self,
             looks=looks,
             ops=self.ops if ops is None else Threat(ops).ops,
-            bound=self.bound if bound is None else check_choice("bound", bound, ("tight", "paper")),
+            bound=self.bound if bound is None else check_choice("bound", bound, BOUNDS),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: the raw votes, what follows from them, and a digest of it all."""
+        """Plain values: the raw votes, what is derived from them, and a digest of all of it."""
         derived = {"radius": self.radius, "p1": self.bounds[0], "p2": self.bounds[1], "alpha": self.alpha}
         values = self.raw() | {"derived": derived}
         values["digest"] = digest(values)
@@ -195,9 +258,9 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
-        """Rebuild a certificate from `to_dict`; what was derived is derived again, not believed.
+        """Rebuild a certificate from `to_dict`. Derived values are not read but derived again.
 
-        ValueError if a field is missing, unknown, of a wrong type, out of its range or at odds with another.
+        Raises ValueError if a field is missing, unknown, of a wrong type, out of range or inconsistent with another.
         """
         check_names("a certificate", values, _FIELDS, ("derived", "digest"))
         if check_int("format", values["format"]) != FORMAT:
@@ -231,10 +294,10 @@ class Certificate:
 
 
 def check_certificate(certificate: Certificate) -> None:
-    """Raise unless every field is of its kind, in its range and fits the others.
+    """Raise unless every field has its type, is in its range and is consistent with the others.
 
-    What `SmoothedClassifier` makes always does. Whether the claims follow from the votes is asked by
-    `adaptdel.certification.verify`.
+    A certificate from `Certifier` always is. `adaptdel.certification.verify` checks whether the claims follow from the
+    votes.
     """
     classes = check_classes(certificate.classes)
     check_int("length", certificate.length, most=LARGEST_LENGTH)
@@ -254,7 +317,7 @@ def check_certificate(certificate: Certificate) -> None:
         unit_from_dict(certificate.unit)
     if certificate.threshold is not None:
         check_probability("threshold", certificate.threshold)
-        if not certificate.two:
+        if not certificate.is_binary:
             raise ValueError("threshold must be None unless there are two known classes")
     _check_counts("selection", (certificate.selection,), len(classes))
     _check_counts("votes", certificate.votes, len(classes))
@@ -265,23 +328,23 @@ def check_certificate(certificate: Certificate) -> None:
 
 
 def check_classes(values: Any) -> list[Any]:
-    """Return the classes of a certificate or of a run, each a label of its own.
+    """Return the classes of a certificate or of a run, which must be different labels.
 
     1, true and 1.0 are different labels, as they are in JSON.
     """
     classes = check_list("classes", values, "labels")
     if not classes:
         raise ValueError("classes must hold at least one label, got none")
-    seen: set[str] = set()
+    keys: set[str] = set()
     for key in map(label_key, classes):
-        if key in seen:
+        if key in keys:
             raise ValueError(f"classes must differ from each other, got the label {key} more than once")
-        seen.add(key)
+        keys.add(key)
     return classes
 
 
 def label_key(label: Any) -> str:
-    """What labels are compared by: their JSON, which tells 1 from true and from 1.0."""
+    """The key that labels are compared by: their JSON, in which 1, true and 1.0 differ."""
     value = _plain(label)
     parts = [value]
     while parts:
@@ -294,7 +357,7 @@ def label_key(label: Any) -> str:
 
 
 def _check_counts(name: str, table: Any, width: int) -> None:
-    """Raise unless a table holds rows of one count for each class."""
+    """Raise unless every row of a table has a count for each class."""
     for row in check_list(name, table, "rows of counts"):
         counts = check_list(name, row, "counts")
         if len(counts) != width:
@@ -329,21 +392,21 @@ def _check_enumerated(certificate: Certificate, exact: Any) -> None:
 
 
 def digest(values: Mapping[str, Any]) -> str:
-    """A hash of everything in a certificate's dictionary but the digest itself."""
-    rest = {name: value for name, value in values.items() if name != "digest"}
-    text = json.dumps(rest, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    """A hash of everything in a certificate's dictionary except the digest."""
+    content = {name: value for name, value in values.items() if name != "digest"}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if hasattr(value, "item"):
         value = value.item()
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""The certification engine: inputs in, a certificate or a failure for each out.
+"""The certification engine: it takes inputs and yields a certificate or a failure for each.
 
-Everything that certifies goes through `Certifier`: `SmoothedClassifier`, runs in one process and in workers,
-calibration. It knows nothing about files, processes or pages.
+Everything that certifies uses `Certifier`: `SmoothedClassifier`, runs in one process and in workers, and calibration.
+It does not depend on files, processes or reports.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.certification.certificate import Certificate
-from adaptdel.certification.rule import Rule
+from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, run_all
 from adaptdel.classifiers.base import (
     BaseClassifier,
@@ -30,7 +29,7 @@ from adaptdel.units import Tokens, check_unit
 
 @dataclass(frozen=True)
 class Input:
-    """What is certified: a text, what it is called in messages, and anything that its result is to carry."""
+    """An input to certify: a text, its name in messages, and a tag that is passed on to its result."""
 
     text: Any
     name: str
@@ -39,7 +38,7 @@ class Input:
 
 @dataclass(frozen=True)
 class InputResult:
-    """What became of an input: a certificate, or why there is none."""
+    """The result for an input: a certificate, or the reason why there is none."""
 
     input: Input
     certificate: Certificate | None
@@ -47,11 +46,11 @@ class InputResult:
 
 
 class Certifier:
-    """Certify inputs with one base classifier under one plan.
+    """Certify inputs with one base classifier and one sampling plan.
 
     Args:
         base: the base classifier.
-        plan: the noise, the attacker, the bound and how votes are sampled.
+        plan: the noise, the threat model, the bound and how votes are sampled.
         unit: what a token is.
     """
 
@@ -65,21 +64,21 @@ class Certifier:
 
     @property
     def rule(self) -> Rule:
-        """How votes become a radius."""
+        """How bounds on probabilities are turned into a radius."""
         return self.plan.rule
 
     def under(self, noise: Noise) -> Certifier:
-        """The same under another noise; inputs that were prepared stay valid."""
+        """The same certifier under another noise. Inputs that were prepared before can still be used."""
         other = copy(self)
         other.plan = replace(self.plan, rule=replace(self.rule, noise=noise))
         return other
 
     def __call__(self, inputs: Iterable[Input]) -> Generator[InputResult, None, None]:
-        """A result for every input, in the order in which they are finished.
+        """Yield a result for every input, in the order in which they are finished.
 
-        Several inputs are worked on together. If one makes the base classifier fail, those in flight are certified one
-        by one, so that only the input that fails has a failure. A failure of ``inputs`` itself is raised once
-        everything that was read from it is done. Answers that are no function of the copy end everything.
+        Several inputs are processed together. If the base classifier fails on one of them, the inputs in flight are
+        certified one by one, so that only the input that fails gets a failure. An error of the iterable ``inputs`` is
+        raised after everything that was read from it is finished. An `InconsistentAnswerError` is raised at once.
         """
         source = _Source(inputs)
         while not source.exhausted:
@@ -88,11 +87,11 @@ class Certifier:
             raise source.error
 
     def prepare(self, text: Any, name: str) -> Prepared:
-        """Split a text into tokens and make it ready, once for all its noisy copies."""
+        """Split a text into tokens and prepare it, once for all its noisy copies."""
         return self.prepare_tokens(self.unit.split(text), name)
 
     def prepare_tokens(self, tokens: Tokens, name: str) -> Prepared:
-        """Make tokens ready."""
+        """Prepare a tuple of tokens, once for all its noisy copies."""
         prepared = self.base.prepare(name, tokens, self.unit, masking=self.rule.noise.masks_tokens)
         self.rule.check_classes(self.base.classes_)
         return prepared
@@ -100,18 +99,18 @@ class Certifier:
     def votes(
         self, inputs: Iterable[Prepared], *, done: Callable[[int], None] | None = None
     ) -> Iterator[tuple[int, Tally]]:
-        """The votes on every input with its number, in the order in which they are finished; a failure is raised."""
+        """Yield the number and the votes of every input, in order of completion; a failure is raised."""
         return run_all(inputs, self.plan, self.base, done=done)
 
     def certificate(self, prepared: Prepared, tally: Tally) -> Certificate:
-        """The certificate that votes make, with classes in a fixed order."""
+        """The certificate for the votes on an input, with classes in a fixed order."""
         base, rule = self.base, self.rule
         known = base.classes_ is not None
         rows = tally.exact if tally.exact is not None else np.stack([tally.selection, *tally.votes]).T
         labels = list(base.classes_) if base.classes_ is not None else base.labels()[: len(rows)]
         rows = np.pad(rows, ((0, max(0, len(labels) - len(rows))), (0, 0)))[: max(len(labels), 1)]
         order = list(range(len(labels)))
-        if not known:  # numbers were given in the order of asking: sort, so that it does not matter
+        if not known:  # numbered in the order of the answers: sort, so that the order does not matter
             order = sorted((number for number in order if rows[number].any()), key=lambda n: sort_key(labels[n]))
         exact = None if tally.exact is None else tuple(tuple(int(count) for count in rows[n]) for n in order)
         counts = rows[order].T if exact is None else np.zeros((1, len(order)), dtype=np.int64)
@@ -137,7 +136,7 @@ class Certifier:
         )
 
     def _together(self, source: _Source) -> Iterator[InputResult]:
-        """Certify until the inputs end or one fails; in the latter case, what is in flight one by one."""
+        """Certify until the inputs end or one fails; in the latter case certify those in flight one by one."""
         in_flight: dict[int, tuple[Input, Prepared]] = {}
         invalid: list[InputResult] = []
         votes = self.votes(self._prepared(source, in_flight, invalid))
@@ -171,7 +170,7 @@ class Certifier:
             yield prepared
 
     def _alone(self, input: Input) -> InputResult:
-        """Certify one input; a failure is then its own."""
+        """Certify a single input, so that a failure is due to it."""
         try:
             prepared = self.prepare(input.text, input.name)
             [(_, tally)] = self.votes([prepared])
@@ -183,7 +182,7 @@ class Certifier:
 
 
 class _Source:
-    """Inputs, whose own error waits until what was read is done."""
+    """An iterator over inputs that stores the error of the iterable instead of raising it."""
 
     def __init__(self, inputs: Iterable[Input]) -> None:
         self._inputs = iter(inputs)
@@ -210,5 +209,5 @@ def _drained(results: list[InputResult]) -> Iterator[InputResult]:
 
 
 def sort_key(label: Any) -> tuple[str, Any]:
-    """What labels of any kind are sorted by."""
+    """The key that labels of any type are sorted by."""
     return str(type(label)), label if isinstance(label, (str, int, float)) else repr(label)

@@ -1,8 +1,8 @@
-"""Noise and a base classifier make votes: selection, adaptive looks, exact enumeration.
+"""Votes of a base classifier on noisy copies: selection, adaptive looks, exact enumeration.
 
-Every input has streams of random numbers of its own, keyed by the seed, its content and the phase. Its votes do not
-depend on which other inputs are certified beside it, on their order, or on how copies are batched. Certification,
-calibration and the examples of a report are different phases: what one of them drew is new to the others.
+Every input has its own random streams, keyed by the seed, its content and the phase. Its votes do not depend on the
+other inputs, on their order or on how copies are batched. Certification, calibration and the examples of a report are
+different phases, so their samples are independent.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.certification.rule import Rule, exact_shares, vote_bounds
+from adaptdel.certification.certificate import Rule
 from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
 from adaptdel.core.checks import BoolArray, IntArray, check_alpha, check_choice, check_int
-from adaptdel.core.confidence import Looks, clopper_pearson
+from adaptdel.core.confidence import Looks, clopper_pearson, exact_shares, vote_bounds
 from adaptdel.core.noise import MANY_CHOICES, Noise
 from adaptdel.core.radius import largest_radius_probability
-from adaptdel.core.radius_table import is_frozen
-from adaptdel.core.threat import Threat
 from adaptdel.settings import CERTIFICATION as SETTINGS
 from adaptdel.units import Tokens
 
-# So many choices of kept tokens are enumerated: at once, or instead of further votes if the first are not enough.
+# Up to so many choices of kept tokens are enumerated: immediately, or instead of further votes after the first look.
 AT_ONCE, EXACT_COPIES = 512, MANY_CHOICES
 WINDOW_INPUTS = 64
-WINDOW_TOKENS = 200_000  # inputs that are worked on together have at most so many tokens, or are a single one
-LEAD = 3.5  # standard deviations of an even vote by which the first class leads when the selection ends
+WINDOW_TOKENS = 200_000  # the largest number of tokens of inputs that are processed together, unless it is one input
+LEAD = 3.5  # the selection ends when the first class leads by so many standard deviations of an even vote
 FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
 # Phases of the selection and of the estimation.
 CERTIFICATION = ("select", "estimate")
@@ -41,9 +39,9 @@ CALIBRATION = ("calibration select", "calibration estimate")
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How votes are taken: see `adaptdel.SmoothedClassifier` for the meaning of each.
+    """How votes are sampled; `adaptdel.SmoothedClassifier` documents the fields.
 
-    ``phases`` are those of the streams that choose the class and that bound its probability.
+    ``phases`` name the random streams that select the class and that bound its probability.
     """
 
     rule: Rule
@@ -68,11 +66,12 @@ class Tally:
     """The votes on one input.
 
     Attributes:
-        label: the class number that was chosen on the selection votes.
-        selection: votes by class in the selection, which bound nothing.
+        label: the class number that was selected on the selection votes.
+        selection: the selection votes, shape (classes,); they bound nothing.
         looks: the planned looks of the estimation.
-        votes: votes by class at each look that was taken.
-        exact: choices of kept tokens by class and number kept, if all were enumerated; then nothing was sampled.
+        votes: the votes at each look that was taken, each of shape (classes,).
+        exact: choices of kept tokens by class and number kept, shape (classes, length + 1), if all were enumerated;
+            then nothing was sampled.
     """
 
     label: int
@@ -87,7 +86,7 @@ def content_key(tokens: Tokens) -> bytes:
     digest = hashlib.blake2b(digest_size=32)
     kinds = set(map(type, tokens))
     if kinds <= {str} and not _has_surrogates(tokens):
-        digest.update(json.dumps(tokens).encode())  # quoted: two sequences never look the same
+        digest.update(json.dumps(tokens).encode())  # quoted: different sequences have different JSON
     elif kinds == {int} and min(tokens) >= 0 and max(tokens) < 256:  # type: ignore[type-var, operator]
         digest.update(b"bytes:" + bytes(tokens))  # type: ignore[arg-type]
     else:
@@ -102,7 +101,7 @@ def content_key(tokens: Tokens) -> bytes:
 
 
 def _has_surrogates(texts: Iterable[Any]) -> bool:
-    """Whether a text holds half a character, which JSON does not tell from the whole one beside the other half."""
+    """Whether a text contains half a surrogate pair; in JSON, two halves would look like one character."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
@@ -111,7 +110,7 @@ def _has_surrogates(texts: Iterable[Any]) -> bool:
 
 
 def stream(seed: int, key: bytes, phase: str) -> np.random.Generator:
-    """A Philox generator for one phase of one input."""
+    """The random generator (Philox) for one phase of one input."""
     digest = hashlib.blake2b(f"{seed}/{phase}/".encode() + key, digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
@@ -122,35 +121,36 @@ Votes = Generator[BoolArray, IntArray, Any]
 def take_votes(
     prepared: Prepared, plan: SamplingPlan, known_classes: int | None
 ) -> Generator[BoolArray, IntArray, Tally]:
-    """The votes on one input: a coroutine that yields kept-masks and is sent class numbers."""
+    """The votes on one input: a coroutine that yields arrays of kept tokens and is sent class numbers."""
     length = len(prepared.tokens)
     noise = plan.rule.noise
     if plan.exact and noise.choices(length) <= AT_ONCE:
         return (yield from _enumerate(noise, length, plan, known_classes))
     key = content_key(prepared.tokens)
-    chosen, selection = yield from _select(noise, length, plan, stream(plan.seed, key, plan.phases[0]))
+    label, selection = yield from _select(noise, length, plan, stream(plan.seed, key, plan.phases[0]))
     if not plan.n_estimate:  # a prediction without a certificate
-        return Tally(chosen, selection, None, [])
-    spared = plan.n_select - int(selection.sum())  # by the selection, whose votes are independent: looks stay valid
-    looks = plan_looks(plan, length, known_classes, plan.n_estimate + spared)
+        return Tally(label, selection, None, [])
+    unused = plan.n_select - int(selection.sum())  # selection votes are independent: the looks stay valid
+    looks = plan_looks(plan, length, known_classes, plan.n_estimate + unused)
     rng = stream(plan.seed, key, plan.phases[1])
     counts = np.zeros(len(selection), dtype=np.int64)
     taken: list[IntArray] = []
     for size in looks.sizes:
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
         taken.append(counts)
-        if len(taken) < len(looks.sizes) and _settled(taken, chosen, looks, plan.rule, length, known_classes):
+        if len(taken) < len(looks.sizes) and radius_is_final(taken, label, looks, plan.rule, length, known_classes):
             break
         if plan.exact and noise.choices(length) <= EXACT_COPIES:  # fewer than the votes to come
             return (yield from _enumerate(noise, length, plan, known_classes))
     width = max(len(row) for row in (*taken, selection))
-    return Tally(chosen, _widen(selection, width), looks, [_widen(row, width) for row in taken])
+    return Tally(label, _widen(selection, width), looks, [_widen(row, width) for row in taken])
 
 
-def _own_numbers(task: Generator[BoolArray, IntArray, Tally]) -> Generator[BoolArray, IntArray, Tally]:
-    """Number classes that are not known beforehand as they come up in this input's own votes.
+def _number_by_input(task: Generator[BoolArray, IntArray, Tally]) -> Generator[BoolArray, IntArray, Tally]:
+    """Number unknown classes in the order in which they occur in the votes on this input.
 
-    The classifier numbers them as they come up in any input; a tie goes to the lowest, and must not depend on others.
+    The classifier numbers them in the order in which they occur in any input. A tie goes to the lowest number, which
+    must not depend on other inputs.
     """
     numbers: dict[int, int] = {}
     kept = next(task)
@@ -161,17 +161,17 @@ def _own_numbers(task: Generator[BoolArray, IntArray, Tally]) -> Generator[BoolA
         except StopIteration as stop:
             tally: Tally = stop.value
             break
-    outside = list(numbers)
-    width = max(2, *(number + 1 for number in outside)) if outside else 2
+    originals = list(numbers)
+    width = max(2, *(number + 1 for number in originals)) if originals else 2
 
-    def back(counts: IntArray) -> IntArray:
-        found = np.zeros((width, *counts.shape[1:]), dtype=np.int64)
-        found[outside] = counts[: len(outside)]
-        return found
+    def renumber(counts: IntArray) -> IntArray:
+        renumbered = np.zeros((width, *counts.shape[1:]), dtype=np.int64)
+        renumbered[originals] = counts[: len(originals)]
+        return renumbered
 
-    exact = None if tally.exact is None else back(tally.exact)
-    label = outside[tally.label] if outside else tally.label
-    return Tally(label, back(tally.selection), tally.looks, [back(row) for row in tally.votes], exact)
+    exact = None if tally.exact is None else renumber(tally.exact)
+    label = originals[tally.label] if originals else tally.label
+    return Tally(label, renumber(tally.selection), tally.looks, [renumber(row) for row in tally.votes], exact)
 
 
 def _widen(counts: IntArray, width: int) -> IntArray:
@@ -188,7 +188,7 @@ def _draw(noise: Noise, length: int, size: int, rng: np.random.Generator, counts
 
 
 def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Generator) -> Votes:
-    """Choose the class: the votes stop once its lead is beyond doubt, which costs nothing, as they bound nothing."""
+    """Select the class. Sampling stops when its lead is clear; these votes bound nothing, so any rule is valid."""
     counts = np.zeros(2, dtype=np.int64)
     size = plan.n_select if plan.sampling == "fixed" else min(32, plan.n_select)
     threshold = plan.rule.threshold
@@ -196,35 +196,35 @@ def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Genera
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
         if threshold is None:
             first, second = np.sort(counts)[::-1][:2]
-            chosen, lead = int(np.argmax(counts)), float(first - second)
+            label, lead = int(np.argmax(counts)), float(first - second)
         else:
-            chosen = int(counts[1] > threshold * size)
+            label = int(counts[1] > threshold * size)
             lead = 2 * abs(float(counts[1]) - threshold * size)
         if size >= plan.n_select or lead >= LEAD * sqrt(size):
-            return chosen, counts
+            return label, counts
         size = min(2 * size, plan.n_select)
 
 
 def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) -> Looks:
-    """The looks at up to ``most`` votes on an input of a length: settled before the first vote, hence valid.
+    """The looks at up to ``most`` votes on an input of a given length, planned before the first vote.
 
-    The first look comes as soon as unanimous votes would give the largest radius there is; each further one at twice as
-    many votes.
+    The first look is at the number of unanimous votes that would certify the largest possible radius; each further one
+    is at twice as many votes.
     """
     if plan.sampling == "fixed":
         return Looks.fixed(most, plan.alpha)
-    return (_cached_looks if is_frozen(plan.rule.noise) else _adaptive_looks)(plan, length, classes, most)
+    return (_cached_looks if plan.rule.noise.cacheable else _adaptive_looks)(plan, length, classes, most)
 
 
 def _adaptive_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) -> Looks:
     rule = plan.rule
-    needed = largest_radius_probability(length, rule.noise, Threat(rule.ops), rule.threshold)
+    needed = largest_radius_probability(length, rule.noise, rule.threat, rule.threshold)
     share = plan.alpha * FIRST_SHARE
-    first = _unanimous(needed, share if classes == 2 else share / 2, most)
+    size = _unanimous(needed, share if classes == 2 else share / 2, most)
     sizes = []
-    while first * 4 <= most * 3:
-        sizes.append(first)
-        first *= 2
+    while size * 4 <= most * 3:  # a look shortly before the last one is not worth its share of alpha
+        sizes.append(size)
+        size *= 2
     if not sizes:
         return Looks.fixed(most, plan.alpha)
     middle = len(sizes) - 1
@@ -237,7 +237,7 @@ _cached_looks = lru_cache(maxsize=2**13)(_adaptive_looks)
 
 
 def _unanimous(probability: float, alpha: float, most: int) -> int:
-    """The fewest votes that, all for one class, prove a probability; at least 16, at most ``most``."""
+    """The least number of unanimous votes that prove a probability; at least 16, at most ``most``."""
     low, high = 15, max(most, 16)
     while high - low > 1:
         middle = (low + high) // 2
@@ -253,30 +253,32 @@ def _last_look(looks: Looks) -> Looks:
     return Looks.fixed(looks.total, looks.alphas[-1])
 
 
-def _settled(taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, length: int, classes: int | None) -> bool:
-    """Whether more votes would hardly raise the radius: not even if their share were a standard error better."""
+def radius_is_final(
+    taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, length: int, classes: int | None
+) -> bool:
+    """Whether further votes are unlikely to raise the radius: not even with a share that is a standard error better."""
     counts = taken[-1].tolist()
     size = sum(counts)
     if label >= len(counts):
         return True
     share = (counts[label] + 1) / (size + 2)
     share = min(share + sqrt(share * (1 - share) / size), 1.0)
-    rest = looks.total - size
-    scale = rest * (1 - share) / max(size - counts[label], 1)
+    remaining = looks.total - size
+    scale = remaining * (1 - share) / max(size - counts[label], 1)
     last = [count + int(count * scale) for count in counts]
     last[label] = looks.total - (sum(last) - last[label])
     known = classes is not None
     now = vote_bounds(looks, [row.tolist() for row in taken], label, known=known, k=rule.k)
     final = vote_bounds(_last_look(looks), [last], label, known=known, k=rule.k)
     hoped = max(now[0], final[0]), min(now[1], final[1])
-    radii = [rule.radius(*bounds, label=label, length=length, two=classes == 2) for bounds in (hoped, now)]
+    radii = [rule.radius(*bounds, label=label, length=length, is_binary=classes == 2) for bounds in (hoped, now)]
     return radii[0] <= radii[1]
 
 
 def _enumerate(
     noise: Noise, length: int, plan: SamplingPlan, classes: int | None
 ) -> Generator[BoolArray, IntArray, Tally]:
-    """Ask about every choice of kept tokens once: the probabilities are then exact."""
+    """Evaluate every choice of kept tokens once, which gives exact probabilities."""
     kept = noise.all_choices(length)
     answers = yield kept
     width = max(classes or 2, int(answers.max()) + 1)
@@ -298,12 +300,12 @@ def run_all(
     *,
     done: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Tally]]:
-    """Take the votes on many inputs, asking the classifier about copies of several together; in order of completion."""
+    """Yield the votes on many inputs in order of completion; copies of several inputs are classified together."""
 
     def start(prepared: Prepared) -> Generator[BoolArray, IntArray, Tally]:
         known = classifier.classes_
         task = take_votes(prepared, plan, None if known is None else len(known))
-        return task if known is not None else _own_numbers(task)
+        return task if known is not None else _number_by_input(task)
 
     waiting = iter(enumerate(inputs))
     active: list[tuple[int, Prepared, Generator[BoolArray, IntArray, Tally], BoolArray]] = []

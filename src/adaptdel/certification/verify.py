@@ -1,4 +1,4 @@
-"""Check certificates that others made: re-derive each in ball arithmetic from its votes."""
+"""Verify certificates from untrusted sources: derive each again from its votes in ball arithmetic."""
 
 from __future__ import annotations
 
@@ -8,27 +8,35 @@ from math import comb, nextafter
 from typing import Any
 
 from adaptdel.certification.certificate import CLAIMS, Certificate, digest
-from adaptdel.certification.rule import complement, exact_shares, used_k
 from adaptdel.certification.sampling import EXACT_COPIES
-from adaptdel.core.checks import check_int, check_names, check_probability, check_real
+from adaptdel.core.bounds import round_up, within_rival_cap
+from adaptdel.core.checks import (
+    STEPS,
+    TooMuchWork,
+    check_int,
+    check_names,
+    check_probability,
+    check_real,
+    limited,
+)
+from adaptdel.core.confidence import exact_shares, used_k
 from adaptdel.core.rigorous import rigorous_lower_confidence, rigorous_radius
-from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.settings import CERTIFICATION
 
 USUAL_ALPHA = CERTIFICATION.alpha
 
 
 def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
-    """What is wrong with a certificate's dictionary; nothing, if it holds.
+    """The problems of a certificate's dictionary; an empty list if it is valid.
 
-    The votes have to add up to the planned looks, the digest has to fit, the claimed bounds have to be valid confidence
-    bounds for the votes, and the claimed radius has to follow from these, both in ball arithmetic. What can be derived
-    is not believed; that the votes are those of the model cannot be derived.
+    The votes have to add up to the planned looks, the digest has to match, the claimed bounds have to be valid
+    confidence bounds for the votes, and the claimed radius has to follow from these bounds, both in ball arithmetic.
+    Everything that can be derived is derived. It cannot be derived that the votes are those of the model.
 
     Args:
-        values: as of `Certificate.to_dict`.
-        work: how many steps of arithmetic are spent at most, about a microsecond each; None for no limit. A certificate
-            that needs more, as one for an absurd length does, counts as not checked, which is wrong as well.
+        values: as from `Certificate.to_dict`.
+        work: the limit on the number of arithmetic steps, about a microsecond each; None for no limit. A certificate
+            that needs more, for example because of an absurd length, is not checked, which is reported as a problem.
     """
     try:
         certificate = Certificate.from_dict(values)
@@ -47,7 +55,7 @@ def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
 
 
 def too_much(length: int, work: int | None) -> str:
-    """What to say of a certificate whose derivation was given up."""
+    """The problem of a certificate whose derivation exceeded the limit."""
     return (
         f"not checked: to derive it again for {length} tokens takes more than the {work} steps that are allowed: "
         "allow more with --work, or leave it out"
@@ -67,21 +75,21 @@ def _claims(values: Mapping[str, Any]) -> tuple[int, float, float, float]:
 
 
 def _votes(certificate: Certificate) -> list[str]:
-    """Whether the votes chose the label that is claimed, and are possible under the noise."""
+    """Whether the votes selected the claimed label, and are possible under the noise."""
     if certificate.exact is not None:
         return _enumerated(certificate, certificate.exact)
     wrong = []
     if not _chosen(certificate):
         wrong.append("the selection votes did not choose the label")
     rows = (certificate.selection, *certificate.votes)
-    voted = {number for row in rows for number, count in enumerate(row) if count}  # at a threshold of 1 not the answer
+    voted = {number for row in rows for number, count in enumerate(row) if count}  # at a threshold of 1 not the label
     if certificate.noise.choices(certificate.length) == 1 and len(voted) > 1:
         wrong.append("the votes must be unanimous: the noise leaves nothing to chance, so that all copies are the same")
     return wrong
 
 
 def _chosen(certificate: Certificate) -> bool:
-    """Whether the answer is what the selection votes chose; a tie may go either way."""
+    """Whether the selection votes selected the label; a tie may go either way."""
     counts, answer = certificate.selection, certificate.answer
     if certificate.threshold is not None:
         return sum(counts) > 0 and answer == int(counts[1] > certificate.threshold * sum(counts))
@@ -89,7 +97,7 @@ def _chosen(certificate: Certificate) -> bool:
 
 
 def _enumerated(certificate: Certificate, exact: Sequence[Sequence[int]]) -> list[str]:
-    """Whether every choice of kept tokens was asked about, and the answer is the likeliest class."""
+    """Whether every choice of kept tokens was evaluated, and the label is the most probable class."""
     if certificate.noise.choices(certificate.length) > EXACT_COPIES:
         return [f"an input of {certificate.length} tokens has too many copies to be enumerated under its noise"]
     weights = certificate.noise.choice_weights(certificate.length)
@@ -105,7 +113,7 @@ def _enumerated(certificate: Certificate, exact: Sequence[Sequence[int]]) -> lis
 
 
 def _derived(certificate: Certificate, radius: int, p1: float, p2: float, alpha: float) -> list[str]:
-    """Whether what is claimed follows from the votes."""
+    """Whether the claims follow from the votes."""
     wrong = _bounds(certificate, p1, p2)
     if alpha != certificate.alpha:
         wrong.append(f"alpha is {certificate.alpha!r} by the plan, not {alpha!r}")
@@ -131,7 +139,7 @@ def _bounds(certificate: Certificate, p1: float, p2: float) -> list[str]:
 
 
 def _low_holds(certificate: Certificate, p1: float, k: int) -> bool:
-    """Whether p1 is a lower confidence bound on the probability of the answer at one of the looks."""
+    """Whether p1 is a lower confidence bound on the probability of the label at one of the looks."""
     return any(
         rigorous_lower_confidence(p1, counts[certificate.answer], sum(counts), level)
         for counts, level in _levels(certificate, k)
@@ -139,26 +147,24 @@ def _low_holds(certificate: Certificate, p1: float, k: int) -> bool:
 
 
 def _high_holds(certificate: Certificate, p1: float, p2: float, k: int) -> bool:
-    """Whether p2 is an upper bound on the k-th most probable rival: by its own votes, or as those k share 1 − p1."""
-    if Fraction(p2) * k >= 1 - Fraction(p1):
+    """Whether p2 is an upper bound on the k-th most probable rival: by the cap, or by the votes of that rival."""
+    if within_rival_cap(p1, p2, k):
         return True
-    rest = 1 - p2
-    if Fraction(rest) < 1 - Fraction(p2):
-        rest = nextafter(rest, 2.0)
+    other_classes = round_up(1 - Fraction(p2))  # a stronger claim than 1 − p2
     for counts, level in _levels(certificate, k):
         total = sum(counts)
         rivals = sorted((c for number, c in enumerate(counts) if number != certificate.answer), reverse=True)
         rival = rivals[k - 1] if len(rivals) >= k else 0
-        if rigorous_lower_confidence(rest, total - rival, total, level):
+        if rigorous_lower_confidence(other_classes, total - rival, total, level):
             return True
-    best = nextafter(nextafter(p1, 1.0), 1.0)  # 1 − p1 may have been rounded: a bound next to p1 may do
-    return Fraction(p2) * k >= 1 - Fraction(best) and _low_holds(certificate, best, k)
+    best = nextafter(nextafter(p1, 1.0), 1.0)  # the cap may have been rounded down: a bound next to p1 may prove it
+    return within_rival_cap(best, p2, k) and _low_holds(certificate, best, k)
 
 
 def _levels(certificate: Certificate, k: int) -> list[tuple[Sequence[int], float]]:
     """The counts of each look that was taken, and the level of each of its bounds."""
     assert certificate.looks is not None
-    width = 1 if certificate.two else k + 1
+    width = 1 if certificate.is_binary else k + 1
     return [(counts, alpha / width) for counts, alpha in zip(certificate.votes, certificate.looks.alphas, strict=False)]
 
 
@@ -171,9 +177,7 @@ def _radius(certificate: Certificate, p1: float, p2: float) -> int:
         "bound": certificate.bound,
     }
     if certificate.threshold is not None:
-        p = p1 if certificate.answer == 1 else complement(p1)
-        if (p > certificate.threshold) != (certificate.answer == 1):
-            return -1
-        return rigorous_radius(p, threshold=certificate.threshold, **shape)
-    two = certificate.two and certificate.exact is None and certificate.k == 1
-    return rigorous_radius(p1, None if two else p2, **shape)
+        p = certificate.rule.threshold_probability(p1, certificate.answer)
+        return -1 if p is None else rigorous_radius(p, threshold=certificate.threshold, **shape)
+    rival = certificate.rule.rival(p2, is_binary=certificate.is_binary and certificate.exact is None)
+    return rigorous_radius(p1, rival, **shape)

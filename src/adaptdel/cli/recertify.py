@@ -8,7 +8,7 @@ import click
 
 from adaptdel.cli.certify import summary
 from adaptdel.cli.verify import WORK_HELP
-from adaptdel.core.work_limit import STEPS
+from adaptdel.core.checks import STEPS
 
 
 @click.command("recertify")

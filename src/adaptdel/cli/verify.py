@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.certification.verify import USUAL_ALPHA, verify
-from adaptdel.core.work_limit import STEPS
+from adaptdel.core.checks import STEPS
 from adaptdel.files import NotJSON, parse
 
 WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."

@@ -1,1 +1,1 @@
-"""The certificate: rates, noise, attackers, bounds, radii, confidence. numpy and scipy only."""
+"""The certificate: rates, noise, threat models, bounds, radii, confidence. numpy and scipy only."""

@@ -1,4 +1,4 @@
-"""How many sequences a certified region holds."""
+"""The number of sequences in a certified region."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_int
 from adaptdel.core.threat import BLOCK, Threat
 
 ROBERTA_VOCABULARY = 50265
-_DEPTH = 64  # terms of a row that are added up together
+_DEPTH = 64  # terms of a sum that are added together
 
 
 def log10_cardinality(
@@ -20,20 +20,22 @@ def log10_cardinality(
 ) -> float:
     """log10 of the number of sequences within ``radius`` allowed edits of any input of the given length.
 
-    Exact for substitutions only and for insertions only. Otherwise the number depends on the input, and this is a lower
-    bound for all of them: the ball around a word that repeats one token. At every length L that the attacker can reach
-    it holds the words with at most m(L) other tokens, Σ C(L, i) (V−1)^i over i <= m(L), and no word's ball holds fewer:
+    The number is exact for substitutions only and for insertions only. Otherwise it depends on the input, and the
+    result is a lower bound for all inputs: the size of the ball around a sequence that repeats one token. At every
+    length L that the attacker can reach, this ball contains the sequences with at most m(L) other tokens, which are
+    Σ C(L, i) (V−1)^i over i <= m(L). No other ball is smaller:
 
-    * n' >= n with insertions (and substitutions): the number of words with a given embedded word does not depend on it;
-    * n' < n: the words near a prefix of the input that is short enough.
+    * n' >= n with insertions (and substitutions): the number of sequences that contain a given subsequence does not
+      depend on that subsequence;
+    * n' < n: every ball contains the sequences near a prefix of the input that is short enough.
 
     Args:
-        radius: the number of edits; −1 (abstained) stands for an empty region.
+        radius: the number of edits; −1 (abstained) means an empty region.
         length: the number of tokens of the input.
-        ops: what the attacker may do.
+        ops: the operations of the attacker.
         vocab_size: the number V of different tokens.
 
-    >>> round(log10_cardinality(1, length=2, ops=["sub"], vocab_size=10), 6)  # the word and 2 * 9 others
+    >>> round(log10_cardinality(1, length=2, ops=["sub"], vocab_size=10), 6)  # itself and 2 * 9 others
     1.278754
     """
     threat = Threat(ops)
@@ -45,13 +47,13 @@ def log10_cardinality(
     budget = min(radius, length) if threat.largest(length) is not None else radius
     first, last = threat.reach(length, budget)
     if vocab_size == 1 or threat == Threat("del"):
-        return log10(last - first + 1)  # one word of each length
+        return log10(last - first + 1)  # one sequence of each length
     total = -inf
     stop = last + 1
-    while stop > first:  # from the longest words down: there are ever fewer
+    while stop > first:  # from the longest sequences downwards: their number decreases
         start = max(first, stop - BLOCK // _DEPTH)
         size = np.arange(start, stop, dtype=np.int64)
-        rows = _log_words(size, np.minimum(_foreign(threat, length, size, budget), size), vocab_size)
+        rows = _log_sequences(size, np.minimum(_foreign(threat, length, size, budget), size), vocab_size)
         total = float(np.logaddexp(total, special.logsumexp(rows)))
         if rows[0] + log(max(start - first, 1)) < total - 50:
             break
@@ -60,7 +62,7 @@ def log10_cardinality(
 
 
 def _foreign(threat: Threat, length: int, size: IntArray, radius: int) -> IntArray:
-    """The most tokens that differ from the repeated one in a word of each size in its ball."""
+    """The largest number of tokens other than the repeated one in a sequence of each size in the ball."""
     shift = size - length
     if threat.substitutes:
         return np.where(shift >= 0, radius, radius + shift)
@@ -69,10 +71,11 @@ def _foreign(threat: Threat, length: int, size: IntArray, radius: int) -> IntArr
     return np.maximum(shift, 0)
 
 
-def _log_words(size: IntArray, foreign: IntArray, vocab_size: int) -> FloatArray:
+def _log_sequences(size: IntArray, foreign: IntArray, vocab_size: int) -> FloatArray:
     """Log Σ C(size, i) (V−1)^i over i <= foreign: V^size times a binomial sum.
 
-    Where the sum is too small for a double, from the last term downwards, until what is left is negligible.
+    Where the sum is too small for a double, terms are added from the last one downwards until the remaining ones are
+    negligible.
     """
     n, m = size.astype(np.float64), foreign.astype(np.float64)
     everything = foreign >= size
@@ -90,7 +93,7 @@ def _log_words(size: IntArray, foreign: IntArray, vocab_size: int) -> FloatArray
         logs = np.where(terms >= 0, logs, -inf)
         total[active] = np.logaddexp(total[active], special.logsumexp(logs, axis=1))
         upper[active] -= _DEPTH
-        # This far below the largest term they fall geometrically, ever faster.
+        # This far from the largest term they decrease at least geometrically.
         ratio = counts[:, -1] / ((rows[:, 0] - counts[:, -1] + 1) * (vocab_size - 1))
         left = logs[:, -1] - np.log1p(-np.minimum(ratio, 0.999999))
         ended = np.flatnonzero(active)[(left < total[active] - 40) | (upper[active] < 0)]

@@ -1,9 +1,15 @@
-"""Checks of arguments: one clear sentence that names the argument, its value and what is accepted."""
+"""Checks of arguments and a limit on work.
+
+A failed check raises ValueError with one sentence that names the argument, its value and what is accepted. The limit on
+work stops the derivation of a certificate from an untrusted file that would take too long.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +21,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 LARGEST_LENGTH = 2**53  # lengths are exact in a double up to here
 SMALLEST_ALPHA = 1e-100
+STEPS = 30_000_000  # the default limit on work: about half a minute; a text of a million tokens needs four fifths of it
 
 
 def _show(value: object) -> str:
@@ -59,7 +66,7 @@ def check_probability(name: str, value: Any) -> float:
 
 
 def check_alpha(value: Any, name: str = "alpha") -> float:
-    """Return an error level strictly between 0 and 1, and not so small that doubles cannot hold a multiple of it."""
+    """Return an error level in (0, 1) that is not so small that fractions of it underflow."""
     number = check_real(name, value, accepted="in (0, 1)", least=0.0, most=1.0, open_ends=True)
     if number < SMALLEST_ALPHA:
         raise ValueError(f"{name} must be in (0, 1) and at least {SMALLEST_ALPHA:g}, got {number!r}")
@@ -100,7 +107,7 @@ def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LEN
 
 
 def check_names(what: str, values: Any, required: Iterable[str], optional: Iterable[str] = ()) -> Mapping[str, Any]:
-    """Return a dictionary that has all required fields, and none but these and the optional ones."""
+    """Return a dictionary that has all required fields and no others than these and the optional ones."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{what} must be a dictionary, got {_show(values)}")
     needed = list(required)
@@ -137,10 +144,11 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def token_key(token: Any) -> Hashable:
-    """What tells a token from all others, as long as it exists: equal for tokens that nothing can tell apart.
+    """A key that is equal for two tokens only if no classifier can tell them apart.
 
-    Python holds 1, True, 1.0 and ``np.int64(1)`` to be equal, and 0.0 and -0.0; a classifier need not. An object of any
-    other class is like itself alone, as its class may call equal what is not the same.
+    In Python 1, True, 1.0 and ``np.int64(1)`` are equal, and so are 0.0 and -0.0, but a classifier may treat them
+    differently. An object of any other class is identified by its ``id``, because its class may define equality in any
+    way. The key is valid as long as the object exists.
     """
     kind = type(token)
     if kind in (str, bytes, int, bool, type(None)):
@@ -165,7 +173,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def check_fields(values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
-    """Raise unless the values out of a file are of their kinds; a kind that ends in "?" may be null or missing.
+    """Raise unless the values read from a file have the given types; a type that ends in "?" may be null or missing.
 
     >>> check_fields({"seed": "0"}, {"seed": "a whole number"})
     Traceback (most recent call last):
@@ -183,14 +191,43 @@ def check_fields(values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
 
 
 def _torn(text: str) -> bool:
-    """Whether a text holds half of a surrogate pair, as JSON can, so that no file can be written of it."""
+    """Whether a text contains half of a surrogate pair, which JSON allows but UTF-8 cannot encode."""
     return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _first(array: npt.NDArray[Any], wrong: BoolArray) -> str:
-    """Show the first wrong element, and where it stands in an array of several."""
+    """Show the first wrong element, with its position if the array has several."""
     if array.ndim == 0:
         return f"{array.item()}"
     place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
     where = place[0] if len(place) == 1 else place
     return f"{array[place].item()} at position {where}"
+
+
+class TooMuchWork(ValueError):
+    """A derivation needs more steps than are allowed."""
+
+
+_steps_left: ContextVar[list[int] | None] = ContextVar("adaptdel_steps_left", default=None)
+
+
+@contextmanager
+def limited(steps: int | None) -> Iterator[None]:
+    """Raise `TooMuchWork` when the work inside the block exceeds ``steps``; None for no limit.
+
+    A step takes about a microsecond: a term of a sum in ball arithmetic, or a neighbour in double precision.
+    """
+    token = _steps_left.set(None if steps is None else [steps])
+    try:
+        yield
+    finally:
+        _steps_left.reset(token)
+
+
+def spend(steps: int) -> None:
+    """Count steps that are about to be taken against the limit, if there is one."""
+    left = _steps_left.get()
+    if left is not None:
+        left[0] -= steps
+        if left[0] < 0:
+            raise TooMuchWork("it needs more steps than are allowed")

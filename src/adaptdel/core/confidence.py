@@ -1,12 +1,13 @@
-"""From votes to bounds on probabilities: Clopper-Pearson, rounded outwards, and planned looks.
+"""From votes to bounds on probabilities: Clopper-Pearson bounds, rounded outwards, at planned looks (alpha spending).
 
-The class must have been chosen on other votes than those that bound it.
+The class must have been selected on other votes than those that bound its probability.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from math import fsum, isfinite, nextafter
@@ -16,17 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from adaptdel.core.binomial import sum_error
-from adaptdel.core.checks import (
-    LARGEST_LENGTH,
-    FloatArray,
-    IntArray,
-    check_alpha,
-    check_int,
-    check_ints,
-    check_list,
-    check_real,
-)
+from adaptdel.core.bounds import capped_rival, complement, round_down, round_up, sum_error
+from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, check_int, check_ints, check_list
+from adaptdel.core.noise import Noise
 
 
 @overload
@@ -41,12 +34,13 @@ def clopper_pearson(
     """One-sided exact confidence bounds on a probability, each at level alpha and rounded outwards.
 
     Args:
-        successes: how many votes fell on the class (one count or an array).
-        trials: how many votes there were.
+        successes: the number of votes for the class (a number or an array).
+        trials: the number of votes, broadcast with ``successes``.
         alpha: the probability with which each bound may fail.
 
     Returns:
-        The lower and the upper bound. Each holds with probability 1 − alpha; both together with 1 − 2 · alpha.
+        The lower and the upper bound, of the broadcast shape. Each holds with probability 1 − alpha, both together with
+        probability 1 − 2 · alpha.
 
     >>> low, high = clopper_pearson(3960, 4000, 0.05)
     >>> round(low, 6), round(high, 6)
@@ -55,25 +49,25 @@ def clopper_pearson(
     alpha = check_alpha(alpha)
     plain: tuple[Any, Any] = (successes, trials)
     if set(map(type, plain)) == {int} and 0 <= plain[0] <= plain[1] <= LARGEST_LENGTH:
-        return _remembered(*plain, alpha)
+        return _cached_bounds(*plain, alpha)
     count, total = check_ints("successes", successes), check_ints("trials", trials)
     count, total = np.broadcast_arrays(count, total)
     if (count > total).any():
         place = np.unravel_index(int(np.argmax(count > total)), count.shape)
         raise ValueError(f"successes must be at most trials = {total[place]}, got {count[place]}")
     if count.ndim == 0:
-        return _remembered(int(count), int(total), alpha)
+        return _cached_bounds(int(count), int(total), alpha)
     return _lower(count, total, alpha), _upper(_lower(total - count, total, alpha))
 
 
 @lru_cache(maxsize=2**16)
-def _remembered(count: int, total: int, alpha: float) -> tuple[float, float]:
-    """One pair of bounds: the same numbers as in an array, without the arrays."""
-    low, rest = _one_lower(count, total, alpha), _one_lower(total - count, total, alpha)
-    return low, min(nextafter(1 - rest, 2.0), 1.0)
+def _cached_bounds(count: int, total: int, alpha: float) -> tuple[float, float]:
+    """The bounds for scalars: the same numbers as in an array, without the cost of arrays."""
+    low, other_low = _scalar_lower(count, total, alpha), _scalar_lower(total - count, total, alpha)
+    return low, min(nextafter(1 - other_low, 2.0), 1.0)
 
 
-def _one_lower(count: int, total: int, alpha: float) -> float:
+def _scalar_lower(count: int, total: int, alpha: float) -> float:
     if not count:
         return 0.0
     a, b = float(count), float(total - count + 1)
@@ -88,9 +82,9 @@ def _one_lower(count: int, total: int, alpha: float) -> float:
     return low
 
 
-def _upper(rest: FloatArray) -> FloatArray:
-    """The bound whose rest is bounded from below, rounded up."""
-    return np.minimum(np.nextafter(1 - rest, 2.0), 1.0)
+def _upper(other_low: FloatArray) -> FloatArray:
+    """The upper bound for a class, rounded up, from the lower bound for all other classes together."""
+    return np.minimum(np.nextafter(1 - other_low, 2.0), 1.0)
 
 
 def _lower(count: IntArray, total: IntArray, alpha: float) -> FloatArray:
@@ -98,37 +92,37 @@ def _lower(count: IntArray, total: IntArray, alpha: float) -> FloatArray:
     x, n = np.atleast_1d(count).astype(np.float64), np.atleast_1d(total).astype(np.float64)
     pairs, where = np.unique(np.stack([x.ravel(), n.ravel()]), axis=1, return_inverse=True)
     x_, n_ = pairs
-    some = x_ > 0
-    a, b = np.where(some, x_, 1.0), np.where(some, n_ - x_ + 1, 1.0)
+    positive = x_ > 0
+    a, b = np.where(positive, x_, 1.0), np.where(positive, n_ - x_ + 1, 1.0)
     guess = np.asarray(special.betaincinv(a, b, alpha), dtype=np.float64)
-    # (alpha / C(n, x))^(1/x) is a valid bound, and where the inverse fails the only one.
+    # (alpha / C(n, x))^(1/x) is a valid bound, for arguments where the inverse fails.
     crude = np.exp((np.log(alpha) + special.betaln(a, b) + np.log(a)) / a)
     guess = np.where(np.isfinite(guess), guess, np.minimum(crude, 1.0))
     step = 2.0**-42
     low = guess * (1 - step)
-    while True:  # the sum decides, not its inverse
+    while True:  # the bound is decided by the sum, not by its inverse
         error = sum_error(a + b, low, 1 - low)
         wrong = ~(special.betainc(a, b, low) * (1 + error) <= alpha)
         if not wrong.any():
             break
         step = min(step * 2, 1.0)
         low = np.where(wrong, guess * (1 - step), low)
-    return np.asarray(np.where(some, low, 0.0)[where.ravel()].reshape(np.shape(count)))
+    return np.asarray(np.where(positive, low, 0.0)[where.ravel()].reshape(np.shape(count)))
 
 
 def class_bounds(votes: Sequence[int], label: int, alpha: float, *, k: int = 1) -> tuple[float, float]:
-    """Bounds (p1, p2) on the probability of a class and of its strongest rival, that hold together.
+    """Bounds (p1, p2) on the probability of a class and of its strongest rival, which hold simultaneously.
 
-    Two classes: one lower bound at alpha, and p2 = 1 − p1. More classes: a lower bound for the class at alpha / 2 and
-    the largest upper bound at alpha / 2 over the others. No correction for the number of classes is due: only the true
-    runner-up has to be covered, and the largest bound covers it. For a place among the first k, the k strongest rivals
-    have to be covered: alpha / (k + 1) each, and p2 is the k-th largest bound.
+    Two classes: a lower bound at alpha, and p2 = 1 − p1. More classes: a lower bound for the class at alpha / 2 and the
+    largest upper bound at alpha / 2 over the others. No correction for the number of classes is needed: only the true
+    runner-up has to be covered, and the largest bound covers it. For the top k, the k strongest rivals have to be
+    covered at alpha / (k + 1) each, and p2 is the k-th largest bound. p2 is at most `rival_cap`.
 
     Args:
-        votes: how many votes fell on each class.
-        label: which class is bounded; chosen on other votes.
+        votes: the number of votes for each class, shape (classes,).
+        label: the class that is bounded, selected on other votes.
         alpha: the probability with which either bound may fail.
-        k: how many classes are answered.
+        k: the number of predicted classes.
 
     >>> p1, p2 = class_bounds([3900, 60, 40], 0, 0.05)
     >>> round(p1, 6), round(p2, 6)
@@ -143,20 +137,20 @@ def class_bounds(votes: Sequence[int], label: int, alpha: float, *, k: int = 1) 
     total = int(counts.sum())
     if len(counts) == 2:
         low = clopper_pearson(int(counts[label]), total, alpha)[0]
-        return low, float(min(np.nextafter(1 - low, 2.0), 1.0))
+        return low, complement(low)
     share = alpha / (k + 1)
     low = clopper_pearson(int(counts[label]), total, share)[0]
     rival = np.sort(np.delete(counts, label))[-k]
     high = clopper_pearson(int(rival), total, share)[1]
-    return low, min(high, float(np.nextafter((1 - low) / k, 2.0)), 1.0)
+    return low, capped_rival(low, high, k)
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Planned looks at a growing sample: after ``sizes[j]`` votes, bounds at level ``alphas[j]``.
+    """Planned looks at a growing sample (alpha spending): after ``sizes[j]`` votes, bounds at level ``alphas[j]``.
 
-    All bounds of all looks hold together with probability 1 − alpha, the sum of the levels, whatever the rule by which
-    the sampling stops.
+    All bounds of all looks hold together with probability 1 − alpha, where alpha is the sum of the levels, whatever the
+    rule by which the sampling stops. `adaptdel.certification.sampling.plan_looks` plans the looks of an input.
     """
 
     sizes: tuple[int, ...]
@@ -178,29 +172,8 @@ class Looks:
 
     @classmethod
     def fixed(cls, total: int, alpha: float) -> Looks:
-        """One look after all votes: the paper's protocol."""
+        """A single look after all votes: the paper's protocol."""
         return cls((check_int("total", total, least=1),), (check_alpha(alpha),))
-
-    @classmethod
-    def planned(cls, total: int, alpha: float, *, first: int = 125, last: float = 0.8) -> Looks:
-        """Looks at ``first`` votes and at twice as many each time, up to ``total``; ``last`` of alpha is for the end.
-
-        >>> looks = Looks.planned(1000, 0.05)
-        >>> looks.sizes, [round(alpha, 6) for alpha in looks.alphas]
-        ((125, 250, 500, 1000), [0.003333, 0.003333, 0.003333, 0.04])
-        """
-        total, first = check_int("total", total, least=1), check_int("first", first, least=1)
-        alpha = check_alpha(alpha)
-        last = check_real("last", last, accepted="a share in (0, 1)", least=0.0, most=1.0, open_ends=True)
-        sizes = []
-        size = first
-        while size * 4 <= total * 3:  # a look right before the last would be wasted
-            sizes.append(size)
-            size *= 2
-        if not sizes:
-            return cls.fixed(total, alpha)
-        early = [alpha * (1 - last) / len(sizes)] * len(sizes)
-        return cls((*sizes, total), (*early, float(np.nextafter(alpha - fsum(early), 0))))
 
     @property
     def alpha(self) -> float:
@@ -209,67 +182,65 @@ class Looks:
 
     @property
     def total(self) -> int:
-        """How many votes there are at most."""
+        """The largest number of votes."""
         return self.sizes[-1]
 
 
-class RunningBounds:
-    """The best bounds over the looks so far, for one class.
+def used_k(k: int, classes: int, known: bool) -> int:
+    """The k that a bound is computed for. Classes without votes count as one more; a bound for k holds for larger k."""
+    return min(k, classes - 1 if known and classes > 1 else classes + 1)
 
-    >>> bounds = RunningBounds(Looks.planned(4000, 0.05), label=1, classes=2)
-    >>> p1, p2 = bounds.look([0, 125])
-    >>> round(p1, 4), round(bounds.hopeful()[0], 4)
-    (0.9515, 0.9992)
+
+def vote_bounds(
+    looks: Looks, votes: Sequence[Sequence[int]], label: int, *, known: bool, k: int = 1
+) -> tuple[float, float]:
+    """The best bounds (p1, p2) over the looks that were taken.
+
+    Args:
+        looks: the planned looks.
+        votes: the number of votes at each look that was taken, shape (looks taken, classes).
+        label: the class that is bounded, selected on other votes.
+        known: whether these are all the classes; otherwise one more, without votes, represents all others.
+        k: the number of predicted classes.
+
+    >>> looks = Looks((125, 1000), (0.01, 0.04))
+    >>> p1, p2 = vote_bounds(looks, [[0, 125], [10, 990]], 1, known=True)
+    >>> round(p1, 4), round(p2, 4)
+    (0.9826, 0.0174)
     """
+    best = (0.0, 1.0)
+    if known and len(votes[0]) == 2 and k == 1:  # a single bound is enough: a shortcut for speed
+        low = max(
+            clopper_pearson(int(c[label]), int(c[0] + c[1]), a)[0] for c, a in zip(votes, looks.alphas, strict=False)
+        )
+        return low, complement(low)
+    for counts, alpha in zip(votes, looks.alphas, strict=False):
+        row = list(counts) if known and len(counts) > 1 else [*counts, 0, 0]
+        p1, p2 = class_bounds(row, label, alpha, k=used_k(k, len(counts), known))
+        best = max(best[0], p1), min(best[1], p2)
+    return best
 
-    def __init__(self, looks: Looks, label: int, classes: int, *, k: int = 1) -> None:
-        if not isinstance(looks, Looks):
-            raise ValueError(f"looks must be planned Looks, got {looks!r}")
-        self.looks = looks
-        self.classes = check_int("classes", classes, least=2)
-        self.label = check_int("label", label, most=classes - 1)
-        self.k = check_int("k", k, least=1, most=classes - 1)
-        self.done = 0
-        self.best = (0.0, 1.0)
-        self._votes = np.zeros(classes, dtype=np.int64)
 
-    @property
-    def finished(self) -> bool:
-        """Whether every planned look was taken."""
-        return self.done == len(self.looks.sizes)
+def exact_bounds(
+    counts: Sequence[Sequence[int]], label: int, noise: Noise, length: int, *, k: int = 1
+) -> tuple[float, float]:
+    """(p1, p2) from enumerated copies, rounded outwards; ``counts`` is as in `exact_shares`."""
+    shares = exact_shares(counts, noise, length)
+    rivals = sorted((share for number, share in enumerate(shares) if number != label), reverse=True)
+    rival = rivals[k - 1] if len(rivals) >= k else Fraction(0)
+    return round_down(shares[label]), round_up(rival)
 
-    def look(self, votes: Sequence[int]) -> tuple[float, float]:
-        """Take the next planned look at all votes so far; the best bounds (p1, p2) up to now."""
-        counts = np.atleast_1d(check_ints("votes", votes))
-        if self.finished:
-            raise ValueError(f"look must be called at most {self.done} times, once for each planned look")
-        size = self.looks.sizes[self.done]
-        if len(counts) != self.classes or counts.sum() != size:
-            raise ValueError(
-                f"votes must be the counts of {self.classes} classes with sum {size} at look {self.done + 1}, "
-                f"got {counts.tolist()}"
-            )
-        if (counts < self._votes).any():
-            raise ValueError(
-                f"votes must not fall from look to look, got {counts.tolist()} after {self._votes.tolist()}"
-            )
-        self.best = self._better(self.best, counts, self.looks.alphas[self.done])
-        self._votes = counts
-        self.done += 1
-        return self.best
 
-    def hopeful(self) -> tuple[float, float]:
-        """The best bounds that could still be reached: if all remaining votes fell on the class.
+def exact_shares(counts: Sequence[Sequence[int]], noise: Noise, length: int) -> list[Fraction]:
+    """The exact probability of each class, from the number of choices of kept tokens for which it is answered.
 
-        Once the radius with these is no larger than with the bounds so far, sampling can stop without losing anything.
-        """
-        best = self.best
-        for size, alpha in list(zip(self.looks.sizes, self.looks.alphas, strict=True))[self.done :]:
-            counts = self._votes.copy()
-            counts[self.label] += size - counts.sum()
-            best = self._better(best, counts, alpha)
-        return best
-
-    def _better(self, best: tuple[float, float], counts: IntArray, alpha: float) -> tuple[float, float]:
-        p1, p2 = class_bounds(counts.tolist(), self.label, alpha, k=self.k)
-        return max(best[0], p1), min(best[1], p2)
+    Args:
+        counts: choices by class and by number of kept tokens, shape (classes, length + 1).
+        noise: the noise, which gives the probability of a choice.
+        length: the number of tokens of the input.
+    """
+    weights = noise.choice_weights(length)
+    return [
+        sum((count * weight for count, weight in zip(row, weights, strict=True) if count), start=Fraction(0))
+        for row in counts
+    ]

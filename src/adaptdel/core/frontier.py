@@ -1,18 +1,17 @@
-"""The certified frontier: which mixtures of deletions, insertions and substitutions are certified together."""
+"""The certified frontier: which combinations of deletions, insertions and substitutions are certified together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
-from adaptdel.core.bounds import BOUNDS, tolerance
-from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, IntArray, check_choice, check_int, check_probability
+from adaptdel.core.bounds import BOUNDS, capped_rival, tolerance
+from adaptdel.core.checks import LARGEST_LENGTH, IntArray, check_choice, check_int, check_probability
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius import certified_radius, check_noise, pair_test
+from adaptdel.core.radius import Test, certified_radius, check_noise, pair_test
 from adaptdel.core.threat import Threat
 
-Test = Callable[[IntArray, IntArray], BoolArray]
 MOST_CELLS = 2**24
 
 
@@ -27,19 +26,19 @@ def certified_frontier(
 ) -> list[tuple[int, int, int]]:
     """The maximal triples (deletions, insertions, substitutions) that are certified together.
 
-    No attacker who makes at most that many edits of each kind can change the answer. The radius is the largest r for
-    which every triple of the allowed operations with sum r lies under the frontier.
+    No attacker who makes at most that many edits of each kind can change the prediction. The radius is the largest r
+    for which every triple of the allowed operations with sum r lies under the frontier.
 
     Args:
-        p1: (a lower bound on) the probability of the answered class.
-        p2: (an upper bound on) the probability of every other class; 1 − p1 if left out.
+        p1: (a lower bound on) the probability of the predicted class.
+        p2: (an upper bound on) the probability of every other class; 1 − p1 by default.
         length: the number of tokens of the input.
         noise: the noise that smooths the classifier.
-        ops: what the attacker may do.
+        ops: the operations of the attacker.
         bound: "tight" or "paper".
 
     Returns:
-        The triples in increasing order; an empty list if not even the unedited input is settled.
+        The triples in increasing order; an empty list if not even the prediction for the unedited input is certain.
 
     >>> from adaptdel import Deletion, FixedRate
     >>> certified_frontier(0.85, length=4, noise=Deletion(FixedRate(0.75)), ops=["del", "ins"])
@@ -51,7 +50,7 @@ def certified_frontier(
     p1 = check_probability("p1", p1)
     p2 = None if p2 is None else check_probability("p2", p2)
     length = check_int("length", length, most=LARGEST_LENGTH)
-    bound = "tight" if noise.masks_tokens else bound
+    bound = noise.used_bound(bound)
 
     def most(op: str) -> int:
         if op not in threat.ops:
@@ -69,7 +68,7 @@ def certified_frontier(
     test = _pair_test(p1, p2, noise, length, bound)
     other = np.arange(length - dels, length + inss + 1, dtype=np.int64)
     floor = max(0, length - dels - subs)
-    least = _least_certified(test, length, other, floor, monotone=bound == "tight")
+    least = _least_certified(test, length, other, floor, monotone=bound == "tight" and noise.shortest_is_worst)
     d, i = np.meshgrid(np.arange(dels + 1), np.arange(inss + 1), indexing="ij")
     # The most substitutions beside d deletions and i insertions.
     most_subs = np.minimum(length - d - least[i - d + dels], subs)
@@ -83,30 +82,28 @@ def _pair_test(p1: float, p2: float | None, noise: Noise, length: int, bound: st
     if p2 is None and bound == "tight":
         q = 1 - p1
         return lambda other, common: tolerance(0.5, noise.overlap(length, other, common)) >= q
-    rest = float(np.nextafter(1 - p1, 2))
-    rival = min(1 - p1 if p2 is None else p2, rest, 1.0)
-    return pair_test(p1, rival, noise, length, bound)
+    return pair_test(p1, capped_rival(p1, p2), noise, length, bound)
 
 
 def _least_certified(test: Test, length: int, other: IntArray, floor: int, *, monotone: bool) -> IntArray:
-    """For every n', the least N >= floor such that it and all longer common subsequences are certified."""
+    """For every n', the least N >= floor from which on all longer common subsequences are certified as well."""
     top = np.minimum(other, length)
-    identity = (other == length).astype(np.int64)  # the unedited input needs no proof
+    identity = (other == length).astype(np.int64)  # the unedited input itself is not tested
     if monotone:
         low, high = np.full(other.shape, floor), top + 1 - identity  # certified from `high` on
         while (low < high).any():
             middle = (low + high) // 2
-            open_ = low < high
+            undecided = low < high
             holds = np.zeros(other.shape, dtype=np.bool_)
-            holds[open_] = test(other[open_], middle[open_])
-            high = np.where(open_ & holds, middle, high)
-            low = np.where(open_ & ~holds, middle + 1, low)
+            holds[undecided] = test(other[undecided], middle[undecided])
+            high = np.where(undecided & holds, middle, high)
+            low = np.where(undecided & ~holds, middle + 1, low)
         return high
     least = top + 1 - identity
-    alive = np.ones(other.shape, dtype=np.bool_)
+    active = np.ones(other.shape, dtype=np.bool_)
     while True:
-        alive &= least > floor
-        if not alive.any():
+        active &= least > floor
+        if not active.any():
             return least
-        alive[alive] = test(other[alive], least[alive] - 1)
-        least = least - alive
+        active[active] = test(other[active], least[active] - 1)
+        least = least - active

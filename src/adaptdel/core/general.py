@@ -1,4 +1,4 @@
-"""CertifyGeneral: the certificate for rates that depend on the content, by enumerating every neighbour."""
+"""CertifyGeneral: the certificate for rates that depend on the content, by enumeration of all neighbours."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from adaptdel.core.bounds import BOUNDS, lower, upper
+from adaptdel.core.bounds import BOUNDS, capped_rival, lower, upper
 from adaptdel.core.checks import check_choice, check_int, check_list, check_probability, token_key
 from adaptdel.core.noise import deletion_overlap
 from adaptdel.core.rates import dyadic
 from adaptdel.core.threat import Threat
 
 Tokens = tuple[Hashable, ...]
-STEPS = 200  # of comparing tokens that are allowed for each neighbour, on average
+COMPARISONS = 200  # of tokens that are allowed for each neighbour, on average
 
 
 def certify_general(
@@ -30,24 +30,24 @@ def certify_general(
 ) -> int:
     """The certified radius under a rate that depends on the content (Algorithm CertifyGeneral of the paper).
 
-    Every sequence over the vocabulary within the radius is visited, with its true longest common subsequence. That is
-    exponential in the radius: for short sequences and small vocabularies only.
+    Every sequence over the vocabulary within the radius is visited, with its true longest common subsequence. The cost
+    is exponential in the radius, so this is for short sequences and small vocabularies only.
 
     Args:
-        p1: (a lower bound on) the probability of the answered class.
-        p2: (an upper bound on) the probability of every other class; 1 − p1 if left out.
-        sequence: the tokens of the input. Tokens are the same if they are of one type and equal (texts, bytes, numbers
-            and tuples of these), or the same object.
+        p1: (a lower bound on) the probability of the predicted class.
+        p2: (an upper bound on) the probability of every other class; 1 − p1 by default.
+        sequence: the tokens of the input. Two tokens are the same if they have the same type and are equal (texts,
+            bytes, numbers and tuples of these), or if they are the same object.
         rate: the deletion rate of a tuple of tokens. It is rounded to a multiple of 2**-32 by
             `adaptdel.core.rates.dyadic`; the sampler has to use the same rounding.
-        vocabulary: the tokens that the attacker may write. The guarantee holds for these alone.
-        ops: what the attacker may do.
+        vocabulary: the tokens that the attacker may insert. The guarantee holds for these only.
+        ops: the operations of the attacker.
         bound: "tight" or "paper".
-        max_radius: where to stop, if the answer need not be the largest radius.
-        limit: the most neighbours to visit; a ball that holds more is an error.
+        max_radius: the radius at which the search stops.
+        limit: the largest number of neighbours to visit; a larger ball raises ValueError.
 
     Returns:
-        The radius; −1 if not even the unedited input is settled.
+        The radius; −1 if not even the prediction for the unedited input is certain.
 
     >>> rate = lambda tokens: 0.9 if "!" in tokens else 0.8
     >>> certify_general(0.9, sequence="ab!", rate=rate, vocabulary="ab!", ops=["ins"])
@@ -56,8 +56,7 @@ def certify_general(
     threat = Threat(ops)
     check_choice("bound", bound, BOUNDS)
     p1 = check_probability("p1", p1)
-    rest = float(np.nextafter(1 - p1, 2))
-    p2 = min(1 - p1 if p2 is None else check_probability("p2", p2), rest, 1.0)
+    p2 = capped_rival(p1, None if p2 is None else check_probability("p2", p2))
     limit = check_int("limit", limit, least=1)
     if not callable(rate):
         raise ValueError(f"rate must be a function of a tuple of tokens, got {rate!r}")
@@ -65,14 +64,14 @@ def certify_general(
     cap = threat.largest(len(centre))
     if max_radius is not None:
         cap = min(check_int("max_radius", max_radius), max_radius if cap is None else cap)
-    given = tuple(vocabulary if isinstance(vocabulary, str) else check_list("vocabulary", vocabulary, "tokens"))
-    # From here on a token is its number: Python holds 1 and True to be equal, a rate need not.
+    insertable = tuple(vocabulary if isinstance(vocabulary, str) else check_list("vocabulary", vocabulary, "tokens"))
+    # Tokens are numbered: 1 and True are equal in Python, but the rate may treat them differently.
     numbers: dict[Hashable, int] = {}
     tokens_by_number: dict[Hashable, Hashable] = {}
-    for token in (*centre, *given):
+    for token in (*centre, *insertable):
         tokens_by_number.setdefault(numbers.setdefault(token_key(token), len(numbers)), token)
     centre = tuple(numbers[token_key(token)] for token in centre)
-    words = tuple(dict.fromkeys(numbers[token_key(token)] for token in given))
+    words = tuple(dict.fromkeys(numbers[token_key(token)] for token in insertable))
 
     def rate_of(row: Tokens) -> float:
         return rate(tuple(tokens_by_number[number] for number in row))
@@ -80,7 +79,7 @@ def certify_general(
     psi = dyadic(rate_of(centre))
     if p1 <= p2 or not _all_hold(p1, p2, centre, psi, [centre], rate_of, bound):
         return -1
-    seen: set[Tokens] = {centre}
+    visited: set[Tokens] = {centre}
     work = 0
     layer: list[Tokens] = [centre]
     radius = 0
@@ -88,12 +87,12 @@ def certify_general(
         following: list[Tokens] = []
         for tokens in layer:
             for neighbour in _edits(tokens, words, threat):
-                if neighbour in seen:
+                if neighbour in visited:
                     continue
-                seen.add(neighbour)
+                visited.add(neighbour)
                 following.append(neighbour)
                 work += (len(centre) + 1) * (len(neighbour) + 1)
-                if len(seen) > limit or work > STEPS * limit:
+                if len(visited) > limit or work > COMPARISONS * limit:
                     raise ValueError(
                         f"limit must be raised to go on: radius {radius} is certified, and the ball of radius "
                         f"{radius + 1} around {len(centre)} tokens over {len(words)} words holds more than {limit} "
@@ -110,7 +109,7 @@ def certify_general(
 def _all_hold(
     p1: float, p2: float, centre: Tokens, psi: float, others: list[Tokens], rate: Callable[[Tokens], float], bound: str
 ) -> bool:
-    """Whether the class of probability p1 surely stays ahead at every one of the other sequences."""
+    """Whether the class of probability p1 provably stays ahead at each of the other sequences."""
     common = np.array([longest_common_subsequence(centre, other) for other in others], dtype=np.int64)
     lengths = np.array([len(other) for other in others], dtype=np.int64)
     other_psi = np.array([dyadic(rate(other)) for other in others])

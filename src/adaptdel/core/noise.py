@@ -1,17 +1,18 @@
-"""What is done to a sequence before the base classifier sees it.
+"""Noise: the random choice of tokens that the base classifier sees.
 
-A noise is the one place that gives both the sampler and the certificate the rate (or the number of masks) of an input.
+The noise object is the only place from which the sampler and the certificate get the rate, or the number of masks, of
+an input. `Noise` documents what a noise of your own has to provide.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations
 from math import ceil, comb, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +25,24 @@ from adaptdel.core.checks import (
     check_int,
     check_probability,
     check_real,
+    spend,
 )
-from adaptdel.core.rates import DENOMINATOR, FixedRate, Rate, build, rate_from_dict
-from adaptdel.core.work_limit import spend
+from adaptdel.core.rates import (
+    DENOMINATOR,
+    RATES,
+    Described,
+    FixedRate,
+    Rate,
+    class_of,
+    rate_from_dict,
+    registration,
+)
 
-# The relative error of binomial sums is measured to 1e-280 (tests/core/test_binomial.py); products of numbers below
-# 1e-308 have none. A mass or probability of at least TINY outweighs such a sum or product by 1e28, which is more than
-# the relative margins of the bounds (4 EPS and more) ask for. A smaller one is replaced by a worse one that is exact.
+# The relative error of binomial sums is measured down to 1e-280 (tests/core/test_bounds.py); products below 1e-308 have
+# no relative accuracy. A mass or probability of at least TINY exceeds such a sum or product by a factor of 1e28, more
+# than the relative margins of the bounds (4 EPS and more) need. A smaller one is replaced by a worse one that is exact.
 TINY = 1e-250
-LEAST = 5e-324  # what a smaller mass counts as, unless it is 0: so little that no probability but 0 fits in
+LEAST = 5e-324  # replaces a smaller mass that is not 0: so small that only the probability 0 fits into it
 
 
 def at_least_tiny(probability: FloatArray) -> FloatArray:
@@ -42,17 +52,18 @@ def at_least_tiny(probability: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What an input x and its neighbours x' have in common, one element a neighbour.
+    """What the noisy copies of an input x and of its neighbours x' have in common.
+
+    With probability c a copy of x contains no token of x outside the common subsequence, and then each of the N common
+    tokens is kept independently with probability 1 − ψ. With probability c' the same holds for x', with ψ'. Where the
+    two conditional distributions are equal for another reason, ψ = ψ' expresses that, whatever its value.
 
     Attributes:
-        inside: c, the probability that the noise leaves nothing of x outside the common subsequence.
-        other_inside: c', the same for the neighbour.
-        common: N, the length of the common subsequence.
+        inside: c, shape (neighbours,), not rounded up by more than a few units in the last place.
+        other_inside: c', in the same way.
+        common: N.
         psi: ψ, the deletion rate of x.
         other_psi: ψ', the deletion rate of the neighbour.
-
-    Given that nothing outside is left, each of the N common tokens is kept with probability 1 − ψ from x and 1 − ψ'
-    from x'. Where the two conditional distributions are the same, ψ = ψ' is all that matters of the rates.
     """
 
     inside: FloatArray
@@ -62,15 +73,25 @@ class Overlap:
     other_psi: FloatArray
 
 
-def _none_tiny(mass: FloatArray) -> FloatArray:
+@dataclass(frozen=True)
+class ExactOverlap:
+    """An `Overlap` with one neighbour, in exact numbers or in balls that contain them."""
+
+    inside: Any
+    other_inside: Any
+    psi: Any
+    other_psi: Any
+
+
+def _zero_if_tiny(mass: FloatArray) -> FloatArray:
     return np.where(mass < TINY, 0.0, mass)
 
 
-def masking_overlap(missed: FloatArray, common: IntArray) -> Overlap:
-    """The overlap under masking, where all changed tokens are masked with probability ``missed`` from both sides."""
+def masking_overlap(hidden: FloatArray, common: IntArray) -> Overlap:
+    """The overlap if all changed tokens are masked with probability ``hidden``, from x and from x' alike."""
     zero = np.zeros(common.shape)
-    inside = np.where((missed > 0) & (missed < TINY), LEAST, missed)
-    return Overlap(inside, _none_tiny(missed), common.astype(np.float64), zero, zero)
+    inside = np.where((hidden > 0) & (hidden < TINY), LEAST, hidden)
+    return Overlap(inside, _zero_if_tiny(hidden), common.astype(np.float64), zero, zero)
 
 
 def deletion_overlap(
@@ -81,7 +102,7 @@ def deletion_overlap(
     other_inside = np.power(other_psi, (other_length - common).astype(np.float64))
     return Overlap(
         inside=np.where(inside < TINY, LEAST if psi > 0 else 0.0, inside),
-        other_inside=_none_tiny(other_inside),
+        other_inside=_zero_if_tiny(other_inside),
         common=common.astype(np.float64),
         psi=np.full(common.shape, psi),
         other_psi=other_psi,
@@ -90,65 +111,101 @@ def deletion_overlap(
 
 CHUNK_BYTES = 2**24
 MANY_CHOICES = 4096  # of kept tokens: more are not enumerated
-_WORD = 4  # bytes of a 32-bit draw
+_DRAW_BYTES = 4  # of a 32-bit draw
 
 
-class Noise(ABC):
-    """A random choice of the tokens that are kept."""
+class Noise(Described):
+    """A random choice of the tokens that are kept.
 
-    kind: ClassVar[str]
+    The simplest noise of your own is `Deletion` with a rate of your own (`adaptdel.core.rates.Rate`); everything below
+    then works. A subclass of `Noise` is a dataclass, registered by `register_noise` if it is to be saved and loaded. It
+    defines
+
+    * `draw_rows`, which samples kept tokens, and `share_removed`, which is reported;
+    * `overlap`, which the certificate is computed from. It has to describe the distribution that `draw_rows` samples,
+      for every neighbour that the operations in `certified_ops` reach; the masses must not be too large;
+    * `exact_overlap`, the same in exact arithmetic. Without it, certificates are valid but cannot be verified in ball
+      arithmetic: `adaptdel.rigorous_radius` and `adaptdel verify` refuse them;
+    * `choices`, `all_choices` and `choice_weights`, if short inputs are to be enumerated instead of sampled.
+
+    The class attributes below declare the rest. Their defaults are safe for any noise.
+    """
+
+    noun: ClassVar[str] = "noise"
     masks_tokens: ClassVar[bool] = False
     """Whether tokens that are not kept are replaced by a mask instead of being deleted."""
     calibratable: ClassVar[bool] = True
     """Whether calibration may replace the noise by a deletion with other rates."""
     certifies: ClassVar[bool] = True
-    """Whether anything can be certified under the noise; not if it is for training alone."""
+    """Whether anything can be certified under the noise; False if it is for training only."""
     changes_inputs: ClassVar[bool] = True
     """Whether a noisy copy can differ from the input."""
     certified_ops: ClassVar[tuple[str, ...]] = ("del", "ins", "sub")
-    """What an attacker may do at most for the noise to certify anything: what ops="edit" stands for."""
+    """The operations that can be certified, which is what ops="edit" stands for."""
+    has_paper_bound: ClassVar[bool] = False
+    """Whether the AdaptDel paper's lemmas apply: for independent deletion only. Otherwise the tight bound is used."""
+    shortest_is_worst: ClassVar[bool] = False
+    """Whether, for each length of the neighbour, the tight bound is weakest at the shortest common subsequence. Then
+    only that one is checked; otherwise all of them are."""
     verb: ClassVar[str] = "deletes"
     """What the noise does to tokens, in messages."""
 
     @abstractmethod
-    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        """Draw ``size`` rows; one call for a + b rows draws the same as a call for a, then one for b."""
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        """Draw kept tokens, shape (size, length). A call for a + b rows draws the same as a call for a, then for b."""
 
     @abstractmethod
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
-        """How an input of ``length`` tokens overlaps with neighbours, for the certificate."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of plain values from which `noise_from_dict` rebuilds the noise."""
+        """How copies of an input of ``length`` tokens overlap with those of neighbours, arrays of one shape."""
 
     @abstractmethod
     def share_removed(self, length: int) -> float:
-        """The share of the tokens of an input that is removed: the rate of deletion, or the fraction that is masked."""
+        """The share of the tokens of an input that is removed: the deletion rate, or the masked fraction."""
 
-    @abstractmethod
+    def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
+        """The overlap with one neighbour, computed with +, −, ·, / and integer powers of ``number(...)``.
+
+        ``number`` turns an integer into a ball of `flint`, or into a `fractions.Fraction` in tests.
+        """
+        raise ValueError(
+            f"noise must define exact_overlap to be checked in ball arithmetic, which {type(self).__name__} does not"
+        )
+
     def choices(self, length: int) -> int:
-        """How many choices of kept tokens there are; beyond `MANY_CHOICES` any number above it."""
+        """The number of possible choices of kept tokens; above `MANY_CHOICES`, any number above it."""
+        return MANY_CHOICES + 1
 
-    @abstractmethod
     def all_choices(self, length: int) -> BoolArray:
-        """Every choice of kept tokens that can occur, a row each."""
+        """Every choice of kept tokens that can occur, shape (choices, length)."""
+        raise self._not_enumerated()
 
-    @abstractmethod
     def choice_weights(self, length: int) -> list[Fraction]:
-        """The exact probability of one choice of kept tokens, by the number kept (0 to ``length``)."""
+        """The exact probability of a single choice, by the number of kept tokens from 0 to ``length``."""
+        raise self._not_enumerated()
+
+    def _not_enumerated(self) -> ValueError:
+        return ValueError(f"noise must define all_choices and choice_weights to be enumerated, got {self!r}")
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether results that depend on the noise may be cached."""
+        return self.immutable
+
+    def used_bound(self, bound: str) -> str:
+        """The bound that is computed if ``bound`` is asked for."""
+        return bound if self.has_paper_bound else "tight"
 
     def chunks(
         self, length: int, size: int, rng: np.random.Generator, *, max_bytes: int = CHUNK_BYTES
     ) -> Iterator[BoolArray]:
-        """Draw ``size`` samples in chunks of rows, each of which needs at most about ``max_bytes`` to draw.
+        """Draw ``size`` samples in chunks of rows that each need at most about ``max_bytes``.
 
-        The rows do not depend on ``max_bytes``: the chunks, stacked, are what `sample` returns.
+        The rows do not depend on ``max_bytes``: the stacked chunks are what `sample` returns.
         """
         length, size = check_int("length", length, most=LARGEST_LENGTH), check_int("size", size)
-        rows = max(1, check_int("max_bytes", max_bytes, least=1) // max(1, length * _WORD))
+        rows = max(1, check_int("max_bytes", max_bytes, least=1) // max(1, length * _DRAW_BYTES))
         for start in range(0, size, rows):
-            yield self._rows(length, min(rows, size - start), rng)
+            yield self.draw_rows(length, min(rows, size - start), rng)
 
     def sample(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
         """Draw a boolean array (size, length): True where a token is kept."""
@@ -174,33 +231,34 @@ def _words(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.u
     return rng.integers(0, 2**64, size=shape, dtype=np.uint64).astype("<u8", copy=False)
 
 
-def _at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: int) -> BoolArray:
-    """Where independent 32-bit draws are at or above a threshold; a row begins with a fresh draw.
+def draw_at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: int) -> BoolArray:
+    """Whether independent 32-bit draws are at or above a threshold in [0, 2**32]; a row begins with a fresh draw.
 
-    The leading byte of a draw mostly decides. Only where it equals the threshold's own are the other 24 bits looked at:
-    they come from spare draws at the end of the row, enough for all but one row in ten thousand or fewer.
+    Mostly the leading byte of a draw decides. Only where it equals the leading byte of the threshold are the other 24
+    bits compared. They come from spare draws at the end of the row, which are enough for all but one row in ten
+    thousand or fewer.
     """
     rows, length = shape
-    first, rest = divmod(threshold, 2**24)
+    first, remainder = divmod(threshold, 2**24)
     if first == 2**8:
         return np.zeros(shape, dtype=np.bool_)
     width = -(-length // 8)
     spare = (ceil(length / 256 + 4 * sqrt(length / 256)) + 5) // 2
-    before = rng.bit_generator.state
+    state = rng.bit_generator.state
     words = _words(rng, (rows, width + spare))
     leading = np.ascontiguousarray(words[:, :width].view(np.uint8)[:, :length])
-    if not rest:
+    if not remainder:
         return leading >= first
     kept: BoolArray = leading > first
     row, column = np.divmod(np.flatnonzero(leading == first), length)
     place = np.arange(len(row)) - np.searchsorted(row, row)
     if place.max(initial=0) < 2 * spare:
-        kept[row, column] = words[:, width:].view("<u4")[row, place] >> 8 >= rest
+        kept[row, column] = words[:, width:].view("<u4")[row, place] >> 8 >= remainder
     elif rows == 1:
-        kept[row, column] = _draws(rng, (1, len(row)))[0] >> 8 >= rest
-    else:  # begin again, row by row, so that a row does not depend on those drawn with it
-        rng.bit_generator.state = before
-        kept = np.concatenate([_at_least(rng, (1, length), threshold) for _ in range(rows)])
+        kept[row, column] = _draws(rng, (1, len(row)))[0] >> 8 >= remainder
+    else:  # draw again row by row, so that a row does not depend on those drawn with it
+        rng.bit_generator.state = state
+        kept = np.concatenate([draw_at_least(rng, (1, length), threshold) for _ in range(rows)])
     return kept
 
 
@@ -214,19 +272,28 @@ class Deletion(Noise):
     """
 
     kind: ClassVar[str] = "deletion"
+    immutable: ClassVar[bool] = True
+    has_paper_bound: ClassVar[bool] = True
+    shortest_is_worst: ClassVar[bool] = True
     rate: Rate
 
     def __post_init__(self) -> None:
         if not isinstance(self.rate, Rate):
             raise ValueError(f"rate must be a Rate such as FixedRate(0.9), got {self.rate!r}")
 
-    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        return _at_least(rng, (size, length), self.rate.threshold(length))
+    @property
+    def cacheable(self) -> bool:
+        """Whether neither the noise nor its rate can change."""
+        return self.immutable and self.rate.immutable
+
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        """Keep a token iff its 32-bit draw is at or above the threshold of the rate."""
+        return draw_at_least(rng, (size, length), self.rate.threshold(length))
 
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
         """The masses c = ψ^(n−N) and c' = ψ'^(n'−N) of the common subsequence."""
         psi = self.rate(length)
-        # Neighbours come in runs of few distinct lengths: ask for each rate once.
+        # Neighbours mostly have few distinct lengths: compute each rate once.
         low = int(other_length.min(initial=length))
         span = int(other_length.max(initial=length)) - low + 1
         if span <= 4 * other_length.size + 64:
@@ -235,16 +302,24 @@ class Deletion(Noise):
             other_psi = self.rate.at(other_length)
         return deletion_overlap(length, psi, other_length, other_psi, common)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the rate."""
-        return {"kind": self.kind, "rate": self.rate.to_dict()}
+    def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
+        """The same masses from the integers of the rates."""
+        psi, other_psi = (number(self.rate.threshold(n)) / DENOMINATOR for n in (length, other_length))
+        return ExactOverlap(psi ** (length - common), other_psi ** (other_length - common), psi, other_psi)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild the noise and its rate."""
+        if isinstance(values.get("rate"), Mapping):
+            values = {**values, "rate": rate_from_dict(values["rate"])}
+        return super().from_dict(values)
 
     def share_removed(self, length: int) -> float:
         """The rate at the length."""
         return self.rate(length)
 
     def choices(self, length: int) -> int:
-        """2**length, or 1 where nothing is left to chance."""
+        """2**length, or 1 where the rate is 0 or 1."""
         return 1 if self._certain(length) is not None else 1 << min(length, 40)
 
     def all_choices(self, length: int) -> BoolArray:
@@ -257,13 +332,13 @@ class Deletion(Noise):
     def choice_weights(self, length: int) -> list[Fraction]:
         """ψ^(n−i) · (1−ψ)^i for i kept tokens."""
         t = self.rate.threshold(length)
-        if t in (0, DENOMINATOR):  # nothing is left to chance, at any length
+        if t in (0, DENOMINATOR):  # also at lengths whose powers would be too long
             never, always = [Fraction(0)] * length, [Fraction(1)]
             return never + always if t == 0 else always + never
         return [Fraction(t ** (length - i) * (DENOMINATOR - t) ** i, DENOMINATOR**length) for i in range(length + 1)]
 
     def _certain(self, length: int) -> bool | None:
-        """Whether all tokens are surely kept (True) or deleted (False); None if chance decides."""
+        """True if all tokens are kept with certainty, False if all are deleted, None if it is random."""
         threshold = self.rate.threshold(length)
         return None if 0 < threshold < DENOMINATOR else threshold == 0
 
@@ -273,40 +348,25 @@ class NoNoise(Deletion):
     """Keep every token: the unsmoothed classifier, for which nothing beyond the input itself is certified."""
 
     kind: ClassVar[str] = "none"
+    immutable: ClassVar[bool] = True
     calibratable: ClassVar[bool] = False
     changes_inputs: ClassVar[bool] = False
     rate: Rate = field(default=FixedRate(0.0), init=False, repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The kind alone."""
-        return {"kind": self.kind}
-
 
 class TrainingNoise(Noise):
-    """Noise that a model is trained under while its rates are not known yet. Nothing can be certified under it."""
+    """Noise for training a model whose rates are not known yet. Nothing can be certified under it."""
 
     certifies: ClassVar[bool] = False
     low: float
     high: float
 
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
-        """An error: the noise is for training."""
+        """Raise: the noise is for training."""
         raise self._error()
 
     def share_removed(self, length: int) -> float:
-        """An error: the noise is for training."""
-        raise self._error()
-
-    def choices(self, length: int) -> int:
-        """An error: the noise is for training."""
-        raise self._error()
-
-    def all_choices(self, length: int) -> BoolArray:
-        """An error: the noise is for training."""
-        raise self._error()
-
-    def choice_weights(self, length: int) -> list[Fraction]:
-        """An error: the noise is for training."""
+        """Raise: the noise is for training."""
         raise self._error()
 
     def _error(self) -> ValueError:
@@ -314,14 +374,10 @@ class TrainingNoise(Noise):
             f"noise must have a rate for every length to be certified, got {self!r}, which is for training"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The kind, and between what it is drawn."""
-        return {"kind": self.kind, "low": self.low, "high": self.high}
-
 
 @dataclass(frozen=True)
 class RandomDeletion(TrainingNoise):
-    """Delete each token with a rate that is itself drawn, evenly from ``low`` to ``high``, for each row.
+    """Delete each token with a rate that is drawn uniformly from ``low`` to ``high`` for each row.
 
     AdaptDel+ trains under it.
 
@@ -330,6 +386,7 @@ class RandomDeletion(TrainingNoise):
     """
 
     kind: ClassVar[str] = "random deletion"
+    immutable: ClassVar[bool] = True
     low: float = 0.7
     high: float = 0.99
 
@@ -339,23 +396,25 @@ class RandomDeletion(TrainingNoise):
         if self.high < self.low:
             raise ValueError(f"high must be at least low = {self.low}, got {self.high}")
 
-    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        """The first draw of a row decides on its rate."""
         draws = _draws(rng, (size, length + 1)).astype(np.float64)
         return draws[:, 1:] >= self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
 
 
 @dataclass(frozen=True)
 class RandomLength(TrainingNoise):
-    """Delete each token with the rate that keeps a number of them on average, drawn evenly from ``low`` to ``high``.
+    """Delete each token with the rate that keeps K of them on average; K is uniform from ``low`` to ``high``.
 
-    AdaptDel+ trains under it if asked to: what calibration looks for is a number of kept tokens, which differs less
-    from length to length than the rate. An input that is shorter than the number is left as it is.
+    An option for training AdaptDel+: calibration searches a number of kept tokens, which varies less with the length
+    than the rate does. An input of fewer than K tokens is not changed.
 
     >>> RandomLength(1000, 1000).sample(3, 1, np.random.default_rng(0))
     array([[ True,  True,  True]])
     """
 
     kind: ClassVar[str] = "random length"
+    immutable: ClassVar[bool] = True
     low: float
     high: float
 
@@ -368,7 +427,8 @@ class RandomLength(TrainingNoise):
         if self.high < self.low:
             raise ValueError(f"high must be at least low = {self.low}, got {self.high}")
 
-    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        """The first draw of a row decides on its rate."""
         draws = _draws(rng, (size, length + 1)).astype(np.float64)
         kept = self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
         return draws[:, 1:] >= 2.0**32 - kept / max(length, 1)
@@ -376,7 +436,7 @@ class RandomLength(TrainingNoise):
 
 @dataclass(frozen=True)
 class Masking(Noise):
-    """RanMASK: mask exactly round(fraction · n) of the n tokens, every choice of positions being as likely.
+    """RanMASK: mask exactly round(fraction · n) of the n tokens; all choices of positions are equally likely.
 
     >>> Masking(0.75).masks(8)
     6
@@ -385,9 +445,11 @@ class Masking(Noise):
     """
 
     kind: ClassVar[str] = "masking"
+    immutable: ClassVar[bool] = True
     masks_tokens: ClassVar[bool] = True
     calibratable: ClassVar[bool] = False
     certified_ops: ClassVar[tuple[str, ...]] = ("sub",)
+    shortest_is_worst: ClassVar[bool] = True
     verb: ClassVar[str] = "masks"
     fraction: float
 
@@ -395,23 +457,23 @@ class Masking(Noise):
         object.__setattr__(self, "fraction", check_probability("fraction", self.fraction))
 
     def masks(self, length: int) -> int:
-        """How many of ``length`` tokens are masked, in the sampler and in the certificate."""
+        """The number of masked tokens of ``length``, for the sampler and for the certificate."""
         return round(check_int("length", length, most=LARGEST_LENGTH) * self.fraction)
 
-    def _rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
         """Keep the tokens with the smallest random keys; a row whose choice is a tie is drawn anew."""
         keep = length - self.masks(length)
         if keep in (0, length):
             return np.full((size, length), keep > 0)
-        before = rng.bit_generator.state
+        state = rng.bit_generator.state
         kept, tied = _smallest(_draws(rng, (size, length)), keep)
-        if tied.any():  # about one row in 2**32 / length: begin again, row by row, so that chunks do not matter
-            rng.bit_generator.state = before
+        if tied.any():  # about one row in 2**32 / length: draw again row by row, so that chunks do not matter
+            rng.bit_generator.state = state
             for row in range(size):
-                again = True
-                while again:
-                    one, one_tied = _smallest(_draws(rng, (1, length)), keep)
-                    kept[row], again = one[0], bool(one_tied[0])
+                is_tied = True
+                while is_tied:
+                    smallest, row_tied = _smallest(_draws(rng, (1, length)), keep)
+                    kept[row], is_tied = smallest[0], bool(row_tied[0])
         return kept
 
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
@@ -420,12 +482,17 @@ class Masking(Noise):
             raise ValueError("ops must be ['sub'] under Masking, which certifies substitutions only")
         return masking_overlap(_all_masked(length, self.masks(length), length - common), common)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the fraction."""
-        return {"kind": self.kind, "fraction": self.fraction}
+    def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
+        """The same probability as a product."""
+        hidden = number(1)
+        masks = self.masks(length)
+        spend(length - common)
+        for step in range(length - common):
+            hidden = hidden * (masks - step) / (length - step)
+        return ExactOverlap(hidden, hidden, number(0), number(0))
 
     def share_removed(self, length: int) -> float:
-        """The number of masks by the length."""
+        """The number of masks divided by the length."""
         return self.masks(length) / length if length else 0.0
 
     def choices(self, length: int) -> int:
@@ -434,7 +501,7 @@ class Masking(Noise):
         return comb(length, masks) if length <= MANY_CHOICES or masks in (0, length) else length  # or more
 
     def all_choices(self, length: int) -> BoolArray:
-        """Every choice of so many positions."""
+        """Every choice of the kept positions."""
         places = list(combinations(range(length), length - self.masks(length)))
         kept = np.zeros((len(places), length), dtype=np.bool_)
         for row, place in enumerate(places):
@@ -442,37 +509,57 @@ class Masking(Noise):
         return kept
 
     def choice_weights(self, length: int) -> list[Fraction]:
-        """All choices are as likely."""
+        """1 / C(n, masks) for the one number that is kept."""
         kept = length - self.masks(length)
         return [Fraction(int(i == kept), comb(length, kept)) for i in range(length + 1)]
 
 
 def _smallest(keys: npt.NDArray[np.uint32], count: int) -> tuple[BoolArray, BoolArray]:
-    """Mark the ``count`` smallest keys of every row, and the rows where a tie leaves the choice open."""
+    """Mark the ``count`` smallest keys of every row, and the rows where a tie makes them ambiguous."""
     ordered = np.partition(keys, (count - 1, count), axis=1)
     last, following = ordered[:, count - 1], ordered[:, count]
     return keys <= last[:, None], last == following
 
 
 def _all_masked(length: int, masks: int, changed: IntArray) -> FloatArray:
-    """The probability that ``changed`` given positions are all among the masked ones, rounded down."""
+    """The probability that a set of ``changed`` positions is masked entirely, rounded down."""
     keep = length - masks
     if keep < 64:  # C(n − r, k) / C(n, k) has k factors as well as r
-        missed = np.ones(changed.shape)
+        hidden = np.ones(changed.shape)
         for step in range(keep):
-            missed = missed * (np.maximum(length - changed - step, 0) / (length - step))
-        return np.asarray(missed * (1 - 2.0**-51 * keep))
+            hidden = hidden * (np.maximum(length - changed - step, 0) / (length - step))
+        return np.asarray(hidden * (1 - 2.0**-51 * keep))
     spend(min(int(changed.max(initial=0)), masks))
     steps = np.arange(min(int(changed.max(initial=0)), masks), dtype=np.float64)
     product = np.concatenate([[1.0], np.cumprod((masks - steps) / (length - steps)), [0.0]])
-    missed = product[np.minimum(changed, len(product) - 1)]
-    missed = np.where(changed > masks, 0.0, missed)
-    return np.asarray(missed * (1 - 2.0**-51 * changed))  # a step errs by at most 2**-52
+    hidden = product[np.minimum(changed, len(product) - 1)]
+    hidden = np.where(changed > masks, 0.0, hidden)
+    return np.asarray(hidden * (1 - 2.0**-51 * changed))  # each step has an error of at most 2**-52
 
 
 NOISES: dict[str, type[Noise]] = {
     noise.kind: noise for noise in (Deletion, Masking, NoNoise, RandomDeletion, RandomLength)
 }
+_Noise = TypeVar("_Noise", bound=Noise)
+
+
+def register_noise(kind: str) -> Callable[[type[_Noise]], type[_Noise]]:
+    """A class decorator that makes a noise of your own loadable from files under a name.
+
+    The class is a dataclass that derives from `Noise`, which says what it has to define. Its fields are plain values,
+    or it defines ``to_dict`` and ``from_dict``. A file holds the name and the values, never code: the module of the
+    class has to be imported before the file is read.
+
+    Args:
+        kind: the name; that of another class is refused.
+    """
+    return registration("noise", NOISES, Noise, kind)
+
+
+def registered_noise_modules() -> list[str]:
+    """The modules of registered noises and rates outside this package, for worker processes to import."""
+    modules = {cls.__module__ for kinds in (NOISES, RATES) for cls in kinds.values()}
+    return sorted(module for module in modules if module.partition(".")[0] != "adaptdel")
 
 
 def noise_from_dict(values: Mapping[str, Any]) -> Noise:
@@ -481,10 +568,5 @@ def noise_from_dict(values: Mapping[str, Any]) -> Noise:
     >>> noise_from_dict({"kind": "deletion", "rate": {"kind": "fixed", "p": 0.5}})
     Deletion(rate=FixedRate(p=0.5))
     """
-    given = dict(values) if isinstance(values, Mapping) else {}
-    if given.get("kind") == "none" and len(given) == 1:
-        return NoNoise()
-    if isinstance(given.get("rate"), Mapping):
-        given["rate"] = rate_from_dict(given["rate"])
-    noise: Noise = build("noise", NOISES, given)
+    noise: Noise = class_of("noise", NOISES, values).from_dict(values)
     return noise

@@ -1,19 +1,21 @@
-"""The certified radius: the largest number of edits that cannot change the smoothed classifier's answer.
+"""The certified radius: the largest number of edits that cannot change the smoothed classifier's prediction.
 
-Two classes, tight bound: for a given length, noise and set of operations the certificate is one falling table, the
-largest probability q of the other class that radius r tolerates. A radius is looked up in it. Everything else (many
-classes, the paper's bound) is decided by comparing the bounds at every neighbour that matters.
+For two classes and the tight bound, the certificate at a given length, noise and threat is one decreasing table: the
+largest probability q of the other class with which radius r is certified. A radius is looked up in it. In all other
+cases (many classes, the paper's bound) the bounds are compared at every neighbour that matters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from math import inf, log
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.core.bounds import BOUNDS, lower, upper
+from adaptdel.core.bounds import BOUNDS, attainable, capped_rival, lower, tolerance, upper
 from adaptdel.core.checks import (
     LARGEST_LENGTH,
     BoolArray,
@@ -26,14 +28,148 @@ from adaptdel.core.checks import (
     check_probability,
 )
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius_table import largest, most_edits, table, to_probability
-from adaptdel.core.threat import Threat
+from adaptdel.core.threat import BLOCK, Threat
 
 Pairs = Iterator[tuple[IntArray, IntArray]]
+Test = Callable[[IntArray, IntArray], BoolArray]
+FILL = 8  # queries at one length from which on filling the whole table is faster
+FILLED = 512  # the largest table that is filled: the cost grows with the square
+LEAST_MAJORITY = float(np.nextafter(0.5, 1))
+
+
+def largest(holds: Callable[[int], bool], low: int, high: int, guess: int | None = None) -> int:
+    """The largest r in [low, high] with ``holds(r)``, if it holds at ``low`` and fails from some r on.
+
+    The search gallops away from the guess, so its cost depends on the error of the guess and not on the range.
+    """
+    if low >= high:
+        return low
+    at, step = min(max(low + 1 if guess is None else guess, low + 1), high), 1
+    if holds(at):
+        low = at
+        while low < high:
+            at = min(low + step, high)
+            if not holds(at):
+                high = at - 1
+                break
+            low, step = at, step * 2
+    else:
+        high = at - 1
+        while low < high:
+            at = max(high - step + 1, low + 1)
+            if holds(at):
+                low = at
+                break
+            high, step = at - 1, step * 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class ToleranceTable:
+    """The largest probability q of the other classes with which each radius is certified, at one length.
+
+    Values are computed on demand. ``level`` is the probability that the class has to exceed at every neighbour: 1/2, or
+    a decision threshold.
+    """
+
+    def __init__(self, length: int, noise: Noise, threat: Threat, level: float) -> None:
+        self.length, self.noise, self.threat, self.level = length, noise, threat, level
+        self._known: dict[int, float] = {}
+        self._filled: FloatArray | None = None
+        self.limit = threat.search_limit(length)
+        self.reach = largest(self._attainable, 0, self.limit, self._guess())
+
+    def _guess(self) -> int:
+        """About how many edits leave the level attainable."""
+        first = next(self._ball(1), None)
+        if first is None:
+            return 1
+        overlap = self.noise.overlap(self.length, *first)
+        share = min(float(overlap.inside.min()), float(overlap.other_inside.min()))
+        return min(int(log(max(self.level, 1e-9)) / log(share)), self.limit) if 0 < share < 1 else 1
+
+    def _ball(self, radius: int) -> Pairs:
+        return ball(self.threat, self.length, radius, self.noise.shortest_is_worst)
+
+    def _attainable(self, radius: int) -> bool:
+        return all(
+            bool(attainable(self.level, self.noise.overlap(self.length, *pair)).all()) for pair in self._ball(radius)
+        )
+
+    def tolerance(self, radius: int) -> float:
+        """The largest q with which ``radius`` >= 1 is certified; −1 if there is none."""
+        if radius not in self._known:
+            overlaps = (self.noise.overlap(self.length, *pair) for pair in self._ball(radius))
+            tolerances = (float(tolerance(self.level, overlap).min()) for overlap in overlaps)
+            self._known[radius] = min(tolerances, default=-1.0) if radius <= self.reach else -1.0
+        return self._known[radius]
+
+    def radius(self, q: float) -> int:
+        """The largest radius that is certified with q, if radius 0 is."""
+        if self._filled is not None:
+            return int(self.radii(np.array([q]))[0])
+        return largest(lambda radius: self.tolerance(radius) >= q, 0, self.reach, guess=self.reach)
+
+    def radii(self, q: FloatArray) -> IntArray:
+        """The largest radius that is certified with each q, if radius 0 is; shape as q."""
+        if self._filled is None and (len(q) < FILL or self.reach > FILLED):
+            distinct, where = np.unique(q, return_inverse=True)
+            return np.array([self.radius(float(value)) for value in distinct], dtype=np.int64)[where]
+        return np.searchsorted(-self.filled(), -q, side="right").astype(np.int64)
+
+    def filled(self) -> FloatArray:
+        """The tolerances of radii 1 to ``reach``, which decrease."""
+        if self._filled is None:
+            table = np.full(self.reach, inf)
+            for radii, other, common in self._shells():
+                np.minimum.at(table, radii - 1, tolerance(self.level, self.noise.overlap(self.length, other, common)))
+            self._filled = np.minimum.accumulate(table)
+        return self._filled
+
+    def _shells(self) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
+        """Blocks of (radius, n', N): the pairs that each radius adds to the previous one."""
+        parts: list[tuple[IntArray, IntArray, IntArray]] = []
+        size = 0
+        for radius in range(1, self.reach + 1):
+            for other, common in self._ball(radius):
+                new = self.threat.cost(self.length, other, common) == radius
+                parts.append((np.full(int(new.sum()), radius), other[new], common[new]))
+                size += len(parts[-1][0])
+            if size >= BLOCK or radius == self.reach:
+                yield tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[misc]
+                parts, size = [], 0
+
+
+cached_table = lru_cache(maxsize=8192)(ToleranceTable)
+
+
+def table(length: int, noise: Noise, threat: Threat, level: float = 0.5) -> ToleranceTable:
+    """The table for a length, noise, threat and level, from the cache if the noise cannot change."""
+    if not noise.cacheable:
+        return ToleranceTable(length, noise, threat, level)
+    return cached_table(length, noise, threat, level)
+
+
+def ball(threat: Threat, length: int, radius: int, shortest_only: bool) -> Pairs:
+    """The neighbours (n', N) that have to be checked for a radius, in blocks."""
+    return threat.ball(length, radius) if shortest_only else threat.whole_ball(length, radius)
+
+
+def to_probability(q: float) -> float:
+    """The least double p with 1 − p <= q; infinite if q is negative."""
+    if q < 0:
+        return inf
+    p = 1.0 - q
+    return p if 1.0 - p <= q else float(np.nextafter(p, 2.0))
 
 
 def check_noise(noise: object, threat: Threat) -> Noise:
-    """Return the noise if it can certify the threat."""
+    """Return the noise if robustness against the threat can be certified under it."""
     if not isinstance(noise, Noise):
         raise ValueError(f"noise must be Deletion(rate), Masking(fraction) or NoNoise(), got {noise!r}")
     if not noise.certifies:
@@ -46,8 +182,8 @@ def check_noise(noise: object, threat: Threat) -> Noise:
     return noise
 
 
-def pair_test(p1: float, p2: float, noise: Noise, length: int, bound: str) -> Callable[[IntArray, IntArray], BoolArray]:
-    """A test of neighbours (n', N): whether a class of probability p1 surely stays ahead of one of probability p2."""
+def pair_test(p1: float, p2: float, noise: Noise, length: int, bound: str) -> Test:
+    """A test of neighbours (n', N): whether a class of probability p1 provably stays ahead of one of probability p2."""
 
     def holds(other: IntArray, common: IntArray) -> BoolArray:
         overlap = noise.overlap(length, other, common)
@@ -56,10 +192,8 @@ def pair_test(p1: float, p2: float, noise: Noise, length: int, bound: str) -> Ca
     return holds
 
 
-def threshold_test(
-    p1: float, threshold: float, noise: Noise, length: int, bound: str
-) -> Callable[[IntArray, IntArray], BoolArray]:
-    """A test of neighbours: whether the class of probability p1 surely stays on its side of the threshold."""
+def threshold_test(p1: float, threshold: float, noise: Noise, length: int, bound: str) -> Test:
+    """A test of neighbours (n', N): whether class 1, of probability p1, provably stays on its side of the threshold."""
 
     def holds(other: IntArray, common: IntArray) -> BoolArray:
         overlap = noise.overlap(length, other, common)
@@ -71,33 +205,36 @@ def threshold_test(
     return holds
 
 
-def _search(holds: Callable[[IntArray, IntArray], BoolArray], ball: Callable[[int], Pairs], low: int, high: int) -> int:
-    return largest(lambda radius: all(bool(holds(*pair).all()) for pair in ball(radius)), low, high)
+def _search(holds: Test, pairs: Callable[[int], Pairs], low: int, high: int) -> int:
+    return largest(lambda radius: all(bool(holds(*pair).all()) for pair in pairs(radius)), low, high)
 
 
-def _one_radius(
+def _compared_radius(
     p1: float, p2: float | None, length: int, noise: Noise, threat: Threat, bound: str, threshold: float | None
 ) -> int:
-    """The radius of one input by comparing bounds, for what is not a look-up in one table."""
-    high = most_edits(threat, length)
-    rival = min(1 - p1 if p2 is None else p2, float(np.nextafter(1 - p1, 2)))
+    """The radius of one input by comparing bounds at neighbours, where a single look-up is not enough."""
+    limit = threat.search_limit(length)
+    rival = capped_rival(p1, p2)
     if threshold is None and p1 <= rival:
         return -1
     if bound == "paper":
         test = (
-            pair_test(p1, min(rival, 1.0), noise, length, bound)
+            pair_test(p1, rival, noise, length, bound)
             if threshold is None
             else threshold_test(p1, threshold, noise, length, bound)
         )
         if not test(np.array([length]), np.array([length])).all():
             return -1
-        return _search(test, lambda radius: threat.whole_ball(length, radius), 0, high)
-    # Many classes. K is concave, so two classes of (1 − p1 + p2) / 2 are no better off; of p2, no worse.
+        return _search(test, lambda radius: threat.whole_ball(length, radius), 0, limit)
+    # Many classes. K is concave: two classes with q = (1 − p1 + p2) / 2 are never better, two with q = p2 never worse.
     limits = table(length, noise, threat)
     low = limits.radius(float(np.nextafter((1 - p1 + rival) / 2, 1)))
     high = limits.radius(rival)
     return _search(
-        pair_test(p1, rival, noise, length, bound), lambda radius: threat.ball(length, radius), low, max(low, high)
+        pair_test(p1, rival, noise, length, bound),
+        lambda radius: ball(threat, length, radius, noise.shortest_is_worst),
+        low,
+        max(low, high),
     )
 
 
@@ -133,23 +270,24 @@ def certified_radius(
     bound: str = "tight",
     threshold: float | None = None,
 ) -> int | IntArray:
-    """The largest number of edits that cannot change the smoothed classifier's answer.
+    """The largest number of edits that cannot change the smoothed classifier's prediction.
 
     Args:
-        p1: (a lower bound on) the probability of the answered class. Arrays of p1, p2 and length are certified
-            together, which is much faster than one by one.
-        p2: (an upper bound on) the probability of every other class; 1 − p1 if left out.
+        p1: (a lower bound on) the probability of the predicted class. Arrays of p1, p2 and length are broadcast and
+            certified together, which is much faster than one call for each.
+        p2: (an upper bound on) the probability of every other class; 1 − p1 by default.
         length: the number of tokens of the input.
-        noise: `Deletion`, `Masking` (substitutions only) or `NoNoise`.
-        ops: what the attacker may do: "edit", or some of "del", "ins", "sub".
+        noise: `Deletion`, `Masking` (substitutions only), `NoNoise` or a noise of your own.
+        ops: the operations of the attacker: "edit", or some of "del", "ins", "sub".
         bound: "tight", or "paper" to reproduce published figures.
-        threshold: for two classes, a decision threshold η: class 1 is answered iff its probability exceeds η. p1 is
-            then the probability of class 1, whatever the answer: a lower bound on it if above η, else an upper bound.
+        threshold: for two classes, a decision threshold η: class 1 is predicted iff its probability exceeds η. p1 is
+            then the probability of class 1, whichever class is predicted: a lower bound if it is above η, else an upper
+            bound.
 
     Returns:
-        The radius; −1 if not even the unedited input is settled. A radius past max(65536, 4 · length), which only
-        degenerate settings such as ψ = 1 or η = 1 reach, is not looked for; without insertions the radius is at most
-        the length.
+        The radius, an int or an array of the broadcast shape; −1 if not even the prediction for the unedited input is
+        certain. The search ends at `Threat.search_limit`, max(65536, 4 · length) with insertions, which only
+        degenerate settings such as ψ = 1 or η = 1 reach. Without insertions the radius is at most the length.
 
     >>> from adaptdel import Deletion, FixedRate
     >>> certified_radius(0.99, length=100, noise=Deletion(FixedRate(0.9)), ops=["ins"])
@@ -167,8 +305,7 @@ def certified_radius(
     first = check_probabilities("p1", p1)
     second = None if p2 is None else check_probabilities("p2", p2)
     sizes = check_ints("length", length, most=LARGEST_LENGTH)
-    if noise.masks_tokens:
-        bound = "tight"  # the paper has no other certificate for it
+    bound = noise.used_bound(bound)
     try:
         shape = np.broadcast_shapes(first.shape, sizes.shape, () if second is None else second.shape)
     except ValueError:
@@ -179,17 +316,17 @@ def certified_radius(
     flat_p1 = np.broadcast_to(first, shape).ravel()
     flat_p2 = None if second is None else np.broadcast_to(second, shape).ravel()
     flat_sizes = np.broadcast_to(sizes, shape).ravel()
-    if threshold == 1:  # class 1 is never answered, whatever the attacker does
-        radii = np.array([most_edits(threat, int(size)) for size in flat_sizes], dtype=np.int64)
+    if threshold == 1:  # class 1 is never predicted, whatever the attacker does
+        radii = np.array([threat.search_limit(int(size)) for size in flat_sizes], dtype=np.int64)
     elif bound == "tight" and flat_p2 is None:
         radii = _look_up(flat_p1, flat_sizes, noise, threat, threshold)
     else:
-        radii = _one_by_one(flat_p1, flat_p2, flat_sizes, noise, threat, bound, threshold)
+        radii = _compare_all(flat_p1, flat_p2, flat_sizes, noise, threat, bound, threshold)
     return int(radii[0]) if shape == () else radii.reshape(shape)
 
 
 def _look_up(p1: FloatArray, sizes: IntArray, noise: Noise, threat: Threat, threshold: float | None) -> IntArray:
-    """Two classes, tight bound: one table a length."""
+    """Two classes and the tight bound: one table for each length."""
     level = 0.5 if threshold is None else threshold
     above = p1 > level
     radii = np.where(above, 0, -1) if threshold is None else np.zeros(p1.shape, dtype=np.int64)
@@ -205,7 +342,7 @@ def _look_up(p1: FloatArray, sizes: IntArray, noise: Noise, threat: Threat, thre
     return radii
 
 
-def _one_by_one(
+def _compare_all(
     p1: FloatArray,
     p2: FloatArray | None,
     sizes: IntArray,
@@ -214,13 +351,14 @@ def _one_by_one(
     bound: str,
     threshold: float | None,
 ) -> IntArray:
+    """Each distinct input once."""
     rival = np.full(p1.shape, -1.0) if p2 is None else p2
     rows, where = np.unique(np.stack([p1, rival, sizes.astype(np.float64)], axis=1), axis=0, return_inverse=True)
-    found = [
-        _one_radius(float(a), None if p2 is None else float(b), int(n), noise, threat, bound, threshold)
+    radii = [
+        _compared_radius(float(a), None if p2 is None else float(b), int(n), noise, threat, bound, threshold)
         for a, b, n in rows
     ]
-    return np.array(found, dtype=np.int64)[where.ravel()]
+    return np.array(radii, dtype=np.int64)[where.ravel()]
 
 
 def certified_top_k(
@@ -238,14 +376,14 @@ def certified_top_k(
     Args:
         p: (a lower bound on) the probability of the class.
         others: (upper bounds on) the probabilities of all other classes.
-        k: how many classes are answered.
+        k: the number of predicted classes.
         length: the number of tokens of the input.
         noise: the noise that smooths the classifier.
-        ops: what the attacker may do.
+        ops: the operations of the attacker.
         bound: "tight" or "paper".
 
     Returns:
-        The radius; −1 if the class is not surely among the first k as it is.
+        The radius; −1 if the class is not certain to be among the first k for the unedited input.
 
     >>> from adaptdel import Deletion, FixedRate
     >>> noise = Deletion(FixedRate(0.9))
@@ -258,13 +396,12 @@ def certified_top_k(
         raise ValueError("others must hold the probability of at least one other class, got none")
     first = check_probability("p", p)
     length = check_int("length", length, most=LARGEST_LENGTH)
-    # Together the k strongest rivals have at most 1 − p.
-    rival = min(float(rivals[k - 1]), float(np.nextafter((1 - first) / k, 2)))
-    return certified_radius(first, min(rival, 1.0), length=length, noise=noise, ops=ops, bound=bound)
+    rival = capped_rival(first, float(rivals[k - 1]), k)
+    return certified_radius(first, rival, length=length, noise=noise, ops=ops, bound=bound)
 
 
 def least_probability(radius: int, *, length: int, noise: Noise, ops: str | Iterable[str] = "edit") -> float:
-    """The least probability p*(r) of the answered class, of two, that certifies a radius; infinite if none does.
+    """The least probability p*(r) of the predicted class, of two, that certifies a radius; infinite if none does.
 
     >>> from adaptdel import Deletion, FixedRate
     >>> noise = Deletion(FixedRate(0.9))
@@ -279,11 +416,11 @@ def least_probability(radius: int, *, length: int, noise: Noise, ops: str | Iter
     limits = table(length, check_noise(noise, threat), threat)
     cap = threat.largest(length)
     radius = radius if cap is None else min(radius, cap)
-    return to_probability(limits.tolerance(radius)) if radius else float(np.nextafter(0.5, 1))
+    return to_probability(limits.tolerance(radius)) if radius else LEAST_MAJORITY
 
 
 def largest_radius_probability(length: int, noise: Noise, threat: Threat, threshold: float | None = None) -> float:
-    """The least probability of the answered class that certifies the largest radius there is."""
+    """The least probability of the predicted class that certifies the largest possible radius."""
     limits = table(length, check_noise(noise, threat), threat, 0.5 if threshold is None else threshold)
     reach = limits.radius(0.0)
-    return to_probability(limits.tolerance(reach)) if reach else float(np.nextafter(0.5, 1))
+    return to_probability(limits.tolerance(reach)) if reach else LEAST_MAJORITY

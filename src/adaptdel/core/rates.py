@@ -1,19 +1,20 @@
-"""Deletion rates ψ as a function of the length of the input: exact dyadic numbers.
+"""Deletion rates ψ as a function of the length of the input, as exact dyadic numbers.
 
-A rate is ``t / 2**32`` with a whole ``t``. The sampler deletes a token iff a 32-bit random integer is below ``t``, and
-the certificate uses the double ``t / 2**32``, which is exact: what is sampled is what is certified.
+A rate is ``t / 2**32`` with an integer ``t``. The sampler deletes a token iff a 32-bit random integer is below ``t``,
+and the certificate uses the double ``t / 2**32``, which is exact. So the rate that is sampled is the rate that is
+certified.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from math import floor, inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,18 +41,51 @@ def dyadic(rate: float) -> float:
     return round(check_probability("rate", rate) * DENOMINATOR) / DENOMINATOR
 
 
-class Rate(ABC):
+class Described(ABC):
+    """A rate or a noise: a dataclass that can be written as a dictionary of plain values and rebuilt from it."""
+
+    noun: ClassVar[str]
+    """"rate" or "noise", for messages."""
+    kind: ClassVar[str]
+    """The name under which the class is registered and saved."""
+    immutable: ClassVar[bool] = False
+    """Whether an object never changes, so that results that depend on it alone are cached. A subclass does not inherit
+    it: it declares ``immutable = True`` itself, and is then hashable (a frozen dataclass)."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "immutable" not in cls.__dict__:
+            cls.immutable = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of plain values: the kind and the fields."""
+        names = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
+        return {"kind": self.kind} | {name: _plain_value(getattr(self, name)) for name in names}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild an object from `to_dict`."""
+        rebuilt: Self = build(cls.noun, {cls.kind: cls}, values)
+        return rebuilt
+
+
+def _plain_value(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, Described) else list(value) if isinstance(value, tuple) else value
+
+
+class Rate(Described):
     """A deletion rate for every length from 0 on.
 
-    A subclass says what the rate is before rounding (`real`). Certificates are cached for frozen dataclasses only,
-    whose rates cannot change.
+    A subclass defines the rate before rounding (`real`). A rate of your own is certified soundly whatever its values,
+    because sampler and certificate both use `threshold`, as long as it depends on the length alone and does not change.
+    `register_rate` makes it loadable from files.
     """
 
-    kind: ClassVar[str]
+    noun: ClassVar[str] = "rate"
 
     @abstractmethod
     def real(self, lengths: FloatArray) -> FloatArray:
-        """The rate at each length before it is clipped to [0, 1] and rounded; never NaN."""
+        """The rate at an array of lengths, before it is clipped to [0, 1] and rounded; of the same shape, never NaN."""
 
     def thresholds(self, lengths: npt.ArrayLike) -> IntArray:
         """The integers t of ψ = t / 2**32 at an array of lengths."""
@@ -63,7 +97,7 @@ class Rate(ABC):
     def threshold(self, length: int) -> int:
         """The integer t of ψ = t / 2**32 at one length."""
         length = check_int("length", length, most=LARGEST_LENGTH)
-        return _remembered_threshold(self, length) if type(self) in RATES.values() else int(self.thresholds(length))
+        return _cached_threshold(self, length) if self.immutable else int(self.thresholds(length))
 
     def at(self, lengths: npt.ArrayLike) -> FloatArray:
         """The exact rates at an array of lengths."""
@@ -73,21 +107,17 @@ class Rate(ABC):
         """The exact rate at one length."""
         return self.threshold(length) / DENOMINATOR
 
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of plain values from which `rate_from_dict` rebuilds the rate."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"kind": self.kind} | {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
-
 
 @dataclass(frozen=True)
 class FixedRate(Rate):
-    """The same rate at every length: RS-Del and CERT-ED.
+    """The same rate at every length, as in RS-Del and CERT-ED.
 
     >>> FixedRate(0.5)(100)
     0.5
     """
 
     kind: ClassVar[str] = "fixed"
+    immutable: ClassVar[bool] = True
     p: float
 
     def __post_init__(self) -> None:
@@ -100,7 +130,7 @@ class FixedRate(Rate):
 
 @dataclass(frozen=True)
 class LengthRate(Rate):
-    """AdaptDel: ψ(n) = max(p_min, p_max · (1 − k/n)), so that about k tokens are kept of a long input.
+    """AdaptDel: ψ(n) = max(p_min, p_max · (1 − k/n)). About k tokens of a long input are kept.
 
     >>> rate = LengthRate(p_min=0.5, k=16)
     >>> rate(10), rate(64), rate(1024)
@@ -108,6 +138,7 @@ class LengthRate(Rate):
     """
 
     kind: ClassVar[str] = "length"
+    immutable: ClassVar[bool] = True
     p_min: float
     k: float
     p_max: float = 1.0
@@ -122,9 +153,9 @@ class LengthRate(Rate):
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[int], p_min: float) -> LengthRate:
-        """The paper's choice of k: floor((1 − p_min) · mean length), with p_max = 1; but at least 1.
+        """The paper's choice k = floor((1 − p_min) · mean length), but at least 1, with p_max = 1.
 
-        A k of 0, as texts of few words would get, deletes everything.
+        For texts of few words the paper's k would be 0, which deletes everything.
 
         >>> LengthRate.from_lengths([220, 240], p_min=0.9)
         LengthRate(p_min=0.9, k=23, p_max=1.0)
@@ -133,11 +164,11 @@ class LengthRate(Rate):
         if not counted:
             raise ValueError("lengths must hold at least one length, got none")
         mean = Fraction(sum(counted), len(counted))
-        keep = 1 - Fraction(repr(check_probability("p_min", p_min)))  # the decimal that was written, not its double
+        keep = 1 - Fraction(repr(check_probability("p_min", p_min)))  # of the decimal number, not of its double
         return cls(p_min=p_min, k=max(1, floor(keep * mean)))
 
     def real(self, lengths: FloatArray) -> FloatArray:
-        """max(p_min, p_max · (1 − k/n)); k/0 counts as infinite."""
+        """max(p_min, p_max · (1 − k/n)), where k/0 is infinite for k > 0."""
         share = np.divide(self.k, lengths, out=np.full(np.shape(lengths), inf if self.k else 0.0), where=lengths > 0)
         return np.maximum(self.p_min, self.p_max * (1.0 - np.minimum(share, 1.0)))
 
@@ -162,12 +193,12 @@ def _keeps(keep: Sequence[float], name: str, count: int) -> tuple[float, ...]:
 
 
 def _plain(number: float) -> float:
-    """A whole double as an int, for short representations."""
+    """An int for a whole number, which has a shorter representation."""
     return int(number) if number == int(number) else number
 
 
 def _kept_to_rate(keep: FloatArray, lengths: FloatArray) -> FloatArray:
-    """1 − K/n, where K/0 counts as infinite for K > 0."""
+    """1 − K/n, where K/0 is infinite for K > 0."""
     share = np.divide(keep, lengths, out=np.where(keep > 0, inf, 0.0), where=lengths > 0)
     return 1.0 - np.minimum(share, 1.0)
 
@@ -177,7 +208,7 @@ class BinnedRate(Rate):
     """AdaptDel+: ψ(n) = 1 − K/n, with one expected kept length K for each bin of lengths.
 
     Args:
-        edges: where the bins begin; the first is 0. A closing infinity, as the paper prints it, may be left out.
+        edges: the lower ends of the bins; the first is 0. A final infinity, as printed in the paper, is optional.
         keep: the expected kept length K of each bin.
 
     >>> rate = BinnedRate(edges=[0, 128, 256], keep=[4, 8, 16])
@@ -186,19 +217,20 @@ class BinnedRate(Rate):
     """
 
     kind: ClassVar[str] = "binned"
-    edges: Sequence[float]  # kept as a tuple, like the next
+    immutable: ClassVar[bool] = True
+    edges: Sequence[float]  # stored as a tuple, like keep
     keep: Sequence[float]
 
     def __post_init__(self) -> None:
-        given = check_list("edges", self.edges)
-        edges = _increasing("edges", given[:-1] if given and given[-1] == inf else given, at_least=1)
+        listed = check_list("edges", self.edges)
+        edges = _increasing("edges", listed[:-1] if listed and listed[-1] == inf else listed, at_least=1)
         if edges[0] != 0:
-            raise ValueError(f"edges must begin with 0, so that every length has a bin, got {given}")
+            raise ValueError(f"edges must begin with 0, so that every length has a bin, got {listed}")
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "keep", _keeps(check_list("keep", self.keep), "bins", len(edges)))
 
     def real(self, lengths: FloatArray) -> FloatArray:
-        """1 − K/n with the K of the bin that holds n."""
+        """1 − K/n with the K of the bin of n."""
         bins = np.searchsorted(np.array(self.edges, dtype=np.float64), lengths, side="right") - 1
         return _kept_to_rate(np.array(self.keep, dtype=np.float64)[bins], lengths)
 
@@ -213,7 +245,8 @@ class InterpolatedRate(Rate):
     """
 
     kind: ClassVar[str] = "interpolated"
-    lengths: Sequence[float]  # kept as a tuple, like the next
+    immutable: ClassVar[bool] = True
+    lengths: Sequence[float]  # stored as a tuple, like keep
     keep: Sequence[float]
 
     def __post_init__(self) -> None:
@@ -221,7 +254,7 @@ class InterpolatedRate(Rate):
         object.__setattr__(self, "keep", _keeps(check_list("keep", self.keep), "lengths", len(self.lengths)))
 
     def real(self, lengths: FloatArray) -> FloatArray:
-        """1 − K/n with the K that is interpolated at n."""
+        """1 − K/n with K interpolated at n."""
         knots, keep = np.array(self.lengths, dtype=np.float64), np.array(self.keep, dtype=np.float64)
         if len(knots) == 1:
             return _kept_to_rate(np.full(np.shape(lengths), keep[0]), lengths)
@@ -232,12 +265,57 @@ class InterpolatedRate(Rate):
 
 
 @lru_cache(maxsize=2**14)
-def _remembered_threshold(rate: Rate, length: int) -> int:
-    """The rates of this module cannot change: each threshold is worked out once."""
+def _cached_threshold(rate: Rate, length: int) -> int:
     return int(rate.thresholds(length))
 
 
 RATES: dict[str, type[Rate]] = {rate.kind: rate for rate in (FixedRate, LengthRate, BinnedRate, InterpolatedRate)}
+_Rate = TypeVar("_Rate", bound=Rate)
+_Described = TypeVar("_Described", bound=Described)
+
+
+def register_rate(kind: str) -> Callable[[type[_Rate]], type[_Rate]]:
+    """A class decorator that makes a rate of your own loadable from files under a name.
+
+    The class is a dataclass whose fields are plain values. A file holds the name and the fields, never code: the module
+    of the class has to be imported before the file is read.
+
+    >>> from dataclasses import dataclass
+    >>> @register_rate("square_root")
+    ... @dataclass(frozen=True)
+    ... class SquareRootRate(Rate):
+    ...     immutable = True
+    ...     scale: float
+    ...     def real(self, lengths):
+    ...         return 1 - self.scale / np.sqrt(np.maximum(lengths, 1))
+    >>> rate_from_dict({"kind": "square_root", "scale": 1.0})(16)
+    0.75
+    """
+    return registration("rate", RATES, Rate, kind)
+
+
+def registration(
+    what: str, kinds: dict[str, type[Any]], base: type[Any], kind: str
+) -> Callable[[type[_Described]], type[_Described]]:
+    """A class decorator that adds a subclass of ``base`` to ``kinds`` under the name ``kind``."""
+    if not isinstance(kind, str) or not kind.isidentifier():
+        raise ValueError(f"the kind of a {what} must be a name such as 'my_{what}', got {kind!r}")
+
+    def register(cls: type[_Described]) -> type[_Described]:
+        candidate: Any = cls
+        if not (isinstance(candidate, type) and issubclass(candidate, base) and is_dataclass(candidate)):
+            raise ValueError(f"a registered {what} must be a dataclass that derives from {base.__name__}, got {cls!r}")
+        if getattr(cls, "__abstractmethods__", None):
+            missing = ", ".join(sorted(cls.__abstractmethods__))
+            raise ValueError(f"a registered {what} must define every abstract method, {cls.__name__} lacks {missing}")
+        taken = kinds.get(kind)
+        if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"the kind of a {what} must not be taken, got {kind!r}, which is that of {taken.__name__}")
+        cls.kind = kind
+        kinds[kind] = cls
+        return cls
+
+    return register
 
 
 def rate_from_dict(values: Mapping[str, Any]) -> Rate:
@@ -246,22 +324,30 @@ def rate_from_dict(values: Mapping[str, Any]) -> Rate:
     >>> rate_from_dict({"kind": "length", "p_min": 0.9, "k": 23})
     LengthRate(p_min=0.9, k=23, p_max=1.0)
     """
-    return build("rate", RATES, values)
+    rate: Rate = class_of("rate", RATES, values).from_dict(values)
+    return rate
+
+
+def class_of(what: str, kinds: Mapping[str, type[Any]], values: Mapping[str, Any]) -> type[Any]:
+    """The class that ``values["kind"]`` names."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a {what} must be a dictionary with its kind, got {values!r}")
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ValueError(f"the kind of a {what} must be one of {', '.join(sorted(kinds))}, got {kind!r}")
+    return kinds[kind]
 
 
 def build(what: str, kinds: Mapping[str, type[Any]], values: Mapping[str, Any]) -> Any:
-    """Build the dataclass that ``values["kind"]`` names out of the other values."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"a {what} must be a dictionary with its kind, got {values!r}")
-    given = dict(values)
-    kind = given.pop("kind", None)
-    if not isinstance(kind, str) or kind not in kinds:
-        raise ValueError(f"the kind of a {what} must be one of {', '.join(sorted(kinds))}, got {kind!r}")
-    known = {field.name for field in fields(kinds[kind])}
-    for name in given:
+    """Build the dataclass that ``values["kind"]`` names from the other values."""
+    cls = class_of(what, kinds, values)
+    arguments = {name: value for name, value in values.items() if name != "kind"}
+    known = {field.name for field in fields(cls) if field.init}
+    kind = values["kind"]
+    for name in arguments:
         if name not in known:
             raise ValueError(f"a {what} of kind {kind!r} takes {', '.join(sorted(known)) or 'nothing'}, got {name!r}")
     try:
-        return kinds[kind](**given)
+        return cls(**arguments)
     except TypeError:
-        raise ValueError(f"a {what} of kind {kind!r} needs {', '.join(sorted(known))}, got {given}") from None
+        raise ValueError(f"a {what} of kind {kind!r} needs {', '.join(sorted(known))}, got {arguments}") from None

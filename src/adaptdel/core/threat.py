@@ -1,6 +1,6 @@
-"""The attacker: which edits are allowed, and which neighbours a budget of edits reaches.
+"""The threat model: which edits the attacker may make, and which neighbours a number of edits reaches.
 
-With rates that depend on the length alone, a neighbour matters only through its length n' and the length N of a common
+If rates depend on the length only, a neighbour matters only through its length n' and the length N of a common
 subsequence. ``d`` deletions, ``i`` insertions and ``s`` substitutions give n' = n + i − d and N = n − d − s.
 """
 
@@ -12,12 +12,12 @@ from itertools import combinations
 
 import numpy as np
 
-from adaptdel.core.checks import FloatArray, IntArray
-from adaptdel.core.work_limit import spend
+from adaptdel.core.checks import FloatArray, IntArray, spend
 
 OPERATIONS = ("del", "ins", "sub")
 EVERY_SET = tuple(ops for size in (1, 2, 3) for ops in combinations(OPERATIONS, size))
-BLOCK = 2**16  # neighbours looked at together: bounds the memory whatever the radius
+BLOCK = 2**16  # the largest number of neighbours that are processed together, which bounds the memory
+SEARCH_LIMIT = 2**16  # of radii, see Threat.search_limit
 
 
 @dataclass(frozen=True, init=False)
@@ -52,11 +52,19 @@ class Threat:
         return "sub" in self.ops
 
     def largest(self, length: int) -> int | None:
-        """The budget beyond which no new neighbour is reached, or None if insertions go on for ever."""
+        """The number of edits beyond which no new neighbour is reached; None if insertions are allowed."""
         return None if self.inserts else length
 
+    def search_limit(self, length: int) -> int:
+        """The largest radius that is searched for: max(65536, 4 · length), or the length without insertions.
+
+        With insertions the true radius is infinite at some degenerate rates, such as ψ = 1.
+        """
+        largest = self.largest(length)
+        return max(SEARCH_LIMIT, 4 * length) if largest is None else largest
+
     def cost(self, length: int, other_length: IntArray, common: IntArray) -> FloatArray:
-        """The fewest edits that lead to n' tokens with ``common`` tokens kept in place; infinite if none do."""
+        """The least number of edits that lead to n' tokens with ``common`` tokens in common; infinite if impossible."""
         lost = np.asarray(length - common, dtype=np.float64)
         gained = np.asarray(other_length - common, dtype=np.float64)
         if not self.substitutes:
@@ -76,7 +84,7 @@ class Threat:
         return np.where(possible & (common >= 0) & (lost >= 0) & (gained >= 0), cost, np.inf)
 
     def least_common(self, length: int, other_length: IntArray, radius: int) -> IntArray:
-        """The smallest N that ``radius`` edits can leave at each reachable n'."""
+        """The smallest N after ``radius`` edits at each reachable n'."""
         lost = np.maximum(length - other_length, 0)
         gained = np.maximum(other_length - length, 0)
         spare = radius - lost - gained
@@ -89,14 +97,14 @@ class Threat:
         return np.maximum(length - lost - more, 0)
 
     def reach(self, length: int, radius: int) -> tuple[int, int]:
-        """The least and the greatest n' that ``radius`` edits can make."""
+        """The smallest and the largest n' after at most ``radius`` edits."""
         return max(0, length - radius) if self.deletes else length, length + radius if self.inserts else length
 
     def ball(self, length: int, radius: int) -> Iterator[tuple[IntArray, IntArray]]:
-        """Every n' that is reached by 1 to ``radius`` edits, each with the smallest N: blocks of (n', N).
+        """Every n' after 1 to ``radius`` edits, each with the smallest N, in blocks of (n', N).
 
-        A shorter common subsequence is never better for the defender under the tight bound, so these stand for the
-        whole ball. The balls are nested: what holds for a radius holds for every smaller one.
+        Under the tight bound for `Deletion`, a shorter common subsequence is never better for the defender, so these
+        pairs represent the whole ball. Balls are nested: what holds for a radius holds for every smaller one.
         """
         first, last = self.reach(length, radius)
         spend(last - first + 1)
@@ -108,7 +116,7 @@ class Threat:
                 yield other[edited], common[edited]
 
     def whole_ball(self, length: int, radius: int) -> Iterator[tuple[IntArray, IntArray]]:
-        """Every pair (n', N) that 1 to ``radius`` edits can leave, in blocks; for bounds not known to be monotone."""
+        """Every pair (n', N) after 1 to ``radius`` edits, in blocks; for bounds that may not be monotone in N."""
         first, last = self.reach(length, radius)
         depth = min(radius, length) + 1
         spend((last - first + 1) * depth)

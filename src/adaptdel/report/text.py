@@ -64,7 +64,7 @@ def radius_words(certificate: Certificate) -> str:
 def bound_words(certificate: Certificate) -> str:
     """The bounds on the probabilities, and the noise, in words."""
     p1, p2 = certificate.bounds
-    rival = "" if certificate.two else f", of any other class at most {p2:.4f}"
+    rival = "" if certificate.is_binary else f", of any other class at most {p2:.4f}"
     share, length = certificate.noise.share_removed(certificate.length), certificate.length
     if not certificate.noise.changes_inputs:
         noise = "No noise"

@@ -14,8 +14,7 @@ from itertools import pairwise
 from math import isclose, isfinite, sqrt
 from typing import Any
 
-from adaptdel.certification.certificate import Certificate
-from adaptdel.certification.rule import Rule
+from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.certification.sampling import (
     AT_ONCE,
     EXACT_COPIES,
@@ -27,10 +26,10 @@ from adaptdel.certification.sampling import (
 )
 from adaptdel.certification.verify import too_much, verify
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
+from adaptdel.core.checks import STEPS, TooMuchWork, limited
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
-from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.runs.manifest import check_complete
 from adaptdel.runs.records import CERTIFICATES, Record, Totals, certificate_of, label_text, values_of
 from adaptdel.runs.storage import Run

@@ -15,11 +15,10 @@ from typing import Any
 from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.bounds import BOUNDS
-from adaptdel.core.checks import check_alpha, check_choice, check_int
+from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, check_int, limited
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.core.work_limit import STEPS, TooMuchWork, limited
 from adaptdel.files import replacing_folder, write_json
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.progress import ProgressBar, reporter

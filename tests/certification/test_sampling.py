@@ -1,0 +1,153 @@
+"""The planner of looks: its schedule, and the coverage of that schedule under the worst stopping rule.
+
+`plan_looks` is what `SmoothedClassifier`, runs and calibration sample by. Each simulation draws votes at the planned
+sizes and takes the best bounds over all looks, which is what the worst stopping rule could pick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from adaptdel import Deletion, FixedRate, Looks, Masking
+from adaptdel.certification.certificate import Rule
+from adaptdel.certification.sampling import FIRST_SHARE, LAST_SHARE, SamplingPlan, plan_looks
+from adaptdel.core.checks import IntArray
+from adaptdel.core.confidence import clopper_pearson, vote_bounds
+from adaptdel.core.noise import Noise
+
+SIGNIFICANCE = 1e-6
+RUNS = 20_000
+LENGTH = 100
+EDIT = ("del", "ins", "sub")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A planned schedule, the true probabilities of the classes, and the class that is bounded.
+
+    Attributes:
+        shares: the probability of each class.
+        label: the class that was selected.
+        threshold: a decision threshold for two classes, or None.
+        k: the number of predicted classes.
+        alpha: the error level.
+        most: the largest number of votes.
+    """
+
+    shares: tuple[float, ...]
+    label: int = 0
+    threshold: float | None = None
+    k: int = 1
+    alpha: float = 0.1
+    most: int = 2000
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(Deletion(FixedRate(0.9)), EDIT, "tight", self.threshold, self.k)
+
+    def looks(self) -> Looks:
+        plan = SamplingPlan(self.rule, alpha=self.alpha, n_estimate=self.most)
+        return plan_looks(plan, LENGTH, len(self.shares), self.most)
+
+    def votes(self, sizes: tuple[int, ...]) -> IntArray:
+        """Votes at each look, shape (runs, looks, classes)."""
+        rng = np.random.default_rng(2)
+        steps = np.diff(np.array([0, *sizes]))
+        drawn = np.stack([rng.multinomial(step, self.shares, size=RUNS) for step in steps], axis=1)
+        return np.asarray(drawn.cumsum(axis=1))
+
+    def failures(self, looks: Looks) -> int:
+        """How many runs claim a bound that does not hold, or the wrong side of the threshold."""
+        rivals = sorted(share for number, share in enumerate(self.shares) if number != self.label)
+        total = 0
+        for rows in self.votes(looks.sizes).tolist():
+            p1, p2 = vote_bounds(looks, rows, self.label, known=True, k=self.k)
+            failed = p1 > self.shares[self.label] or p2 < rivals[-self.k]
+            if self.threshold is not None and self.label != int(self.shares[1] > self.threshold):
+                failed |= self.rule.radius(p1, p2, label=self.label, length=LENGTH, is_binary=True) >= 0
+            total += failed
+        return total
+
+
+SCHEDULES = [
+    # two classes
+    *(Schedule((p, 1 - p), alpha=alpha) for p in (0.5, 0.9, 0.97, 0.999) for alpha in (0.05, 0.2)),
+    # many classes
+    Schedule((0.5, 0.3, 0.2)),
+    Schedule((0.34, 0.33, 0.33)),
+    Schedule((0.9, 0.04, 0.03, 0.03), most=4000),
+    Schedule((0.98, 0.01, 0.01)),
+    Schedule((0.4, 0.39, 0.21), k=2),
+    # a threshold, from either side of it, and at it
+    Schedule((0.7, 0.3), label=0, threshold=0.3),
+    Schedule((0.7, 0.3), label=1, threshold=0.3),
+    Schedule((0.28, 0.72), label=0, threshold=0.7),
+    Schedule((0.05, 0.95), label=1, threshold=0.9, most=4000),
+]
+
+
+def fails_too_often(failures: int, alpha: float) -> bool:
+    return bool(stats.binomtest(failures, RUNS, alpha, alternative="greater").pvalue < SIGNIFICANCE)
+
+
+QUICK = (SCHEDULES[2], SCHEDULES[8], SCHEDULES[14])  # two classes, many, a threshold
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [pytest.param(schedule, marks=() if schedule in QUICK else pytest.mark.slow) for schedule in SCHEDULES],
+    ids=repr,
+)
+def test_coverage_of_the_planned_looks(schedule: Schedule) -> None:
+    looks = schedule.looks()
+    assert len(looks.sizes) >= 3
+    assert looks.alpha <= schedule.alpha
+    assert not fails_too_often(schedule.failures(looks), schedule.alpha)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(Schedule((0.9, 0.1), alpha=0.05)),
+        pytest.param(Schedule((0.5, 0.3, 0.2), most=4000), marks=pytest.mark.slow),
+        pytest.param(Schedule((0.7, 0.3), label=1, threshold=0.3), marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
+def test_peeking_without_a_plan_would_fail(schedule: Schedule) -> None:
+    """The test above can fail: the same looks at the full level each are wrong too often."""
+    looks = schedule.looks()
+    levels = (schedule.alpha,) * len(looks.sizes)
+    assert fails_too_often(schedule.failures(Looks(looks.sizes, levels)), schedule.alpha)
+
+
+@pytest.mark.parametrize("classes", [2, 5, None])
+@pytest.mark.parametrize("noise", [Deletion(FixedRate(0.9)), Masking(0.9)], ids=repr)
+def test_the_first_look_is_where_unanimous_votes_are_enough(noise: Noise, classes: int | None) -> None:
+    rule = Rule(noise, noise.certified_ops)
+    looks = plan_looks(SamplingPlan(rule), LENGTH, classes, 4000)
+    first, last = looks.sizes[0], looks.sizes[-1]
+    level = looks.alphas[0] if classes == 2 else looks.alphas[0] / 2
+    largest = rule.radius(1.0, 0.0, label=0, length=LENGTH, is_binary=True)
+
+    def unanimous(votes: int) -> int:
+        return rule.radius(clopper_pearson(votes, votes, level)[0], 0.0, label=0, length=LENGTH, is_binary=True)
+
+    assert unanimous(first) == largest > unanimous(first - 1)
+    assert last == 4000
+    assert looks.sizes[1:-1] == tuple(first << step for step in range(1, len(looks.sizes) - 1))
+    assert looks.sizes[-2] * 4 <= last * 3  # no look shortly before the last one
+    assert looks.alpha <= 0.05
+    assert looks.alpha == pytest.approx(0.05)
+    assert looks.alphas[0] == pytest.approx(0.05 * FIRST_SHARE)
+    assert looks.alphas[-1] == pytest.approx(0.05 * LAST_SHARE)
+
+
+def test_few_votes_get_a_single_look() -> None:
+    rule = Rule(Deletion(FixedRate(0.9)), EDIT)
+    assert plan_looks(SamplingPlan(rule), LENGTH, 2, 100) == Looks.fixed(100, 0.05)
+    assert plan_looks(SamplingPlan(rule, sampling="fixed"), LENGTH, 2, 4000) == Looks.fixed(4000, 0.05)
