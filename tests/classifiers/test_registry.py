@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,11 +13,22 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.classifiers.base import BaseClassifier, Request, classifier_class, register_classifier
-from adaptdel.core.checks import IntArray
+from adaptdel.core.checks import FloatArray, IntArray
 
 TEXTS = ["good film and good cast", "bad film and bad plot", "good good plot", "bad bad cast film", "a film"] * 4
 LABELS = ["pos", "neg", "pos", "neg", "neg"] * 4
 NOISE = ad.Deletion(ad.FixedRate(0.5))
+
+
+@ad.register_rate("logarithmic")
+@dataclass(frozen=True)
+class LogarithmicRate(ad.Rate):
+    """Keeps a number of words that grows with the logarithm of the length."""
+
+    scale: float
+
+    def real(self, lengths: FloatArray) -> FloatArray:
+        return np.asarray(1 - np.minimum(self.scale * np.log2(lengths + 1) / np.maximum(lengths, 1), 1))
 
 
 @register_classifier("word_counter")
@@ -78,8 +90,12 @@ class TestOwnClass:
         assert loaded.certify(TEXTS[:3]) == fitted.certify(TEXTS[:3])
         assert fitted.certify(TEXTS[:1])[0].label == "pos"
 
-    def test_a_run_in_workers_loads_it(self, tmp_path: Path) -> None:
-        runs = [ad.evaluate(model(), TEXTS, labels=LABELS, out=tmp_path / str(n), workers=n) for n in (1, 2)]
+    def test_a_run_in_workers_loads_it_with_a_rate_from_outside_the_package(self, tmp_path: Path) -> None:
+        noise = ad.Deletion(LogarithmicRate(0.8))
+        smoothed = ad.SmoothedClassifier(WordCounter(), noise, n_select=50, n_estimate=200).fit(TEXTS, LABELS)
+        smoothed.save(tmp_path / "model")
+        assert ad.SmoothedClassifier.load(tmp_path / "model").noise_ == noise
+        runs = [ad.evaluate(smoothed, TEXTS, labels=LABELS, out=tmp_path / str(n), workers=n) for n in (1, 2)]
         assert runs[0].table.equals(runs[1].table)
 
     def test_changed_files_are_refused(self, tmp_path: Path) -> None:

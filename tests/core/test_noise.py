@@ -293,7 +293,7 @@ def test_a_noise_of_your_own_is_saved_and_sampled(noise: Noise) -> None:
     kept = noise.sample(1000, 500, rng(1))
     assert stats.binomtest(int(kept.sum()), kept.size, 1 - noise.share_removed(1000)).pvalue > 1e-6
     assert np.array_equal(np.concatenate(list(noise.chunks(1000, 500, rng(1), max_bytes=9000))), kept)
-    assert registered_noise_modules() == [__name__]
+    assert __name__ in registered_noise_modules()
 
 
 @pytest.mark.usefixtures("registered")

@@ -30,6 +30,7 @@ from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import certified_radius, check_noise, table
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
+from adaptdel.settings import CERTIFICATION
 from adaptdel.units import unit_from_dict
 
 FORMAT = 1
@@ -38,7 +39,6 @@ _RAW = (
     "label", "classes", "known", "answer", "length", "selection", "votes", "exact", "threshold", "k", "seed", "bound",
     "unit", "model_hash", "input_hash",
 )  # fmt: skip
-from adaptdel.settings import CERTIFICATION
 
 _FIELDS = ("format", *_RAW, "noise", "ops", "looks")
 CLAIMS = ("radius", "p1", "p2", "alpha")

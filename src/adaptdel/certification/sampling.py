@@ -32,6 +32,7 @@ WINDOW_INPUTS = 64
 WINDOW_TOKENS = 200_000  # the largest number of tokens of inputs that are processed together, unless it is one input
 LEAD = 3.5  # the selection ends when the first class leads by so many standard deviations of an even vote
 FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
+LEAST_VOTES = 16  # at the first look
 # Phases of the selection and of the estimation.
 CERTIFICATION = ("select", "estimate")
 CALIBRATION = ("calibration select", "calibration estimate")
@@ -219,17 +220,26 @@ def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) 
 def _adaptive_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) -> Looks:
     rule = plan.rule
     needed = largest_radius_probability(length, rule.noise, rule.threat, rule.threshold)
-    share = plan.alpha * FIRST_SHARE
-    size = _unanimous(needed, share if classes == 2 else share / 2, most)
+    level = plan.alpha * FIRST_SHARE
+    return doubling_looks(_unanimous(needed, level if classes == 2 else level / 2, most), most, plan.alpha)
+
+
+def doubling_looks(first: int, most: int, alpha: float) -> Looks:
+    """Looks at ``first`` votes, at twice as many each time and at ``most``, with the planned shares of alpha.
+
+    >>> looks = doubling_looks(100, 1000, 0.1)
+    >>> looks.sizes, [round(level, 4) for level in looks.alphas]
+    ((100, 200, 400, 1000), [0.015, 0.01, 0.01, 0.065])
+    """
     sizes = []
-    while size * 4 <= most * 3:  # a look shortly before the last one is not worth its share of alpha
-        sizes.append(size)
-        size *= 2
+    while first * 4 <= most * 3:  # a look shortly before the last one is not worth its share of alpha
+        sizes.append(first)
+        first *= 2
     if not sizes:
-        return Looks.fixed(most, plan.alpha)
+        return Looks.fixed(most, alpha)
     middle = len(sizes) - 1
-    early = [share, *([plan.alpha * (1 - FIRST_SHARE - LAST_SHARE) / middle] * middle if middle else [])]
-    last = float(np.nextafter(plan.alpha - sum(early), 0))
+    early = [alpha * FIRST_SHARE, *([alpha * (1 - FIRST_SHARE - LAST_SHARE) / middle] * middle if middle else [])]
+    last = float(np.nextafter(alpha - sum(early), 0))
     return Looks((*sizes, most), (*early, last))
 
 
@@ -237,8 +247,8 @@ _cached_looks = lru_cache(maxsize=2**13)(_adaptive_looks)
 
 
 def _unanimous(probability: float, alpha: float, most: int) -> int:
-    """The least number of unanimous votes that prove a probability; at least 16, at most ``most``."""
-    low, high = 15, max(most, 16)
+    """The least number of unanimous votes that prove a probability; at least `LEAST_VOTES`, at most ``most``."""
+    low, high = LEAST_VOTES - 1, max(most, LEAST_VOTES)
     while high - low > 1:
         middle = (low + high) // 2
         if clopper_pearson(middle, middle, alpha)[0] >= probability:

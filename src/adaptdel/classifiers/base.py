@@ -211,9 +211,9 @@ def classifier_class(kind: str) -> type[BaseClassifier]:
     return _REGISTERED[kind]
 
 
-def registered_modules() -> list[str]:
+def registered_modules() -> set[str]:
     """The modules of the user's own registered classes, for worker processes to import."""
-    return sorted({cls.__module__ for kind, cls in _REGISTERED.items() if kind not in _BUILT_IN})
+    return {cls.__module__ for kind, cls in _REGISTERED.items() if kind not in _BUILT_IN}
 
 
 class DistinctClassifier(BaseClassifier):

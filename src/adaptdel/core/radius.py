@@ -86,10 +86,13 @@ class ToleranceTable:
 
     def _guess(self) -> int:
         """About how many edits leave the level attainable."""
-        first = next(self._ball(1), None)
-        if first is None:
+        if "sub" in self.noise.certified_ops and self.length:
+            pair = np.array([self.length]), np.array([self.length - 1])
+        else:
+            pair = next(self._ball(1), (np.zeros(0, dtype=np.int64),) * 2)
+        if not pair[0].size:
             return 1
-        overlap = self.noise.overlap(self.length, *first)
+        overlap = self.noise.overlap(self.length, *pair)
         share = min(float(overlap.inside.min()), float(overlap.other_inside.min()))
         return min(int(log(max(self.level, 1e-9)) / log(share)), self.limit) if 0 < share < 1 else 1
 

@@ -18,10 +18,10 @@ from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.certification.sampling import (
     AT_ONCE,
     EXACT_COPIES,
-    FIRST_SHARE,
-    LAST_SHARE,
     LEAD,
+    LEAST_VOTES,
     SamplingPlan,
+    doubling_looks,
     plan_looks,
 )
 from adaptdel.certification.verify import too_much, verify
@@ -173,16 +173,10 @@ class StatedPlan:
 
     def _same_form(self, looks: Looks, most: int) -> bool:
         """Whether looks have the form that adaptive sampling plans for some alpha and threat."""
-        *early, last = looks.sizes
-        if not self.adaptive or last != most or any(b != 2 * a for a, b in pairwise(early)):
+        if not self.adaptive or (len(looks.sizes) > 1 and looks.sizes[0] < LEAST_VOTES):
             return False
-        if not early:
-            return self._same_levels(looks, (1.0,))
-        if early[0] < 16 or early[-1] * 4 > most * 3 or early[-1] * 8 <= most * 3:
-            return False
-        middle = len(early) - 1
-        share = (1 - FIRST_SHARE - LAST_SHARE) / max(middle, 1)
-        return self._same_levels(looks, (FIRST_SHARE, *[share] * middle, 1 - FIRST_SHARE - share * middle))
+        expected = doubling_looks(looks.sizes[0], most, self.alpha)
+        return looks.sizes == expected.sizes and self._same_levels(looks, expected.alphas)
 
 
 def check_record(stated: StatedPlan, record: Record, classes: list[str], work: int | None = STEPS) -> list[str]:

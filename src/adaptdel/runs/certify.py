@@ -16,7 +16,7 @@ from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, check_int, limited
-from adaptdel.core.noise import noise_from_dict
+from adaptdel.core.noise import noise_from_dict, registered_noise_modules
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.files import replacing_folder, write_json
@@ -129,7 +129,8 @@ def certify_data(order: Order, *, note: Note = lambda text: None, progress: Any 
         manifest = new_manifest(name, model, order.source, order.limit)
         engine: Certifier | ModelSource = model.certifier()
         if model_source is not None and order.workers > 1:
-            engine = replace(model_source, fingerprint=manifest["model_hash"], modules=tuple(registered_modules()))
+            modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
+            engine = replace(model_source, fingerprint=manifest["model_hash"], modules=modules)
         del model  # workers load their own
         return _certify_into(order, engine, manifest, note, progress)
 
