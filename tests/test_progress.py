@@ -65,6 +65,25 @@ def test_a_note_and_a_total_that_changes(clock: list[float], capsys: Any) -> Non
     assert error.endswith("\n")
 
 
+def test_a_line_a_minute_in_a_log(clock: list[float], capsys: Any) -> None:
+    report = reporter("log", "inputs")
+    assert isinstance(report, ProgressBar)
+    for done in range(1, 151):
+        clock[0] += 1.0
+        report.note(f"accuracy {done}%")
+        report(done, 150)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" [")[0] for line in lines] == ["inputs: 60/150", "inputs: 120/150", "inputs: 150/150"]
+    assert lines[0].endswith("[01:00<01:30,  1.00it/s, accuracy 60%]")
+
+
+def test_a_short_call_leaves_no_line_in_a_log(clock: list[float], capsys: Any) -> None:
+    report = ProgressBar("inputs", log=True)
+    clock[0] = 9.0
+    report(10, 10)
+    assert capsys.readouterr().err == ""
+
+
 def test_who_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     def report(done: int, total: int) -> None:
         pass
@@ -78,7 +97,7 @@ def test_who_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reporter(False, "inputs") is None
     with pytest.raises(ValueError) as error:
         reporter("always", "inputs")
-    assert str(error.value) == "progress must be True, False, 'auto' or a callable (done, total), got 'always'"
+    assert str(error.value) == "progress must be True, False, 'auto', 'log' or a callable (done, total), got 'always'"
 
 
 def slow_base(clock: list[float]) -> Any:

@@ -85,7 +85,7 @@ def test_a_finished_run_is_left_alone(model: Path, data: Path, whole: Path, caps
     before = {path.name: path.stat().st_mtime_ns for path in whole.iterdir()}
     assert run("certify", model, "--data", data, "--out", whole) == 0
     captured = capsys.readouterr()
-    assert "the run was finished before" in captured.err
+    assert "the run is finished already" in captured.err
     assert "60 of 60 inputs certified" in captured.out
     assert {path.name: path.stat().st_mtime_ns for path in whole.iterdir()} == before
 

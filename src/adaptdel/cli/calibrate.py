@@ -81,7 +81,7 @@ def calibrate_command(
     for sentence in examples.notes:
         note(f"{data}: {sentence}")
     settings |= {"bins": read_bins(bins), **read_votes(votes)}
-    done = calibrate_folder(model, examples, settings, on=on, out=out, overwrite=overwrite, note=note)
+    done = calibrate_folder(model, examples, settings, on=on, out=out, overwrite=overwrite, progress="log", note=note)
     for sentence in done.calibration.warnings:
         click.echo(f"warning: {sentence}", err=True)
     if as_json:

@@ -19,37 +19,50 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.command("certify")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--data", required=True, help="JSON lines, CSV or Parquet, also gzipped, or a data set of Hugging Face.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder of the run.")
-@click.option("--ops", default=None, help="What the attacker may do: edit, or some of del,ins,sub.  [the model's]")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
+@click.option(
+    "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: the model's]"
+)
 @click.option(
     "--alpha",
     default=None,
     type=float,
-    help=f"Probability that a certificate is wrong.  [the model's: {CERTIFICATION.alpha}]",
+    help=f"A certificate is wrong with at most this probability.  [default: the model's, {CERTIFICATION.alpha}]",
 )
-@click.option("--votes", default=None, metavar="SELECT,ESTIMATE", help=f"Votes.  [the model's: {_VOTES}]")
 @click.option(
-    "--sampling", default=None, help=f"adaptive, or fixed as in the paper.  [the model's: {CERTIFICATION.sampling}]"
+    "--votes",
+    default=None,
+    metavar="SELECT,ESTIMATE",
+    help=f"Votes that select and that bound.  [default: the model's, {_VOTES}]",
 )
-@click.option("--bound", default=None, help=f"tight or paper.  [the model's: {CERTIFICATION.bound}]")
-@click.option("--seed", default=None, type=int, help=f"Of the noise.  [the model's: {CERTIFICATION.seed}]")
-@click.option("--limit", default=None, type=int, help="Certify the first so many rows; it can be raised later.")
-@click.option("--workers", default=1, show_default=True, type=int, help="Processes; each holds the model.")
-@click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified, instead of noting it.")
+@click.option(
+    "--sampling",
+    default=None,
+    help=f"adaptive, or fixed as in the paper.  [default: the model's, {CERTIFICATION.sampling}]",
+)
+@click.option("--bound", default=None, help=f"tight or paper.  [default: the model's, {CERTIFICATION.bound}]")
+@click.option(
+    "--seed", default=None, type=int, help=f"Seed of the noise.  [default: the model's, {CERTIFICATION.seed}]"
+)
+@click.option(
+    "--limit", default=None, type=int, help="Certify only the first rows, up to this number. It can be raised later."
+)
+@click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
+@click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
 @click.option("--text-column", default=DATA.text, show_default=True)
 @click.option("--label-column", default=DATA.label, show_default=True)
-@click.option("--id-column", default=DATA.ids, show_default=True, help="'' for ids made of the texts.")
+@click.option("--id-column", default=DATA.ids, show_default=True, help="'' identifies inputs by their texts.")
 @click.option("--encoding", default=DATA.encoding, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def certify_command(
     context: click.Context, /, model: Path, data: str, out: Path, as_json: bool, votes: str | None, **options: Any
 ) -> None:
     """Certify the inputs of a file with the model in the folder MODEL.
 
-    Resumable: run the same command again after a stop or a crash. Exit status 1 if rows
-    could not be certified, 2 if the run stopped.
+    Resumable: run the same command again after an interruption. The exit status is 1 if some rows
+    could not be certified, and 2 if the run stopped.
     """
     from adaptdel.runs.certify import Order, certify_data
     from adaptdel.runs.inputs import Source
@@ -68,9 +81,9 @@ def certify_command(
         **{name: options[name] for name in ("limit", "workers", "strict")},
         key=key,
     )
-    result = certify_data(order, note=lambda text: click.echo(text, err=True))
-    if result.before:
-        click.echo(f"{out}: the run was finished before, on {result.manifest['finished']}", err=True)
+    result = certify_data(order, note=lambda text: click.echo(text, err=True), progress="log")
+    if result.already_done:
+        click.echo(f"{out}: the run is finished already, since {result.manifest['finished']}", err=True)
     click.echo(summary(result.manifest, out, as_json=as_json))
     context.exit(1 if result.manifest["totals"]["problems"] else 0)
 

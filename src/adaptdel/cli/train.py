@@ -93,7 +93,9 @@ def train_command(config: str | None, overwrite: bool, as_json: bool, **options:
     for number, job in enumerate(jobs, start=1):
         if len(jobs) > 1:
             click.echo(f"run {number} of {len(jobs)}: {job.out}", err=True)
-        finished = train_job(job, overwrite=overwrite, note=lambda text: click.echo(f"note: {text}", err=True))
+        finished = train_job(
+            job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)
+        )
         results.append(_summary(job, finished))
         if not as_json:
             click.echo(_described(job, finished))

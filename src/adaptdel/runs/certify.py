@@ -105,10 +105,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its manifest, and whether it had been finished before."""
+    """A finished run: its manifest, and whether it was finished already."""
 
     manifest: dict[str, Any]
-    before: bool = False
+    already_done: bool = False
 
 
 def certify_data(order: Order, *, note: Note = lambda text: None, progress: Any = "auto") -> Result:
@@ -153,7 +153,7 @@ def _certify_into(
     try:
         order.out.mkdir(parents=True, exist_ok=True)
         with locked(order.out):
-            return _Run(order, engine, note, progress).go(manifest)
+            return _Session(order, engine, note, progress).go(manifest)
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{order.out}: the disk is full: {_KEPT} once there is space") from error
@@ -217,7 +217,7 @@ def evaluate(
     return read_run(out)
 
 
-class _Run:
+class _Session:
     """One session of a run."""
 
     def __init__(self, order: Order, engine: Certifier | ModelSource, note: Note, progress: Any) -> None:
@@ -234,19 +234,19 @@ class _Run:
                 totals = self._checked_totals(old)
                 drop_store(self.folder)
                 self._sign()
-                return Result(old | {"totals": totals}, before=True)
+                return Result(old | {"totals": totals}, already_done=True)
             manifest = old | {"limit": manifest["limit"], "finished": None}
         label_map = LabelMap(manifest["classes"])
-        found = survey(self.order.source, label_map, self.order.limit)
-        self._tell(found)
+        data_survey = survey(self.order.source, label_map, self.order.limit)
+        self._tell(data_survey)
         drop_signature(self.folder)  # of what the run was so far
         if old is not None and old["finished"]:  # the limit was raised
             fill_store(self.folder)
         manifest["sessions"] = [*manifest["sessions"], session(self.order.workers)]
         write_json(self.folder / MANIFEST, manifest)
         with open_store(self.folder) as store:
-            self._certify(store, label_map, found)
-            self._finish(store, manifest, found)
+            self._certify(store, label_map, data_survey)
+            self._finish(store, manifest, data_survey)
         self._sign()
         return Result(manifest)
 
@@ -271,19 +271,19 @@ class _Run:
             )
         return totals.to_dict()
 
-    def _tell(self, found: Survey) -> None:
+    def _tell(self, data_survey: Survey) -> None:
         """Say what the first look found; ``strict`` stops here."""
         path = self.order.source.path
-        if found.first is not None:
-            where = f"{path}, row {found.first.number}: {found.first.problem}"
+        if data_survey.first is not None:
+            where = f"{path}, row {data_survey.first.number}: {data_survey.first.problem}"
             if self.order.strict:
                 raise ValueError(where)
-            others = f", and {found.invalid - 1} more such rows" if found.invalid > 1 else ""
+            others = f", and {data_survey.invalid - 1} more such rows" if data_survey.invalid > 1 else ""
             self.note(f"{where}{others}: not certified")
-        if not found.labelled:
+        if not data_survey.labelled:
             self.note(f"{path}: no row has a label in the column {self.order.source.label!r}: no accuracy is known")
 
-    def _certify(self, store: WorkingStore, label_map: LabelMap, found: Survey) -> None:
+    def _certify(self, store: WorkingStore, label_map: LabelMap, data_survey: Survey) -> None:
         """Certify the inputs that the store does not hold yet."""
         totals, known = self._so_far(store)
         report = reporter(self.progress, "inputs")
@@ -294,13 +294,13 @@ class _Run:
             if isinstance(report, ProgressBar):
                 report.note(describe(totals))
             if report is not None:
-                report(totals.inputs, found.rows)
+                report(totals.inputs, data_survey.rows)
 
         if isinstance(self.engine, Certifier) and not self.engine.fingerprint and totals.certified:
-            self._check_function(self.engine, store, label_map, found, known)
+            self._check_function(self.engine, store, label_map, data_survey, known)
         failures = 0
-        left = found.rows - found.invalid - totals.certified
-        with closing(self._records(self._jobs(label_map, found, known, keep), left)) as records:
+        left = data_survey.rows - data_survey.invalid - totals.certified
+        with closing(self._records(self._jobs(label_map, data_survey, known, keep), left)) as records:
             for record in records:
                 failures = self._count_failure(record, failures)
                 keep(record)
@@ -319,10 +319,10 @@ class _Run:
         return totals, known
 
     def _check_function(
-        self, certifier: Certifier, store: WorkingStore, label_map: LabelMap, found: Survey, known: Known
+        self, certifier: Certifier, store: WorkingStore, label_map: LabelMap, data_survey: Survey, known: Known
     ) -> None:
         """Certify some inputs of an earlier session again: a function has no fingerprint by which to recognise it."""
-        rows = inputs(self.order.source, label_map, self.order.limit, found.repeats)
+        rows = inputs(self.order.source, label_map, self.order.limit, data_survey.repeats)
         certified = (row for row in rows if isinstance(row, RunInput) and row.id in known)
         repeated = list(certify_here(certifier, islice(certified, REPEATED)))
         ids = {record["id"] for record in repeated}
@@ -335,14 +335,14 @@ class _Run:
                 )
 
     def _jobs(
-        self, label_map: LabelMap, found: Survey, known: Known, keep: Callable[[Record], None]
+        self, label_map: LabelMap, data_survey: Survey, known: Known, keep: Callable[[Record], None]
     ) -> Iterator[RunInput]:
         """The inputs that are left; invalid rows go straight to the store."""
-        for one in inputs(self.order.source, label_map, self.order.limit, found.repeats):
-            if isinstance(one, InvalidRow):
-                keep(problem_record(one.problem, id=one.id, row=one.number))
-            elif one.id not in known:
-                yield one
+        for row in inputs(self.order.source, label_map, self.order.limit, data_survey.repeats):
+            if isinstance(row, InvalidRow):
+                keep(problem_record(row.problem, id=row.id, row=row.number))
+            elif row.id not in known:
+                yield row
 
     def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
         if isinstance(self.engine, Certifier):
@@ -359,7 +359,7 @@ class _Run:
             raise ValueError(f"the model failed on {FAILURES} inputs one after the other: {record['problem']}: {_KEPT}")
         return failures + 1
 
-    def _finish(self, store: WorkingStore, manifest: dict[str, Any], found: Survey) -> None:
+    def _finish(self, store: WorkingStore, manifest: dict[str, Any], data_survey: Survey) -> None:
         """Write the tables, then mark the manifest as finished, then delete the store."""
         totals = Totals()
 
@@ -369,7 +369,7 @@ class _Run:
                 yield record
 
         write_tables(self.folder, counted())
-        if totals.inputs != found.rows:
+        if totals.inputs != data_survey.rows:
             raise ValueError(f"{self.order.source.path}: the data were changed while the run went on")
         manifest["totals"] = totals.to_dict()
         manifest["finished"] = timestamp()

@@ -70,12 +70,12 @@ def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[
     An input that the model fails on has a problem in place of a certificate.
     """
     last = time.perf_counter()
-    for result in certifier(Input(given.text, f"row {given.row}", given) for given in inputs):
-        given, certificate = result.input.tag, result.certificate
+    for result in certifier(Input(run_input.text, f"row {run_input.row}", run_input) for run_input in inputs):
+        run_input, certificate = result.input.tag, result.certificate
         if certificate is None:
-            record = problem_record(str(result.failure), id=given.id, row=given.row)
+            record = problem_record(str(result.failure), id=run_input.id, row=run_input.row)
         else:
-            record = record_of(certificate, id=given.id, row=given.row, label=given.label)
+            record = record_of(certificate, id=run_input.id, row=run_input.row, label=run_input.label)
         now = time.perf_counter()
         yield record | {"seconds": now - last}
         last = now
@@ -168,10 +168,10 @@ class _Dispatcher:
             return
         chunk: list[RunInput] = []
         size = 0
-        for given in islice(self.inputs, min(CHUNK, share)):
-            chunk.append(given)
-            worker.in_flight[given.id] = given.row
-            size += len(given.text)
+        for run_input in islice(self.inputs, min(CHUNK, share)):
+            chunk.append(run_input)
+            worker.in_flight[run_input.id] = run_input.row
+            size += len(run_input.text)
             if size > CHUNK_CHARACTERS:
                 break
         if not chunk and not worker.in_flight:
