@@ -8,6 +8,7 @@ import re
 import runpy
 import shlex
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -239,7 +241,9 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     write_data(tmp_path)
-    names: dict[str, Any] = {"__name__": "document"}
+    module = ModuleType("document")  # dataclasses look up the module of a class
+    monkeypatch.setitem(sys.modules, "document", module)
+    names: dict[str, Any] = vars(module)
     for block in blocks(page):
         run_block(block, names, tmp_path)
 
