@@ -467,8 +467,13 @@ class _TensorReader:
         """One tensor of a type and shape, with values in a range; None stands for any size of at least 1."""
         tensor = self.tensors.get(name)
         fits = tensor is not None and tensor.dtype == dtype and len(tensor.shape) == len(shape)
-        if tensor is None or not fits or any(
-            size != wanted if wanted is not None else size < 1 for size, wanted in zip(tensor.shape, shape, strict=True)
+        if (
+            tensor is None
+            or not fits
+            or any(
+                size != wanted if wanted is not None else size < 1
+                for size, wanted in zip(tensor.shape, shape, strict=True)
+            )
         ):
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
             got = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"

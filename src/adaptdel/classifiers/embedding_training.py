@@ -1,23 +1,23 @@
-"""Training of the embedding network in torch: noisy copies in large batches, each distinct token encoded once a batch."""
+"""Training of the embedding network in torch: large batches of noisy copies, each distinct token encoded once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import cos, pi
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from math import cos, pi, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from adaptdel.classifiers.features import numbered
 from adaptdel.classifiers.integer_network import FloatNetwork, TokenFeatures, count_feature
 from adaptdel.core.checks import IntArray, check_int, check_probability, check_real
 from adaptdel.core.noise import Noise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NEEDS = "training an EmbeddingClassifier needs torch: pip install 'adaptdel[transformers]'"
 Progress = Callable[[int, int], None]
@@ -130,7 +130,8 @@ class Batch:
         kept: for every kept token, its number among the distinct tokens of the batch.
         counts: kept tokens of each copy.
         masked: whether each copy has masked tokens.
-        features: the feature numbers of the distinct tokens, one token after another.
+        present: the features that occur in the batch.
+        features: for every feature of every distinct token, its number in ``present``; one token after another.
         feature_counts: how many features each distinct token has.
         words: the row of the pretrained vector of each distinct token, or -1.
         labels: the class number of each copy.
@@ -139,6 +140,7 @@ class Batch:
     kept: IntArray
     counts: IntArray
     masked: npt.NDArray[np.bool_]
+    present: IntArray
     features: IntArray
     feature_counts: IntArray
     words: IntArray
@@ -148,8 +150,10 @@ class Batch:
 class Copies:
     """Draws noisy copies of examples."""
 
-    def __init__(self, tokens: TrainingTokens, labels: IntArray, noise: Noise, word_dropout: float) -> None:
+    def __init__(self, tokens: TrainingTokens, labels: IntArray, noise: Noise, word_dropout: float, size: int) -> None:
         self.tokens, self.labels, self.noise, self.word_dropout = tokens, labels, noise, word_dropout
+        self._token_number = np.zeros(len(tokens.words), dtype=np.int64)
+        self._feature_number = np.zeros(size, dtype=np.int64)
 
     def draw(self, examples: IntArray, copies: int, rng: np.random.Generator, *, training: bool = True) -> Batch:
         """``copies`` noisy copies of each example; ``training`` leaves out words at random."""
@@ -160,7 +164,7 @@ class Copies:
             counts.append(np.count_nonzero(kept, axis=1))
             kept_codes.append(codes[np.flatnonzero(kept) % max(1, len(codes))])
             masked.append(counts[-1] < len(codes))
-        distinct, kept_numbers = np.unique(np.concatenate(kept_codes), return_inverse=True)
+        distinct, kept_numbers = _renumbered(np.concatenate(kept_codes), self._token_number)
         words = self.tokens.words[distinct]
         left_out = np.zeros(len(distinct), dtype=np.bool_)
         if training and self.word_dropout:
@@ -169,11 +173,13 @@ class Copies:
         learnt, learnt_counts = _gather(self.tokens.learnt, distinct, left_out)
         hashed, hashed_counts = _gather(self.tokens.hashed, distinct, np.zeros_like(left_out))
         features, feature_counts = _interleaved(learnt, learnt_counts, hashed, hashed_counts)
+        present, features = _renumbered(features, self._feature_number)
         all_masked = np.concatenate(masked) if self.noise.masks_tokens else np.zeros(len(examples) * copies, np.bool_)
         return Batch(
-            kept_numbers.astype(np.int64),
+            kept_numbers,
             np.concatenate(counts).astype(np.int64),
             all_masked,
+            present,
             features,
             feature_counts,
             words,
@@ -181,7 +187,19 @@ class Copies:
         )
 
 
-def _gather(table: tuple[IntArray, IntArray], rows: IntArray, empty: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+def _renumbered(values: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """The distinct values in order, and the number of each value among them; ``numbers`` is zero before and after."""
+    numbers[values] = 1
+    distinct = np.flatnonzero(numbers)
+    numbers[distinct] = np.arange(len(distinct))
+    renumbered = numbers[values]
+    numbers[distinct] = 0
+    return distinct, renumbered
+
+
+def _gather(
+    table: tuple[IntArray, IntArray], rows: IntArray, empty: npt.NDArray[np.bool_]
+) -> tuple[IntArray, IntArray]:
     """Rows of a CSR table one after another, and their lengths; rows marked as ``empty`` have none."""
     values, ends = table
     counts = np.where(empty, 0, ends[rows + 1] - ends[rows])
@@ -189,7 +207,9 @@ def _gather(table: tuple[IntArray, IntArray], rows: IntArray, empty: npt.NDArray
     return values[starts + np.arange(int(counts.sum()))], counts
 
 
-def _interleaved(first: IntArray, first_counts: IntArray, second: IntArray, second_counts: IntArray) -> tuple[IntArray, IntArray]:
+def _interleaved(
+    first: IntArray, first_counts: IntArray, second: IntArray, second_counts: IntArray
+) -> tuple[IntArray, IntArray]:
     """Two lists of rows joined row by row."""
     counts = first_counts + second_counts
     starts = np.cumsum(counts) - counts
@@ -199,59 +219,124 @@ def _interleaved(first: IntArray, first_counts: IntArray, second: IntArray, seco
     return joined, counts
 
 
-def network_module(settings: EmbeddingSettings, features: int, pretrained: int, classes: int) -> Any:
-    """The network as a torch module; ``pretrained`` is the length of pretrained vectors, or 0."""
+def bag_sum(table: Any, members: IntArray, counts: IntArray) -> Any:
+    """Sums of rows of a table, of shape (bags, columns); the gradient is computed by the same fast operation.
+
+    Args:
+        table: of shape (rows, columns).
+        members: the rows in each bag, one bag after another.
+        counts: the size of each bag.
+    """
+    torch = torch_library()
+
+    class BagSum(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(context: Any, values: Any) -> Any:
+            context.rows = len(values)
+            return _bags(torch, values, members, counts)
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            ones = np.ones(len(members), dtype=np.int8)
+            ends = np.concatenate([[0], np.cumsum(counts)])
+            transposed = sparse.csr_array((ones, members, ends), shape=(len(counts), context.rows)).tocsc()
+            return _bags(torch, gradient, transposed.indices, np.diff(transposed.indptr))
+
+    return BagSum.apply(table)
+
+
+def _bags(torch: Any, table: Any, members: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Any:
+    offsets = np.cumsum(counts) - counts
+    indices = torch.from_numpy(np.asarray(members, dtype=np.int64))
+    return torch.nn.functional.embedding_bag(indices, table, torch.from_numpy(offsets.astype(np.int64)), mode="sum")
+
+
+class RowAdam:
+    """Adam for a table of which every step touches few rows: the other rows and their moments stay as they are."""
+
+    def __init__(self, rows: Any, decays: tuple[float, float] = (0.9, 0.999)) -> None:
+        torch = torch_library()
+        self.rows, self.decays = rows, decays
+        self.first, self.second = torch.zeros_like(rows), torch.zeros_like(rows)
+        self.steps = 0
+
+    def step(self, places: Any, gradient: Any, rate: float) -> None:
+        """Change the rows at ``places`` by their gradients, of shape (places, columns)."""
+        self.steps += 1
+        low, high = self.decays
+        first, second = self.first.index_select(0, places), self.second.index_select(0, places)
+        first.lerp_(gradient, 1 - low)
+        second.mul_(high).addcmul_(gradient, gradient, value=1 - high)
+        self.first.index_copy_(0, places, first)
+        self.second.index_copy_(0, places, second)
+        size = second.sqrt_().mul_(1 / sqrt(1 - high**self.steps)).add_(1e-8)
+        change = first.div_(size).mul_(-rate / (1 - low**self.steps))
+        self.rows.index_add_(0, places, change)
+
+
+def network_module(settings: EmbeddingSettings, pretrained: int, classes: int) -> Any:
+    """The network without its embeddings as a torch module; ``pretrained`` is the length of pretrained vectors or 0."""
     torch = torch_library()
     nn, functional = torch.nn, torch.nn.functional
 
     class Network(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.rows = nn.Parameter(torch.randn(features, settings.dimensions) * 0.1)
             self.project = nn.Linear(pretrained, settings.dimensions, bias=False) if pretrained else None
             self.word = nn.Linear(settings.dimensions, settings.width)
             self.mask = nn.Parameter(torch.zeros(settings.width))
             self.norm = nn.BatchNorm1d(2 * settings.width + 1, momentum=0.02)
             sizes = [2 * settings.width + 1, *settings.hidden, classes]
-            self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
-            self.dropout = nn.Dropout(settings.dropout)
+            self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
 
-        def embeddings(self, batch: Batch, vectors: Any) -> Any:
+        def embeddings(self, batch: Batch, rows: Any, vectors: Any) -> Any:
             """Of the distinct tokens, of shape (tokens, dimensions)."""
-            counts = torch.from_numpy(batch.feature_counts)
-            offsets = torch.cumsum(counts, 0) - counts
-            bags = functional.embedding_bag(torch.from_numpy(batch.features), self.rows, offsets, mode="sum")
-            bags = bags / torch.sqrt(counts.to(bags.dtype))[:, None]
+            bags = bag_sum(rows, batch.features, batch.feature_counts)
+            bags = bags / torch.sqrt(torch.from_numpy(batch.feature_counts).to(bags.dtype))[:, None]
             known = np.flatnonzero(batch.words >= 0)
             if self.project is not None and len(known):
-                chosen = vectors[torch.from_numpy(batch.words[known])]
+                chosen = vectors.index_select(0, torch.from_numpy(batch.words[known]))
                 bags = bags.index_add(0, torch.from_numpy(known), self.project(chosen.to(bags.dtype)))
             return bags
 
         def pooled(self, batch: Batch, table: Any) -> Any:
             """Sum, maximum and count, of shape (copies, 2 * width + 1)."""
-            counts = torch.from_numpy(batch.counts)
-            kept, sizes = torch.from_numpy(batch.kept), counts
+            kept, sizes = batch.kept, batch.counts
             if batch.masked.any():
-                kept, sizes, table = _with_masks(torch, batch, table, functional.relu(self.mask))
-            offsets = torch.cumsum(sizes, 0) - sizes
-            sums = functional.embedding_bag(kept, table, offsets, mode="sum")
-            largest = functional.embedding_bag(kept, table, offsets, mode="max")
+                kept = np.insert(kept, np.cumsum(sizes)[batch.masked], len(table))
+                sizes = sizes + batch.masked
+                table = torch.cat([table, functional.relu(self.mask)[None]])
+            sums = bag_sum(table, kept, sizes)
+            offsets = torch.from_numpy(np.cumsum(sizes) - sizes)
+            largest = functional.embedding_bag(torch.from_numpy(kept), table, offsets, mode="max")
+            counts = torch.from_numpy(batch.counts)
             root = torch.sqrt(torch.clamp(counts, min=1).to(sums.dtype))[:, None]
             number = torch.from_numpy(count_feature(batch.counts)).to(sums.dtype)[:, None]
             return torch.cat([sums / root, largest, number], dim=1)
 
-        def forward(self, batch: Batch, vectors: Any, ranges: list[Any] | None = None) -> Any:
-            """The scores of copies; ``ranges`` gets the largest absolute activations."""
-            embeddings = self.embeddings(batch, vectors)
+        def forward(
+            self, batch: Batch, rows: Any, vectors: Any, *, rng: Any = None, ranges: list[Any] | None = None
+        ) -> Any:
+            """The scores of copies.
+
+            Args:
+                batch: the copies.
+                rows: the embeddings of the features that occur in the batch.
+                vectors: all pretrained vectors.
+                rng: a numpy generator for dropout in training.
+                ranges: gets the largest absolute activations.
+            """
+            embeddings = self.embeddings(batch, rows, vectors)
             table = functional.relu(self.word(embeddings))
             hidden = self.norm(self.pooled(batch, table))
             recorded = [embeddings, table, hidden]
             for place, layer in enumerate(self.layers):
-                hidden = layer(hidden if place == 0 else self.dropout(hidden))
+                hidden = layer(hidden)
                 if place + 1 < len(self.layers):
                     hidden = functional.relu(hidden)
                     recorded.append(hidden)
+                    if rng is not None and settings.dropout:
+                        hidden = _dropped(torch, hidden, settings.dropout, rng)
             if ranges is not None:
                 ranges.append([values.abs().amax(dim=0) for values in recorded])
             return hidden
@@ -259,12 +344,11 @@ def network_module(settings: EmbeddingSettings, features: int, pretrained: int, 
     return Network()
 
 
-def _with_masks(torch: Any, batch: Batch, table: Any, mask: Any) -> tuple[Any, Any, Any]:
-    """Kept tokens, with one more for the masked tokens of each copy that has any; and its vector in the table."""
-    ends = np.cumsum(batch.counts)[batch.masked]
-    kept = np.insert(batch.kept, ends, len(table))
-    sizes = batch.counts + batch.masked
-    return torch.from_numpy(kept), torch.from_numpy(sizes), torch.cat([table, mask[None]])
+def _dropped(torch: Any, values: Any, share: float, rng: np.random.Generator) -> Any:
+    """Dropout with random bytes of numpy, which are drawn ten times as fast as those of torch."""
+    threshold = round(share * 256)
+    drawn = np.frombuffer(rng.bytes(values.numel()), dtype=np.uint8).reshape(tuple(values.shape))
+    return values * torch.from_numpy((drawn >= threshold).astype(np.float32) * np.float32(256 / (256 - threshold)))
 
 
 @dataclass
@@ -273,6 +357,7 @@ class Training:
 
     settings: EmbeddingSettings
     module: Any
+    rows: Any
     copies: Copies
     vectors: Any
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -308,7 +393,7 @@ def train_network(
     """
     torch = torch_library()
     table = TrainingTokens.build(features, tokens)
-    copies = Copies(table, labels, noise, settings.word_dropout)
+    copies = Copies(table, labels, noise, settings.word_dropout, features.size)
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, 0], dtype=np.uint64)))
     order = rng.permutation(len(labels))
     held_out = min(round(len(labels) * settings.validation), len(labels) - 1, EVALUATION_INPUTS)
@@ -316,9 +401,10 @@ def train_network(
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         length = 0 if vectors is None else vectors.shape[1]
-        module = network_module(settings, features.size, length, classes)
+        module = network_module(settings, length, classes)
+        rows = torch.randn(features.size, settings.dimensions) * 0.1
         held = None if vectors is None else torch.from_numpy(np.ascontiguousarray(vectors))
-        state = Training(settings, module, copies, held)
+        state = Training(settings, module, rows, copies, held)
         record = _optimise(state, training, validation, rng, seed, progress)
         return _exported(state, training, seed), {**record, "examples": len(training), "held_out": len(validation)}
 
@@ -327,32 +413,32 @@ def _optimise(
     state: Training, training: IntArray, validation: IntArray, rng: np.random.Generator, seed: int, progress: Progress
 ) -> dict[str, Any]:
     torch, settings, module = torch_library(), state.settings, state.module
-    layers = [value for name, value in module.named_parameters() if name != "rows"]
-    rows = torch.optim.Adam([module.rows], lr=settings.embedding_rate, fused=True)
-    dense = torch.optim.AdamW(layers, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    rows = RowAdam(state.rows)
+    dense = torch.optim.AdamW(
+        module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+    )
     average = None
     best: tuple[tuple[float, float], dict[str, Any]] | None = None
-    texts = _texts(training, max(1, settings.batch_size // settings.copies_per_text), rng)
     every = max(1, settings.steps // settings.evaluations)
+    dropout = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
     waited = step = 0
     module.train()
-    for step in range(1, settings.steps + 1):
+    for step, batch in enumerate(_batches(state, training, rng), start=1):
         share = step / settings.steps
         factor = min(1.0, share / 0.05) * 0.5 * (1 + cos(pi * share))
-        for optimiser, rate in ((rows, settings.embedding_rate), (dense, settings.learning_rate)):
-            optimiser.param_groups[0]["lr"] = rate * factor
-        batch = state.copies.draw(next(texts), settings.copies_per_text, rng)
-        loss = _loss(state, batch)
-        rows.zero_grad(set_to_none=True)
+        dense.param_groups[0]["lr"] = settings.learning_rate * factor
+        places = torch.from_numpy(batch.present)
+        present = state.rows.index_select(0, places).requires_grad_()
+        loss = _loss(state, batch, present, dropout)
         dense.zero_grad(set_to_none=True)
         loss.backward()
-        rows.step()
+        rows.step(places, present.grad, settings.embedding_rate * factor)
         dense.step()
         if settings.averaging and step % 4 == 0:
-            average = _averaged(module, average, settings.averaging**4)
+            average = _averaged(_weights(state), average, settings.averaging**4)
         progress(step, settings.steps)
         if step % every == 0 or step == settings.steps:
-            weights = module.state_dict() if average is None else average
+            weights = _weights(state) if average is None else average
             measured = _evaluate(state, validation, seed, weights)
             state.history.append({"step": step, "loss": float(loss.detach()), **measured})
             if len(validation):
@@ -364,10 +450,33 @@ def _optimise(
                 if waited >= settings.patience:
                     break
     if best is not None:
-        module.load_state_dict(best[1])
+        _restore(state, best[1])
     elif average is not None:
-        module.load_state_dict(average)
+        _restore(state, average)
     return {"steps": step, "history": state.history}
+
+
+def _batches(state: Training, training: IntArray, rng: np.random.Generator) -> Iterator[Batch]:
+    """The batches of all steps; the next one is drawn in a thread while a step is computed."""
+    settings = state.settings
+    texts = _texts(training, max(1, settings.batch_size // settings.copies_per_text), rng)
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(state.copies.draw, next(texts), settings.copies_per_text, rng)
+        for step in range(settings.steps):
+            batch = coming.result()
+            if step + 1 < settings.steps:
+                coming = pool.submit(state.copies.draw, next(texts), settings.copies_per_text, rng)
+            yield batch
+
+
+def _weights(state: Training) -> dict[str, Any]:
+    return {"rows": state.rows, **{f"module.{name}": value for name, value in state.module.state_dict().items()}}
+
+
+def _restore(state: Training, weights: dict[str, Any]) -> None:
+    state.rows.copy_(weights["rows"])
+    state.module.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()
+                                  if name != "rows"})  # fmt: skip
 
 
 def _texts(training: IntArray, size: int, rng: np.random.Generator) -> Iterator[IntArray]:
@@ -380,11 +489,11 @@ def _texts(training: IntArray, size: int, rng: np.random.Generator) -> Iterator[
         queue = queue[size:]
 
 
-def _loss(state: Training, batch: Batch) -> Any:
+def _loss(state: Training, batch: Batch, rows: Any, dropout: np.random.Generator) -> Any:
     """Cross entropy, and the divergence between the copies of a text."""
     torch, settings = torch_library(), state.settings
     functional = torch.nn.functional
-    scores = state.module(batch, state.vectors)
+    scores = state.module(batch, rows, state.vectors, rng=dropout)
     loss = functional.cross_entropy(scores, torch.from_numpy(batch.labels), label_smoothing=settings.label_smoothing)
     if settings.consistency and settings.copies_per_text > 1:
         shares = functional.log_softmax(scores, dim=1).reshape(-1, settings.copies_per_text, scores.shape[1])
@@ -394,44 +503,45 @@ def _loss(state: Training, batch: Batch) -> Any:
     return loss
 
 
-def _averaged(module: Any, average: dict[str, Any] | None, decay: float) -> dict[str, Any]:
-    state = module.state_dict()
+def _averaged(weights: dict[str, Any], average: dict[str, Any] | None, decay: float) -> dict[str, Any]:
     if average is None:
-        return {name: value.clone() for name, value in state.items()}
-    for name, value in state.items():
+        return {name: value.clone() for name, value in weights.items()}
+    for name, value in weights.items():
         if value.is_floating_point():
             average[name].lerp_(value, 1 - decay)
     return average
 
 
 @contextmanager
-def _evaluating(module: Any, weights: dict[str, Any] | None = None) -> Iterator[None]:
+def _evaluating(state: Training, weights: dict[str, Any] | None = None) -> Iterator[None]:
     """In evaluation mode, with other weights if given."""
     torch = torch_library()
-    own = None
-    if weights is not None and any(weights[name] is not value for name, value in module.state_dict().items()):
-        own = {name: value.clone() for name, value in module.state_dict().items()}
-        module.load_state_dict(weights)
-    module.eval()
+    current = None
+    if weights is not None and weights["rows"] is not state.rows:
+        current = {name: value.clone() for name, value in _weights(state).items()}
+        _restore(state, weights)
+    state.module.eval()
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             yield
     finally:
-        module.train()
-        if own is not None:
-            module.load_state_dict(own)
+        state.module.train()
+        if current is not None:
+            _restore(state, current)
 
 
 def _evaluate(state: Training, validation: IntArray, seed: int, weights: dict[str, Any]) -> dict[str, float]:
     """The share of held-out inputs whose majority vote is right, and the mean share of right votes."""
     if not len(validation):
         return {}
+    torch = torch_library()
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, HELD_OUT_STREAM], dtype=np.uint64)))
     right = []
-    with _evaluating(state.module, weights):
+    with _evaluating(state, weights):
         for start in range(0, len(validation), 128):
             batch = state.copies.draw(validation[start : start + 128], EVALUATION_COPIES, rng, training=False)
-            votes = state.module(batch, state.vectors).argmax(dim=1).numpy().reshape(-1, EVALUATION_COPIES)
+            rows = state.rows.index_select(0, torch.from_numpy(batch.present))
+            votes = state.module(batch, rows, state.vectors).argmax(dim=1).numpy().reshape(-1, EVALUATION_COPIES)
             labels = batch.labels.reshape(-1, EVALUATION_COPIES)
             right.append((votes == labels).mean(axis=1))
     shares = np.concatenate(right)
@@ -443,10 +553,11 @@ def _exported(state: Training, training: IntArray, seed: int) -> FloatNetwork:
     torch, module = torch_library(), state.module
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, HELD_OUT_STREAM + 1], dtype=np.uint64)))
     recorded: list[list[Any]] = []
-    with _evaluating(module):
+    with _evaluating(state):
         for _ in range(0, RANGE_COPIES, 512):
             batch = state.copies.draw(rng.choice(training, size=128), 4, rng)
-            module(batch, state.vectors, recorded)
+            rows = state.rows.index_select(0, torch.from_numpy(batch.present))
+            module(batch, rows, state.vectors, ranges=recorded)
         ranges = [torch.stack(values).amax(dim=0).numpy() for values in zip(*recorded, strict=True)]
         norm = module.norm
         scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
@@ -455,7 +566,7 @@ def _exported(state: Training, training: IntArray, seed: int) -> FloatNetwork:
         if module.project is not None:
             projected = module.project(state.vectors.float()).numpy()
         return FloatNetwork(
-            module.rows.numpy().copy(),
+            state.rows.numpy().copy(),
             projected,
             (module.word.weight.T.numpy().copy(), module.word.bias.numpy().copy()),
             torch.relu(module.mask).numpy().copy(),
