@@ -30,6 +30,7 @@ from adaptdel.classifiers.integer_network import (
     Layer,
     TokenFeatures,
     TokenVectors,
+    core_word,
     quantised,
 )
 from adaptdel.classifiers.linear_training import check_examples, class_numbers
@@ -142,6 +143,7 @@ class EmbeddingClassifier(BaseClassifier):
         unit: Unit | None = None,
         copies: int = 1,
         seed: int = 0,
+        checkpoint: str | Path | None = None,
         progress: Progress | None = None,
     ) -> EmbeddingClassifier:
         """Train on noisy copies; the same arguments give the same model on one machine.
@@ -154,6 +156,8 @@ class EmbeddingClassifier(BaseClassifier):
             unit: not needed, since tokens are never joined.
             copies: of each example at least; the steps of the settings mostly draw more.
             seed: of the networks, the noise, the order and the held-out part.
+            checkpoint: a folder in which training is recorded now and then; a training that was interrupted goes on
+                from there if it is started again with the same arguments.
             progress: called with (steps done, steps in all).
         """
         copies, seed = check_int("copies", copies, least=1), check_int("seed", seed, most=2**63 - 1)
@@ -180,6 +184,7 @@ class EmbeddingClassifier(BaseClassifier):
                 settings=settings,
                 vectors=vectors,
                 seed=seed + number,
+                checkpoint=None if checkpoint is None else Path(checkpoint) / f"network{number}",
                 progress=lambda done, _, number=number: (  # type: ignore[misc]
                     progress(number * settings.steps + done, total) if progress is not None else None
                 ),
@@ -204,7 +209,7 @@ class EmbeddingClassifier(BaseClassifier):
         totals: Counter[str] = Counter()
         for token, count in counted.items():
             if isinstance(token, str):
-                totals[token.lower() if self.lowercase else token] += count
+                totals[str(core_word(token, lowercase=self.lowercase))] += count
         words, vectors = self.encoder.encode(sorted(word for word, count in totals.items() if count >= self.min_count))
         return list(words), vectors
 

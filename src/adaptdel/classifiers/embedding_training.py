@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import cos, pi, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load as tensors_from_bytes
+from safetensors.numpy import save as tensors_to_bytes
 from scipy import sparse
 
-from adaptdel.classifiers.features import numbered
+from adaptdel.classifiers.embedding_copies import (
+    COPIES_OF_STEP,
+    DROPOUT,
+    EVALUATION,
+    HELD_OUT,
+    RANGES,
+    Batch,
+    CopySampler,
+    TrainingTokens,
+    examples_of_step,
+    stream,
+)
 from adaptdel.classifiers.integer_network import FloatNetwork, TokenFeatures, count_feature
 from adaptdel.core.checks import IntArray, check_int, check_probability, check_real
 from adaptdel.core.noise import Noise
+from adaptdel.files import replacing
 
 NEEDS = "training an EmbeddingClassifier needs torch: pip install 'adaptdel[transformers]'"
 Progress = Callable[[int, int], None]
 EVALUATION_INPUTS, EVALUATION_COPIES = 512, 16
+WARM_UP = 0.05  # share of the steps in which the learning rate rises
+NORM_MOMENTUM = 0.02  # of the mean and variance of pooled vectors
+AVERAGED_EVERY = 4  # steps between two updates of the moving average
 RANGE_COPIES = 4096  # that the ranges of activations are taken from
-HELD_OUT_STREAM = 2**63  # of random numbers, apart from those of training
 
 
 @dataclass(frozen=True)
@@ -91,134 +111,6 @@ def torch_library() -> Any:
     return torch
 
 
-@dataclass
-class TrainingTokens:
-    """The distinct tokens of the examples with their features, and the examples as numbers of tokens.
-
-    Attributes:
-        learnt: features of the vocabulary of each token, and where they begin and end.
-        hashed: hashed features, likewise.
-        words: the row of the pretrained vector, or -1.
-        codes: the token numbers of each example.
-    """
-
-    learnt: tuple[IntArray, IntArray]
-    hashed: tuple[IntArray, IntArray]
-    words: IntArray
-    codes: list[IntArray]
-
-    @classmethod
-    def build(cls, features: TokenFeatures, tokens: Sequence[Sequence[Hashable]]) -> TrainingTokens:
-        """Look up every distinct token once."""
-        numbers: dict[Hashable, int] = {}
-        codes = [numbered(example, numbers, len(example)) for example in tokens]
-        learnt, hashed = [features.learnt(token) for token in numbers], [features.hashed(token) for token in numbers]
-        words = np.fromiter((features.word(token) for token in numbers), dtype=np.int64, count=len(numbers))
-        return cls(_csr(learnt), _csr(hashed), words, codes)
-
-
-def _csr(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
-    ends = np.cumsum([0, *(len(row) for row in lists)], dtype=np.int64)
-    return np.fromiter((value for row in lists for value in row), dtype=np.int64, count=int(ends[-1])), ends
-
-
-@dataclass
-class Batch:
-    """Noisy copies: which distinct tokens they hold, and the features of those.
-
-    Attributes:
-        kept: for every kept token, its number among the distinct tokens of the batch.
-        counts: kept tokens of each copy.
-        masked: whether each copy has masked tokens.
-        present: the features that occur in the batch.
-        features: for every feature of every distinct token, its number in ``present``; one token after another.
-        feature_counts: how many features each distinct token has.
-        words: the row of the pretrained vector of each distinct token, or -1.
-        labels: the class number of each copy.
-    """
-
-    kept: IntArray
-    counts: IntArray
-    masked: npt.NDArray[np.bool_]
-    present: IntArray
-    features: IntArray
-    feature_counts: IntArray
-    words: IntArray
-    labels: IntArray
-
-
-class Copies:
-    """Draws noisy copies of examples."""
-
-    def __init__(self, tokens: TrainingTokens, labels: IntArray, noise: Noise, word_dropout: float, size: int) -> None:
-        self.tokens, self.labels, self.noise, self.word_dropout = tokens, labels, noise, word_dropout
-        self._token_number = np.zeros(len(tokens.words), dtype=np.int64)
-        self._feature_number = np.zeros(size, dtype=np.int64)
-
-    def draw(self, examples: IntArray, copies: int, rng: np.random.Generator, *, training: bool = True) -> Batch:
-        """``copies`` noisy copies of each example; ``training`` leaves out words at random."""
-        kept_codes, counts, masked = [], [], []
-        for example in examples.tolist():
-            codes = self.tokens.codes[example]
-            kept = self.noise.sample(len(codes), copies, rng)
-            counts.append(np.count_nonzero(kept, axis=1))
-            kept_codes.append(codes[np.flatnonzero(kept) % max(1, len(codes))])
-            masked.append(counts[-1] < len(codes))
-        distinct, kept_numbers = _renumbered(np.concatenate(kept_codes), self._token_number)
-        words = self.tokens.words[distinct]
-        left_out = np.zeros(len(distinct), dtype=np.bool_)
-        if training and self.word_dropout:
-            left_out = rng.random(len(distinct)) < self.word_dropout
-            words = np.where(left_out, -1, words)
-        learnt, learnt_counts = _gather(self.tokens.learnt, distinct, left_out)
-        hashed, hashed_counts = _gather(self.tokens.hashed, distinct, np.zeros_like(left_out))
-        features, feature_counts = _interleaved(learnt, learnt_counts, hashed, hashed_counts)
-        present, features = _renumbered(features, self._feature_number)
-        all_masked = np.concatenate(masked) if self.noise.masks_tokens else np.zeros(len(examples) * copies, np.bool_)
-        return Batch(
-            kept_numbers,
-            np.concatenate(counts).astype(np.int64),
-            all_masked,
-            present,
-            features,
-            feature_counts,
-            words,
-            np.repeat(self.labels[examples], copies),
-        )
-
-
-def _renumbered(values: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """The distinct values in order, and the number of each value among them; ``numbers`` is zero before and after."""
-    numbers[values] = 1
-    distinct = np.flatnonzero(numbers)
-    numbers[distinct] = np.arange(len(distinct))
-    renumbered = numbers[values]
-    numbers[distinct] = 0
-    return distinct, renumbered
-
-
-def _gather(
-    table: tuple[IntArray, IntArray], rows: IntArray, empty: npt.NDArray[np.bool_]
-) -> tuple[IntArray, IntArray]:
-    """Rows of a CSR table one after another, and their lengths; rows marked as ``empty`` have none."""
-    values, ends = table
-    counts = np.where(empty, 0, ends[rows + 1] - ends[rows])
-    starts = np.repeat(ends[rows] - (np.cumsum(counts) - counts), counts)
-    return values[starts + np.arange(int(counts.sum()))], counts
-
-
-def _interleaved(
-    first: IntArray, first_counts: IntArray, second: IntArray, second_counts: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Two lists of rows joined row by row."""
-    counts = first_counts + second_counts
-    starts = np.cumsum(counts) - counts
-    joined = np.empty(len(first) + len(second), dtype=np.int64)
-    for values, sizes, offset in ((first, first_counts, starts), (second, second_counts, starts + first_counts)):
-        joined[np.repeat(offset - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(values))] = values
-    return joined, counts
-
-
 def bag_sum(table: Any, members: IntArray, counts: IntArray) -> Any:
     """Sums of rows of a table, of shape (bags, columns); the gradient is computed by the same fast operation.
 
@@ -284,8 +176,8 @@ def network_module(settings: EmbeddingSettings, pretrained: int, classes: int) -
             super().__init__()
             self.project = nn.Linear(pretrained, settings.dimensions, bias=False) if pretrained else None
             self.word = nn.Linear(settings.dimensions, settings.width)
-            self.mask = nn.Parameter(torch.zeros(settings.width))
-            self.norm = nn.BatchNorm1d(2 * settings.width + 1, momentum=0.02)
+            self.mask = nn.Parameter(torch.rand(settings.width))
+            self.norm = nn.BatchNorm1d(2 * settings.width + 1)
             sizes = [2 * settings.width + 1, *settings.hidden, classes]
             self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
 
@@ -358,9 +250,64 @@ class Training:
     settings: EmbeddingSettings
     module: Any
     rows: Any
-    copies: Copies
+    copies: CopySampler
     vectors: Any
+    seed: int
+    training: IntArray
+    validation: IntArray
+    step: int = 0
+    waited: int = 0
+    average: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None
+    best_rank: tuple[float, float] = (-1.0, -1.0)
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.row_optimiser = RowAdam(self.rows)
+        self.optimiser = torch_library().optim.AdamW(
+            self.module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        )
+
+    def weights(self) -> dict[str, Any]:
+        """All weights by name; they are not copied."""
+        return {"rows": self.rows, **{f"module.{name}": value for name, value in self.module.state_dict().items()}}
+
+    def restore(self, weights: dict[str, Any]) -> None:
+        """Take over weights."""
+        self.rows.copy_(weights["rows"])
+        rest = {name.removeprefix("module."): value for name, value in weights.items() if name != "rows"}
+        self.module.load_state_dict(rest)
+
+    def tensors(self) -> dict[str, Any]:
+        """All tensors that training goes on from."""
+        optimised = self.optimiser.state_dict()["state"]
+        groups = {
+            "weights": self.weights(),
+            "best": self.best or {},
+            "average": self.average or {},
+            "moments": {"first": self.row_optimiser.first, "second": self.row_optimiser.second},
+            "optimiser": {f"{number}.{name}": value for number, state in optimised.items()
+                          for name, value in state.items()},
+        }  # fmt: skip
+        return {f"{group}/{name}": value for group, values in groups.items() for name, value in values.items()}
+
+    def take(self, tensors: dict[str, Any]) -> None:
+        """Take over what `tensors` gave."""
+        groups: dict[str, dict[str, Any]] = {}
+        for name, value in tensors.items():
+            group, _, inner = name.partition("/")
+            groups.setdefault(group, {})[inner] = value
+        self.restore(groups["weights"])
+        self.best, self.average = groups.get("best"), groups.get("average")
+        self.row_optimiser.first.copy_(groups["moments"]["first"])
+        self.row_optimiser.second.copy_(groups["moments"]["second"])
+        self.row_optimiser.steps = self.step
+        states: dict[int, dict[str, Any]] = {}
+        for name, value in groups.get("optimiser", {}).items():
+            number, _, inner = name.partition(".")
+            states.setdefault(int(number), {})[inner] = value
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
 
 
 def train_network(
@@ -373,6 +320,7 @@ def train_network(
     settings: EmbeddingSettings,
     vectors: npt.NDArray[Any] | None = None,
     seed: int = 0,
+    checkpoint: Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> tuple[FloatNetwork, dict[str, Any]]:
     """Train a network on noisy copies; the same arguments give the same network on one machine.
@@ -386,6 +334,8 @@ def train_network(
         settings: see `EmbeddingSettings`.
         vectors: the pretrained vectors of ``features.words``, of shape (words, length).
         seed: of the held-out part, the initial weights, the noise, the order and the dropout.
+        checkpoint: a file (without its suffix) that is written at every evaluation, and from which an interrupted
+            training with the same arguments goes on.
         progress: called with (steps done, steps in all).
 
     Returns:
@@ -393,100 +343,146 @@ def train_network(
     """
     torch = torch_library()
     table = TrainingTokens.build(features, tokens)
-    copies = Copies(table, labels, noise, settings.word_dropout, features.size)
-    rng = np.random.Generator(np.random.Philox(key=np.array([seed, 0], dtype=np.uint64)))
-    order = rng.permutation(len(labels))
+    order = stream(seed, HELD_OUT).permutation(len(labels))
     held_out = min(round(len(labels) * settings.validation), len(labels) - 1, EVALUATION_INPUTS)
-    validation, training = np.sort(order[:held_out]), np.sort(order[held_out:])
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        length = 0 if vectors is None else vectors.shape[1]
-        module = network_module(settings, length, classes)
-        rows = torch.randn(features.size, settings.dimensions) * 0.1
-        held = None if vectors is None else torch.from_numpy(np.ascontiguousarray(vectors))
-        state = Training(settings, module, rows, copies, held)
-        record = _optimise(state, training, validation, rng, seed, progress)
-        return _exported(state, training, seed), {**record, "examples": len(training), "held_out": len(validation)}
+        module = network_module(settings, 0 if vectors is None else vectors.shape[1], classes)
+        state = Training(
+            settings,
+            module,
+            torch.randn(features.size, settings.dimensions) * 0.1,
+            CopySampler(table, labels, noise, settings.word_dropout, features.size),
+            None if vectors is None else torch.from_numpy(np.ascontiguousarray(vectors)),
+            seed,
+            training=np.sort(order[held_out:]),
+            validation=np.sort(order[:held_out]),
+        )
+    identity = "" if checkpoint is None else _identity(state, features, noise)
+    if checkpoint is not None:
+        _resume(state, checkpoint, identity)
+    for done in _optimise(state, progress):
+        if checkpoint is not None and not done:
+            _write_checkpoint(state, checkpoint, identity)
+    sizes = {"examples": len(state.training), "held_out": len(state.validation)}
+    return _exported(state), {"steps": state.step, "history": state.history, **sizes}
 
 
-def _optimise(
-    state: Training, training: IntArray, validation: IntArray, rng: np.random.Generator, seed: int, progress: Progress
-) -> dict[str, Any]:
-    torch, settings, module = torch_library(), state.settings, state.module
-    rows = RowAdam(state.rows)
-    dense = torch.optim.AdamW(
-        module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-    )
-    average = None
-    best: tuple[tuple[float, float], dict[str, Any]] | None = None
+def _optimise(state: Training, progress: Progress) -> Iterator[bool]:
+    """Train until the end; yields after every evaluation whether training is over."""
+    settings, module = state.settings, state.module
     every = max(1, settings.steps // settings.evaluations)
-    dropout = np.random.Generator(np.random.Philox(key=np.array([seed, 1], dtype=np.uint64)))
-    waited = step = 0
     module.train()
-    for step, batch in enumerate(_batches(state, training, rng), start=1):
-        share = step / settings.steps
-        factor = min(1.0, share / 0.05) * 0.5 * (1 + cos(pi * share))
-        dense.param_groups[0]["lr"] = settings.learning_rate * factor
-        places = torch.from_numpy(batch.present)
-        present = state.rows.index_select(0, places).requires_grad_()
-        loss = _loss(state, batch, present, dropout)
-        dense.zero_grad(set_to_none=True)
-        loss.backward()
-        rows.step(places, present.grad, settings.embedding_rate * factor)
-        dense.step()
-        if settings.averaging and step % 4 == 0:
-            average = _averaged(_weights(state), average, settings.averaging**4)
-        progress(step, settings.steps)
-        if step % every == 0 or step == settings.steps:
-            weights = _weights(state) if average is None else average
-            measured = _evaluate(state, validation, seed, weights)
-            state.history.append({"step": step, "loss": float(loss.detach()), **measured})
-            if len(validation):
-                rank = (measured["vote_accuracy"], measured["vote_share"])
-                if best is None or rank > best[0]:
-                    best, waited = (rank, {name: value.clone() for name, value in weights.items()}), 0
-                else:
-                    waited += 1
-                if waited >= settings.patience:
-                    break
-    if best is not None:
-        _restore(state, best[1])
-    elif average is not None:
-        _restore(state, average)
-    return {"steps": step, "history": state.history}
+    for batch in _batches(state):
+        state.step += 1
+        loss = _train_step(state, batch)
+        progress(state.step, settings.steps)
+        if state.step % every == 0 or state.step == settings.steps:
+            _measure(state, float(loss))
+            over = state.step == settings.steps or state.waited >= settings.patience
+            if over:
+                break
+            yield False
+    if state.best is not None:
+        state.restore(state.best)
+    elif state.average is not None:
+        state.restore(state.average)
+    yield True
 
 
-def _batches(state: Training, training: IntArray, rng: np.random.Generator) -> Iterator[Batch]:
-    """The batches of all steps; the next one is drawn in a thread while a step is computed."""
-    settings = state.settings
-    texts = _texts(training, max(1, settings.batch_size // settings.copies_per_text), rng)
+def _train_step(state: Training, batch: Batch) -> Any:
+    """One step of both optimisers; returns the loss."""
+    torch, settings = torch_library(), state.settings
+    share = state.step / settings.steps
+    factor = min(1.0, share / WARM_UP) * 0.5 * (1 + cos(pi * share))
+    state.optimiser.param_groups[0]["lr"] = settings.learning_rate * factor
+    state.module.norm.momentum = max(NORM_MOMENTUM, min(1.0, 4 / state.step))  # the first steps count little later
+    places = torch.from_numpy(batch.present)
+    present = state.rows.index_select(0, places).requires_grad_()
+    loss = _loss(state, batch, present, stream(state.seed, DROPOUT, state.step))
+    state.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    state.row_optimiser.step(places, present.grad, settings.embedding_rate * factor)
+    state.optimiser.step()
+    if settings.averaging and state.step % AVERAGED_EVERY == 0:
+        state.average = _averaged(state.weights(), state.average, settings.averaging**AVERAGED_EVERY)
+    return loss.detach()
+
+
+def _measure(state: Training, loss: float) -> None:
+    """Count the votes on held-out inputs, and keep the best weights."""
+    weights = state.weights() if state.average is None else state.average
+    measured = _evaluate(state, weights)
+    state.history.append({"step": state.step, "loss": loss, **measured})
+    if measured:
+        rank = (measured["vote_accuracy"], measured["vote_share"])
+        if rank > state.best_rank:
+            state.best_rank, state.waited = rank, 0
+            state.best = {name: value.clone() for name, value in weights.items()}
+        else:
+            state.waited += 1
+
+
+def _batches(state: Training) -> Iterator[Batch]:
+    """The batches of the steps to come; the next one is drawn in a thread while a step is computed."""
+    settings, seed = state.settings, state.seed
+    size = max(1, settings.batch_size // settings.copies_per_text)
+
+    def draw(step: int) -> Batch:
+        examples = examples_of_step(state.training, size, step, seed)
+        return state.copies.draw(examples, settings.copies_per_text, stream(seed, COPIES_OF_STEP, step))
+
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(state.copies.draw, next(texts), settings.copies_per_text, rng)
-        for step in range(settings.steps):
+        first = state.step
+        coming = pool.submit(draw, first)
+        for step in range(first, settings.steps):
             batch = coming.result()
             if step + 1 < settings.steps:
-                coming = pool.submit(state.copies.draw, next(texts), settings.copies_per_text, rng)
+                coming = pool.submit(draw, step + 1)
             yield batch
 
 
-def _weights(state: Training) -> dict[str, Any]:
-    return {"rows": state.rows, **{f"module.{name}": value for name, value in state.module.state_dict().items()}}
+def _identity(state: Training, features: TokenFeatures, noise: Noise) -> str:
+    """A hash of all that the trained network depends on."""
+    digest = hashlib.sha256(json.dumps([asdict(state.settings), state.seed, noise.to_dict()]).encode())
+    digest.update(repr((features.bits, features.ngrams, features.lowercase)).encode())
+    arrays = [*state.copies.tokens.learnt, *state.copies.tokens.hashed, state.copies.tokens.words, state.copies.labels]
+    for array in [*arrays, *state.copies.tokens.codes]:
+        digest.update(np.ascontiguousarray(array).data)
+    if state.vectors is not None:
+        digest.update(state.vectors.numpy().data)
+    return digest.hexdigest()
 
 
-def _restore(state: Training, weights: dict[str, Any]) -> None:
-    state.rows.copy_(weights["rows"])
-    state.module.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()
-                                  if name != "rows"})  # fmt: skip
+def _write_checkpoint(state: Training, checkpoint: Path, identity: str) -> None:
+    """Tensors and plain values in one file, whole or not at all."""
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    values = {"identity": identity, "step": state.step, "waited": state.waited, "best_rank": state.best_rank}
+    tensors = {name: np.ascontiguousarray(value.numpy()) for name, value in state.tensors().items()}
+    content = tensors_to_bytes(tensors, {"adaptdel": json.dumps({**values, "history": state.history})})
+    with replacing(checkpoint.with_suffix(".safetensors")) as file:
+        file.write(content)
 
 
-def _texts(training: IntArray, size: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Batches of examples, each example once before any comes again."""
-    queue = np.zeros(0, dtype=np.int64)
-    while True:
-        while len(queue) < size:
-            queue = np.concatenate([queue, rng.permutation(training)])
-        yield queue[:size]
-        queue = queue[size:]
+def _resume(state: Training, checkpoint: Path, identity: str) -> None:
+    """Go on from a checkpoint, if there is one of the same training."""
+    torch = torch_library()
+    path = checkpoint.with_suffix(".safetensors")
+    if not path.exists():
+        return
+    try:
+        content = path.read_bytes()
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        values = json.loads(header["__metadata__"]["adaptdel"])
+        if values["identity"] != identity:
+            raise ValueError(f"{path}: belongs to another training: remove it, or give another checkpoint")
+        state.step, state.waited = int(values["step"]), int(values["waited"])
+        state.best_rank = float(values["best_rank"][0]), float(values["best_rank"][1])
+        state.history = list(values["history"])
+        state.take({name: torch.from_numpy(value) for name, value in tensors_from_bytes(content).items()})
+    except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, json.JSONDecodeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ValueError(f"{path}: not a checkpoint that training can go on from: {reason}: remove it") from None
 
 
 def _loss(state: Training, batch: Batch, rows: Any, dropout: np.random.Generator) -> Any:
@@ -518,8 +514,8 @@ def _evaluating(state: Training, weights: dict[str, Any] | None = None) -> Itera
     torch = torch_library()
     current = None
     if weights is not None and weights["rows"] is not state.rows:
-        current = {name: value.clone() for name, value in _weights(state).items()}
-        _restore(state, weights)
+        current = {name: value.clone() for name, value in state.weights().items()}
+        state.restore(weights)
     state.module.eval()
     try:
         with torch.no_grad():
@@ -527,19 +523,19 @@ def _evaluating(state: Training, weights: dict[str, Any] | None = None) -> Itera
     finally:
         state.module.train()
         if current is not None:
-            _restore(state, current)
+            state.restore(current)
 
 
-def _evaluate(state: Training, validation: IntArray, seed: int, weights: dict[str, Any]) -> dict[str, float]:
+def _evaluate(state: Training, weights: dict[str, Any]) -> dict[str, float]:
     """The share of held-out inputs whose majority vote is right, and the mean share of right votes."""
-    if not len(validation):
+    if not len(state.validation):
         return {}
     torch = torch_library()
-    rng = np.random.Generator(np.random.Philox(key=np.array([seed, HELD_OUT_STREAM], dtype=np.uint64)))
+    rng = stream(state.seed, EVALUATION)
     right = []
     with _evaluating(state, weights):
-        for start in range(0, len(validation), 128):
-            batch = state.copies.draw(validation[start : start + 128], EVALUATION_COPIES, rng, training=False)
+        for start in range(0, len(state.validation), 128):
+            batch = state.copies.draw(state.validation[start : start + 128], EVALUATION_COPIES, rng, training=False)
             rows = state.rows.index_select(0, torch.from_numpy(batch.present))
             votes = state.module(batch, rows, state.vectors).argmax(dim=1).numpy().reshape(-1, EVALUATION_COPIES)
             labels = batch.labels.reshape(-1, EVALUATION_COPIES)
@@ -548,14 +544,14 @@ def _evaluate(state: Training, validation: IntArray, seed: int, weights: dict[st
     return {"vote_accuracy": float((shares > 0.5).mean()), "vote_share": float(shares.mean())}
 
 
-def _exported(state: Training, training: IntArray, seed: int) -> FloatNetwork:
+def _exported(state: Training) -> FloatNetwork:
     """The weights as arrays, with the ranges of activations on noisy copies of training examples."""
     torch, module = torch_library(), state.module
-    rng = np.random.Generator(np.random.Philox(key=np.array([seed, HELD_OUT_STREAM + 1], dtype=np.uint64)))
+    rng = stream(state.seed, RANGES)
     recorded: list[list[Any]] = []
     with _evaluating(state):
         for _ in range(0, RANGE_COPIES, 512):
-            batch = state.copies.draw(rng.choice(training, size=128), 4, rng)
+            batch = state.copies.draw(rng.choice(state.training, size=128), 4, rng)
             rows = state.rows.index_select(0, torch.from_numpy(batch.present))
             module(batch, rows, state.vectors, ranges=recorded)
         ranges = [torch.stack(values).amax(dim=0).numpy() for values in zip(*recorded, strict=True)]

@@ -8,6 +8,7 @@ of a copy do not depend on the batch, on the BLAS, on the number of threads or o
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
@@ -27,7 +28,7 @@ CACHED_LENGTH = 64  # longer tokens are not kept
 COPIES = 512  # that go through the layers together
 POOLED = 2**16  # kept tokens that are pooled together
 LONG = 64  # copies with more kept tokens are pooled one by one
-COUNT_UNITS = 8.0  # steps of the pooled count when the number of kept tokens doubles
+_ENDS = re.compile(r"^[\W_]+|[\W_]+$")
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,18 @@ def _pool_long(bags: Bags, kept: BoolArray, sums: npt.NDArray[Any], largest: npt
         np.maximum(largest, vectors.max(axis=0), out=largest)
 
 
+def core_word(token: Hashable, *, lowercase: bool) -> Hashable:
+    """A text token without what is neither letter nor digit at its ends, unless nothing is left; others as they are.
+
+    >>> core_word("(Well-made!", lowercase=True), core_word("!!", lowercase=True)
+    ('well-made', '!!')
+    """
+    if not isinstance(token, str):
+        return token
+    text = token.lower() if lowercase else token
+    return _ENDS.sub("", text) or text
+
+
 @dataclass(frozen=True)
 class TokenFeatures:
     """The features of a token: words of the vocabulary, hashed character n-grams and its capitals.
@@ -296,10 +309,7 @@ class TokenFeatures:
 
     def word(self, token: Hashable) -> int:
         """The row of the pretrained vector, or -1."""
-        if not self.pretrained:
-            return -1
-        key = token.lower() if self.lowercase and isinstance(token, str) else token
-        return self.pretrained.get(key, -1)
+        return self.pretrained.get(core_word(token, lowercase=self.lowercase), -1) if self.pretrained else -1
 
     def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray, IntArray]:
         """Features, starts and words of tokens, as `IntegerNetwork.token_vectors` takes them."""

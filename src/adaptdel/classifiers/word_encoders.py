@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 
-from adaptdel.core.checks import check_choice, check_int
+from adaptdel.core.checks import check_int
 from adaptdel.files import replacing
 
 NEEDS = "TransformerEncoder needs torch and transformers: pip install 'adaptdel[transformers]'"
@@ -69,7 +69,6 @@ class TransformerEncoder(WordEncoder):
     Args:
         model: the folder or name of an encoder.
         cache: a folder for vectors, in which a file is named by the hash of the encoder; None keeps nothing.
-        dtype: "float32" or "bfloat16", which is several times as fast on processors with instructions for it.
         progress: called with (words done, words in all).
     """
 
@@ -78,18 +77,16 @@ class TransformerEncoder(WordEncoder):
         model: str | Path,
         *,
         cache: str | Path | None = None,
-        dtype: str = "float32",
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.model = str(model)
-        self.dtype = check_choice("dtype", dtype, ("float32", "bfloat16"))
         self.cache = None if cache is None else Path(cache)
         self.progress = progress
         self._loaded: tuple[Any, Any] | None = None
         self._hash = ""
 
     def __repr__(self) -> str:
-        return f"TransformerEncoder({self.model!r}, dtype={self.dtype!r})"
+        return f"TransformerEncoder({self.model!r})"
 
     def description(self) -> dict[str, Any]:
         """The SHA-256 of the encoder's configuration, tokenizer and weights."""
@@ -117,10 +114,10 @@ class TransformerEncoder(WordEncoder):
         if not self._hash:
             tokenizer, model = self._load()
             digest = hashlib.sha256(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode())
-            digest.update(f"{type(model).__name__} {MOST_SUBWORDS} {self.dtype}".encode())
+            digest.update(f"{type(model).__name__} {MOST_SUBWORDS}".encode())
             for name, tensor in sorted(model.state_dict().items()):
                 digest.update(name.encode())
-                digest.update(tensor.detach().float().contiguous().numpy().data)
+                digest.update(tensor.detach().contiguous().numpy().data)
             self._hash = digest.hexdigest()
         return self._hash
 
@@ -133,7 +130,7 @@ class TransformerEncoder(WordEncoder):
                 raise ImportError(NEEDS) from error
             tokenizer = transformers.AutoTokenizer.from_pretrained(self.model, trust_remote_code=False)
             model = transformers.AutoModel.from_pretrained(
-                self.model, use_safetensors=True, trust_remote_code=False, dtype=getattr(torch, self.dtype)
+                self.model, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
             )
             self._loaded = tokenizer, model.eval()
         return self._loaded
@@ -153,7 +150,7 @@ class TransformerEncoder(WordEncoder):
                     block = places[start : start + max(1, BATCH_SUBWORDS // length)]
                     batch = torch.tensor([ids[place] for place in block.tolist()])
                     states = model(input_ids=batch, attention_mask=torch.ones_like(batch)).last_hidden_state
-                    vectors[block] = states.float().mean(dim=1).numpy()
+                    vectors[block] = states.mean(dim=1).numpy()
                     done += len(block)
                     if self.progress is not None:
                         self.progress(done, len(words))
