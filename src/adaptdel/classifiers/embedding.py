@@ -240,14 +240,7 @@ class EmbeddingClassifier(BaseClassifier):
 
     def _bags(self, tokens: Tokens, masking: bool) -> list[Bags]:
         """The vectors of the tokens of one input, for each network."""
-        encode = self._fitted()
-        numbers: dict[Any, int] = {}
-        codes = np.fromiter(
-            (numbers.setdefault((type(token), token), len(numbers)) for token in tokens),
-            dtype=np.int64,
-            count=len(tokens),
-        )
-        vectors = encode([token for _, token in numbers])
+        vectors, codes = self._fitted()(tokens)
         ends = np.cumsum([len(network.mask) for network in self.networks_])[:-1]
         return [
             Bags(np.ascontiguousarray(part), codes, network.mask if masking else None)

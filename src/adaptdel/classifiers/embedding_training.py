@@ -176,7 +176,7 @@ def network_module(settings: EmbeddingSettings, pretrained: int, classes: int) -
             super().__init__()
             self.project = nn.Linear(pretrained, settings.dimensions, bias=False) if pretrained else None
             self.word = nn.Linear(settings.dimensions, settings.width)
-            self.mask = nn.Parameter(torch.rand(settings.width))
+            self.mask = nn.Parameter(0.1 * torch.rand(settings.width))
             self.norm = nn.BatchNorm1d(2 * settings.width + 1)
             sizes = [2 * settings.width + 1, *settings.hidden, classes]
             self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
@@ -555,6 +555,10 @@ def _exported(state: Training) -> FloatNetwork:
             rows = state.rows.index_select(0, torch.from_numpy(batch.present))
             module(batch, rows, state.vectors, ranges=recorded)
         ranges = [torch.stack(values).amax(dim=0).numpy() for values in zip(*recorded, strict=True)]
+        mask = torch.relu(module.mask).numpy().copy()
+        if not state.copies.noise.masks_tokens:  # it was not trained
+            mask[:] = 0.0
+        ranges[1] = np.maximum(ranges[1], mask)
         norm = module.norm
         scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
         shift = norm.bias - norm.running_mean * scale
@@ -565,7 +569,7 @@ def _exported(state: Training) -> FloatNetwork:
             state.rows.numpy().copy(),
             projected,
             (module.word.weight.T.numpy().copy(), module.word.bias.numpy().copy()),
-            torch.relu(module.mask).numpy().copy(),
+            mask,
             (scale.numpy().copy(), shift.numpy().copy()),
             [(layer.weight.T.numpy().copy(), layer.bias.numpy().copy()) for layer in module.layers],
             ranges,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.classifiers.features import hashed, parts
+from adaptdel.classifiers.features import hashed, numbered, parts
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 
 ROW_LIMIT = 2**15 - 1  # embeddings are stored in 16 bits
@@ -204,7 +204,7 @@ def count_feature(counts: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The logarithm to base 2 of ``counts + 1``, linear between powers of two, which is exact on every machine.
 
     >>> count_feature(np.array([0, 1, 2, 3, 1023]))
-    array([0. , 1. , 1.5, 2. , 10. ])
+    array([ 0. ,  1. ,  1.5,  2. , 10. ])
     """
     mantissa, exponent = np.frexp((counts + 1).astype(np.float64))
     return exponent - 2 + 2 * mantissa
@@ -325,41 +325,56 @@ class TokenFeatures:
 
 
 class TokenVectors:
-    """The vectors of tokens for all networks side by side, with a bounded cache of the latest ones."""
+    """The vectors of tokens for all networks side by side, with a bounded cache of those used last."""
 
     def __init__(self, features: TokenFeatures, networks: Sequence[IntegerNetwork], limit: int = CACHED_TOKENS) -> None:
         self.features = features
         self.networks = list(networks)
         self.limit = limit
-        self._cache: OrderedDict[Hashable, npt.NDArray[Any]] = OrderedDict()
+        self._places: OrderedDict[Hashable, int] = OrderedDict()  # of the tokens in the table, the latest last
+        width = sum(len(network.mask) for network in self.networks)
+        self._table = np.zeros((limit, width), dtype=self.networks[0].grid.row)
 
     def __len__(self) -> int:
-        return len(self._cache)
+        return len(self._places)
 
-    def __call__(self, tokens: Sequence[Hashable]) -> npt.NDArray[Any]:
-        """The vectors of distinct tokens, of shape (tokens, sum of the widths)."""
-        width = sum(len(network.mask) for network in self.networks)
-        vectors = np.empty((len(tokens), width), dtype=self.networks[0].grid.row)
-        missing = []
-        for place, token in enumerate(tokens):
-            row = self._cache.get((type(token), token))
-            if row is None:
-                missing.append(place)
-            else:
-                self._cache.move_to_end((type(token), token))
-                vectors[place] = row
+    def __call__(self, tokens: Sequence[Hashable]) -> tuple[npt.NDArray[Any], IntArray]:
+        """The vectors of the distinct tokens, of shape (distinct, sum of the widths), and the row of each token."""
+        numbers: dict[Hashable, int] = {}
+        if set(map(type, tokens)) <= {str}:
+            rows = numbered(tokens, numbers, len(tokens))
+            distinct = list(numbers)
+        else:  # Python holds 1 and True to be equal
+            rows = numbered(zip(map(type, tokens), tokens, strict=True), numbers, len(tokens))
+            distinct = [token for _, token in numbers]  # type: ignore[misc]
+        return self._vectors(list(numbers), distinct), rows
+
+    def _vectors(self, keys: Sequence[Hashable], tokens: Sequence[Hashable]) -> npt.NDArray[Any]:
+        places = self._places
+        known = [places.get(key, -1) for key in keys]
+        rows = np.array(known, dtype=np.int64)
+        vectors = self._table[rows]
+        for key in keys:
+            if key in places:
+                places.move_to_end(key)
+        missing = np.flatnonzero(rows < 0)
         for start in range(0, len(missing), COPIES):
-            block = missing[start : start + COPIES]
+            block = missing[start : start + COPIES].tolist()
             table = self.features.table(tokens[place] for place in block)
             fresh = np.concatenate([network.token_vectors(*table) for network in self.networks], axis=1)
             vectors[block] = fresh
-            for place, row in zip(block, fresh, strict=True):
-                token = tokens[place]
-                if not isinstance(token, (str, bytes)) or len(token) <= CACHED_LENGTH:
-                    self._cache[type(token), token] = row.copy()
-            while len(self._cache) > self.limit:
-                self._cache.popitem(last=False)
+            self._keep([keys[place] for place in block], [tokens[place] for place in block], fresh)
         return vectors
+
+    def _keep(self, keys: Sequence[Hashable], tokens: Sequence[Hashable], vectors: npt.NDArray[Any]) -> None:
+        """Put vectors into the table; tokens that were not used for the longest time make place."""
+        for key, token, vector in zip(keys, tokens, vectors, strict=True):
+            if isinstance(token, (str, bytes)) and len(token) > CACHED_LENGTH:
+                continue
+            full = len(self._places) >= self.limit
+            place = self._places.popitem(last=False)[1] if full else len(self._places)
+            self._places[key] = place
+            self._table[place] = vector
 
 
 @dataclass(frozen=True)
