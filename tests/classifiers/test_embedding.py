@@ -497,7 +497,7 @@ class TestFiles:
 class TestSmoothed:
     def test_a_smoothed_model_is_fitted_saved_and_certified(self, tmp_path: Path) -> None:
         tokens, labels = texts(80)
-        inputs = [" ".join(row) for row in tokens]
+        inputs = [" ".join(map(str, row)) for row in tokens]
         base = EmbeddingClassifier(bits=8, settings=TINY)
         smoothed = ad.SmoothedClassifier(base, NOISE, n_select=50, n_estimate=200, progress=False).fit(inputs, labels)
         certificates = smoothed.certify(inputs[:10])
@@ -509,7 +509,7 @@ class TestSmoothed:
     @pytest.mark.parametrize("unit", ["byte", "char", "chunk:3"])
     def test_other_units(self, unit: str, tmp_path: Path) -> None:
         tokens, labels = texts(40)
-        inputs: list[Any] = ["".join(row) for row in tokens]
+        inputs: list[Any] = ["".join(map(str, row)) for row in tokens]
         inputs = [text.encode() for text in inputs] if unit != "char" else inputs
         base = EmbeddingClassifier(bits=8, settings=replace(TINY, steps=10))
         smoothed = ad.SmoothedClassifier(

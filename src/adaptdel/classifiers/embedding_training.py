@@ -276,8 +276,8 @@ class Training:
     def restore(self, weights: dict[str, Any]) -> None:
         """Take over weights."""
         self.rows.copy_(weights["rows"])
-        rest = {name.removeprefix("module."): value for name, value in weights.items() if name != "rows"}
-        self.module.load_state_dict(rest)
+        inner = {name.removeprefix("module."): value for name, value in weights.items() if name != "rows"}
+        self.module.load_state_dict(inner)
 
     def tensors(self) -> dict[str, Any]:
         """All tensors that training goes on from."""

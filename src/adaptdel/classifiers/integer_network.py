@@ -291,18 +291,17 @@ class TokenFeatures:
     def hashed(self, token: Hashable) -> list[int]:
         """The hashed features, at least one."""
         first, bucket = len(self.vocabulary), (1 << self.bits) - 1
+        grams: list[bytes] = []
         if isinstance(token, str):
             text = token.lower() if self.lowercase else token
-            data: str | bytes = f"<{text[:MOST_CHARACTERS]}>"
-            grams = [f"{data[place : place + n]}".encode("utf-8", "surrogatepass")
-                     for n in self.ngrams for place in range(len(data) - n + 1)]  # fmt: skip
-            if text is not token and text != token:
+            padded = f"<{text[:MOST_CHARACTERS]}>"
+            pieces = (padded[place : place + n] for n in self.ngrams for place in range(len(padded) - n + 1))
+            grams = [piece.encode("utf-8", "surrogatepass") for piece in pieces]
+            if text != token:
                 grams.append(b"\0capitals" if token.isupper() else b"\0capital" if token[0].isupper() else b"\0mixed")
         elif isinstance(token, bytes):
             data = token[:MOST_CHARACTERS]
             grams = [data[place : place + n] for n in self.ngrams for place in range(len(data) - n + 1)]
-        else:
-            grams = []
         if not grams:
             return [first + hashed(token, self.bits)]
         return [first + (zlib.crc32(gram) & bucket) for gram in grams]
@@ -346,7 +345,7 @@ class TokenVectors:
             distinct = list(numbers)
         else:  # Python holds 1 and True to be equal
             rows = numbered(zip(map(type, tokens), tokens, strict=True), numbers, len(tokens))
-            distinct = [token for _, token in numbers]  # type: ignore[misc]
+            distinct = list(dict(zip(rows.tolist(), tokens, strict=True)).values())
         return self._vectors(list(numbers), distinct), rows
 
     def _vectors(self, keys: Sequence[Hashable], tokens: Sequence[Hashable]) -> npt.NDArray[Any]:
