@@ -324,7 +324,7 @@ class TestTraining:
         with pytest.raises(ValueError, match=r"network0\.safetensors: belongs to another training: remove it"):
             base.fit(tokens, labels, noise=NOISE, seed=1, checkpoint=tmp_path)
         path = tmp_path / "network0.safetensors"
-        for content in (b"", path.read_bytes()[:-3], b"x" * 100):
+        for content in (b"", path.read_bytes()[:-3], b"x" * 100, b"\xff" * 100, b"\2\0\0\0\0\0\0\0\xff\xfe"):
             path.write_bytes(content)
             with pytest.raises(ValueError, match=r"not a checkpoint that training can go on from: .*: remove it"):
                 base.fit(tokens, labels, noise=NOISE, checkpoint=tmp_path)
@@ -543,5 +543,5 @@ class TestSmoothed:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines() == [
             "True",
-            "training an EmbeddingClassifier needs torch: pip install 'adaptdel[transformers]'",
+            "training an EmbeddingClassifier needs torch: pip install 'adaptdel[embedding]'",
         ]

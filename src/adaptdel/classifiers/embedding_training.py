@@ -37,7 +37,7 @@ from adaptdel.core.checks import IntArray, check_int, check_probability, check_r
 from adaptdel.core.noise import Noise
 from adaptdel.files import replacing
 
-NEEDS = "training an EmbeddingClassifier needs torch: pip install 'adaptdel[transformers]'"
+NEEDS = "training an EmbeddingClassifier needs torch: pip install 'adaptdel[embedding]'"
 Progress = Callable[[int, int], None]
 EVALUATION_INPUTS, EVALUATION_COPIES = 512, 16
 WARM_UP = 0.05  # share of the steps in which the learning rate rises
@@ -480,7 +480,15 @@ def _resume(state: Training, checkpoint: Path, identity: str) -> None:
         state.best_rank = float(values["best_rank"][0]), float(values["best_rank"][1])
         state.history = list(values["history"])
         state.take({name: torch.from_numpy(value) for name, value in tensors_from_bytes(content).items()})
-    except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, json.JSONDecodeError) as error:
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        IndexError,
+        RuntimeError,
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+    ) as error:
         reason = " ".join(str(error).split())[:120]
         raise ValueError(f"{path}: not a checkpoint that training can go on from: {reason}: remove it") from None
 
@@ -532,16 +540,20 @@ def _evaluate(state: Training, weights: dict[str, Any]) -> dict[str, float]:
         return {}
     torch = torch_library()
     rng = stream(state.seed, EVALUATION)
-    right = []
+    right, shares = [], []
     with _evaluating(state, weights):
         for start in range(0, len(state.validation), 128):
             batch = state.copies.draw(state.validation[start : start + 128], EVALUATION_COPIES, rng, training=False)
             rows = state.rows.index_select(0, torch.from_numpy(batch.present))
             votes = state.module(batch, rows, state.vectors).argmax(dim=1).numpy().reshape(-1, EVALUATION_COPIES)
-            labels = batch.labels.reshape(-1, EVALUATION_COPIES)
-            right.append((votes == labels).mean(axis=1))
-    shares = np.concatenate(right)
-    return {"vote_accuracy": float((shares > 0.5).mean()), "vote_share": float(shares.mean())}
+            labels = batch.labels[::EVALUATION_COPIES]
+            counts = (votes[:, :, None] == np.arange(state.module.layers[-1].out_features)).sum(axis=1)
+            right.append(counts.argmax(axis=1) == labels)
+            shares.append(counts[np.arange(len(labels)), labels] / EVALUATION_COPIES)
+    return {
+        "vote_accuracy": float(np.concatenate(right).mean()),
+        "vote_share": float(np.concatenate(shares).mean()),
+    }
 
 
 def _exported(state: Training) -> FloatNetwork:
