@@ -27,7 +27,7 @@ from adaptdel.classifiers.integer_network import (
     count_feature,
     quantised,
 )
-from adaptdel.classifiers.word_encoders import StaticVectors, write_vectors
+from adaptdel.classifiers.word_encoders import StaticVectors, TransformerEncoder, write_vectors
 from adaptdel.units import Bytes, Characters, Tokens, Unit, Words
 
 RNG = np.random.default_rng(0)
@@ -393,6 +393,30 @@ class TestPretrained:
         write_vectors(tmp_path / "v.safetensors", words, values)
         with pytest.raises(ValueError, match=message):
             StaticVectors(tmp_path / "v.safetensors").encode(["a"])
+
+    def test_words_of_a_transformer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each word is encoded as if it were alone; what is on disk is not computed again."""
+        from tests.classifiers.test_transformers import fixed, tiny, torch
+
+        tokenizer = fixed("bert")
+        tokenizer.save_pretrained(tmp_path / "encoder")
+        model = tiny("bert", tokenizer).base_model
+        model.save_pretrained(tmp_path / "encoder")
+        encoder = TransformerEncoder(tmp_path / "encoder", cache=tmp_path / "cache")
+        words = ["the", "film", "xyz" * 20, "q", "é"]
+        listed, vectors = encoder.encode(words)
+        assert listed == words
+        with torch.inference_mode():
+            for word, vector in zip(words, vectors, strict=True):
+                ids = torch.tensor([tokenizer(word, truncation=True, max_length=24)["input_ids"]])
+                expected = model(input_ids=ids).last_hidden_state[0].mean(dim=0)
+                assert np.allclose(vector, expected.numpy(), atol=1e-2)
+        again = TransformerEncoder(tmp_path / "encoder", cache=tmp_path / "cache")
+        monkeypatch.setattr(again, "_encode", lambda words: pytest.fail("encoded again"))
+        listed, stored = again.encode(words[::-1])
+        assert listed == words[::-1]
+        assert stored[::-1].tolist() == vectors.tolist()
+        assert again.description() == encoder.description()
 
     def test_no_vectors_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"v\.safetensors cannot be read"):

@@ -101,7 +101,8 @@ class TransformerEncoder(WordEncoder):
             known = dict(zip(listed, vectors, strict=True))
         missing = [word for word in words if word not in known and word and "\n" not in word]
         if missing:
-            known.update(zip(missing, self._encode(missing), strict=True))
+            computed = self._encode(missing).astype(np.float16).astype(np.float32)  # as in the file
+            known.update(zip(missing, computed, strict=True))
             if path is not None:
                 write_vectors(path, list(known), np.stack(list(known.values())))
         kept = [word for word in words if word in known]
