@@ -85,7 +85,7 @@ class EmbeddingSettings:
     label_smoothing: float = 0.0
     consistency: float = 0.0
     averaging: float = 0.0
-    validation: float = 0.05
+    validation: float = 0.1
     evaluations: int = 10
     patience: int = 5
 

@@ -27,7 +27,7 @@ CACHED_TOKENS = 2**16  # tokens whose vectors are kept
 CACHED_LENGTH = 64  # longer tokens are not kept
 COPIES = 512  # that go through the layers together
 POOLED = 2**16  # kept tokens that are pooled together
-LONG = 64  # copies with more kept tokens are pooled one by one
+LONG = 64  # up to 8 copies with more kept tokens are pooled one by one
 _ENDS = re.compile(r"^[\W_]+|[\W_]+$")
 
 
@@ -161,15 +161,16 @@ class IntegerNetwork:
         width = bags.vectors.shape[1]
         sums = np.zeros((len(kept), width), dtype=self.grid.sum)
         largest = np.zeros((len(kept), width), dtype=self.grid.row)
-        short = np.flatnonzero(counts <= LONG)
+        limit = LONG * max(1, len(kept) // 8)  # few copies are pooled one by one sooner; the sums are the same
+        short = np.flatnonzero(counts <= limit)
         if len(short) == len(kept):
             _pool_short(bags, kept, counts, sums, largest)
         else:
             if len(short):
-                some_sums, some_largest = sums[short], largest[short]
-                _pool_short(bags, kept[short], counts[short], some_sums, some_largest)
-                sums[short], largest[short] = some_sums, some_largest
-            for place in np.flatnonzero(counts > LONG).tolist():
+                part_sums, part_largest = sums[short], largest[short]
+                _pool_short(bags, kept[short], counts[short], part_sums, part_largest)
+                sums[short], largest[short] = part_sums, part_largest
+            for place in np.flatnonzero(counts > limit).tolist():
                 _pool_long(bags, kept[place], sums[place], largest[place])
         if bags.mask is not None:
             masked = counts < kept.shape[1]
