@@ -1,0 +1,481 @@
+"""A small network over token embeddings, made for noisy copies of few tokens; its votes need numpy alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load as tensors_from_bytes
+from safetensors.numpy import save as tensors_to_bytes
+
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, register_classifier
+from adaptdel.classifiers.embedding_training import EmbeddingSettings, Progress, train_network
+from adaptdel.classifiers.features import VocabularyFeatures, best, token_from_json, token_to_json
+from adaptdel.classifiers.integer_network import (
+    CACHED_TOKENS,
+    COPIES,
+    GRIDS,
+    Bags,
+    FloatNetwork,
+    Grid,
+    IntegerNetwork,
+    Layer,
+    TokenFeatures,
+    TokenVectors,
+    core_word,
+    quantised,
+)
+from adaptdel.classifiers.linear_training import check_examples, class_numbers
+from adaptdel.classifiers.word_encoders import WordEncoder
+from adaptdel.core.checks import IntArray, check_choice, check_int
+from adaptdel.core.noise import Noise, NoNoise
+from adaptdel.files import read_json, replacing
+from adaptdel.units import Tokens, Unit
+
+TENSORS, DESCRIPTION = "embedding.safetensors", "embedding.json"
+VERSION = 1
+LARGEST_BITS = 24
+MOST_NETWORKS = 16
+LARGEST_SCALE = 1e12
+UNKNOWN = ("ngrams",)
+
+
+@register_classifier("embedding")
+class EmbeddingClassifier(BaseClassifier):
+    """A network that reads the kept tokens of a copy in any order.
+
+    A token's embedding is the sum of the embeddings of its features (words of the vocabulary, hashed character n-grams,
+    capitals) by the root of their number, plus a projection of its pretrained vector, if there is one. A layer turns it
+    into the token's vector. A copy is the sum of its vectors by the root of their number, their maximum and the
+    logarithm of their number, which go through hidden layers. Each token is encoded on its own, so that deleted tokens
+    cannot influence a vote.
+
+    Votes are computed in whole numbers and are exact: see `adaptdel.classifiers.integer_network`. They do not depend on
+    the batch or on the machine. A tie goes to the lowest class number. Training needs torch; votes need numpy alone.
+
+    Under masking, the masked tokens of a copy count together as one token with a vector of its own.
+
+    Args:
+        encoder: pretrained vectors of single words: a `TransformerEncoder`, `StaticVectors`, or None for none.
+        precision: "int8" (weights and activations in 8 bits) or "float32" (fixed-point weights of 24 bits and
+            activations of 16 bits, which are as precise).
+        on_unknown: how a token is read that has no pretrained vector in the model: "ngrams" takes its n-grams and the
+            words in it.
+        min_count: how often a word has to occur in the training set to have an embedding of its own.
+        bits: n-grams are hashed into ``2**bits`` rows.
+        ngrams: lengths of the n-grams.
+        lowercase: whether text tokens are lowered.
+        networks: how many networks are trained, with different seeds; the scores of a copy are added up.
+        settings: shape and training of the networks; None for the defaults of `EmbeddingSettings`.
+
+    Attributes:
+        classes_: the labels, sorted.
+        networks_: the trained networks in whole numbers.
+        training_: how the model was trained, in plain values.
+    """
+
+    checks_own_files = True
+    networks_: list[IntegerNetwork]
+    training_: dict[str, Any]
+
+    def __init__(
+        self,
+        *,
+        encoder: WordEncoder | None = None,
+        precision: str = "int8",
+        on_unknown: str = "ngrams",
+        min_count: int = 2,
+        bits: int = 15,
+        ngrams: Sequence[int] = (3, 5),
+        lowercase: bool = True,
+        networks: int = 1,
+        settings: EmbeddingSettings | None = None,
+    ) -> None:
+        self.encoder = encoder
+        self.precision = check_choice("precision", precision, tuple(GRIDS))
+        self.on_unknown = check_choice("on_unknown", on_unknown, UNKNOWN)
+        self.min_count = check_int("min_count", min_count, least=1)
+        self.bits = check_int("bits", bits, least=1, most=LARGEST_BITS)
+        self.ngrams = tuple(check_int("ngrams", length, least=1, most=16) for length in ngrams)
+        if not isinstance(lowercase, bool):
+            raise ValueError(f"lowercase must be True or False, got {lowercase!r}")
+        self.lowercase = lowercase
+        self.networks = check_int("networks", networks, least=1, most=MOST_NETWORKS)
+        self.settings = settings or EmbeddingSettings()
+        self.float_networks_: list[FloatNetwork] = []
+        self._vectors: TokenVectors | None = None
+        self._fingerprint = ""
+
+    def __repr__(self) -> str:
+        return (
+            f"EmbeddingClassifier(encoder={self.encoder!r}, precision={self.precision!r}, "
+            f"min_count={self.min_count}, bits={self.bits}, networks={self.networks})"
+        )
+
+    def unfitted(self) -> EmbeddingClassifier:
+        """A classifier with the same parameters."""
+        return EmbeddingClassifier(
+            encoder=self.encoder,
+            precision=self.precision,
+            on_unknown=self.on_unknown,
+            min_count=self.min_count,
+            bits=self.bits,
+            ngrams=self.ngrams,
+            lowercase=self.lowercase,
+            networks=self.networks,
+            settings=self.settings,
+        )
+
+    def fit(
+        self,
+        tokens: Sequence[Tokens],
+        labels: Sequence[Any] | npt.NDArray[Any],
+        *,
+        noise: Noise | None = None,
+        unit: Unit | None = None,
+        copies: int = 1,
+        seed: int = 0,
+        checkpoint: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> EmbeddingClassifier:
+        """Train on noisy copies; the same arguments give the same model on one machine.
+
+        Args:
+            tokens: the tokens of every example.
+            labels: the label of every example: texts or numbers.
+            noise: what is done to each copy; None leaves the examples as they are. `RandomLength` trains for all kept
+                lengths that calibration may choose.
+            unit: not needed, since tokens are never joined.
+            copies: of each example at least; the steps of the settings mostly draw more.
+            seed: of the networks, the noise, the order and the held-out part.
+            checkpoint: a folder in which training is recorded now and then; a training that was interrupted goes on
+                from there if it is started again with the same arguments.
+            progress: called with (steps done, steps in all).
+        """
+        copies, seed = check_int("copies", copies, least=1), check_int("seed", seed, most=2**63 - 1)
+        if noise is not None and not isinstance(noise, Noise):
+            raise ValueError(f"noise must be None or a noise such as Deletion(FixedRate(0.9)), got {noise!r}")
+        classes, answers = class_numbers(labels)
+        check_examples(tokens, len(answers))
+        settings = self.settings
+        least = -(-copies * len(answers) // settings.batch_size)
+        settings = EmbeddingSettings(**{**asdict(settings), "steps": max(settings.steps, least)})
+        counted: Counter[Hashable] = Counter(token for example in tokens for token in example)
+        vocabulary = VocabularyFeatures.learn(counted, self.min_count, self.lowercase).vocabulary
+        words, vectors = self._pretrained(counted)
+        features = TokenFeatures(vocabulary, words, self.bits, self.ngrams, self.lowercase)
+        trained, records = [], []
+        total = settings.steps * self.networks
+        for number in range(self.networks):
+            network, record = train_network(
+                features,
+                tokens,
+                answers,
+                len(classes),
+                noise=noise or NoNoise(),
+                settings=settings,
+                vectors=vectors,
+                seed=seed + number,
+                checkpoint=None if checkpoint is None else Path(checkpoint) / f"network{number}",
+                progress=lambda done, _, number=number: (  # type: ignore[misc]
+                    progress(number * settings.steps + done, total) if progress is not None else None
+                ),
+            )
+            trained.append(network)
+            records.append(record)
+        self.training_ = {
+            "noise": None if noise is None else noise.to_dict(),
+            "seed": seed,
+            "encoder": None if self.encoder is None else self.encoder.description(),
+            "settings": asdict(settings),
+            "networks": records,
+        }
+        self.float_networks_ = trained
+        self._set(features, classes, [quantised(network, self.precision) for network in trained])
+        return self
+
+    def _pretrained(self, counted: Mapping[Hashable, int]) -> tuple[list[Hashable], npt.NDArray[Any] | None]:
+        """The words that have pretrained vectors, and these."""
+        if self.encoder is None:
+            return [], None
+        totals: Counter[str] = Counter()
+        for token, count in counted.items():
+            if isinstance(token, str):
+                totals[str(core_word(token, lowercase=self.lowercase))] += count
+        words, vectors = self.encoder.encode(sorted(word for word, count in totals.items() if count >= self.min_count))
+        return list(words), vectors
+
+    def with_precision(self, precision: str) -> EmbeddingClassifier:
+        """The classifier that was just trained, in another precision."""
+        if not self.float_networks_:
+            raise ValueError("with_precision needs a classifier that was trained by fit in this process")
+        other = self.unfitted()
+        other.precision = check_choice("precision", precision, tuple(GRIDS))
+        other.training_, other.float_networks_ = self.training_, self.float_networks_
+        other._set(self._fitted().features, list(self.classes_ or []),
+                   [quantised(network, precision) for network in self.float_networks_])  # fmt: skip
+        return other
+
+    def _set(self, features: TokenFeatures, classes: list[Any], networks: list[IntegerNetwork]) -> None:
+        self.classes_, self.networks_ = classes, networks
+        self._vectors = TokenVectors(features, networks, CACHED_TOKENS)
+        self._fingerprint = ""
+
+    def _fitted(self) -> TokenVectors:
+        if self._vectors is None:
+            raise ValueError("EmbeddingClassifier must be fitted before it is asked: call fit(...) or load(...)")
+        return self._vectors
+
+    def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
+        """Look up the vectors of the distinct tokens, once for all copies."""
+        return Prepared(name, tokens, unit, masking, self._bags(tokens, masking))
+
+    def _bags(self, tokens: Tokens, masking: bool) -> list[Bags]:
+        """The vectors of the tokens of one input, for each network."""
+        vectors, codes = self._fitted()(tokens)
+        ends = np.cumsum([len(network.mask) for network in self.networks_])[:-1]
+        return [
+            Bags(np.ascontiguousarray(part), codes, network.mask if masking else None)
+            for part, network in zip(np.split(vectors, ends, axis=1), self.networks_, strict=True)
+        ]
+
+    def scores(self, requests: Sequence[Request]) -> list[npt.NDArray[np.float64]]:
+        """The scores of the copies of each request, of shape (copies, classes)."""
+        self._fitted()
+        totals: list[npt.NDArray[np.float64]] = [
+            np.zeros((len(request.kept), len(self.classes_ or []))) for request in requests
+        ]
+        for number, network in enumerate(self.networks_):
+            waiting: list[tuple[npt.NDArray[np.float64], npt.NDArray[Any]]] = []
+            size = 0
+            for request, total in zip(requests, totals, strict=True):
+                for start in range(0, len(request.kept), COPIES):
+                    kept = request.kept[start : start + COPIES]
+                    waiting.append((total[start : start + COPIES], network.pool(request.prepared.data[number], kept)))
+                    size += len(kept)
+                    if size >= COPIES:
+                        _add_scores(network, waiting)
+                        size = 0
+            _add_scores(network, waiting)
+        return totals
+
+    def votes(self, requests: Sequence[Request]) -> list[IntArray]:
+        """The class of the highest score for every copy: exact, whatever the order of copies and tokens."""
+        return [best(scores) for scores in self.scores(requests)]
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of all that votes depend on; equal for a saved model and the loaded one."""
+        self._fitted()
+        if not self._fingerprint:
+            digest = hashlib.sha256(json.dumps(self._description(), sort_keys=True).encode("ascii"))
+            for name, tensor in sorted(self._tensors().items()):
+                digest.update(f"{name} {tensor.dtype.name} {tensor.shape}".encode("ascii"))
+                digest.update(np.ascontiguousarray(tensor, dtype=tensor.dtype.newbyteorder("<")).data)
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def _description(self) -> dict[str, Any]:
+        """What the votes depend on besides the tensors, in plain values."""
+        features = self._fitted().features
+        return {
+            "precision": self.precision,
+            "on_unknown": self.on_unknown,
+            "vocabulary": [token_to_json(part) for part in features.vocabulary],
+            "words": [token_to_json(part) for part in features.words],
+            "bits": features.bits,
+            "ngrams": list(features.ngrams),
+            "lowercase": features.lowercase,
+            "classes": self.classes_,
+            "layers": [len(network.layers) for network in self.networks_],
+        }
+
+    def _tensors(self) -> dict[str, npt.NDArray[Any]]:
+        tensors: dict[str, npt.NDArray[Any]] = {}
+        for number, network in enumerate(self.networks_):
+            weight_type = np.int8 if network.grid.name == "int8" else np.int32
+            for name in ("rows", "pretrained", "word_scale", "mask", "pool_scale", "pool_shift"):
+                tensors[f"{number}.{name}"] = getattr(network, name)
+            for name, layer in [("word", network.word), *((f"layer{i}", x) for i, x in enumerate(network.layers))]:
+                tensors[f"{number}.{name}.weights"] = layer.weights.astype(weight_type)
+                tensors[f"{number}.{name}.scale"] = layer.scale
+                tensors[f"{number}.{name}.shift"] = layer.shift
+        return tensors
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``embedding.safetensors`` and ``embedding.json`` into a folder, which is made if need be."""
+        path = Path(folder)
+        extra = {"min_count": self.min_count, "training": self.training_, "fingerprint": self.fingerprint()}
+        description = {"format": "adaptdel embedding", "version": VERSION, **self._description(), **extra}
+        text = json.dumps(description, indent=1, allow_nan=False)
+        data = tensors_to_bytes({name: np.ascontiguousarray(value) for name, value in self._tensors().items()})
+        path.mkdir(parents=True, exist_ok=True)
+        for name, content in ((TENSORS, data), (DESCRIPTION, text.encode("ascii") + b"\n")):
+            with replacing(path / name) as file:
+                file.write(content)
+
+    @classmethod
+    def load(cls, folder: str | Path, **options: Any) -> Self:
+        """Read what `save` wrote; ValueError with the name of the file that is missing, damaged or does not fit."""
+        cls.check_options(options)  # there are none
+        path = Path(folder) / DESCRIPTION
+        try:
+            values = read_json(path, "the description of an embedding model")
+        except (FileNotFoundError, NotADirectoryError):
+            raise ValueError(f"{path} cannot be read: no such file") from None
+        if values.get("format") != "adaptdel embedding" or values.get("version") != VERSION:
+            raise ValueError(f"{path} must describe an embedding model of adaptdel, version {VERSION}")
+        try:
+            features, classes, layers = _read_description(values)
+            grid = GRIDS[check_choice("precision", values.get("precision"), tuple(GRIDS))]
+            model = cls(
+                precision=grid.name,
+                on_unknown=values.get("on_unknown"),  # type: ignore[arg-type]
+                min_count=values.get("min_count"),  # type: ignore[arg-type]
+                bits=features.bits,
+                ngrams=features.ngrams,
+                lowercase=features.lowercase,
+                networks=len(layers),
+            )
+            training, fingerprint = values.get("training"), values.get("fingerprint")
+            if not isinstance(training, dict) or not isinstance(fingerprint, str):
+                raise ValueError("training must be a dictionary and fingerprint a text")
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}: save or copy the model anew") from None
+        tensors = _read_tensors(Path(folder) / TENSORS)
+        reader = _TensorReader(Path(folder) / TENSORS, tensors, grid)
+        networks = [reader.network(number, count, features, len(classes)) for number, count in enumerate(layers)]
+        model._set(features, classes, networks)
+        model.training_ = training
+        if model.fingerprint() != fingerprint:
+            raise ValueError(f"{path} does not belong to the weights beside it: their fingerprint differs")
+        return model
+
+
+def _add_scores(network: IntegerNetwork, waiting: list[tuple[npt.NDArray[np.float64], npt.NDArray[Any]]]) -> None:
+    """Add the scores of pooled copies to their totals, and empty the list."""
+    if waiting:
+        scores = network.scores(np.concatenate([pooled for _, pooled in waiting]))
+        start = 0
+        for total, pooled in waiting:
+            total += scores[start : start + len(pooled)]
+            start += len(pooled)
+        waiting.clear()
+
+
+def _read_description(values: Mapping[str, Any]) -> tuple[TokenFeatures, list[Any], list[int]]:
+    """Features, classes and the number of layers of each network."""
+    lists = {}
+    for name in ("vocabulary", "words"):
+        if not isinstance(values.get(name), list):
+            raise ValueError(f"{name} must be a list")
+        lists[name] = [token_from_json(value) for value in values[name]]
+        if len(set(lists[name])) != len(lists[name]):
+            raise ValueError(f"{name} must not hold anything twice")
+    classes, layers, ngrams = values.get("classes"), values.get("layers"), values.get("ngrams")
+    if not isinstance(classes, list) or not all(isinstance(label, (str, int, float)) for label in classes):
+        raise ValueError("classes must be a list of texts or numbers")
+    if len(set(classes)) != len(classes) or len(classes) < 2:
+        raise ValueError("classes must be two or more different labels")
+    if not isinstance(layers, list) or not 1 <= len(layers) <= MOST_NETWORKS:
+        raise ValueError(f"layers must be a list of 1 to {MOST_NETWORKS} numbers")
+    if not isinstance(ngrams, list) or not isinstance(values.get("lowercase"), bool):
+        raise ValueError("ngrams must be a list and lowercase true or false")
+    features = TokenFeatures(
+        lists["vocabulary"],
+        lists["words"],
+        check_int("bits", values.get("bits"), least=1, most=LARGEST_BITS),
+        tuple(check_int("ngrams", length, least=1, most=16) for length in ngrams),
+        values["lowercase"],
+    )
+    return features, classes, [check_int("layers", count, least=1, most=16) for count in layers]
+
+
+def _read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    try:
+        return tensors_from_bytes(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ValueError(f"{path} must be a safetensors file: {reason}: save or copy the model anew") from None
+
+
+class _TensorReader:
+    """Builds networks out of tensors, each of which is checked."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, npt.NDArray[Any]], grid: Grid) -> None:
+        self.path, self.tensors, self.grid = path, tensors, grid
+
+    def network(self, number: int, layers: int, features: TokenFeatures, classes: int) -> IntegerNetwork:
+        """One network; the sizes follow from the first of its tensors."""
+        rows = self._tensor(f"{number}.rows", np.int16, (features.size, None))
+        dimensions = rows.shape[1]
+        mask = self._tensor(f"{number}.mask", self.grid.row, (None,), least=0, most=self.grid.activations)
+        width = len(mask)
+        pooled = (2 * width + 1,)
+        hidden: list[Layer] = []
+        size = 2 * width + 1
+        for place in range(layers):
+            outputs = classes if place + 1 == layers else None
+            hidden.append(self._layer(f"{number}.layer{place}", size, outputs))
+            size = hidden[-1].weights.shape[1]
+        return IntegerNetwork(
+            self.grid,
+            rows,
+            self._tensor(f"{number}.pretrained", np.int16, (len(features.words), dimensions)),
+            self._real(f"{number}.word_scale", (2, dimensions)),
+            self._layer(f"{number}.word", dimensions, width),
+            mask,
+            self._real(f"{number}.pool_scale", pooled),
+            self._real(f"{number}.pool_shift", pooled),
+            tuple(hidden),
+        )
+
+    def _layer(self, name: str, inputs: int, outputs: int | None) -> Layer:
+        kind, largest = np.int8 if self.grid.name == "int8" else np.int32, self.grid.weights
+        weights = self._tensor(f"{name}.weights", kind, (inputs, outputs), least=-largest, most=largest)
+        if inputs > self.grid.most_inputs():
+            raise ValueError(f"{self.path} must hold {name} of at most {self.grid.most_inputs()} inputs, got {inputs}")
+        size = weights.shape[1]
+        scale, shift = self._real(f"{name}.scale", (size,)), self._real(f"{name}.shift", (size,))
+        return Layer(weights.astype(self.grid.dtype), scale, shift)
+
+    def _real(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        return self._tensor(name, self.grid.dtype, shape, least=-LARGEST_SCALE, most=LARGEST_SCALE)
+
+    def _tensor(
+        self,
+        name: str,
+        dtype: Any,
+        shape: tuple[int | None, ...],
+        *,
+        least: float = -(2**15) + 1,
+        most: float = 2**15 - 1,
+    ) -> npt.NDArray[Any]:
+        """One tensor of a type and shape, with values in a range; None stands for any size of at least 1."""
+        tensor = self.tensors.get(name)
+        fits = tensor is not None and tensor.dtype == dtype and len(tensor.shape) == len(shape)
+        if (
+            tensor is None
+            or not fits
+            or any(
+                size != wanted if wanted is not None else size < 1
+                for size, wanted in zip(tensor.shape, shape, strict=True)
+            )
+        ):
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            got = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
+            raise ValueError(f"{self.path} must hold {name} as {np.dtype(dtype)} of shape ({sizes}), got {got}")
+        if tensor.size and not (tensor.min() >= least and tensor.max() <= most):  # also catches NaN
+            raise ValueError(f"{self.path} must hold {name} between {least:g} and {most:g}")
+        return tensor

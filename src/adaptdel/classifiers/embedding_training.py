@@ -1,0 +1,588 @@
+"""Training of the embedding network in torch: large batches of noisy copies, each distinct token encoded once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from math import cos, pi, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load as tensors_from_bytes
+from safetensors.numpy import save as tensors_to_bytes
+from scipy import sparse
+
+from adaptdel.classifiers.embedding_copies import (
+    COPIES_OF_STEP,
+    DROPOUT,
+    EVALUATION,
+    HELD_OUT,
+    RANGES,
+    Batch,
+    CopySampler,
+    TrainingTokens,
+    examples_of_step,
+    stream,
+)
+from adaptdel.classifiers.integer_network import FloatNetwork, TokenFeatures, count_feature
+from adaptdel.core.checks import IntArray, check_int, check_probability, check_real
+from adaptdel.core.noise import Noise
+from adaptdel.files import replacing
+
+NEEDS = "training an EmbeddingClassifier needs torch: pip install 'adaptdel[embedding]'"
+Progress = Callable[[int, int], None]
+EVALUATION_INPUTS, EVALUATION_COPIES = 512, 16
+WARM_UP = 0.05  # share of the steps in which the learning rate rises
+NORM_MOMENTUM = 0.02  # of the mean and variance of pooled vectors
+AVERAGED_EVERY = 4  # steps between two updates of the moving average
+RANGE_COPIES = 4096  # that the ranges of activations are taken from
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """The shape of the network and how it is trained.
+
+    Attributes:
+        dimensions: of embeddings.
+        width: of the vector of a token.
+        hidden: outputs of each hidden layer.
+        steps: of the optimiser.
+        batch_size: copies in a step.
+        copies_per_text: copies of the same text in a step.
+        learning_rate: of the layers, at its highest.
+        embedding_rate: the learning rate of embeddings, at its highest.
+        weight_decay: of the layers.
+        dropout: of hidden layers.
+        word_dropout: the share of tokens in a batch whose learnt embedding and pretrained vector are left out, so that
+            n-grams alone suffice for new tokens.
+        label_smoothing: of the cross entropy.
+        consistency: weight of the divergence between the copies of a text and their mean.
+        averaging: decay of the moving average of the weights; 0 takes the last weights.
+        validation: share of the examples that is held out.
+        evaluations: how often the votes on held-out inputs are counted.
+        patience: evaluations without a better vote after which training stops.
+    """
+
+    dimensions: int = 96
+    width: int = 96
+    hidden: tuple[int, ...] = (128, 128)
+    steps: int = 800
+    batch_size: int = 2048
+    copies_per_text: int = 8
+    learning_rate: float = 2e-3
+    embedding_rate: float = 4e-3
+    weight_decay: float = 1e-2
+    dropout: float = 0.2
+    word_dropout: float = 0.1
+    label_smoothing: float = 0.0
+    consistency: float = 0.0
+    averaging: float = 0.0
+    validation: float = 0.1
+    evaluations: int = 10
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("dimensions", "width", "steps", "batch_size", "copies_per_text", "evaluations", "patience"):
+            check_int(name, getattr(self, name), least=1)
+        for name in ("dimensions", "width"):
+            check_int(name, getattr(self, name), least=1, most=512)
+        for size in self.hidden:
+            check_int("hidden", size, least=1, most=1024)
+        for name in ("dropout", "word_dropout", "label_smoothing", "averaging", "validation"):
+            check_probability(name, getattr(self, name))
+        for name in ("learning_rate", "embedding_rate", "weight_decay", "consistency"):
+            check_real(name, getattr(self, name), accepted="a finite number of at least 0", least=0.0, most=1e6)
+
+
+def torch_library() -> Any:
+    """Torch, or an error that names the extra."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(NEEDS) from error
+    return torch
+
+
+def bag_sum(table: Any, members: IntArray, counts: IntArray) -> Any:
+    """Sums of rows of a table, of shape (bags, columns); the gradient is computed by the same fast operation.
+
+    Args:
+        table: of shape (rows, columns).
+        members: the rows in each bag, one bag after another.
+        counts: the size of each bag.
+    """
+    torch = torch_library()
+
+    class BagSum(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(context: Any, values: Any) -> Any:
+            context.rows = len(values)
+            return _bags(torch, values, members, counts)
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            ones = np.ones(len(members), dtype=np.int8)
+            ends = np.concatenate([[0], np.cumsum(counts)])
+            transposed = sparse.csr_array((ones, members, ends), shape=(len(counts), context.rows)).tocsc()
+            return _bags(torch, gradient, transposed.indices, np.diff(transposed.indptr))
+
+    return BagSum.apply(table)
+
+
+def _bags(torch: Any, table: Any, members: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Any:
+    offsets = np.cumsum(counts) - counts
+    indices = torch.from_numpy(np.asarray(members, dtype=np.int64))
+    return torch.nn.functional.embedding_bag(indices, table, torch.from_numpy(offsets.astype(np.int64)), mode="sum")
+
+
+class RowAdam:
+    """Adam for a table of which every step touches few rows: the other rows and their moments stay as they are."""
+
+    def __init__(self, rows: Any, decays: tuple[float, float] = (0.9, 0.999)) -> None:
+        torch = torch_library()
+        self.rows, self.decays = rows, decays
+        self.first, self.second = torch.zeros_like(rows), torch.zeros_like(rows)
+        self.steps = 0
+
+    def step(self, places: Any, gradient: Any, rate: float) -> None:
+        """Change the rows at ``places`` by their gradients, of shape (places, columns)."""
+        self.steps += 1
+        low, high = self.decays
+        first, second = self.first.index_select(0, places), self.second.index_select(0, places)
+        first.lerp_(gradient, 1 - low)
+        second.mul_(high).addcmul_(gradient, gradient, value=1 - high)
+        self.first.index_copy_(0, places, first)
+        self.second.index_copy_(0, places, second)
+        size = second.sqrt_().mul_(1 / sqrt(1 - high**self.steps)).add_(1e-8)
+        change = first.div_(size).mul_(-rate / (1 - low**self.steps))
+        self.rows.index_add_(0, places, change)
+
+
+def network_module(settings: EmbeddingSettings, pretrained: int, classes: int) -> Any:
+    """The network without its embeddings as a torch module; ``pretrained`` is the length of pretrained vectors or 0."""
+    torch = torch_library()
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Network(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(pretrained, settings.dimensions, bias=False) if pretrained else None
+            self.word = nn.Linear(settings.dimensions, settings.width)
+            self.mask = nn.Parameter(0.1 * torch.rand(settings.width))
+            self.norm = nn.BatchNorm1d(2 * settings.width + 1)
+            sizes = [2 * settings.width + 1, *settings.hidden, classes]
+            self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+
+        def embeddings(self, batch: Batch, rows: Any, vectors: Any) -> Any:
+            """Of the distinct tokens, of shape (tokens, dimensions)."""
+            bags = bag_sum(rows, batch.features, batch.feature_counts)
+            bags = bags / torch.sqrt(torch.from_numpy(batch.feature_counts).to(bags.dtype))[:, None]
+            known = np.flatnonzero(batch.words >= 0)
+            if self.project is not None and len(known):
+                chosen = vectors.index_select(0, torch.from_numpy(batch.words[known]))
+                bags = bags.index_add(0, torch.from_numpy(known), self.project(chosen.to(bags.dtype)))
+            return bags
+
+        def pooled(self, batch: Batch, table: Any) -> Any:
+            """Sum, maximum and count, of shape (copies, 2 * width + 1)."""
+            kept, sizes = batch.kept, batch.counts
+            if batch.masked.any():
+                kept = np.insert(kept, np.cumsum(sizes)[batch.masked], len(table))
+                sizes = sizes + batch.masked
+                table = torch.cat([table, functional.relu(self.mask)[None]])
+            sums = bag_sum(table, kept, sizes)
+            offsets = torch.from_numpy(np.cumsum(sizes) - sizes)
+            largest = functional.embedding_bag(torch.from_numpy(kept), table, offsets, mode="max")
+            counts = torch.from_numpy(batch.counts)
+            root = torch.sqrt(torch.clamp(counts, min=1).to(sums.dtype))[:, None]
+            number = torch.from_numpy(count_feature(batch.counts)).to(sums.dtype)[:, None]
+            return torch.cat([sums / root, largest, number], dim=1)
+
+        def forward(
+            self, batch: Batch, rows: Any, vectors: Any, *, rng: Any = None, ranges: list[Any] | None = None
+        ) -> Any:
+            """The scores of copies.
+
+            Args:
+                batch: the copies.
+                rows: the embeddings of the features that occur in the batch.
+                vectors: all pretrained vectors.
+                rng: a numpy generator for dropout in training.
+                ranges: gets the largest absolute activations.
+            """
+            embeddings = self.embeddings(batch, rows, vectors)
+            table = functional.relu(self.word(embeddings))
+            hidden = self.norm(self.pooled(batch, table))
+            recorded = [embeddings, table, hidden]
+            for place, layer in enumerate(self.layers):
+                hidden = layer(hidden)
+                if place + 1 < len(self.layers):
+                    hidden = functional.relu(hidden)
+                    recorded.append(hidden)
+                    if rng is not None and settings.dropout:
+                        hidden = _dropped(torch, hidden, settings.dropout, rng)
+            if ranges is not None:
+                ranges.append([values.abs().amax(dim=0) for values in recorded])
+            return hidden
+
+    return Network()
+
+
+def _dropped(torch: Any, values: Any, share: float, rng: np.random.Generator) -> Any:
+    """Dropout with random bytes of numpy, which are drawn ten times as fast as those of torch."""
+    threshold = round(share * 256)
+    drawn = np.frombuffer(rng.bytes(values.numel()), dtype=np.uint8).reshape(tuple(values.shape))
+    return values * torch.from_numpy((drawn >= threshold).astype(np.float32) * np.float32(256 / (256 - threshold)))
+
+
+@dataclass
+class Training:
+    """A network in training, and what was measured of it."""
+
+    settings: EmbeddingSettings
+    module: Any
+    rows: Any
+    copies: CopySampler
+    vectors: Any
+    seed: int
+    training: IntArray
+    validation: IntArray
+    step: int = 0
+    waited: int = 0
+    average: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None
+    best_rank: tuple[float, float] = (-1.0, -1.0)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.row_optimiser = RowAdam(self.rows)
+        self.optimiser = torch_library().optim.AdamW(
+            self.module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        )
+
+    def weights(self) -> dict[str, Any]:
+        """All weights by name; they are not copied."""
+        return {"rows": self.rows, **{f"module.{name}": value for name, value in self.module.state_dict().items()}}
+
+    def restore(self, weights: dict[str, Any]) -> None:
+        """Take over weights."""
+        self.rows.copy_(weights["rows"])
+        inner = {name.removeprefix("module."): value for name, value in weights.items() if name != "rows"}
+        self.module.load_state_dict(inner)
+
+    def tensors(self) -> dict[str, Any]:
+        """All tensors that training goes on from."""
+        optimised = self.optimiser.state_dict()["state"]
+        groups = {
+            "weights": self.weights(),
+            "best": self.best or {},
+            "average": self.average or {},
+            "moments": {"first": self.row_optimiser.first, "second": self.row_optimiser.second},
+            "optimiser": {f"{number}.{name}": value for number, state in optimised.items()
+                          for name, value in state.items()},
+        }  # fmt: skip
+        return {f"{group}/{name}": value for group, values in groups.items() for name, value in values.items()}
+
+    def take(self, tensors: dict[str, Any]) -> None:
+        """Take over what `tensors` gave."""
+        groups: dict[str, dict[str, Any]] = {}
+        for name, value in tensors.items():
+            group, _, inner = name.partition("/")
+            groups.setdefault(group, {})[inner] = value
+        self.restore(groups["weights"])
+        self.best, self.average = groups.get("best"), groups.get("average")
+        self.row_optimiser.first.copy_(groups["moments"]["first"])
+        self.row_optimiser.second.copy_(groups["moments"]["second"])
+        self.row_optimiser.steps = self.step
+        states: dict[int, dict[str, Any]] = {}
+        for name, value in groups.get("optimiser", {}).items():
+            number, _, inner = name.partition(".")
+            states.setdefault(int(number), {})[inner] = value
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
+
+
+def train_network(
+    features: TokenFeatures,
+    tokens: Sequence[Sequence[Hashable]],
+    labels: IntArray,
+    classes: int,
+    *,
+    noise: Noise,
+    settings: EmbeddingSettings,
+    vectors: npt.NDArray[Any] | None = None,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    progress: Progress = lambda done, total: None,
+) -> tuple[FloatNetwork, dict[str, Any]]:
+    """Train a network on noisy copies; the same arguments give the same network on one machine.
+
+    Args:
+        features: of tokens.
+        tokens: the tokens of every example.
+        labels: the class number of every example.
+        classes: how many classes there are.
+        noise: what is done to each copy.
+        settings: see `EmbeddingSettings`.
+        vectors: the pretrained vectors of ``features.words``, of shape (words, length).
+        seed: of the held-out part, the initial weights, the noise, the order and the dropout.
+        checkpoint: a file (without its suffix) that is written at every evaluation, and from which an interrupted
+            training with the same arguments goes on.
+        progress: called with (steps done, steps in all).
+
+    Returns:
+        The network, and a record of the training in plain values.
+    """
+    torch = torch_library()
+    table = TrainingTokens.build(features, tokens)
+    order = stream(seed, HELD_OUT).permutation(len(labels))
+    held_out = min(round(len(labels) * settings.validation), len(labels) - 1, EVALUATION_INPUTS)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        module = network_module(settings, 0 if vectors is None else vectors.shape[1], classes)
+        state = Training(
+            settings,
+            module,
+            torch.randn(features.size, settings.dimensions) * 0.1,
+            CopySampler(table, labels, noise, settings.word_dropout, features.size),
+            None if vectors is None else torch.from_numpy(np.ascontiguousarray(vectors)),
+            seed,
+            training=np.sort(order[held_out:]),
+            validation=np.sort(order[:held_out]),
+        )
+    identity = "" if checkpoint is None else _identity(state, features, noise)
+    if checkpoint is not None:
+        _resume(state, checkpoint, identity)
+    for done in _optimise(state, progress):
+        if checkpoint is not None and not done:
+            _write_checkpoint(state, checkpoint, identity)
+    sizes = {"examples": len(state.training), "held_out": len(state.validation)}
+    return _exported(state), {"steps": state.step, "history": state.history, **sizes}
+
+
+def _optimise(state: Training, progress: Progress) -> Iterator[bool]:
+    """Train until the end; yields after every evaluation whether training is over."""
+    settings, module = state.settings, state.module
+    every = max(1, settings.steps // settings.evaluations)
+    module.train()
+    for batch in _batches(state):
+        state.step += 1
+        loss = _train_step(state, batch)
+        progress(state.step, settings.steps)
+        if state.step % every == 0 or state.step == settings.steps:
+            _measure(state, float(loss))
+            over = state.step == settings.steps or state.waited >= settings.patience
+            if over:
+                break
+            yield False
+    if state.best is not None:
+        state.restore(state.best)
+    elif state.average is not None:
+        state.restore(state.average)
+    yield True
+
+
+def _train_step(state: Training, batch: Batch) -> Any:
+    """One step of both optimisers; returns the loss."""
+    torch, settings = torch_library(), state.settings
+    share = state.step / settings.steps
+    factor = min(1.0, share / WARM_UP) * 0.5 * (1 + cos(pi * share))
+    state.optimiser.param_groups[0]["lr"] = settings.learning_rate * factor
+    state.module.norm.momentum = max(NORM_MOMENTUM, min(1.0, 4 / state.step))  # the first steps count little later
+    places = torch.from_numpy(batch.present)
+    present = state.rows.index_select(0, places).requires_grad_()
+    loss = _loss(state, batch, present, stream(state.seed, DROPOUT, state.step))
+    state.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    state.row_optimiser.step(places, present.grad, settings.embedding_rate * factor)
+    state.optimiser.step()
+    if settings.averaging and state.step % AVERAGED_EVERY == 0:
+        state.average = _averaged(state.weights(), state.average, settings.averaging**AVERAGED_EVERY)
+    return loss.detach()
+
+
+def _measure(state: Training, loss: float) -> None:
+    """Count the votes on held-out inputs, and keep the best weights."""
+    weights = state.weights() if state.average is None else state.average
+    measured = _evaluate(state, weights)
+    state.history.append({"step": state.step, "loss": loss, **measured})
+    if measured:
+        rank = (measured["vote_accuracy"], measured["vote_share"])
+        if rank > state.best_rank:
+            state.best_rank, state.waited = rank, 0
+            state.best = {name: value.clone() for name, value in weights.items()}
+        else:
+            state.waited += 1
+
+
+def _batches(state: Training) -> Iterator[Batch]:
+    """The batches of the steps to come; the next one is drawn in a thread while a step is computed."""
+    settings, seed = state.settings, state.seed
+    size = max(1, settings.batch_size // settings.copies_per_text)
+
+    def draw(step: int) -> Batch:
+        examples = examples_of_step(state.training, size, step, seed)
+        return state.copies.draw(examples, settings.copies_per_text, stream(seed, COPIES_OF_STEP, step))
+
+    with ThreadPoolExecutor(1) as pool:
+        first = state.step
+        coming = pool.submit(draw, first)
+        for step in range(first, settings.steps):
+            batch = coming.result()
+            if step + 1 < settings.steps:
+                coming = pool.submit(draw, step + 1)
+            yield batch
+
+
+def _identity(state: Training, features: TokenFeatures, noise: Noise) -> str:
+    """A hash of all that the trained network depends on."""
+    digest = hashlib.sha256(json.dumps([asdict(state.settings), state.seed, noise.to_dict()]).encode())
+    digest.update(repr((features.bits, features.ngrams, features.lowercase)).encode())
+    arrays = [*state.copies.tokens.learnt, *state.copies.tokens.hashed, state.copies.tokens.words, state.copies.labels]
+    for array in [*arrays, *state.copies.tokens.codes]:
+        digest.update(np.ascontiguousarray(array).data)
+    if state.vectors is not None:
+        digest.update(state.vectors.numpy().data)
+    return digest.hexdigest()
+
+
+def _write_checkpoint(state: Training, checkpoint: Path, identity: str) -> None:
+    """Tensors and plain values in one file, whole or not at all."""
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    values = {"identity": identity, "step": state.step, "waited": state.waited, "best_rank": state.best_rank}
+    tensors = {name: np.ascontiguousarray(value.numpy()) for name, value in state.tensors().items()}
+    content = tensors_to_bytes(tensors, {"adaptdel": json.dumps({**values, "history": state.history})})
+    with replacing(checkpoint.with_suffix(".safetensors")) as file:
+        file.write(content)
+
+
+def _resume(state: Training, checkpoint: Path, identity: str) -> None:
+    """Go on from a checkpoint, if there is one of the same training."""
+    torch = torch_library()
+    path = checkpoint.with_suffix(".safetensors")
+    if not path.exists():
+        return
+    try:
+        content = path.read_bytes()
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        values = json.loads(header["__metadata__"]["adaptdel"])
+        if values["identity"] != identity:
+            raise ValueError(f"{path}: belongs to another training: remove it, or give another checkpoint")
+        state.step, state.waited = int(values["step"]), int(values["waited"])
+        state.best_rank = float(values["best_rank"][0]), float(values["best_rank"][1])
+        state.history = list(values["history"])
+        state.take({name: torch.from_numpy(value) for name, value in tensors_from_bytes(content).items()})
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        IndexError,
+        RuntimeError,
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+    ) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ValueError(f"{path}: not a checkpoint that training can go on from: {reason}: remove it") from None
+
+
+def _loss(state: Training, batch: Batch, rows: Any, dropout: np.random.Generator) -> Any:
+    """Cross entropy, and the divergence between the copies of a text."""
+    torch, settings = torch_library(), state.settings
+    functional = torch.nn.functional
+    scores = state.module(batch, rows, state.vectors, rng=dropout)
+    loss = functional.cross_entropy(scores, torch.from_numpy(batch.labels), label_smoothing=settings.label_smoothing)
+    if settings.consistency and settings.copies_per_text > 1:
+        shares = functional.log_softmax(scores, dim=1).reshape(-1, settings.copies_per_text, scores.shape[1])
+        mean = shares.exp().mean(dim=1, keepdim=True)
+        divergence = (mean * (torch.log(mean + 1e-12) - shares)).sum(dim=2).mean()
+        loss = loss + settings.consistency * divergence
+    return loss
+
+
+def _averaged(weights: dict[str, Any], average: dict[str, Any] | None, decay: float) -> dict[str, Any]:
+    if average is None:
+        return {name: value.clone() for name, value in weights.items()}
+    for name, value in weights.items():
+        if value.is_floating_point():
+            average[name].lerp_(value, 1 - decay)
+    return average
+
+
+@contextmanager
+def _evaluating(state: Training, weights: dict[str, Any] | None = None) -> Iterator[None]:
+    """In evaluation mode, with other weights if given."""
+    torch = torch_library()
+    current = None
+    if weights is not None and weights["rows"] is not state.rows:
+        current = {name: value.clone() for name, value in state.weights().items()}
+        state.restore(weights)
+    state.module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        state.module.train()
+        if current is not None:
+            state.restore(current)
+
+
+def _evaluate(state: Training, weights: dict[str, Any]) -> dict[str, float]:
+    """The share of held-out inputs whose majority vote is right, and the mean share of right votes."""
+    if not len(state.validation):
+        return {}
+    torch = torch_library()
+    rng = stream(state.seed, EVALUATION)
+    right, shares = [], []
+    with _evaluating(state, weights):
+        for start in range(0, len(state.validation), 128):
+            batch = state.copies.draw(state.validation[start : start + 128], EVALUATION_COPIES, rng, training=False)
+            rows = state.rows.index_select(0, torch.from_numpy(batch.present))
+            votes = state.module(batch, rows, state.vectors).argmax(dim=1).numpy().reshape(-1, EVALUATION_COPIES)
+            labels = batch.labels[::EVALUATION_COPIES]
+            counts = (votes[:, :, None] == np.arange(state.module.layers[-1].out_features)).sum(axis=1)
+            right.append(counts.argmax(axis=1) == labels)
+            shares.append(counts[np.arange(len(labels)), labels] / EVALUATION_COPIES)
+    return {
+        "vote_accuracy": float(np.concatenate(right).mean()),
+        "vote_share": float(np.concatenate(shares).mean()),
+    }
+
+
+def _exported(state: Training) -> FloatNetwork:
+    """The weights as arrays, with the ranges of activations on noisy copies of training examples."""
+    torch, module = torch_library(), state.module
+    rng = stream(state.seed, RANGES)
+    recorded: list[list[Any]] = []
+    with _evaluating(state):
+        for _ in range(0, RANGE_COPIES, 512):
+            batch = state.copies.draw(rng.choice(state.training, size=128), 4, rng)
+            rows = state.rows.index_select(0, torch.from_numpy(batch.present))
+            module(batch, rows, state.vectors, ranges=recorded)
+        ranges = [torch.stack(values).amax(dim=0).numpy() for values in zip(*recorded, strict=True)]
+        mask = torch.relu(module.mask).numpy().copy()
+        if not state.copies.noise.masks_tokens:  # it was not trained
+            mask[:] = 0.0
+        ranges[1] = np.maximum(ranges[1], mask)
+        norm = module.norm
+        scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+        shift = norm.bias - norm.running_mean * scale
+        projected = np.zeros((0, state.settings.dimensions), dtype=np.float32)
+        if module.project is not None:
+            projected = module.project(state.vectors.float()).numpy()
+        return FloatNetwork(
+            state.rows.numpy().copy(),
+            projected,
+            (module.word.weight.T.numpy().copy(), module.word.bias.numpy().copy()),
+            mask,
+            (scale.numpy().copy(), shift.numpy().copy()),
+            [(layer.weight.T.numpy().copy(), layer.bias.numpy().copy()) for layer in module.layers],
+            ranges,
+        )
