@@ -247,13 +247,21 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def killed_with_workers(
-    place: Path, out: Path, kills: int, workers: int, rng: random.Random, size: str = "large"
+    place: Path, folder: Path, kills: int, workers: int, rng: random.Random, size: str = "large"
 ) -> None:
+    """Kill a run so many times; one that is finished in between is compared, and another is begun."""
     left: list[Any] = []
-    for _ in range(kills):
+    finished, killed, out = 0, 0, folder / "run0"
+    while killed < kills:
         with start(*arguments(place, out, size, workers)) as process:
             left += kill_later(process, out, rng.randrange(10))
+        if process.returncode == 0:
+            assert same(out, place / size)
+            finished += 1
+            out = folder / f"run{finished}"
+        else:
             assert process.returncode == -signal.SIGKILL
+            killed += 1
     done = call(*arguments(place, out, size, workers))
     assert (done.returncode, done.stderr) == (0, "")
     assert same(out, place / size)
@@ -261,14 +269,14 @@ def killed_with_workers(
 
 
 def test_killed_with_workers(tmp_path: Path, place: Path) -> None:
-    killed_with_workers(place, tmp_path / "run", 2, 2, random.Random())
+    killed_with_workers(place, tmp_path, 2, 2, random.Random())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.usefixtures("huge")
 def test_killed_often(tmp_path: Path, place: Path, workers: int) -> None:
-    killed_with_workers(place, tmp_path / "run", 25, workers, random.Random(workers), "huge")
+    killed_with_workers(place, tmp_path, 25, workers, random.Random(workers), "huge")
 
 
 @pytest.mark.usefixtures("huge")
