@@ -52,7 +52,10 @@ class CertificationSettings:
     k: int = 1
 
 
-OBJECTIVES = ("certified", "mean")
+OBJECTIVES = ("balanced", "paper", "mean")
+# Settings of the search in bins, which the objective "balanced" does not use.
+_BIN_SEARCH = ("threshold", "min_accuracy", "bins", "interpolate", "monotone", "per_bin", "tol")
+_SELECTION = ("points", "examples", "refit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +63,15 @@ class CalibrationSettings:
     """How a model is calibrated. Python, the command line and the demonstration take their defaults from here.
 
     Attributes:
+        objective: "balanced": the largest class-balanced mean radius among whole rates, with an accuracy close to that
+            of the best rate that needs no calibration; "paper": in every bin the largest radius with a certified
+            accuracy of ``threshold``; or "mean": in every bin the largest mean radius with a clean accuracy of
+            ``min_accuracy``.
+        points: for "balanced", the percentage points of accuracy that may be lost.
+        examples: for "balanced", the largest number of examples that candidates are measured on.
+        refit: for "balanced", whether the base classifier is trained again under every candidate: None if that takes
+            seconds and the training data is given, as for a linear model.
         threshold: the share of a bin's examples that must be certified at the radius that is maximised.
-        objective: "certified", the paper's: the largest radius with a certified accuracy of ``threshold``; or "mean":
-            the largest mean radius with a clean accuracy of ``min_accuracy``.
         min_accuracy: the least clean accuracy for "mean": the share of right predictions, certified or not.
         bins: "auto", or the lengths at which bins start, such as [0, 137, 230, 324].
         interpolate: interpolate the kept length between the centres of bins, so that the rate has no jumps.
@@ -76,8 +85,11 @@ class CalibrationSettings:
         on: the rows of a labelled file that are used: "auto", "held-out", "train" or "all".
     """
 
+    objective: str = "balanced"
+    points: float = 1.0
+    examples: int = 1500
+    refit: bool | None = None
     threshold: float = 0.75
-    objective: str = "certified"
     min_accuracy: float | None = None
     bins: str | Sequence[float] = "auto"
     interpolate: bool = False
@@ -92,21 +104,31 @@ class CalibrationSettings:
 
     def __post_init__(self) -> None:
         least = nextafter(0.0, 1.0)
+        if self.objective == "certified":  # the name of the paper's objective in version 0.1
+            object.__setattr__(self, "objective", "paper")
         checked: dict[str, Any] = {
             "threshold": check_real("threshold", self.threshold, accepted="in (0, 1]", least=least, most=1.0),
             "objective": check_choice("objective", self.objective, OBJECTIVES),
             "min_accuracy": _check_min_accuracy(self.min_accuracy, self.objective),
         }
+        accepted = "a number of percentage points from 0 to 100"
+        checked["points"] = check_real("points", self.points, accepted=accepted, least=0.0, most=100.0)
+        if self.refit not in (True, False, None):
+            raise ValueError(f"refit must be True, False or None, got {self.refit!r}")
         if isinstance(self.bins, str):
             check_choice("bins", self.bins, ("auto",))
         for name in ("interpolate", "monotone"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        for name in ("per_bin", "min_count", "n_select", "n_estimate"):
+        for name in ("per_bin", "examples", "min_count", "n_select", "n_estimate"):
             checked[name] = check_int(name, getattr(self, name), least=1)
         accepted = "a finite number of at least 0.001"
         checked["tol"] = check_real("tol", self.tol, accepted=accepted, least=0.001, most=1e9)
         checked["seed"] = check_int("seed", self.seed, most=2**63 - 1)
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in _BIN_SEARCH if self.objective == "balanced" else _SELECTION:
+            if checked.get(name, getattr(self, name)) != defaults[name]:
+                raise ValueError(f"{name} has no meaning for the objective {self.objective!r}: leave it out")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 

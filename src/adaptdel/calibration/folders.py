@@ -6,26 +6,31 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptdel.calibration.calibration import Calibration, prepare
+from adaptdel.calibration.calibration import Calibration, CalibrationTask, prepare, selection_task
 from adaptdel.calibration.search import equal_width_edges, make_bins
+from adaptdel.calibration.selection import FORMAT as SELECTION_FORMAT
+from adaptdel.calibration.selection import RateSelection, SelectionTask
 from adaptdel.core.checks import check_choice
+from adaptdel.core.rates import rate_from_dict
 from adaptdel.data import Examples, held_out
 from adaptdel.files import replacing_folder
-from adaptdel.model_files import CALIBRATION, CONFIG, store_calibration
+from adaptdel.model_files import CALIBRATION, CONFIG, save_model, store_calibration
 from adaptdel.plots import new_figure, save
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.training.training import retraining
 from adaptdel.units import Unit, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
 CHOICES = ("auto", "held-out", "train", "all")
+ENOUGH_ROWS, FOLDS = 1000, 3  # fewer held-out rows than these are replaced by a cross-validation
 ENOUGH_BINS = 3  # "auto" uses the held-out rows if they give at least so many bins
 CHECKPOINT = ".calibration.sqlite"
 JOURNAL = ".calibration.jsonl"  # what version 0.1 wrote in its place
@@ -107,8 +112,11 @@ def _enough(lengths: list[int], bins: str | Sequence[float], min_count: int) -> 
 INK, ACCENT, PALE = "#1d6f65", "#c8553d", "#b8c4c2"
 
 
-def plot_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+def plot_calibration(calibration: Calibration | RateSelection, path: str | os.PathLike[str]) -> None:
     """Plot the deletion rate and the kept length against the length of the input, as in the paper's figure."""
+    if isinstance(calibration, RateSelection):
+        plot_selection(calibration, path)
+        return
     figure = new_figure(10, 3.8)
     left, right = figure.subplots(1, 2)
     last = calibration.bins[-1]
@@ -131,6 +139,35 @@ def plot_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> 
     right.set_ylabel("expected kept length K (tokens)")
     right.set_ylim(bottom=0)
     right.set_title("Kept length", fontsize=11)
+    save(figure, path)
+
+
+def plot_selection(selection: RateSelection, path: str | os.PathLike[str]) -> None:
+    """Plot the kept length of the chosen rate and of the rates that need no calibration, and all candidates."""
+    figure = new_figure(10, 3.8)
+    left, right = figure.subplots(1, 2)
+    lengths = np.unique(np.geomspace(1, 2000, 200).round())
+    shown = {selection.chosen: "chosen"} | {
+        place: candidate.name for place, candidate in enumerate(selection.candidates) if not candidate.complexity
+    }
+    for place, name in shown.items():
+        candidate = selection.candidates[place]
+        kept = lengths * (1 - rate_from_dict(candidate.rate).at(lengths))
+        is_chosen = place == selection.chosen
+        label = f"{candidate.name} (chosen)" if is_chosen else name
+        left.plot(lengths, kept, color=INK if is_chosen else None, lw=2.2 if is_chosen else 1.1, label=label)
+    left.set(xscale="log", yscale="log", xlabel="input length (tokens)", ylabel="expected kept length K (tokens)")
+    left.legend(frameon=False)
+    for place, candidate in enumerate(selection.candidates):
+        colour = INK if place == selection.chosen else ACCENT if not candidate.complexity else PALE
+        right.plot(
+            candidate.balanced_radius, 100 * candidate.accuracy, "o" if candidate.feasible else "x", color=colour
+        )
+    least = 100 * selection.candidates[selection.reference].accuracy - selection.settings["points"]
+    right.axhline(least, color=PALE, lw=0.8, ls=":")
+    right.set(xlabel="class-balanced mean radius", ylabel="accuracy (%)")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)
 
 
@@ -163,7 +200,7 @@ def _dots() -> dict[str, Any]:
 class FinishedCalibration:
     """A finished calibration, its folder, and whether it was already done before the call."""
 
-    calibration: Calibration
+    calibration: Calibration | RateSelection
     folder: Path
     already_done: bool = False
 
@@ -179,7 +216,7 @@ def calibrate_folder(
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
 ) -> FinishedCalibration:
-    """Calibrate a saved model and store the rate, the trace and a figure, in its folder or in a copy of it.
+    """Calibrate a saved model and store the rate, the measurements and a figure, in its folder or in a copy of it.
 
     The same call resumes a calibration that was interrupted, and leaves a finished one unchanged. Evaluations of the
     model's stored calibration are reused where they are the same.
@@ -197,12 +234,7 @@ def calibrate_folder(
     checked = CalibrationSettings(**settings)
     model = SmoothedClassifier.load(path)
     target = path if out is None else out
-    training = getattr(model, "training_", None)
-    unit = check_unit(model.unit)
-    rows = choose_rows(examples, training, on, unit=unit, bins=checked.bins, min_count=checked.min_count)
-    if rows.note:
-        note(rows.note)
-    task = prepare(model, rows.texts, rows.labels, checked)
+    task = _task(model, examples, checked, on, note)
     checkpoint = _beside(path, out, CHECKPOINT)
     stored = _stored(target)
     if stored is not None and dict(stored.settings) == task.settings:
@@ -218,7 +250,9 @@ def calibrate_folder(
         calibration = task.run(
             checkpoint=checkpoint, progress=progress, earlier=stored if out is None else _stored(path)
         )
-        if out is None:
+        if isinstance(calibration, RateSelection) and calibration.base is not None:
+            _save_refitted(model, target, calibration)
+        elif out is None:
             _store(path, calibration)
         else:
             _copy(path, out, calibration)
@@ -231,6 +265,63 @@ def calibrate_folder(
     return FinishedCalibration(calibration, target)
 
 
+def _task(
+    model: SmoothedClassifier,
+    examples: Examples,
+    settings: CalibrationSettings,
+    on: str,
+    note: Callable[[str], None],
+) -> CalibrationTask | SelectionTask:
+    """The calibration of a model on the rows of a file."""
+    training = getattr(model, "training_", None)
+    if settings.objective != "balanced":
+        unit = check_unit(model.unit)
+        rows = choose_rows(examples, training, on, unit=unit, bins=settings.bins, min_count=settings.min_count)
+        if rows.note:
+            note(rows.note)
+        return prepare(model, rows.texts, rows.labels, settings)
+    is_training_file = training is not None and training["data"]["digest"] == examples.digest
+    if retraining(training or {}) is None or not is_training_file or settings.refit is False:
+        if settings.refit:
+            raise ValueError("refit needs a linear model, and the file that it was trained on as --data")
+        rows = choose_rows(examples, training, on, unit=check_unit(model.unit), bins=(0,), min_count=settings.min_count)
+        if rows.note:
+            note(rows.note)
+        return selection_task(model, rows.texts, rows.labels, replace(settings, refit=False))
+    assert training is not None
+    share, seed = training.get("validation") or 0.0, training["seed"]
+    held = [share > 0 and held_out(text, share, seed) for text in examples.texts]
+    kept = _select(examples, [not is_held for is_held in held])
+    rows = _select(examples, held)
+    if on == "held-out" and not rows.texts:
+        raise ValueError("on must be 'auto', 'train' or 'all' for a model whose training held out no rows")
+    if on == "held-out" or (on == "auto" and len(rows.texts) >= ENOUGH_ROWS):
+        note(
+            f"calibrating on {len(rows.texts)} rows held out in training; the model is trained again for each candidate"
+        )
+        return selection_task(model, rows.texts, rows.labels, settings, training=(kept.texts, kept.labels))
+    rows = kept if on == "train" else CalibrationRows(examples.texts, examples.labels)
+    note(f"calibrating on {len(rows.texts)} rows by cross-validation; each candidate trains the model again")
+    return selection_task(model, rows.texts, rows.labels, settings, training=(kept.texts, kept.labels), folds=FOLDS)
+
+
+def _save_refitted(model: SmoothedClassifier, target: Path, calibration: RateSelection) -> None:
+    """Write the model with the base classifier that was trained under the calibrated rate; whole or not at all."""
+    assert calibration.base is not None
+    model.base = model.base_ = calibration.base
+    model.noise = model.noise_ = calibration.noise
+    model.calibration_ = calibration.to_dict()
+    model.training_ = {**model.training_, "noise": calibration.noise.to_dict(), "calibrated": True}
+    save_model(model, target, lambda folder: _draw(calibration, folder))
+
+
+def _draw(calibration: Calibration | RateSelection, folder: Path) -> None:
+    try:
+        plot_calibration(calibration, folder / FIGURE)
+    except ImportError:  # matplotlib is an extra; the figure of an earlier calibration would be wrong
+        (folder / FIGURE).unlink(missing_ok=True)
+
+
 def _beside(path: Path, out: Path | None, name: str) -> Path:
     """A hidden file in the model's folder, or beside the folder of the copy."""
     return path / name if out is None else out.parent / f".{out.name}{name}"
@@ -241,10 +332,11 @@ def _drop_checkpoint(path: Path, out: Path | None) -> None:
     _beside(path, out, JOURNAL).unlink(missing_ok=True)
 
 
-def _stored(folder: Path) -> Calibration | None:
+def _stored(folder: Path) -> Calibration | RateSelection | None:
     """The calibration that the noise of the model in a folder comes from, if there is one."""
     try:
-        calibration = Calibration.from_dict(json.loads((folder / CALIBRATION).read_text(encoding="utf-8")))
+        stored = json.loads((folder / CALIBRATION).read_text(encoding="utf-8"))
+        calibration = (RateSelection if stored["format"] == SELECTION_FORMAT else Calibration).from_dict(stored)
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return calibration if config["noise"] == calibration.noise.to_dict() else None
     except (OSError, ValueError, KeyError, TypeError):
@@ -260,15 +352,12 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{out}: holds another model: choose another folder for --out, or --overwrite")
 
 
-def _store(folder: Path, calibration: Calibration) -> None:
-    try:
-        plot_calibration(calibration, folder / FIGURE)
-    except ImportError:  # matplotlib is an extra; the figure of an earlier calibration would be wrong
-        (folder / FIGURE).unlink(missing_ok=True)
+def _store(folder: Path, calibration: Calibration | RateSelection) -> None:
+    _draw(calibration, folder)
     store_calibration(folder, calibration.to_dict(), calibration.noise)
 
 
-def _copy(path: Path, out: Path, calibration: Calibration) -> None:
+def _copy(path: Path, out: Path, calibration: Calibration | RateSelection) -> None:
     """Write a calibrated copy of a model; it appears once it is complete."""
     unfinished = [CHECKPOINT + suffix for suffix in SUFFIXES] + [JOURNAL]
     with replacing_folder(out) as partial:

@@ -22,7 +22,7 @@ from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletio
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.data import ExampleSet, Label, content_digest, split_examples
 from adaptdel.progress import reporter
-from adaptdel.settings import DTYPE, METHOD, METHODS, UNSMOOTHED, TrainingSettings
+from adaptdel.settings import DTYPE, LINEAR, METHOD, METHODS, UNSMOOTHED, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit
@@ -167,6 +167,23 @@ def _train_linear(
         {"step": step, "train_loss": loss, "valid_accuracy": None} for step, loss in enumerate(losses, start=1)
     ]
     return classifier, history, {}
+
+
+def retraining(record: Mapping[str, Any]) -> Callable[[Noise, Sequence[Any], Sequence[Any]], BaseClassifier] | None:
+    """A function that trains a base classifier as the record of a training says, under another noise.
+
+    None if there is no record, or if training takes more than seconds: linear models only are trained again.
+    """
+    known = record.get("settings") or {}
+    if known.get("model") != "linear":
+        return None
+    options = {name: known[name] for name in asdict(LINEAR) if name in known}
+    form = {name: options.pop(name) for name in ("features", "bits") if name in options}
+
+    def train_again(noise: Noise, tokens: Sequence[Any], labels: Sequence[Any]) -> BaseClassifier:
+        return LinearClassifier(**form).fit(tokens, labels, noise=noise, seed=known.get("seed", 0), **options)
+
+    return train_again
 
 
 def _with_accuracy(row: dict[str, Any], model: SmoothedClassifier, held: ExampleSet) -> dict[str, Any]:
