@@ -56,6 +56,7 @@ def _training(record: Mapping[str, Any]) -> str:
         f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
         f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
+    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
     if record.get("calibrated") is False:
         lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
     return "\n".join(lines) + "\n\n" + history_table(record["history"])
@@ -143,6 +144,7 @@ _TRAINING_FIELDS = {
     "seconds": "a number",
     "identity": "an object?",
     "calibrated": "true or false?",
+    "warnings": "a list?",
 }
 
 
@@ -227,6 +229,17 @@ def load_model(cls: type[Model], path: Path) -> Model:
             setattr(model, name, _read(path / file, check))
     model.classes_ = np.array(base.classes_)
     return model
+
+
+def read_noise(path: Path) -> tuple[Noise, Any]:
+    """The noise and the unit of a saved model, without its base classifier."""
+    config = path / CONFIG
+    if not config.is_file():
+        raise ValueError(f"{path}: must be the folder of a model, such as adaptdel train writes")
+    settings = _read(config)
+    with _damaged(config):
+        check_fields(settings, {"noise": "an object", "unit": "an object"})
+        return noise_from_dict(settings["noise"]), unit_from_dict(settings["unit"])
 
 
 def check_training(record: dict[str, Any]) -> None:

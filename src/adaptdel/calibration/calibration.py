@@ -53,7 +53,7 @@ from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import BinnedRate, InterpolatedRate, rate_from_dict
 from adaptdel.core.threat import Threat
 from adaptdel.progress import Report, reporter
-from adaptdel.settings import METHOD, CalibrationSettings
+from adaptdel.settings import CalibrationSettings, default_rate
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.training import retraining
 
@@ -424,7 +424,7 @@ def selection_task(
         if folds:
             parts = cross_validation(list(map(str, texts)), examples, places, folds, settings.seed)
         refit = Refit(train, final, parts)
-    rate, described = record.get("rate") or METHOD.rate, certifier_settings(certifier)
+    rate, described = record.get("rate") or default_rate(examples.lengths), certifier_settings(certifier)
     if refit is None:
         baselines = baseline_rates(noise, rate, examples.lengths)
     else:  # as the methods themselves would train; the given base classifier and its noise do not matter

@@ -30,7 +30,7 @@ from adaptdel.units import Unit, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
 CHOICES = ("auto", "held-out", "train", "all")
-ENOUGH_ROWS, FOLDS = 1000, 3  # fewer held-out rows than these are replaced by a cross-validation
+ENOUGH_ROWS, FOLDS = 2000, 3  # fewer held-out rows than these are replaced by a cross-validation
 ENOUGH_BINS = 3  # "auto" uses the held-out rows if they give at least so many bins
 CHECKPOINT = ".calibration.sqlite"
 JOURNAL = ".calibration.jsonl"  # what version 0.1 wrote in its place

@@ -37,7 +37,7 @@ from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import FixedRate, LengthRate, Rate, rate_from_dict
 from adaptdel.data import held_out
 from adaptdel.progress import reporter
-from adaptdel.settings import CalibrationSettings
+from adaptdel.settings import CalibrationSettings, adaptdel_rate
 from adaptdel.units import Tokens
 
 FORMAT = 2
@@ -154,7 +154,7 @@ def baseline_rates(noise: Noise | None, rate: float, lengths: Sequence[int]) -> 
         adaptive, fixed = current, FixedRate(current.p_min)
     else:
         fixed = current if isinstance(current, FixedRate) else FixedRate(rate)
-        adaptive = LengthRate.from_lengths(lengths, fixed.p)
+        adaptive = adaptdel_rate(lengths, fixed.p)
     return [Candidate("fixed", fixed, 0), Candidate("adaptdel", adaptive, 0)]
 
 

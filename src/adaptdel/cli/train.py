@@ -96,6 +96,8 @@ def train_command(config: str | None, overwrite: bool, as_json: bool, **options:
         finished = train_job(
             job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)
         )
+        for sentence in finished.model.training_.get("warnings", []):
+            click.echo(f"warning: {sentence}", err=True)
         results.append(_summary(job, finished))
         if not as_json:
             click.echo(_described(job, finished))
@@ -111,6 +113,7 @@ def _summary(job: TrainingJob, finished: FinishedTraining) -> dict[str, Any]:
         "finished_before": finished.already_done,
         "noise": finished.model.noise_.to_dict(),
         "notes": finished.notes,
+        "warnings": record.get("warnings", []),
         **{name: record[name] for name in names},
     }
 

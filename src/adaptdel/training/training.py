@@ -19,10 +19,10 @@ from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
-from adaptdel.core.rates import FixedRate, LengthRate
+from adaptdel.core.rates import FixedRate
 from adaptdel.data import ExampleSet, Label, content_digest, split_examples
 from adaptdel.progress import reporter
-from adaptdel.settings import DTYPE, LINEAR, METHOD, METHODS, UNSMOOTHED, TrainingSettings
+from adaptdel.settings import DTYPE, LINEAR, METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit
@@ -63,7 +63,7 @@ def method_noises(
         return MethodNoises(Masking(rate), Masking(rate))
     if method == "cert-ed":
         return MethodNoises(Deletion(FixedRate(rate)), Deletion(FixedRate(rate)))
-    adaptive = Deletion(LengthRate.from_lengths(lengths, rate))
+    adaptive = Deletion(adaptdel_rate(lengths, rate))
     if method == "adaptdel":
         return MethodNoises(adaptive, adaptive)
     return MethodNoises(RandomDeletion(*rates) if kept is None else RandomLength(*kept), adaptive)
@@ -99,6 +99,7 @@ def train(
     started = time.monotonic()
     fraction = 0.0 if validation is not None else settings.held_out_fraction
     training_set, held = _split(texts, labels, settings, fraction, validation)
+    settings = settings.resolved(training_set.lengths)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
     report = reporter(progress, "steps")
@@ -129,6 +130,9 @@ def train(
     }
     if settings.method == "adaptdel+":
         model.training_["calibrated"] = False
+    sentence = few_kept(noises.smoothing, training_set.lengths)
+    if sentence is not None:
+        model.training_["warnings"] = [*model.training_.get("warnings", []), sentence]
     return model
 
 
