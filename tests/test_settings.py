@@ -93,6 +93,8 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "LinearClassifier.fit", defaults(LinearClassifier.fit), trained
     sklearn = import_module("adaptdel.classifiers.callables").SklearnClassifier
     yield "SklearnClassifier.fit", defaults(sklearn.fit), {"copies": linear["copies"], "seed": certification["seed"]}
+    embedding = import_module("adaptdel.classifiers.embedding").EmbeddingClassifier()
+    yield "EmbeddingClassifier", asdict(embedding.settings), asdict(s.EMBEDDING)
     transformers = import_module("adaptdel.classifiers.transformers").TransformersClassifier
     yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE}
     fitted = {name: getattr(training, name) for name in ("unit", "seed", "validation")}
