@@ -173,12 +173,12 @@ def _with_accuracy(row: dict[str, Any], model: SmoothedClassifier, held: Example
     """The last row of a linear history, with the accuracy of the smoothed classifier on held-out examples."""
     if not held.tokens:
         return row
-    unit = check_unit(model.unit)
-    quick = SmoothedClassifier(
-        model.base_, model.noise_, unit=model.unit, n_select=CHECK_VOTES, sampling="fixed", progress=False
+    certifier = model.certifier(n_select=CHECK_VOTES, n_estimate=0, sampling="fixed", exact=False)
+    inputs = (
+        certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens[:CHECKED])
     )
-    answers = quick.predict([unit.join(tokens) for tokens in held.tokens[:CHECKED]]).tolist()
-    return {**row, "valid_accuracy": float(np.mean([a == y for a, y in zip(answers, held.labels, strict=False)]))}
+    correct = [certifier.base.label(tally.label) == held.labels[n] for n, tally in certifier.votes(inputs)]
+    return {**row, "valid_accuracy": float(np.mean(correct))}
 
 
 def _train_transformer(
