@@ -24,7 +24,7 @@ from adaptdel.units import Words
 from tests.run_files import examples, make_model, run, write_rows
 
 COUNT = 40
-BINS = {"bins": [0, 20], "min_count": 1, "per_bin": 5, "n_select": 8, "n_estimate": 16, "tol": 20.0}
+BINS: dict[str, Any] = {"bins": [0, 20], "min_count": 1, "per_bin": 5, "n_select": 8, "n_estimate": 16, "tol": 20.0}
 
 
 class Refusing(BaseClassifier):

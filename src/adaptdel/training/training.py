@@ -20,7 +20,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate, LengthRate
-from adaptdel.data import ExampleSet, Label, content_digest, split_examples
+from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
 from adaptdel.progress import reporter
 from adaptdel.settings import DTYPE, METHOD, METHODS, UNSMOOTHED, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
@@ -152,7 +152,7 @@ def _split(
                 f"validation must hold one label for each of its {len(validation[0])} texts, got {len(validation[1])}"
             )
         held = ExampleSet([unit.split(text) for text in validation[0]], list(validation[1]))
-    return split_examples(examples, map(str, texts), fraction=fraction, seed=settings.seed, validation=held)
+    return split_held_out(examples, map(str, texts), fraction=fraction, seed=settings.seed, validation=held)
 
 
 def _train_linear(
