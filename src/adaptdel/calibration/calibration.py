@@ -45,6 +45,7 @@ from adaptdel.files import parse_object, read_bytes
 from adaptdel.progress import Report, reporter
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.units import Tokens
 from adaptdel.working_store import WorkingStore, delete_store
 
 FORMAT = 1
@@ -469,11 +470,16 @@ def calibrate(
 
 
 def prepare(
-    model: SmoothedClassifier, texts: Sequence[Any], labels: Sequence[Any], settings: CalibrationSettings
+    model: SmoothedClassifier,
+    texts: Sequence[Any],
+    labels: Sequence[Any],
+    settings: CalibrationSettings,
+    *,
+    split: Callable[[Any], Tokens] | None = None,
 ) -> CalibrationTask:
-    """Compute the bins and draw the examples of a calibration."""
+    """Compute the bins and draw the examples of a calibration; ``split`` replaces the model's unit."""
     certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
-    examples = split_examples(texts, labels, certifier.unit, certifier.base.classes_)
+    examples = split_examples(texts, labels, split or certifier.unit.split, certifier.base.classes_)
     bins = _bins(settings, examples.lengths)
     return CalibrationTask(
         certifier,

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from adaptdel.plots import new_figure, save
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Unit, check_unit
+from adaptdel.units import Tokens, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
 CHOICES = ("auto", "held-out", "train", "all")
@@ -52,7 +53,7 @@ def choose_rows(
     training: Mapping[str, Any] | None,
     on: str,
     *,
-    unit: Unit,
+    split: Callable[[Any], Tokens],
     bins: str | Sequence[float],
     min_count: int,
 ) -> CalibrationRows:
@@ -61,6 +62,7 @@ def choose_rows(
     "held-out" are the rows that the training of the model held out, "train" the others, "all" are all rows. "auto" uses
     the held-out rows of the training file if they leave ``min_count`` rows in every bin, or give at least three
     automatic bins; otherwise it uses all rows. A model is more confident on rows that it was trained on.
+    ``split`` gives the tokens of a text.
     """
     check_choice("on", on, CHOICES)
     share = (training or {}).get("validation")
@@ -86,7 +88,7 @@ def choose_rows(
     chosen = _select(examples, [held_out(text, share, training["seed"]) == (on != "train") for text in examples.texts])
     if not chosen.texts:
         raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
-    if on == "auto" and not _enough([len(unit.split(text)) for text in chosen.texts], bins, min_count):
+    if on == "auto" and not _enough([len(split(text)) for text in chosen.texts], bins, min_count):
         note = f"only {len(chosen.texts)} rows were held out, too few for the bins: all rows are used"
         return CalibrationRows(examples.texts, examples.labels, note)
     which = "those the model was trained on" if on == "train" else "those held out in training"
@@ -198,11 +200,12 @@ def calibrate_folder(
     model = SmoothedClassifier.load(path)
     target = path if out is None else out
     training = getattr(model, "training_", None)
-    unit = check_unit(model.unit)
-    rows = choose_rows(examples, training, on, unit=unit, bins=checked.bins, min_count=checked.min_count)
+    split = cache(check_unit(model.unit).split)  # texts that are compared with the bins are not split again
+    rows = choose_rows(examples, training, on, split=split, bins=checked.bins, min_count=checked.min_count)
     if rows.note:
         note(rows.note)
-    task = prepare(model, rows.texts, rows.labels, checked)
+    task = prepare(model, rows.texts, rows.labels, checked, split=split)
+    split.cache_clear()
     checkpoint = _beside(path, out, CHECKPOINT)
     stored = _stored(target)
     if stored is not None and dict(stored.settings) == task.settings:
