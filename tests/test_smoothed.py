@@ -420,7 +420,7 @@ def test_a_base_classifier_that_fails_is_reported_with_the_input(base: Any, sent
     ("make", "sentence"),
     [
         (lambda: SmoothedClassifier(3, ADAPTDEL).certify(["a"]), "base must be a classifier of adaptdel.classifiers"),
-        (lambda: SmoothedClassifier(by_words).certify(["a"]), "noise must be given, or learnt by fit"),
+        (lambda: SmoothedClassifier(by_words).certify(["a"]), "noise must be given, or chosen by fit"),
         (lambda: SmoothedClassifier(None, ADAPTDEL).certify(["a"]), "base must be given, or fit called"),
         (
             lambda: SmoothedClassifier(by_words, ADAPTDEL).certify("a text"),

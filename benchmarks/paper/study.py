@@ -17,7 +17,7 @@ from adaptdel.data import read_examples
 from adaptdel.files import write_text
 from adaptdel.measures import Measures, by_quartile, measure, outcomes
 from adaptdel.report.entries import times_of
-from adaptdel.runs.certify import Order, certify_data, recertify
+from adaptdel.runs.certify import CertificationJob, certify_data, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import read_run
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
@@ -124,7 +124,9 @@ class Study:
         workers = self.workers if base == "linear" else 1
         votes = {} if base == "linear" else WHOLE_VOTES if "-ranmask-" in model.name else VOTES
         settings = {**votes, **settings}
-        certify_data(Order(model, Source(str(self.part(name, "test", limit))), out, settings, workers=workers))
+        certify_data(
+            CertificationJob(model, Source(str(self.part(name, "test", limit))), out, settings, workers=workers)
+        )
         return out
 
     def train_file(self, name: str, base: str, method: str = "adaptdel+") -> Path:

@@ -419,7 +419,7 @@ class ExampleSet:
         return [len(tokens) for tokens in self.tokens]
 
 
-def split_examples(
+def split_held_out(
     examples: ExampleSet,
     texts: Iterable[str],
     *,

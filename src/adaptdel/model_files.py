@@ -1,4 +1,4 @@
-"""Smoothed classifiers in folders: JSON, safetensors, and a model card. Nothing that is read is executed."""
+"""Save and load smoothed classifiers: folders with JSON, safetensors and a model card. Loading executes no code."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from adaptdel.files import read_json, replacing_folder, write_json, write_text
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit, unit_from_dict
 
-SHOWN = 12  # rows of a history that a card shows
+SHOWN = 12  # rows of the training history in a model card
 
 
 def model_card(
     settings: Mapping[str, Any], training: Mapping[str, Any] | None, calibration: Mapping[str, Any] | None
 ) -> str:
-    """The README of a saved model, out of the files beside it."""
+    """The README of a saved model, written from the other files of its folder."""
     classes = ", ".join(map(str, settings.get("classes") or []))
     title = "A smoothed classifier" if training is None else f"A smoothed classifier, trained with {training['method']}"
     parts = [
@@ -63,7 +63,7 @@ def _training(record: Mapping[str, Any]) -> str:
 
 
 def history_table(history: list[dict[str, Any]]) -> str:
-    """A history in Markdown; the middle of a long one is left out."""
+    """A training history in Markdown; the middle of a long one is omitted."""
     if not history:
         return ""
     names = list(history[0])
@@ -149,13 +149,13 @@ _TRAINING_FIELDS = {
 
 
 def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None = None) -> None:
-    """Write a model whole or not at all; a folder that holds something else is not touched.
+    """Write a model atomically; a folder that holds something else is not changed.
 
-    ``extras`` may write more files into the folder before it takes its place.
+    ``extras`` may write more files into the new folder before it replaces the old one.
     """
     base = model.base_classifier()
     if not base.kind:
-        base.save(path / "base")  # which says why it cannot be saved
+        base.save(path / "base")  # raises a ValueError for a unit that cannot be saved
     self_test = getattr(base, "self_test_", None)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
         raise ValueError(f"path must be a new folder, an empty one or a saved model, got {str(path)!r}")
@@ -189,7 +189,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
 
 
 def load_model(cls: type[Model], path: Path) -> Model:
-    """Read a model, and check that the base classifier is the one that was saved; messages name the file."""
+    """Read a model, and check the fingerprint of its base classifier; errors name the file."""
     config = path / CONFIG
     try:
         settings = _read(config)
@@ -243,7 +243,7 @@ def read_noise(path: Path) -> tuple[Noise, Any]:
 
 
 def check_training(record: dict[str, Any]) -> None:
-    """Raise unless the record of a training can be shown, compared and calibrated by."""
+    """Raise unless the record of a training has the fields that reports and calibration use."""
     check_fields(record, _TRAINING_FIELDS)
     noise_from_dict(record["noise"])
     if record.get("validation") is not None:
@@ -262,9 +262,9 @@ def _check_warnings(calibration: dict[str, Any]) -> None:
 
 
 def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> None:
-    """Give a saved model the noise that calibration found, and keep the trace beside it.
+    """Store a calibration in the folder of a saved model: the noise and the trace.
 
-    The configuration is replaced last and at once: until then the model is what it was.
+    The configuration is replaced last and atomically: until then the model is unchanged.
     """
     settings = _read(path / CONFIG)
     settings["noise"] = noise.to_dict()
@@ -288,7 +288,7 @@ def _read(path: Path, check: Callable[[dict[str, Any]], None] | None = None) -> 
 
 @contextmanager
 def _damaged(path: Path) -> Iterator[None]:
-    """Say in which file it is that something is wrong."""
+    """Add the name of the file to an error."""
     try:
         yield
     except ValueError as error:
@@ -296,7 +296,7 @@ def _damaged(path: Path) -> Iterator[None]:
 
 
 def _check(model: Model) -> None:
-    """Raise unless certificates can be made with the settings of a model."""
+    """Raise unless the settings of a model are valid."""
     SamplingPlan(model.rule(), model.alpha, model.n_select, model.n_estimate, model.sampling, model.seed)
     for name, least in (("n_select", 1), ("n_estimate", 0), ("copies", 1)):
         check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
@@ -323,7 +323,7 @@ def _load_base(folder: Path, settings: dict[str, Any], config: Path) -> BaseClas
         return cls.load(folder, **options)
     except ImportError:
         raise
-    except Exception as error:  # libraries raise whatever damaged files lead to
+    except Exception as error:  # for damaged files, libraries raise errors of many types
         if isinstance(error, ValueError) and str(error).startswith(str(folder)):
             raise
         reason = " ".join(str(error).split())[:160] or type(error).__name__
@@ -341,7 +341,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def _check_files(folder: Path, files: dict[str, str]) -> None:
-    """Raise unless the files are those that were saved, before a library makes anything of what they say."""
+    """Raise unless the files are those that were saved. This is checked before any library reads them."""
     try:
         hashes = _hashes(folder) if files else {}
     except OSError as error:

@@ -506,7 +506,7 @@ def model_folder(space: Workspace, edits: list[int]) -> None:
         return
     training = getattr(model, "training_", None)
     try:
-        choose_rows(space.examples, training, "auto", unit=Words(), bins="auto", min_count=5)
+        choose_rows(space.examples, training, "auto", split=Words().split, bins="auto", min_count=5)
         model.certify(["w1 w2 w150", ""])
     except ValueError:
         pass

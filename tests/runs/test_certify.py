@@ -21,7 +21,7 @@ from adaptdel.certification.certifier import Certifier
 from adaptdel.core.noise import Noise
 from adaptdel.data import read_rows
 from adaptdel.measures import AnswerCounts
-from adaptdel.runs.certify import Order, certify_data, describe, recertify
+from adaptdel.runs.certify import CertificationJob, certify_data, describe, recertify
 from adaptdel.runs.inputs import RunInput, Source
 from adaptdel.runs.records import Totals, certificate_of, record_of, setting_of, values_of
 from adaptdel.runs.storage import Run, locked, read_run, write_run
@@ -173,7 +173,7 @@ def test_a_bad_row_is_noted_and_the_rest_goes_on(
         assert len(list(found.certificates())) == 9
         assert found.manifest["totals"]["problems"] == 2
         assert run("certify", model, "--data", data, "--out", out) == 1
-        assert "finished before" in capsys.readouterr().err
+        assert "finished already" in capsys.readouterr().err
     if (tmp_path / "run2").exists():
         assert table_bytes(tmp_path / "run1") == table_bytes(tmp_path / "run2")
 
@@ -326,7 +326,7 @@ def test_a_model_that_always_fails_stops_the_run(
     certifier = SmoothedClassifier.certifier
     monkeypatch.setattr(SmoothedClassifier, "certifier", lambda self: picky(certifier(self)))
     assert run("certify", model, "--data", poisoned, "--out", tmp_path / "run") == 2
-    assert "the model failed on 25 inputs one after the other: cannot read row" in capsys.readouterr().err
+    assert "the model failed on 25 inputs in succession: cannot read row" in capsys.readouterr().err
     assert not read_run(tmp_path / "run").finished
     monkeypatch.undo()  # the model is mended: what had a problem is tried again
     assert run("certify", model, "--data", poisoned, "--out", tmp_path / "run") == 0
@@ -509,7 +509,7 @@ def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     data = make_data(tmp_path / "test.jsonl", 12)
     reports: list[tuple[int, int]] = []
-    order = Order(model, Source(str(data)), tmp_path / "run", {})
+    order = CertificationJob(model, Source(str(data)), tmp_path / "run", {})
     certify_data(replace(order, limit=4), progress=False)
     certify_data(order, progress=lambda done, total: reports.append((done, total)))
     assert reports == [(done, 12) for done in range(5, 13)]

@@ -56,6 +56,7 @@ from adaptdel.progress import Report, reporter
 from adaptdel.settings import CalibrationSettings, default_rate
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.training import retraining
+from adaptdel.units import Tokens
 
 FORMAT = 1
 
@@ -401,14 +402,16 @@ def selection_task(
     *,
     training: tuple[Sequence[Any], Sequence[Any]] | None = None,
     folds: int = 0,
+    split: Callable[[Any], Tokens] | None = None,
 ) -> SelectionTask:
     """Draw the examples of a calibration by the objective "balanced".
 
     With ``folds``, the texts to calibrate on are those of the training set, by cross-validation: ``training`` is what
-    the final base classifier is trained on.
+    the final base classifier is trained on. ``split`` replaces the model's unit.
     """
     certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
-    examples = split_examples(texts, labels, certifier.unit, certifier.base.classes_)
+    split = split or certifier.unit.split
+    examples = split_examples(texts, labels, split, certifier.base.classes_)
     places = drawn_rows(examples, settings.examples, settings.seed)
     sample = part(examples, places)
     noise = getattr(model, "noise_", None) or model.noise
@@ -419,7 +422,7 @@ def selection_task(
         reason = "the training set has to be given" if training is None else "only linear models are trained again"
         raise ValueError(f"refit must be False: {reason}")
     if train is not None and training is not None and settings.refit is not False:
-        final = split_examples(*training, certifier.unit, certifier.base.classes_)
+        final = split_examples(*training, split, certifier.base.classes_)
         parts = [(final, list(range(len(places))))]
         if folds:
             parts = cross_validation(list(map(str, texts)), examples, places, folds, settings.seed)
@@ -434,11 +437,19 @@ def selection_task(
 
 
 def prepare(
-    model: SmoothedClassifier, texts: Sequence[Any], labels: Sequence[Any], settings: CalibrationSettings
+    model: SmoothedClassifier,
+    texts: Sequence[Any],
+    labels: Sequence[Any],
+    settings: CalibrationSettings,
+    *,
+    split: Callable[[Any], Tokens] | None = None,
 ) -> CalibrationTask:
-    """Compute the bins and draw the examples of a calibration in bins, by the objective "paper" or "mean"."""
+    """Compute the bins and draw the examples of a calibration by the objective "paper" or "mean".
+
+    ``split`` replaces the model's unit.
+    """
     certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
-    examples = split_examples(texts, labels, certifier.unit, certifier.base.classes_)
+    examples = split_examples(texts, labels, split or certifier.unit.split, certifier.base.classes_)
     bins = _bins(settings, examples.lengths)
     recorded = {name: value for name, value in asdict(settings).items() if name not in _NOT_RECORDED}
     return CalibrationTask(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 
+from adaptdel.class_measures import constant_answer
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.rates import InterpolatedRate, Rate
 
@@ -23,7 +24,6 @@ LONGEST = 100_000  # tokens; a power of the length is constant beyond
 KNOTS = 40  # lengths between which a power of the length is interpolated
 MOST_SHARE = 0.5  # of the tokens that a candidate keeps: below a rate of 1/2 no radius above 0 can be certified
 LEAST_KEEP = 1.0  # tokens: see `adaptdel.calibration.search.search_interval`
-ALMOST_ALL = 0.99  # share of one answer from which on answers count as constant
 STANDARD_ERRORS = 1.0  # to spare in comparisons: a one-sided confidence of about 84%
 
 
@@ -132,13 +132,8 @@ class CandidateOutcomes:
         return np.where(certified, np.minimum(self.radius, sample.length), 0)
 
     def is_constant(self, sample: Sample) -> bool:
-        """Whether almost all inputs of several classes get the same answer, although no class is that frequent."""
-        share, largest = (_most_frequent(values) for values in (self.answer, sample.label))
-        return share >= ALMOST_ALL > largest
-
-
-def _most_frequent(values: IntArray) -> float:
-    return float(np.unique(values, return_counts=True)[1].max() / len(values))
+        """Whether almost all inputs get the same answer, although their labels differ."""
+        return constant_answer(self.answer, sample.label) is not None
 
 
 @dataclass(frozen=True)

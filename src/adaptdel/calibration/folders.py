@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.training import retraining
-from adaptdel.units import Unit, check_unit
+from adaptdel.units import Tokens, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
 CHOICES = ("auto", "held-out", "train", "all")
@@ -57,7 +58,7 @@ def choose_rows(
     training: Mapping[str, Any] | None,
     on: str,
     *,
-    unit: Unit,
+    split: Callable[[Any], Tokens],
     bins: str | Sequence[float],
     min_count: int,
 ) -> CalibrationRows:
@@ -66,6 +67,7 @@ def choose_rows(
     "held-out" are the rows that the training of the model held out, "train" the others, "all" are all rows. "auto" uses
     the held-out rows of the training file if they leave ``min_count`` rows in every bin, or give at least three
     automatic bins; otherwise it uses all rows. A model is more confident on rows that it was trained on.
+    ``split`` gives the tokens of a text.
     """
     check_choice("on", on, CHOICES)
     share = (training or {}).get("validation")
@@ -91,7 +93,7 @@ def choose_rows(
     chosen = _select(examples, [held_out(text, share, training["seed"]) == (on != "train") for text in examples.texts])
     if not chosen.texts:
         raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
-    if on == "auto" and not _enough([len(unit.split(text)) for text in chosen.texts], bins, min_count):
+    if on == "auto" and not _enough([len(split(text)) for text in chosen.texts], bins, min_count):
         note = f"only {len(chosen.texts)} rows were held out, too few for the bins: all rows are used"
         return CalibrationRows(examples.texts, examples.labels, note)
     which = "those the model was trained on" if on == "train" else "those held out in training"
@@ -274,20 +276,20 @@ def _task(
 ) -> CalibrationTask | SelectionTask:
     """The calibration of a model on the rows of a file."""
     training = getattr(model, "training_", None)
+    split = cache(check_unit(model.unit).split)  # texts that are compared with the bins are not split again
     if settings.objective != "balanced":
-        unit = check_unit(model.unit)
-        rows = choose_rows(examples, training, on, unit=unit, bins=settings.bins, min_count=settings.min_count)
+        rows = choose_rows(examples, training, on, split=split, bins=settings.bins, min_count=settings.min_count)
         if rows.note:
             note(rows.note)
-        return prepare(model, rows.texts, rows.labels, settings)
+        return prepare(model, rows.texts, rows.labels, settings, split=split)
     is_training_file = training is not None and training["data"]["digest"] == examples.digest
     if retraining(training or {}) is None or not is_training_file or settings.refit is False:
         if settings.refit:
             raise ValueError("refit needs a linear model, and the file that it was trained on as --data")
-        rows = choose_rows(examples, training, on, unit=check_unit(model.unit), bins=(0,), min_count=settings.min_count)
+        rows = choose_rows(examples, training, on, split=split, bins=(0,), min_count=settings.min_count)
         if rows.note:
             note(rows.note)
-        return selection_task(model, rows.texts, rows.labels, replace(settings, refit=False))
+        return selection_task(model, rows.texts, rows.labels, replace(settings, refit=False), split=split)
     assert training is not None
     share, seed = training.get("validation") or 0.0, training["seed"]
     held = [share > 0 and held_out(text, share, seed) for text in examples.texts]
@@ -299,10 +301,11 @@ def _task(
         note(
             f"calibrating on {len(rows.texts)} rows held out in training; the model is trained again for each candidate"
         )
-        return selection_task(model, rows.texts, rows.labels, settings, training=(kept.texts, kept.labels))
+        return selection_task(model, rows.texts, rows.labels, settings, training=(kept.texts, kept.labels), split=split)
     rows = kept if on == "train" else CalibrationRows(examples.texts, examples.labels)
     note(f"calibrating on {len(rows.texts)} rows by cross-validation; each candidate trains the model again")
-    return selection_task(model, rows.texts, rows.labels, settings, training=(kept.texts, kept.labels), folds=FOLDS)
+    given = {"training": (kept.texts, kept.labels), "folds": FOLDS, "split": split}
+    return selection_task(model, rows.texts, rows.labels, settings, **given)
 
 
 def _save_refitted(model: SmoothedClassifier, target: Path, calibration: RateSelection) -> None:

@@ -31,6 +31,7 @@ from adaptdel.calibration.candidates import (
 from adaptdel.calibration.checkpoint import OutcomeCheckpoint
 from adaptdel.calibration.search import CalibrationExamples
 from adaptdel.certification.certifier import Certifier
+from adaptdel.class_measures import answer_warnings
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import check_fields
 from adaptdel.core.noise import Deletion, Noise
@@ -252,14 +253,11 @@ class SelectionTask:
     def _warnings(self, chosen: CandidateOutcomes, reference: CandidateOutcomes) -> list[str]:
         sentences = []
         size = len(self.sample.length)
-        if chosen.is_constant(self.sample):
-            sentences.append(
-                "almost all inputs get the same answer under every candidate: the radii have no meaning; keep more "
-                "tokens (a lower --rate in training), balance the classes (--class-weight balanced), or use more data"
-            )
+        classes = self.settings["classes"]
+        answers, labels = ([classes[number] for number in column] for column in (chosen.answer, self.sample.label))
+        sentences += answer_warnings(answers, labels, what="the model with the chosen rate")
         if size < self.settings["min_count"]:
             sentences.append(f"the rate was chosen on {size} inputs only")
-        classes = self.settings["classes"]
         before, after = (class_recalls(outcomes, self.sample, classes) for outcomes in (reference, chosen))
         for label, old, new in zip(classes, before, after, strict=True):
             if old is not None and new is not None and old - new > RECALL_LOSS:

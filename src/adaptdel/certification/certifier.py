@@ -152,7 +152,7 @@ class Certifier:
             except InconsistentAnswerError:
                 raise
             except Exception:
-                yield from (self._alone(input) for input, _ in in_flight.values())
+                yield from (self._alone(input, prepared) for input, prepared in in_flight.values())
                 break
             input, prepared = in_flight.pop(number)
             yield InputResult(input, self.certificate(prepared, tally))
@@ -173,10 +173,9 @@ class Certifier:
             number += 1
             yield prepared
 
-    def _alone(self, input: Input) -> InputResult:
+    def _alone(self, input: Input, prepared: Prepared) -> InputResult:
         """Certify a single input, so that a failure is due to it."""
         try:
-            prepared = self.prepare(input.text, input.name)
             [(_, tally)] = self.votes([prepared])
         except InconsistentAnswerError:
             raise

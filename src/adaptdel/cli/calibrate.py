@@ -34,7 +34,9 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 
 @click.command("calibrate")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or data set.")
+@click.option(
+    "--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or Hugging Face data set."
+)
 @_setting("objective", "What to maximise; see below.", type=click.Choice(OBJECTIVES))
 @_setting("points", "balanced: percentage points of accuracy that may be lost.")
 @_setting("examples", "balanced: largest number of examples to measure on.")
@@ -48,17 +50,23 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 @_setting("monotone", "paper, mean: fit kept lengths that do not decrease with the length.", is_flag=True)
 @_setting("per_bin", "paper, mean: largest number of examples to use from a bin.")
 @_setting("min_count", "Least number of examples in a bin or group of lengths.")
-@click.option("--votes", default=VOTES, show_default=True, metavar="SELECT,ESTIMATE", help="Votes for each example.")
+@click.option(
+    "--votes",
+    default=VOTES,
+    show_default=True,
+    metavar="SELECT,ESTIMATE",
+    help="Votes that select the answer, and that bound it.",
+)
 @_setting("tol", "paper, mean: precision of the search for a kept length, in tokens.")
 @_setting("on", "Rows to use.", type=click.Choice(CHOICES))
 @_setting("seed", "Seed of the noise and of the choice of examples.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the result.  [default: MODEL-calibrated]")
 @click.option("--in-place", is_flag=True, help="Change MODEL itself.")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
-@click.option("--text-column", default=DATA.text, show_default=True)
-@click.option("--label-column", default=DATA.label, show_default=True)
-@click.option("--encoding", default=DATA.encoding, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--text-column", default=DATA.text, show_default=True, help="Column of the texts.")
+@click.option("--label-column", default=DATA.label, show_default=True, help="Column of the labels.")
+@click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def calibrate_command(
     model: Path,
     data: str,

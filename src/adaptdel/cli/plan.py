@@ -41,9 +41,9 @@ _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
     default=CERTIFICATION.alpha,
     show_default=True,
     type=float,
-    help="Error level: a certificate is wrong with at most this probability.",
+    help="Largest probability that a certificate is wrong.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--plot", "figure", default=None, metavar="FILE", help="Also draw p*(r) to a PNG, SVG or PDF file.")
 def plan_command(
     length: int | None,

@@ -54,8 +54,8 @@ def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
 @setting("validation", "Fraction to hold out, or a labelled file.", callback=_fraction_or_file)
 @setting("unit", "word, char, byte or chunk:SIZE.")
 @setting("seed", "Seed of all random numbers.", type=int)
-@click.option("--text-column", "text", default=None, help=f"Column of the text.  [default: {DATA.text}]")
-@click.option("--label-column", "label", default=None, help=f"Column of the label.  [default: {DATA.label}]")
+@click.option("--text-column", "text", default=None, help=f"Column of the texts.  [default: {DATA.text}]")
+@click.option("--label-column", "label", default=None, help=f"Column of the labels.  [default: {DATA.label}]")
 @click.option("--encoding", default=None, help=f"Encoding of the file.  [default: {DATA.encoding}]")
 @setting("copies", "Linear: noisy copies per example.", type=int)
 @setting("l2", "Linear: penalty on squared weights.", type=float)
@@ -77,7 +77,7 @@ def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
 @setting("adv_norm", "FreeLB: largest norm of a perturbation, 0 for no limit.", type=float)
 @click.option("--config", type=click.Path(dir_okay=False), default=None, help="YAML file with the fields of runs.")
 @click.option("--overwrite", is_flag=True, help="Replace a model of another training in --out.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train_command(config: str | None, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Train a smoothed classifier by any method of the paper.
 

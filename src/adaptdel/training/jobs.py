@@ -167,7 +167,7 @@ def _write_history(folder: Path, model: SmoothedClassifier) -> None:
 
 
 LONGEST_YAML = 2**18  # characters: enough for thousands of runs
-MOST_NODES = 20_000  # values with aliases expanded: a few lines can stand for billions
+MOST_NODES = 20_000  # values with aliases expanded: a few lines can expand to billions
 
 
 def read_jobs(path: str | Path) -> list[TrainingJob]:

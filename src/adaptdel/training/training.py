@@ -20,7 +20,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate
-from adaptdel.data import ExampleSet, Label, content_digest, split_examples
+from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
 from adaptdel.progress import reporter
 from adaptdel.settings import DTYPE, LINEAR, METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.smoothed import SmoothedClassifier
@@ -156,7 +156,7 @@ def _split(
                 f"validation must hold one label for each of its {len(validation[0])} texts, got {len(validation[1])}"
             )
         held = ExampleSet([unit.split(text) for text in validation[0]], list(validation[1]))
-    return split_examples(examples, map(str, texts), fraction=fraction, seed=settings.seed, validation=held)
+    return split_held_out(examples, map(str, texts), fraction=fraction, seed=settings.seed, validation=held)
 
 
 def _train_linear(
@@ -194,12 +194,12 @@ def _with_accuracy(row: dict[str, Any], model: SmoothedClassifier, held: Example
     """The last row of a linear history, with the accuracy of the smoothed classifier on held-out examples."""
     if not held.tokens:
         return row
-    unit = check_unit(model.unit)
-    quick = SmoothedClassifier(
-        model.base_, model.noise_, unit=model.unit, n_select=CHECK_VOTES, sampling="fixed", progress=False
+    certifier = model.certifier(n_select=CHECK_VOTES, n_estimate=0, sampling="fixed", exact=False)
+    inputs = (
+        certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens[:CHECKED])
     )
-    answers = quick.predict([unit.join(tokens) for tokens in held.tokens[:CHECKED]]).tolist()
-    return {**row, "valid_accuracy": float(np.mean([a == y for a, y in zip(answers, held.labels, strict=False)]))}
+    correct = [certifier.base.label(tally.label) == held.labels[n] for n, tally in certifier.votes(inputs)]
+    return {**row, "valid_accuracy": float(np.mean(correct))}
 
 
 def _train_transformer(
