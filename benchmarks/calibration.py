@@ -1,4 +1,4 @@
-"""Calibration that cannot lose: CERT-ED, AdaptDel and calibrated AdaptDel+ with default settings, on long and short texts.
+"""Calibration that cannot lose: CERT-ED, AdaptDel and calibrated AdaptDel+ by default settings, long and short texts.
 
     python -m benchmarks.calibration --data FOLDER [--sets lun,yelp] [--seeds 0,1,2] [--out docs/results]
 

@@ -181,15 +181,15 @@ def compare(outcomes: CandidateOutcomes, reference: CandidateOutcomes, sample: S
     """Compare a candidate with the reference, which has the accuracy to stay close to.
 
     A candidate is feasible if its answers are not constant, and if its accuracy is lower than that of the reference by
-    less than ``points`` percentage points: with a standard error of the paired difference to spare, unless it is a rate
-    that needs no calibration.
+    less than ``points`` percentage points. A calibrated rate has to show it with a standard error of the paired
+    difference to spare; a rate that needs no calibration gets the benefit of the doubt by as much.
     """
     right, radii = outcomes.right(sample), outcomes.radii(sample)
     accuracies = right.astype(np.float64) - reference.right(sample)
     differences = radii - reference.radii(sample)
     error = float(accuracies.std(ddof=1)) / sqrt(len(accuracies)) if len(accuracies) > 1 else 1.0
     constant = outcomes.is_constant(sample)
-    margin = STANDARD_ERRORS * error if outcomes.candidate.complexity else 0.0
+    margin = STANDARD_ERRORS * error * (1 if outcomes.candidate.complexity else -1)
     is_close = float(accuracies.mean()) - margin >= -points / 100
     median = max(1, round(float(np.median(sample.length))))
     return Comparison(
