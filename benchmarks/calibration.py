@@ -155,27 +155,31 @@ def verdict(entry: dict[str, Any]) -> dict[str, bool]:
     }
 
 
+def known(path: Path) -> list[dict[str, Any]]:
+    """The runs that are in the file."""
+    return list(json.loads(path.read_text(encoding="utf-8"))["runs"]) if path.exists() else []
+
+
 def main() -> None:
     """Run what is missing, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--lengths", default="full,short", help="full texts, their first 15 words, or both")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--train", type=int, default=6000)
     parser.add_argument("--test", type=int, default=1000)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     path = options.out / "calibration-linear.json"
-    results = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-    finished = {(entry["set"], entry["words"], entry["seed"]) for entry in results}
     for seed in map(int, options.seeds.split(",")):
         for name in options.sets.split(","):
-            for words in (None, SHORT):
-                if (name, words, seed) in finished:
+            for words in [None if length == "full" else SHORT for length in options.lengths.split(",")]:
+                if any((run["set"], run["words"], run["seed"]) == (name, words, seed) for run in known(path)):
                     continue
                 entry = measured(options.data, name, words, seed, options.train, options.test)
-                results.append(entry | {"verdict": verdict(entry)})
-                write_json(path, {"votes": VOTES, "points": POINTS, "runs": results})
+                runs = [*known(path), entry | {"verdict": verdict(entry)}]
+                write_json(path, {"votes": VOTES, "points": POINTS, "runs": runs})
                 sys.stderr.write(f"{name} {words} seed {seed}: {json.dumps(entry['differences'])} {verdict(entry)}\n")
 
 

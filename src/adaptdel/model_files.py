@@ -37,6 +37,13 @@ def model_card(
         f"- Base classifier: {settings['base']}, fingerprint `{settings['fingerprint'][:16]}`",
         f"- Written by adaptdel {settings['version']}",
     ]
+    if (protection := settings.get("protection")) is not None:
+        parts.append(
+            f"- Protects **{protection.get('protect')}**: threshold {settings['threshold']:.4g}, for a rate of false "
+            f"positives of {protection.get('max_false_positives'):g}; with 95% confidence it is at most "
+            f"{protection.get('upper'):.3g} ({protection.get('false_positives')} of {protection.get('negatives')} "
+            "held-out texts)"
+        )
     if training is not None:
         parts.append(_training(training))
     if calibration is not None:
@@ -119,6 +126,7 @@ _FIELDS = {
     "ops": "a list",
     "unit": "an object",
     "options": "an object?",
+    "protection": "an object?",
     "files": "an object?",
     "classes": "a list",
     "bound": "a text",
@@ -170,6 +178,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
+        **({} if getattr(model, "protection_", None) is None else {"protection": model.protection_}),
         "files": {},
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
@@ -228,6 +237,8 @@ def load_model(cls: type[Model], path: Path) -> Model:
         if (path / file).exists():
             setattr(model, name, _read(path / file, check))
     model.classes_ = np.array(base.classes_)
+    if settings.get("protection") is not None:
+        model.protection_ = settings["protection"]
     return model
 
 
@@ -261,13 +272,22 @@ def _check_warnings(calibration: dict[str, Any]) -> None:
     check_fields(calibration, {"warnings": "a list?", "settings": "an object?"})
 
 
-def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> None:
-    """Store a calibration in the folder of a saved model: the noise and the trace.
+def store_calibration(
+    path: Path,
+    calibration: dict[str, Any],
+    noise: Noise,
+    *,
+    threshold: float | None = None,
+    protection: dict[str, Any] | None = None,
+) -> None:
+    """Give a saved model the noise, and a protecting threshold, that calibration found, and keep the trace beside it.
 
     The configuration is replaced last and atomically: until then the model is unchanged.
     """
     settings = _read(path / CONFIG)
     settings["noise"] = noise.to_dict()
+    if protection is not None:
+        settings |= {"threshold": threshold, "protection": protection}
     training = _read(path / TRAINING) if (path / TRAINING).exists() else None
     if training is not None:
         training["calibrated"] = True

@@ -85,6 +85,9 @@ class CalibrationSettings:
         tol: the width of the interval at which the search for a kept length stops, in tokens.
         seed: seed of the noise and of the choice of examples.
         on: the rows of a labelled file that are used: "auto", "held-out", "train" or "all".
+        protect: of two classes, the one whose answers are protected from being turned; see `adaptdel.protection`. None
+            for the one that the model was trained to protect, if any.
+        max_false_positives: with ``protect``, the rate of texts of the other class that may get its answer.
     """
 
     objective: str = "balanced"
@@ -103,6 +106,8 @@ class CalibrationSettings:
     tol: float = 0.5
     seed: int = 0
     on: str = "auto"
+    protect: str | None = None
+    max_false_positives: float | None = None
 
     def __post_init__(self) -> None:
         least = nextafter(0.0, 1.0)
@@ -113,6 +118,7 @@ class CalibrationSettings:
             "objective": check_choice("objective", self.objective, OBJECTIVES),
             "min_accuracy": _check_min_accuracy(self.min_accuracy, self.objective),
         }
+        check_protection(self.protect, self.max_false_positives)
         accepted = "a number of percentage points from 0 to 100"
         checked["points"] = check_real("points", self.points, accepted=accepted, least=0.0, most=100.0)
         if self.refit not in (True, False, None):
@@ -133,6 +139,15 @@ class CalibrationSettings:
                 raise ValueError(f"{name} has no meaning for the objective {self.objective!r}: leave it out")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+
+def check_protection(protect: Any, max_false_positives: float | None) -> None:
+    """Raise unless the class to protect and a rate of false positives are given together."""
+    if (protect is None) != (max_false_positives is None):
+        raise ValueError("protect and max_false_positives must be given together, such as spam and 0.01")
+    if max_false_positives is not None:
+        accepted = "a rate between 0 and 1, such as 0.01"
+        check_real("max_false_positives", max_false_positives, accepted=accepted, least=0.0, most=1.0, open_ends=True)
 
 
 def _check_min_accuracy(value: float | None, objective: str) -> float | None:
@@ -356,6 +371,8 @@ class TrainingSettings:
         validation: the fraction of the examples that is held out, or a labelled file.
         unit: what a token is: "word", "char", "byte" or "chunk:SIZE".
         seed: of the split, the noise, the order of the examples and the classification head.
+        protect: of two classes, the one whose answers are protected from being turned; see `adaptdel.protection`.
+        max_false_positives: with ``protect``, the rate of texts of the other class that may get its answer.
         copies: see `LinearTrainingSettings`, like the next four.
         l2: penalty on squared weights.
         iterations: the largest number of iterations.
@@ -384,6 +401,8 @@ class TrainingSettings:
     validation: float | str = 0.1
     unit: str = CERTIFICATION.unit
     seed: int = CERTIFICATION.seed
+    protect: str | None = None
+    max_false_positives: float | None = None
     copies: int | None = None
     l2: float | None = None
     iterations: int | None = None
@@ -415,6 +434,9 @@ class TrainingSettings:
                 raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation}")
         elif not isinstance(self.validation, str) or not self.validation:
             raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation!r:.60}")
+        check_protection(self.protect, self.max_false_positives)
+        if self.protect is not None and self.method in UNSMOOTHED:
+            raise ValueError(f"protect has no meaning for method {self.method}: leave it out")
         self._check_applicable()
         if self.rate is not None:
             check_probability("rate", self.rate)
@@ -507,6 +529,8 @@ class TrainingSettings:
             chosen |= {"rates": list(self.noise.rates)} if self.kept is None else {"kept": list(self.kept)}
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
         chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
+        if self.protect is not None:
+            chosen |= {"protect": str(self.protect), "max_false_positives": self.max_false_positives}
         defaults = _LINEAR_DEFAULTS if self.is_linear else _TRANSFORMER_DEFAULTS
         used = {name: value for name, value in defaults.items() if self.method == "freelb" or name not in _ADVERSARIAL}
         return {**chosen, **used, **self._chosen(used)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +210,7 @@ def _check_parts(values: Mapping[str, Any], names: Mapping[str, str]) -> None:
         raise ValueError(f"a calibration must have its fields: {error}") from None
 
 
-_NOT_RECORDED = ("bins", "on", "points", "examples", "refit")
+_NOT_RECORDED = ("bins", "on", "points", "examples", "refit", "protect", "max_false_positives")
 # Settings that evaluations do not depend on.
 AFTER_EVALUATION = ("objective", "min_accuracy", "interpolate", "monotone", "tol")
 
@@ -410,6 +410,8 @@ def selection_task(
     the final base classifier is trained on. ``split`` replaces the model's unit.
     """
     certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
+    # Candidates are compared by the majority answer: a protecting threshold belongs to one rate and is chosen later.
+    certifier.plan = replace(certifier.plan, rule=replace(certifier.rule, threshold=None))
     split = split or certifier.unit.split
     examples = split_examples(texts, labels, split, certifier.base.classes_)
     places = drawn_rows(examples, settings.examples, settings.seed)

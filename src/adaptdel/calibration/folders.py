@@ -19,14 +19,15 @@ from adaptdel.calibration.selection import FORMAT as SELECTION_FORMAT
 from adaptdel.calibration.selection import RateSelection, SelectionTask
 from adaptdel.core.checks import check_choice
 from adaptdel.core.rates import rate_from_dict
-from adaptdel.data import Examples, held_out
+from adaptdel.data import Examples, ExampleSet, held_out
 from adaptdel.files import replacing_folder
 from adaptdel.model_files import CALIBRATION, CONFIG, save_model, store_calibration
 from adaptdel.plots import new_figure, save
+from adaptdel.protection import Protection, protected_class
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.training.training import retraining
+from adaptdel.training.training import retraining, set_protection
 from adaptdel.units import Tokens, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
@@ -239,7 +240,8 @@ def calibrate_folder(
     task = _task(model, examples, checked, on, note)
     checkpoint = _beside(path, out, CHECKPOINT)
     stored = _stored(target)
-    if stored is not None and dict(stored.settings) == task.settings:
+    wanted = _wanted_protection(model, checked)
+    if stored is not None and dict(stored.settings) == task.settings and _protection_of(target) == wanted:
         _drop_checkpoint(path, out)
         return FinishedCalibration(stored, target, already_done=True)
     if out is not None:
@@ -252,12 +254,15 @@ def calibrate_folder(
         calibration = task.run(
             checkpoint=checkpoint, progress=progress, earlier=stored if out is None else _stored(path)
         )
+        _apply(model, calibration)
+        if wanted is not None:
+            note(_protect(model, examples, *wanted).sentence())
         if isinstance(calibration, RateSelection) and calibration.base is not None:
             _save_refitted(model, target, calibration)
         elif out is None:
-            _store(path, calibration)
+            _store(path, calibration, model)
         else:
-            _copy(path, out, calibration)
+            _copy(path, out, calibration, model)
     except OSError as error:
         if error.errno in FULL:
             kept = "the evaluations so far are kept: run the same command again once there is space"
@@ -304,18 +309,48 @@ def _task(
         return selection_task(model, rows.texts, rows.labels, settings, training=(kept.texts, kept.labels), split=split)
     rows = kept if on == "train" else CalibrationRows(examples.texts, examples.labels)
     note(f"calibrating on {len(rows.texts)} rows by cross-validation; each candidate trains the model again")
-    given = {"training": (kept.texts, kept.labels), "folds": FOLDS, "split": split}
-    return selection_task(model, rows.texts, rows.labels, settings, **given)
+    final = kept.texts, kept.labels
+    return selection_task(model, rows.texts, rows.labels, settings, training=final, folds=FOLDS, split=split)
 
 
 def _save_refitted(model: SmoothedClassifier, target: Path, calibration: RateSelection) -> None:
     """Write the model with the base classifier that was trained under the calibrated rate; whole or not at all."""
-    assert calibration.base is not None
-    model.base = model.base_ = calibration.base
-    model.noise = model.noise_ = calibration.noise
     model.calibration_ = calibration.to_dict()
     model.training_ = {**model.training_, "noise": calibration.noise.to_dict(), "calibrated": True}
     save_model(model, target, lambda folder: _draw(calibration, folder))
+
+
+def _apply(model: SmoothedClassifier, calibration: Calibration | RateSelection) -> None:
+    """Give a loaded model the calibrated noise, and the base classifier that was trained under it."""
+    model.noise = model.noise_ = calibration.noise
+    if isinstance(calibration, RateSelection) and calibration.base is not None:
+        model.base = model.base_ = calibration.base
+
+
+def _wanted_protection(model: SmoothedClassifier, settings: CalibrationSettings) -> tuple[Any, float] | None:
+    """The class to protect and the rate of false positives: as asked for, or as the model was trained."""
+    if settings.protect is not None and settings.max_false_positives is not None:
+        classes = list(model.base_classifier().classes_ or [])
+        return classes[protected_class(classes, settings.protect)], settings.max_false_positives
+    known = getattr(model, "protection_", None)
+    return None if known is None else (known["protect"], known["max_false_positives"])
+
+
+def _protection_of(folder: Path) -> tuple[Any, float] | None:
+    """The class that the model in a folder protects, and the rate of false positives."""
+    known = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("protection")
+    return None if known is None else (known["protect"], known["max_false_positives"])
+
+
+def _protect(model: SmoothedClassifier, examples: Examples, protect: Any, max_false_positives: float) -> Protection:
+    """Choose the threshold under the calibrated rate, on rows that the model was not trained on if that is known."""
+    training, unit = getattr(model, "training_", None), check_unit(model.unit)
+    is_training_file = training is not None and training["data"]["digest"] == examples.digest
+    share = ((training or {}).get("validation") or 0.0) if is_training_file else 1.0
+    held = [share >= 1 or (share > 0 and held_out(text, share, (training or {})["seed"])) for text in examples.texts]
+    kept, rows = (_select(examples, [is_held == wanted for is_held in held]) for wanted in (False, True))
+    sets = [ExampleSet([unit.split(text) for text in part.texts], part.labels) for part in (kept, rows)]
+    return set_protection(model, protect, max_false_positives, *sets)
 
 
 def _draw(calibration: Calibration | RateSelection, folder: Path) -> None:
@@ -355,14 +390,17 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{out}: holds another model: choose another folder for --out, or --overwrite")
 
 
-def _store(folder: Path, calibration: Calibration | RateSelection) -> None:
+def _store(folder: Path, calibration: Calibration | RateSelection, model: SmoothedClassifier) -> None:
     _draw(calibration, folder)
-    store_calibration(folder, calibration.to_dict(), calibration.noise)
+    protection = getattr(model, "protection_", None)
+    store_calibration(
+        folder, calibration.to_dict(), calibration.noise, threshold=model.threshold, protection=protection
+    )
 
 
-def _copy(path: Path, out: Path, calibration: Calibration | RateSelection) -> None:
+def _copy(path: Path, out: Path, calibration: Calibration | RateSelection, model: SmoothedClassifier) -> None:
     """Write a calibrated copy of a model; it appears once it is complete."""
     unfinished = [CHECKPOINT + suffix for suffix in SUFFIXES] + [JOURNAL]
     with replacing_folder(out) as partial:
         shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*unfinished))
-        _store(partial, calibration)
+        _store(partial, calibration, model)

@@ -180,7 +180,9 @@ class SelectionTask:
     refit: Refit | None = None
 
     def run(self, *, checkpoint: Path | None = None, progress: Any = "auto", earlier: object = None) -> RateSelection:
-        """Measure the candidates and choose one; ``earlier`` calibrations have nothing to reuse."""
+        """Measure the candidates and choose one; an ``earlier`` choice by the same settings is taken over."""
+        if isinstance(earlier, RateSelection) and dict(earlier.settings) == self.settings:
+            return replace(earlier, base=self._final_base(earlier.rate))
         if checkpoint is not None and not self.settings["model"]:
             raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
         with OutcomeCheckpoint(checkpoint, self.settings) as store:
@@ -195,10 +197,6 @@ class SelectionTask:
                 measure(Candidate("groups", rate, 2))
             measure.finish()
         chosen = choose(measure.all, reference, self.sample, self._points)
-        base = None
-        if self.refit is not None:
-            rows = self.refit.examples
-            base = self.refit.train(Deletion(chosen.candidate.rate), rows.tokens, rows.labels)
         return RateSelection(
             chosen.candidate.rate,
             _place(measure.all, chosen),
@@ -206,8 +204,14 @@ class SelectionTask:
             tuple(compare(outcomes, reference, self.sample, self._points) for outcomes in measure.all),
             self.settings,
             tuple(self._warnings(chosen, reference)),
-            base,
+            self._final_base(chosen.candidate.rate),
         )
+
+    def _final_base(self, rate: Rate) -> BaseClassifier | None:
+        """The base classifier for the chosen rate, if it is trained again."""
+        if self.refit is None:
+            return None
+        return self.refit.train(Deletion(rate), self.refit.examples.tokens, self.refit.examples.labels)
 
     @property
     def _points(self) -> float:

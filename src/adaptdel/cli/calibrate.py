@@ -60,6 +60,8 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 @_setting("tol", "paper, mean: precision of the search for a kept length, in tokens.")
 @_setting("on", "Rows to use.", type=click.Choice(CHOICES))
 @_setting("seed", "Seed of the noise and of the choice of examples.")
+@_setting("protect", "Of two classes, the one whose answers are protected from being turned.  [default: of MODEL]")
+@_setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the result.  [default: MODEL-calibrated]")
 @click.option("--in-place", is_flag=True, help="Change MODEL itself.")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
@@ -134,7 +136,7 @@ def describe(done: FinishedCalibration) -> str:
     if isinstance(calibration, RateSelection):
         return "\n".join([*_candidates(calibration), "", f"{done.folder}: {verb}", f"noise: {_short(calibration)}"])
     titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
-    table = text_table(titles, [_row(bin) for bin in done.calibration.bins])
+    table = text_table(titles, [_row(bin) for bin in calibration.bins])
     noise = f"noise: {done.calibration.noise!r}"
     return "\n".join([table.to_terminal(), "", f"{done.folder}: {verb}", noise])
 

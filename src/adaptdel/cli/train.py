@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.measures import CLEAN_ACCURACY
+from adaptdel.protection import Protection
 from adaptdel.settings import DATA, DTYPES, METHODS, PRECISIONS, default_of
 from adaptdel.tables import percent
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
@@ -54,6 +55,8 @@ def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
 @setting("validation", "Fraction to hold out, or a labelled file.", callback=_fraction_or_file)
 @setting("unit", "word, char, byte or chunk:SIZE.")
 @setting("seed", "Seed of all random numbers.", type=int)
+@setting("protect", "Of two classes, the one whose answers are protected from being turned.")
+@setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
 @click.option("--text-column", "text", default=None, help=f"Column of the texts.  [default: {DATA.text}]")
 @click.option("--label-column", "label", default=None, help=f"Column of the labels.  [default: {DATA.label}]")
 @click.option("--encoding", default=None, help=f"Encoding of the file.  [default: {DATA.encoding}]")
@@ -114,6 +117,7 @@ def _summary(job: TrainingJob, finished: FinishedTraining) -> dict[str, Any]:
         "noise": finished.model.noise_.to_dict(),
         "notes": finished.notes,
         "warnings": record.get("warnings", []),
+        "protection": getattr(finished.model, "protection_", None),
         **{name: record[name] for name in names},
     }
 
@@ -132,6 +136,8 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     if last.get("valid_accuracy") is not None:
         measured = "accuracy on noisy copies of" if "epoch" in last else f"{CLEAN_ACCURACY} on"
         lines.append(f"{measured} held-out examples: {percent(last['valid_accuracy'], 2)}")
+    if getattr(finished.model, "protection_", None) is not None:
+        lines.append(Protection(**finished.model.protection_).sentence())
     next_step = "calibrate" if record.get("calibrated") is False else "certify"
     arguments = "--data FILE" if next_step == "calibrate" else "--data FILE --out RUN"
     lines.append(f"next: adaptdel {next_step} {Path(job.out)} {arguments}")
