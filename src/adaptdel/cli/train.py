@@ -11,7 +11,7 @@ import click
 
 from adaptdel.measures import CLEAN_ACCURACY
 from adaptdel.protection import Protection
-from adaptdel.settings import DATA, DTYPES, METHODS, PRECISIONS, default_of
+from adaptdel.settings import CLASS_WEIGHTS, DATA, DTYPES, METHODS, PRECISIONS, default_of
 from adaptdel.tables import percent
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
 from adaptdel.training.training import history_text
@@ -55,6 +55,8 @@ def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
 @setting("validation", "Fraction to hold out, or a labelled file.", callback=_fraction_or_file)
 @setting("unit", "word, char, byte or chunk:SIZE.")
 @setting("seed", "Seed of all random numbers.", type=int)
+@setting("class_weight", "balanced: every class has the same weight.", type=click.Choice(CLASS_WEIGHTS))
+@setting("max_minutes", "Stop after this time, and keep the best model so far.", type=float)
 @setting("protect", "Of two classes, the one whose answers are protected from being turned.")
 @setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
 @click.option("--text-column", "text", default=None, help=f"Column of the texts.  [default: {DATA.text}]")
@@ -65,7 +67,7 @@ def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
 @setting("iterations", "Linear: largest number of optimiser steps.", type=int)
 @setting("features", "Linear: kind of features.", type=click.Choice(["hash", "vocabulary"]))
 @setting("bits", "Linear: 2**bits hashed columns.", type=int)
-@setting("epochs", "Transformers: largest number of epochs.", type=int)
+@setting("epochs", "Transformers: largest number of epochs; fewer by default for many examples.", type=int)
 @setting("learning_rate", "Transformers: learning rate of AdamW.", type=float)
 @setting("weight_decay", "Transformers: weight decay of AdamW.", type=float)
 @setting("clip", "Transformers: largest gradient norm.", type=float)
@@ -126,16 +128,21 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     record = finished.model.training_
     if finished.already_done:
         return f"{job.out}: trained already, nothing to do"
-    data, last = record["data"], record["history"][-1]
+    data = record["data"]
     lines = [history_text(record["history"]), ""]
     lines.append(
         f"{job.out}: {record['method']}, {len(data['classes'])} classes, {data['rows']} examples of "
         f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
     )
     lines.append(f"noise: {finished.model.noise_!r}")
-    if last.get("valid_accuracy") is not None:
-        measured = "accuracy on noisy copies of" if "epoch" in last else f"{CLEAN_ACCURACY} on"
-        lines.append(f"{measured} held-out examples: {percent(last['valid_accuracy'], 2)}")
+    held = record.get("held_out")
+    if held is not None:
+        recalls = ", ".join(f"{label} {percent(share)}" for label, share in list(held["recall"].items())[:10])
+        lines.append(
+            f"{held['inputs']} held-out examples, by {held['votes']} votes: {CLEAN_ACCURACY} "
+            f"{percent(held['accuracy'], 2)}, balanced accuracy {percent(held['balanced_accuracy'], 2)}; "
+            f"recall by class: {recalls}"
+        )
     if getattr(finished.model, "protection_", None) is not None:
         lines.append(Protection(**finished.model.protection_).sentence())
     next_step = "calibrate" if record.get("calibrated") is False else "certify"

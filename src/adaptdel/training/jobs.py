@@ -96,8 +96,15 @@ def train_job(
     if not settings.is_linear:  # a linear model trains in seconds and has no checkpoints
         _open_checkpoints(work, identity, out)
     validation = None if held is None else (held.texts, held.labels)
+    checkpoints = work / "checkpoints"
     model = train(
-        examples.texts, examples.labels, settings, validation=validation, folder=work / "checkpoints", progress=progress
+        examples.texts,
+        examples.labels,
+        settings,
+        validation=validation,
+        folder=checkpoints,
+        progress=progress,
+        note=note,
     )
     model.training_["identity"] = identity
     save_model(model, out, lambda folder: _write_history(folder, model))
