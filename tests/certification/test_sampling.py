@@ -7,6 +7,7 @@ sizes and takes the best bounds over all looks, which is what the worst stopping
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,13 @@ from adaptdel.certification.sampling import FIRST_SHARE, LAST_SHARE, SamplingPla
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson, vote_bounds
 from adaptdel.core.noise import Noise
+from adaptdel.settings import CERTIFICATION
 
 SIGNIFICANCE = 1e-6
 RUNS = 20_000
 LENGTH = 100
 EDIT = ("del", "ins", "sub")
+DEFAULTS: Any = {"alpha": CERTIFICATION.alpha, "most": CERTIFICATION.n_select - 32 + CERTIFICATION.n_estimate}
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,10 @@ SCHEDULES = [
     Schedule((0.7, 0.3), label=1, threshold=0.3),
     Schedule((0.28, 0.72), label=0, threshold=0.7),
     Schedule((0.05, 0.95), label=1, threshold=0.9, most=4000),
+    # the defaults, where 32 selection votes were enough and the others are used for the bound
+    Schedule((0.97, 0.03), **DEFAULTS),
+    Schedule((0.6, 0.25, 0.15), **DEFAULTS),
+    Schedule((0.7, 0.3), label=1, threshold=0.3, **DEFAULTS),
 ]
 
 
