@@ -14,7 +14,7 @@ from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, certified_radius
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, Tally, run_all, stream, take_votes
+from adaptdel.certification.sampling import SamplingPlan, Tally, stream, take_votes, vote_on_inputs
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import BaseClassifierError, CallableClassifier, LinearClassifier
 from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepared, Request
@@ -233,7 +233,7 @@ def test_radii_are_wrong_no_more_often_than_alpha(sampling: str, p: tuple[float,
     inputs = [Prepared(f"{i}", tuple(f"{i}-{j}" for j in range(200)), Words()) for i in range(runs)]
     failures = 0
     two = len(p) == 2
-    for number, tally in run_all(inputs, plan, coin):
+    for number, tally in vote_on_inputs(inputs, plan, coin):
         certificate = as_certificate(tally, rule, len(p), inputs[number])
         radius = certificate.radius
         failures += radius > truth or (radius >= 0 and tally.label != best)

@@ -238,7 +238,7 @@ class _Session:
             manifest = old | {"limit": manifest["limit"], "finished": None}
         label_map = LabelMap(manifest["classes"])
         data_survey = survey(self.job.source, label_map, self.job.limit)
-        self._tell(data_survey)
+        self._report_invalid_rows(data_survey)
         drop_signature(self.folder)  # the run is about to change
         if old is not None and old["finished"]:  # the limit was raised
             fill_store(self.folder)
@@ -271,7 +271,7 @@ class _Session:
             )
         return totals.to_dict()
 
-    def _tell(self, data_survey: Survey) -> None:
+    def _report_invalid_rows(self, data_survey: Survey) -> None:
         """Report invalid rows and missing labels; with ``strict``, an invalid row is an error."""
         path = self.job.source.path
         if data_survey.first is not None:
@@ -285,7 +285,7 @@ class _Session:
 
     def _certify(self, store: WorkingStore, label_map: LabelMap, data_survey: Survey) -> None:
         """Certify the inputs that the store does not hold yet."""
-        totals, known = self._so_far(store)
+        totals, known = self._already_certified(store)
         report = reporter(self.progress, "inputs")
 
         def keep(record: Record) -> None:
@@ -305,8 +305,8 @@ class _Session:
                 failures = self._count_failure(record, failures)
                 keep(record)
 
-    def _so_far(self, store: WorkingStore) -> tuple[Totals, IdSet]:
-        """The totals and ids of the certificates in the store. Rows with a problem are tried again."""
+    def _already_certified(self, store: WorkingStore) -> tuple[Totals, IdSet]:
+        """The totals and ids of the certificates that a resumed run has stored. Rows with a problem are tried again."""
         totals = Totals()
 
         def ids() -> Iterator[str]:
