@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adaptdel import Deletion, FixedRate, Looks, Masking
+from adaptdel import Deletion, FixedRate, Looks, Masking, SmoothedClassifier
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.sampling import FIRST_SHARE, LAST_SHARE, SamplingPlan, plan_looks
+from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson, vote_bounds
 from adaptdel.core.noise import Noise
@@ -158,3 +159,19 @@ def test_few_votes_get_a_single_look() -> None:
     rule = Rule(Deletion(FixedRate(0.9)), EDIT)
     assert plan_looks(SamplingPlan(rule), LENGTH, 2, 100) == Looks.fixed(100, 0.05)
     assert plan_looks(SamplingPlan(rule, sampling="fixed"), LENGTH, 2, 4000) == Looks.fixed(4000, 0.05)
+
+
+def test_short_inputs_are_enumerated_only_where_that_helps() -> None:
+    """Enumerating 12 words takes 4096 calls; where the first look is enough, it is not done."""
+    for count, sure in ((12, True), (12, False), (9, True)):
+        called: list[str] = []
+
+        def answer(copies: list[str], called: list[str] = called, sure: bool = sure) -> list[str]:
+            called.extend(copies)
+            return ["b" if not sure and copy == "a" else "a" for copy in copies]
+
+        words = " ".join("abcdefghijkl"[:count])
+        base = CallableClassifier(answer, ["a", "b"], recheck=0)
+        certificate = SmoothedClassifier(base, Deletion(FixedRate(0.9))).certify([words])[0]
+        assert (certificate.exact is not None) == (not sure or count == 9)
+        assert len(called) <= (700 if sure else 4096)
