@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
+from adaptdel.core.checks import check_known_fields
 from adaptdel.data import Examples, read_examples
 from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.model_files import CONFIG, TRAINING, save_model
-from adaptdel.settings import DATA, TrainingSettings, check_known_fields
+from adaptdel.settings import DATA, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.training import history_csv, plot_history, train
 

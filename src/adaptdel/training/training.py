@@ -86,8 +86,8 @@ def train(
         labels: their labels, whole numbers or names.
         settings: how to train; or give its fields by name: ``train(texts, labels, method="cert-ed", rate=0.95)``.
         validation: the fraction of the examples to hold out; or a pair (texts, labels) that takes its place.
-        folder: keeps the checkpoints of a transformer, so that the same call resumes an interrupted training; None for
-            a temporary folder.
+        folder: keeps the checkpoints of a transformer or an embedding network, so that the same call resumes an
+            interrupted training; None for a temporary folder.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
         fields: see `adaptdel.settings.TrainingSettings`.
     """
@@ -101,9 +101,11 @@ def train(
     training_set, held = _split(texts, labels, settings, fraction, validation)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
-    report = reporter(progress, "steps")
+    report = None if settings.kind == "embedding" else reporter(progress, "steps")
     if settings.is_linear:
         base, history, record = _train_linear(settings, training_set, noises.training, report)
+    elif settings.kind == "embedding":
+        base, history, record = _train_embedding(settings, training_set, held, noises.training, folder, progress)
     else:
         base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report)
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
@@ -111,6 +113,8 @@ def train(
     model.classes_ = np.array(base.classes_)
     if settings.is_linear:
         history = [*history[:-1], _with_accuracy(history[-1], model, held)]
+    elif settings.kind == "embedding":
+        record["clean_accuracy"] = _with_accuracy({}, model, held).get("valid_accuracy")
     effective = settings.effective()
     model.training_ = {
         "method": settings.method,
@@ -169,8 +173,66 @@ def _train_linear(
     return classifier, history, {}
 
 
+def _train_embedding(
+    settings: TrainingSettings,
+    examples: ExampleSet,
+    held: ExampleSet,
+    noise: Noise,
+    folder: Path | None,
+    progress: Any,
+) -> tuple[BaseClassifier, History, dict[str, Any]]:
+    """The base classifier, the votes on held-out examples at every evaluation, and what else is recorded."""
+    from adaptdel.classifiers.embedding import EmbeddingClassifier
+    from adaptdel.classifiers.word_encoders import word_encoder
+
+    chosen = settings.effective()
+    encoder = None
+    if settings.encoder is not None:
+        cache = settings.encoder_cache or (None if folder is None else folder / "vectors")
+        encoder = word_encoder(settings.encoder, cache=cache, progress=_first_use(progress, "words"))
+    classifier = EmbeddingClassifier(
+        encoder=encoder,
+        precision=chosen["dtype"],
+        settings=settings.embedding,
+        **{name: chosen[name] for name in ("on_unknown", "min_count", "bits", "networks")},
+    )
+    classifier.fit(
+        examples.tokens,
+        examples.labels,
+        noise=noise,
+        seed=settings.seed,
+        validation=(held.tokens, held.labels),
+        checkpoint=folder,
+        progress=_first_use(progress, "steps"),
+    )
+    history: History = []
+    for number, network in enumerate(classifier.training_["networks"]):
+        for row in network["history"]:
+            history.append({
+                "step": number * settings.embedding.steps + row["step"],
+                "train_loss": row["loss"],
+                "valid_accuracy": row.get("vote_accuracy"),
+                "valid_vote_share": row.get("vote_share"),
+            })  # fmt: skip
+    record = {"encoder": classifier.training_["encoder"], "words": classifier.training_["words"]}
+    return classifier, history, {**record, "versions": {"torch": version("torch")}}
+
+
+def _first_use(progress: Any, noun: str) -> Report:
+    """A report of progress whose clock starts when it is first called."""
+    reports: list[Report] = []
+
+    def report(done: int, total: int) -> None:
+        if not reports:
+            reports.append(reporter(progress, noun))
+        if reports[0] is not None:
+            reports[0](done, total)
+
+    return report
+
+
 def _with_accuracy(row: dict[str, Any], model: SmoothedClassifier, held: ExampleSet) -> dict[str, Any]:
-    """The last row of a linear history, with the accuracy of the smoothed classifier on held-out examples."""
+    """The last row of a history, with the accuracy of the smoothed classifier on held-out examples."""
     if not held.tokens:
         return row
     certifier = model.certifier(n_select=CHECK_VOTES, n_estimate=0, sampling="fixed", exact=False)
