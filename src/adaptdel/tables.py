@@ -27,7 +27,7 @@ class Column:
 
     Attributes:
         title: the heading.
-        keys: the values of a row that the column shows. A CSV file holds each in a column of its own.
+        keys: the values of a row that the column shows. A CSV file holds each once, in a column of its own.
         show: turns these values into text.
         best: "max" or "min" to emphasise the best number.
         number: whether the column holds numbers, which are right-aligned.
@@ -116,9 +116,9 @@ class Table:
         return caption + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
     def to_csv(self) -> str:
-        """All values in full precision, one value per column."""
+        """All values in full precision, each in a column of its own, which is named after its key."""
         out = StringIO()
-        keys = [key for column in self.columns for key in column.keys]
+        keys = list(dict.fromkeys(key for column in self.columns for key in column.keys))
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(keys)
         writer.writerows([_csv_value(row[key]) for key in keys] for row in self.rows)

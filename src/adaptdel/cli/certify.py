@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from adaptdel.class_measures import warnings_of
 from adaptdel.core.checks import check_int
-from adaptdel.measures import MEASURE_COLUMNS
+from adaptdel.measures import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.settings import CERTIFICATION, DATA
 from adaptdel.tables import number, text_table
 
@@ -99,10 +100,10 @@ def read_votes(text: str) -> dict[str, int]:
 
 def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     """The totals of a run, for a terminal or as JSON."""
-    totals = manifest["totals"]
+    totals, warnings = manifest["totals"], warnings_of(manifest["totals"])
     if as_json:
         shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
-        return json.dumps({"run": str(out), **totals, **shared}, indent=2)
+        return json.dumps({"run": str(out), **totals, "warnings": warnings, **shared}, indent=2, ensure_ascii=False)
     certified = totals["inputs"] - totals["problems"]
     ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
     lines = [
@@ -112,4 +113,21 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     rows = [(column.title, column.text(totals)) for column in MEASURE_COLUMNS]
     if certified:
         rows.append(("votes per input", number(totals["calls"] / certified, 1)))
-    return "\n".join([*lines, text_table(("measure", "value"), rows).to_terminal(), f"run: {out}"])
+    if totals["covering"]:
+        rows.append(("cover every text of their length", f"{totals['covering']} of {certified} certificates"))
+    lines.append(text_table(("measure", "value"), rows).to_terminal())
+    lines += ["", *_by_class(totals), ""] if totals["classes"] else []
+    lines += [f"warning: {sentence}" for sentence in warnings]
+    return "\n".join([*lines, f"run: {out}"])
+
+
+def _by_class(totals: dict[str, Any]) -> list[str]:
+    """The measures by class and the confusion matrix, for a terminal."""
+    rows, counts = totals["classes"], totals["confusion"]
+    more = len(rows) - SHOWN_CLASSES
+    parts = [class_table(rows[:SHOWN_CLASSES]).to_terminal()]
+    if more > 0:
+        parts.append(f"and {more} more classes, which --json prints")
+    elif counts is not None:
+        parts += ["", confusion_table([row["label"] for row in rows], counts).to_terminal()]
+    return parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +15,11 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Noise
+from adaptdel.core.threat import Threat
 from adaptdel.data import read_rows
 from adaptdel.measures import Measures, Outcomes, by_quartile, measure, outcomes
 from adaptdel.runs.inputs import content_id
+from adaptdel.runs.records import label_value
 from adaptdel.runs.storage import RESTORE, Run, read_run
 from adaptdel.units import Tokens, Unit, unit_from_dict
 
@@ -109,7 +110,11 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
         names = [name if counts[name] == 1 else longer[place] for place, name in enumerate(names)]
     counts = Counter(names)
     names = [name if counts[name] == 1 else f"{name} #{place + 1}" for place, name in enumerate(names)]
-    return [Entry(names[place], place, run, outcomes(run.table, times_of(run))) for place, run in enumerate(runs)]
+    return [Entry(names[place], place, run, _outcomes(run)) for place, run in enumerate(runs)]
+
+
+def _outcomes(run: Run) -> Outcomes:
+    return outcomes(run.table, times_of(run), threat=Threat(run.manifest["ops"]), label_value=label_value)
 
 
 def _check_rows(run: Run) -> None:
@@ -216,7 +221,7 @@ def sample_inputs(
             if name in by_id
         )
         shortened = None if text is None else clip(text, MOST_TEXT)
-        label = None if row["truth"] is None else json.loads(row["truth"])
+        label = None if row["truth"] is None else label_value(row["truth"])
         sampled.append(SampledInput(name, row["row"], label, shortened, row["length"], answers))
     return sampled, missing
 

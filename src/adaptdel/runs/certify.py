@@ -257,12 +257,12 @@ class _Session:
 
     def _checked_totals(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """The totals of the rows; ValueError if the manifest states others."""
-        totals = Totals()
+        totals = Totals.of(manifest)
         try:
             for record in read_run(self.folder).records():
                 totals.add(record)
         except TypeError:  # a null
-            totals = Totals()
+            totals = Totals.of(manifest)
         stated = manifest.get("totals")
         if json.dumps(stated, sort_keys=True) != json.dumps(totals.expected(stated), sort_keys=True):
             raise ValueError(
@@ -361,7 +361,7 @@ class _Session:
 
     def _finish(self, store: WorkingStore, manifest: dict[str, Any], data_survey: Survey) -> None:
         """Write the tables, then mark the manifest as finished, then delete the store."""
-        totals = Totals()
+        totals = Totals.of(manifest)
 
         def counted() -> Iterator[Record]:
             for record in run_records(store.records()):
@@ -420,7 +420,7 @@ def recertify(
         "planned": _planned(run.manifest),
     }
     manifest["started"] = timestamp()
-    totals = Totals()
+    totals = Totals.of(manifest)
 
     def records() -> Iterator[Record]:
         for record in _rederived(run, changes, work):
