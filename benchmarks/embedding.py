@@ -22,11 +22,11 @@ import numpy as np
 from adaptdel import Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers.base import BaseClassifier, Request
 from adaptdel.classifiers.embedding import EmbeddingClassifier
-from adaptdel.classifiers.embedding_training import EmbeddingSettings
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.word_encoders import TransformerEncoder
 from adaptdel.core.noise import RandomLength
 from adaptdel.data import read_examples
+from adaptdel.settings import EmbeddingSettings
 from adaptdel.units import Tokens, Words
 from benchmarks.real import minilm
 

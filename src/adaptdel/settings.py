@@ -1,7 +1,8 @@
 """All settings with their defaults: data, certification, training, calibration.
 
 Python signatures, options of the command line and fields of YAML files take their defaults from the instances `DATA`,
-`CERTIFICATION`, `METHOD`, `LINEAR`, `TRANSFORMER`, `TRAINING` and `CALIBRATION`. To change a default, change the class.
+`CERTIFICATION`, `METHOD`, `LINEAR`, `TRANSFORMER`, `EMBEDDING`, `TRAINING` and `CALIBRATION`. To change a default,
+change the class.
 """
 
 from __future__ import annotations
@@ -230,12 +231,69 @@ def _finite(name: str, value: float, accepted: str, *, open_ends: bool = False) 
     return number
 
 
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """The shape of the network and how it is trained.
+
+    Attributes:
+        dimensions: of embeddings.
+        width: of the vector of a token.
+        hidden: outputs of each hidden layer.
+        steps: of the optimiser.
+        batch_size: copies in a step.
+        copies_per_text: copies of the same text in a step.
+        learning_rate: of the layers, at its highest.
+        embedding_rate: the learning rate of embeddings, at its highest.
+        weight_decay: of the layers.
+        dropout: of hidden layers.
+        word_dropout: the share of tokens in a batch whose learnt embedding and pretrained vector are left out, so that
+            n-grams alone suffice for new tokens.
+        label_smoothing: of the cross entropy.
+        consistency: weight of the divergence between the copies of a text and their mean.
+        averaging: decay of the moving average of the weights; 0 takes the last weights.
+        validation: share of the examples that is held out.
+        evaluations: how often the votes on held-out inputs are counted.
+        patience: evaluations without a better vote after which training stops.
+    """
+
+    dimensions: int = 96
+    width: int = 96
+    hidden: tuple[int, ...] = (128, 128)
+    steps: int = 800
+    batch_size: int = 2048
+    copies_per_text: int = 8
+    learning_rate: float = 2e-3
+    embedding_rate: float = 4e-3
+    weight_decay: float = 1e-2
+    dropout: float = 0.2
+    word_dropout: float = 0.1
+    label_smoothing: float = 0.0
+    consistency: float = 0.0
+    averaging: float = 0.0
+    validation: float = 0.1
+    evaluations: int = 10
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("dimensions", "width", "steps", "batch_size", "copies_per_text", "evaluations", "patience"):
+            check_int(name, getattr(self, name), least=1)
+        for name in ("dimensions", "width"):
+            check_int(name, getattr(self, name), least=1, most=512)
+        for size in self.hidden:
+            check_int("hidden", size, least=1, most=1024)
+        for name in ("dropout", "word_dropout", "label_smoothing", "averaging", "validation"):
+            check_probability(name, getattr(self, name))
+        for name in ("learning_rate", "embedding_rate", "weight_decay", "consistency"):
+            check_real(name, getattr(self, name), accepted="a finite number of at least 0", least=0.0, most=1e6)
+
+
 DATA = DataSettings()
 CERTIFICATION = CertificationSettings()
 CALIBRATION = CalibrationSettings()
 METHOD = MethodSettings()
 LINEAR = LinearTrainingSettings()
 TRANSFORMER = TransformerTrainingSettings()
+EMBEDDING = EmbeddingSettings()
 DTYPES = ("float32", "bfloat16", "int8")
 DTYPE = "float32"  # the precision of a transformer that classifies
 

@@ -238,7 +238,7 @@ DELETED = object()
         (
             "adaptdel.json",
             {"base": "pickle"},
-            "a base classifier of the kind 'pickle' is not registered, only linear, onnx, sklearn, transformers: ",
+            "a base classifier of the kind 'pickle' is not registered, only ",
         ),
         ("adaptdel.json", {"base": []}, "damaged: base must be a text, got []"),
         ("adaptdel.json", {"options": 3}, "damaged: options must be an object, got 3"),

@@ -173,7 +173,7 @@ def test_a_bad_row_is_noted_and_the_rest_goes_on(
         assert len(list(found.certificates())) == 9
         assert found.manifest["totals"]["problems"] == 2
         assert run("certify", model, "--data", data, "--out", out) == 1
-        assert "finished before" in capsys.readouterr().err
+        assert "finished already" in capsys.readouterr().err
     if (tmp_path / "run2").exists():
         assert table_bytes(tmp_path / "run1") == table_bytes(tmp_path / "run2")
 

@@ -17,7 +17,7 @@ from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 
 from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, register_classifier
-from adaptdel.classifiers.embedding_training import EmbeddingSettings, Progress, train_network
+from adaptdel.classifiers.embedding_training import Progress, train_network
 from adaptdel.classifiers.features import VocabularyFeatures, best, token_from_json, token_to_json
 from adaptdel.classifiers.integer_network import (
     CACHED_TOKENS,
@@ -38,6 +38,7 @@ from adaptdel.classifiers.word_encoders import WordEncoder
 from adaptdel.core.checks import IntArray, check_choice, check_int
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import read_json, replacing
+from adaptdel.settings import EMBEDDING, EmbeddingSettings
 from adaptdel.units import Tokens, Unit
 
 TENSORS, DESCRIPTION = "embedding.safetensors", "embedding.json"
@@ -109,7 +110,7 @@ class EmbeddingClassifier(BaseClassifier):
             raise ValueError(f"lowercase must be True or False, got {lowercase!r}")
         self.lowercase = lowercase
         self.networks = check_int("networks", networks, least=1, most=MOST_NETWORKS)
-        self.settings = settings or EmbeddingSettings()
+        self.settings = settings or EMBEDDING
         self.float_networks_: list[FloatNetwork] = []
         self._vectors: TokenVectors | None = None
         self._fingerprint = ""
