@@ -284,7 +284,8 @@ class ClassTable:
         """Sentences that name constant answers and missed classes, with what to do; empty if there are none."""
         if self.constant is not None:
             return [_constant_warning(self.constant, what, advice=advice)]
-        sentences = [each.sentence(what) for each in (*self.missed, *self.constant_lengths)]
+        sentences = [each.sentence(what) for each in self.missed]
+        sentences += [each.sentence(what) for each in self.constant_lengths]
         return [f"{sentence}: {ADVICE}" if advice else sentence for sentence in sentences]
 
     def to_dict(self) -> dict[str, Any]:

@@ -435,20 +435,18 @@ def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (
 
 def confusion_table(labels: Sequence[Any], counts: Sequence[Sequence[int]], *, name: str = "confusion") -> Table:
     """The confusion matrix as a table, labels down and answers across; correct answers are emphasised."""
-    columns = [
-        Column("label", ("label",), number=False),
-        *(
-            Column(
-                f"answer {answer}", (f"answer_{place}",), _count, strong=lambda row, place=place: row["place"] == place
-            )  # type: ignore[misc]
-            for place, answer in enumerate(labels)
-        ),
-    ]
+    columns = [Column("label", ("label",), number=False)]
+    for place, answer in enumerate(labels):
+        columns.append(Column(f"answer {answer}", (f"answer_{place}",), _count, strong=_is_at(place)))
     rows = [
         {"label": label, "place": place} | {f"answer_{number}": count for number, count in enumerate(counts[place])}
         for place, label in enumerate(labels)
     ]
     return Table(name, "Inputs by label and answer; an abstention counts by its predicted label.", columns, rows)
+
+
+def _is_at(place: int) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda row: bool(row["place"] == place)
 
 
 def _count(value: int) -> str:
