@@ -21,6 +21,7 @@ Labels = Sequence[Any] | npt.NDArray[Any]
 RADII = (0, 1, 2, 5, 10, 20)  # where certified recall is given by default
 LEAST = 5  # inputs of other labels: with fewer, a classifier that finds half of them misses all more often than 1 in 20
 CONSTANT = 0.1  # an answer is constant if other answers are at most this fraction of the other labels
+NAMED = 8  # missed classes that a sentence names
 MISSED = 0.1  # a class is missed if its recall is at most this
 MOST_CLASSES = 50  # of a confusion matrix in JSON and in tables
 UNLABELLED_LEAST, UNLABELLED_SHARE = 50, 0.98  # without labels: inputs, and the share of one answer
@@ -146,7 +147,18 @@ def answer_warnings(
     if constant is not None:
         return [_constant_warning(constant, what, advice=advice)]
     missed = [] if labels is None else missed_classes(answers, labels)
-    return [each.sentence(what) + (f": {ADVICE}" if advice else "") for each in missed]
+    return [missed_sentence(missed, what) + (f": {ADVICE}" if advice else "")] if missed else []
+
+
+def missed_sentence(missed: Sequence[MissedClass], what: str = "the model") -> str:
+    """How many inputs of the missed classes are recognised.
+
+    >>> missed_sentence([MissedClass("spam", 1, 107), MissedClass("scam", 0, 12)])
+    'the model recognises 1 of 107 inputs of the class spam, 0 of 12 of scam'
+    """
+    others = [f"{each.correct} of {each.inputs} of {each.label}" for each in missed[1:NAMED]]
+    more = [f"and {len(missed) - NAMED} more classes as rarely"] if len(missed) > NAMED else []
+    return ", ".join([missed[0].sentence(what), *others, *more])
 
 
 def _constant_warning(constant: ConstantAnswer, what: str, *, advice: bool) -> str:
@@ -284,9 +296,9 @@ class ClassTable:
         """Sentences that name constant answers and missed classes, with what to do; empty if there are none."""
         if self.constant is not None:
             return [_constant_warning(self.constant, what, advice=advice)]
-        sentences = [each.sentence(what) for each in self.missed]
+        sentences = [missed_sentence(self.missed, what)] if self.missed else []
         sentences += [each.sentence(what) for each in self.constant_lengths]
-        return [f"{sentence}: {ADVICE}" if advice else sentence for sentence in sentences]
+        return [*sentences[:-1], f"{sentences[-1]}: {ADVICE}"] if sentences and advice else sentences
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where a measure is undefined, and for the confusion matrix of many classes."""

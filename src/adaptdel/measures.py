@@ -433,20 +433,30 @@ def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (
     return Table(name, caption, columns, flat)
 
 
-def confusion_table(labels: Sequence[Any], counts: Sequence[Sequence[int]], *, name: str = "confusion") -> Table:
-    """The confusion matrix as a table, labels down and answers across; correct answers are emphasised."""
-    columns = [Column("label", ("label",), number=False)]
-    for place, answer in enumerate(labels):
-        columns.append(Column(f"answer {answer}", (f"answer_{place}",), _count, strong=_is_at(place)))
+Confusion = tuple[Mapping[str, Any], Sequence[Any], Sequence[Sequence[int]]]  # values of lead columns, labels, counts
+
+
+def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = (), name: str = "confusion") -> Table:
+    """Confusion matrices as a table, labels down and answers across; correct answers are emphasised."""
+    names = list(dict.fromkeys(str(label) for _, labels, _ in parts for label in labels))
+    columns = [*lead, Column("label", ("label",), number=False)]
+    columns += [Column(f"answer: {name}", (f"answer_{name}",), _count, strong=_is_label(name)) for name in names]
     rows = [
-        {"label": label, "place": place} | {f"answer_{number}": count for number, count in enumerate(counts[place])}
-        for place, label in enumerate(labels)
+        {**first, "label": str(label)}
+        | dict.fromkeys((f"answer_{name}" for name in names), 0)
+        | {f"answer_{answer}": count for answer, count in zip(labels, row, strict=True)}
+        for first, labels, counts in parts
+        for label, row in zip(labels, counts, strict=True)
     ]
-    return Table(name, "Inputs by label and answer; an abstention counts by its predicted label.", columns, rows)
+    caption = (
+        "Confusion matrices: inputs by label and answer, correct answers in bold. An abstention counts by its "
+        "predicted label."
+    )
+    return Table(name, caption, columns, rows)
 
 
-def _is_at(place: int) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda row: bool(row["place"] == place)
+def _is_label(name: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda row: bool(row["label"] == name)
 
 
 def _count(value: int) -> str:

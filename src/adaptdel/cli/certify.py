@@ -11,6 +11,7 @@ import click
 from adaptdel.class_measures import warnings_of
 from adaptdel.core.checks import check_int
 from adaptdel.measures import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.model_files import data_columns
 from adaptdel.settings import CERTIFICATION, DATA
 from adaptdel.tables import number, text_table
 
@@ -19,7 +20,11 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
 @click.command("certify")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--data", required=True, help="JSON lines, CSV or Parquet, also gzipped, or a data set of Hugging Face.")
+@click.option(
+    "--data",
+    required=True,
+    help="JSON, CSV or Parquet, also gzipped; - for standard input; or a data set of Hugging Face.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
     "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: the model's]"
@@ -43,6 +48,13 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 )
 @click.option("--bound", default=None, help=f"tight or paper.  [default: the model's, {CERTIFICATION.bound}]")
 @click.option(
+    "--threshold",
+    default=None,
+    type=float,
+    help="Two classes: answer the second one if it gets more than this share of the votes, otherwise the first.  "
+    "[default: the model's, or none: the class with the most votes]",
+)
+@click.option(
     "--seed", default=None, type=int, help=f"Seed of the noise.  [default: the model's, {CERTIFICATION.seed}]"
 )
 @click.option(
@@ -51,8 +63,8 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
-@click.option("--text-column", default=DATA.text, show_default=True)
-@click.option("--label-column", default=DATA.label, show_default=True)
+@click.option("--text-column", default=None, help=f"[default: as in training, or {DATA.text}]")
+@click.option("--label-column", default=None, help=f"[default: as in training, or {DATA.label}]")
 @click.option("--id-column", default=DATA.ids, show_default=True, help="'' identifies inputs by their texts.")
 @click.option("--encoding", default=DATA.encoding, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -70,10 +82,11 @@ def certify_command(
     from adaptdel.runs.signature import read_signing_key
 
     key = None if options["sign"] is None else read_signing_key(options["sign"])
-    settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed")}
+    settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed", "threshold")}
     if votes is not None:
         settings |= read_votes(votes)
-    source = Source(data, options["text_column"], options["label_column"], options["id_column"], options["encoding"])
+    columns = data_columns(model, options["text_column"], options["label_column"])
+    source = Source(data, **columns, ids=options["id_column"], encoding=options["encoding"])
     order = Order(
         model,
         source,
@@ -129,5 +142,5 @@ def _by_class(totals: dict[str, Any]) -> list[str]:
     if more > 0:
         parts.append(f"and {more} more classes, which --json prints")
     elif counts is not None:
-        parts += ["", confusion_table([row["label"] for row in rows], counts).to_terminal()]
+        parts += ["", confusion_table([({}, [row["label"] for row in rows], counts)]).to_terminal()]
     return parts

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key, stream
+from adaptdel.class_measures import ClassTable
 from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Noise
 from adaptdel.core.threat import Threat
@@ -74,6 +76,46 @@ class Entry:
     def quartiles(self) -> list[Measures]:
         """The measures by quartile of length."""
         return [measure(part) for part in by_quartile(self.outcomes)]
+
+    @cached_property
+    def classes(self) -> ClassTable:
+        """The measures by class; constant answers and missed classes."""
+        return self.outcomes.by_class(self.run.manifest["classes"])
+
+    @cached_property
+    def by_class(self) -> dict[Any, Outcomes]:
+        """The measured inputs of each label, in the order of the classes; empty without labels."""
+        labels = [each.label for each in self.classes.classes if each.inputs]
+        return {label: self.outcomes.take(np.array([own == label for own in self.outcomes.label])) for label in labels}
+
+    @cached_property
+    def constants(self) -> list[str | None]:
+        """By quartile of length: the answer that (almost) all inputs get, or None."""
+        constants = [part.by_class().constant for part in by_quartile(self.outcomes)]
+        return [None if constant is None else str(constant.label) for constant in constants]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether (almost) all inputs get one answer, although their labels differ, or are unknown."""
+        return self.classes.constant is not None
+
+    @property
+    def is_smoothed(self) -> bool:
+        """Whether the run has noise, without which no radius is above 0."""
+        return bool(self.run.manifest["noise"]["kind"] != "none")
+
+    @property
+    def rule(self) -> tuple[str, ...]:
+        """What two runs must have in common for their radii to be comparable on the same inputs."""
+        return tuple(repr(self.run.manifest.get(name)) for name in ("ops", "alpha", "bound", "threshold", "k", "unit"))
+
+    @cached_property
+    def group(self) -> tuple[str, ...] | None:
+        """The same for runs that tables compare: those with the same inputs and rule. None for a constant run."""
+        if self.is_constant:
+            return None
+        inputs = repr(sorted(zip(self.outcomes.ids, self.outcomes.hashes, strict=True)))
+        return blake2b(inputs.encode(), digest_size=16).hexdigest(), str(self.outcomes.labelled), *self.rule
 
     @property
     def ops(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,10 @@ from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, 
 from adaptdel.core.noise import noise_from_dict, registered_noise_modules
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.files import replacing_folder, write_json
+from adaptdel.file_formats import standard_input
+from adaptdel.files import replacing, replacing_folder, write_json
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.model_files import data_columns
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
@@ -81,7 +84,7 @@ class Order:
         model: the folder of a model, or the model.
         source: the data.
         out: the folder of the run, new or to be gone on with.
-        settings: what replaces the model's own: alpha, ops, bound, sampling, n_select, n_estimate, seed.
+        settings: what replaces the model's own: alpha, ops, bound, sampling, n_select, n_estimate, seed, threshold.
         limit: certify the first so many rows.
         workers: processes; 1 means this one.
         strict: stop at a row that cannot be certified, instead of noting it.
@@ -170,8 +173,8 @@ def evaluate(
     *,
     out: str | Path,
     labels: Sequence[Any] | None = None,
-    text_column: str = DATA.text,
-    label_column: str = DATA.label,
+    text_column: str | None = None,
+    label_column: str | None = None,
     id_column: str = DATA.ids,
     encoding: str = DATA.encoding,
     limit: int | None = None,
@@ -188,8 +191,8 @@ def evaluate(
         data: a file (JSON lines, CSV or Parquet, also gzipped), a data set of Hugging Face, or a list of texts.
         out: the folder of the run.
         labels: the labels of a list of texts.
-        text_column: of a file.
-        label_column: of a file.
+        text_column: of a file; None for that of the training data, if the model has stored it, or else "text".
+        label_column: of a file; None for that of the training data, or else "label".
         id_column: of a file; "" identifies inputs by their texts.
         encoding: of a file.
         limit: certify the first so many rows; it can be raised later.
@@ -206,7 +209,8 @@ def evaluate(
     if isinstance(data, (str, Path)):
         if labels is not None:
             raise ValueError("labels must be None for a data file, which has a column of labels")
-        source = Source(str(data), text_column, label_column, id_column, encoding)
+        columns = data_columns(model, text_column, label_column)
+        source = Source(str(data), **columns, ids=id_column, encoding=encoding)
     else:
         texts = list(data)
         if labels is not None and len(labels) != len(texts):
@@ -243,12 +247,23 @@ class _Session:
         if old is not None and old["finished"]:  # the limit was raised
             fill_store(self.folder)
         manifest["sessions"] = [*manifest["sessions"], session(self.order.workers)]
+        if self.order.source.is_standard_input:
+            manifest["data"] = manifest["data"] | {"path": str(self.folder / standard_input().name)}
         write_json(self.folder / MANIFEST, manifest)
+        self._keep_data(manifest)
         with open_store(self.folder) as store:
             self._certify(store, label_map, data_survey)
             self._finish(store, manifest, data_survey)
         self._sign()
         return Result(manifest)
+
+    def _keep_data(self, manifest: dict[str, Any]) -> None:
+        """Copy standard input into the folder, which is needed to resume the run and to show its texts."""
+        if self.order.source.is_standard_input:
+            copy = Path(manifest["data"]["path"])
+            with standard_input().open("rb") as data, replacing(copy) as file:
+                shutil.copyfileobj(data, file)
+            self.note(f"standard input is copied to {copy}: to resume the run, give this file as --data")
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         wrong = differences(old, new)
@@ -273,7 +288,7 @@ class _Session:
 
     def _tell(self, data_survey: Survey) -> None:
         """Say what the first look found; ``strict`` stops here."""
-        path = self.order.source.path
+        path = self.order.source.name
         if data_survey.first is not None:
             where = f"{path}, row {data_survey.first.number}: {data_survey.first.problem}"
             if self.order.strict:
@@ -354,7 +369,7 @@ class _Session:
         if record["problem"] is None:
             return 0
         if self.order.strict:
-            raise ValueError(f"{self.order.source.path}, row {record['row']}: {record['problem']}: {_KEPT}")
+            raise ValueError(f"{self.order.source.name}, row {record['row']}: {record['problem']}: {_KEPT}")
         if failures + 1 >= FAILURES:
             raise ValueError(f"the model failed on {FAILURES} inputs one after the other: {record['problem']}: {_KEPT}")
         return failures + 1
@@ -370,7 +385,7 @@ class _Session:
 
         write_tables(self.folder, counted())
         if totals.inputs != data_survey.rows:
-            raise ValueError(f"{self.order.source.path}: the data were changed while the run went on")
+            raise ValueError(f"{self.order.source.name}: the data were changed while the run went on")
         manifest["totals"] = totals.to_dict()
         manifest["finished"] = timestamp()
         write_json(self.folder / MANIFEST, manifest)
