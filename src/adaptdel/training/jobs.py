@@ -98,6 +98,7 @@ def train_job(
         examples.texts, examples.labels, settings, validation=validation, folder=work / "checkpoints", progress=progress
     )
     model.training_["identity"] = identity
+    model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take
     save_model(model, out, lambda folder: _write_history(folder, model))
     shutil.rmtree(work, ignore_errors=True)
     return FinishedTraining(model, examples.notes)
