@@ -38,6 +38,13 @@ def model_card(
         f"- Base classifier: {settings['base']}, fingerprint `{settings['fingerprint'][:16]}`",
         f"- Written by adaptdel {settings['version']}",
     ]
+    if (protection := settings.get("protection")) is not None:
+        parts.append(
+            f"- Protects **{protection.get('protect')}**: threshold {settings['threshold']:.4g}, for a rate of false "
+            f"positives of {protection.get('max_false_positives'):g}; with 95% confidence it is at most "
+            f"{protection.get('upper'):.3g} ({protection.get('false_positives')} of {protection.get('negatives')} "
+            "held-out texts)"
+        )
     if training is not None:
         parts.append(_training(training))
     if calibration is not None:
@@ -57,6 +64,7 @@ def _training(record: Mapping[str, Any]) -> str:
         f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
         f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
+    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
     if record.get("calibrated") is False:
         lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
     return "\n".join(lines) + "\n\n" + history_table(record["history"])
@@ -119,6 +127,7 @@ _FIELDS = {
     "ops": "a list",
     "unit": "an object",
     "options": "an object?",
+    "protection": "an object?",
     "files": "an object?",
     "classes": "a list",
     "bound": "a text",
@@ -144,6 +153,7 @@ _TRAINING_FIELDS = {
     "seconds": "a number",
     "identity": "an object?",
     "calibrated": "true or false?",
+    "warnings": "a list?",
 }
 
 
@@ -169,6 +179,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
+        **({} if getattr(model, "protection_", None) is None else {"protection": model.protection_}),
         "files": {},
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
@@ -227,7 +238,20 @@ def load_model(cls: type[Model], path: Path) -> Model:
         if (path / file).exists():
             setattr(model, name, _read(path / file, check))
     model.classes_ = np.array(base.classes_)
+    if settings.get("protection") is not None:
+        model.protection_ = settings["protection"]
     return model
+
+
+def read_noise(path: Path) -> tuple[Noise, Any]:
+    """The noise and the unit of a saved model, without its base classifier."""
+    config = path / CONFIG
+    if not config.is_file():
+        raise ValueError(f"{path}: must be the folder of a model, such as adaptdel train writes")
+    settings = _read(config)
+    with _damaged(config):
+        check_fields(settings, {"noise": "an object", "unit": "an object"})
+        return noise_from_dict(settings["noise"]), unit_from_dict(settings["unit"])
 
 
 def check_training(record: dict[str, Any]) -> None:
@@ -267,13 +291,22 @@ def data_columns(model: Model | Path, text: str | None, label: str | None) -> di
     return {name: check_text(f"the column {name}", column) for name, column in names.items()}
 
 
-def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> None:
-    """Store a calibration in the folder of a saved model: the noise and the trace.
+def store_calibration(
+    path: Path,
+    calibration: dict[str, Any],
+    noise: Noise,
+    *,
+    threshold: float | None = None,
+    protection: dict[str, Any] | None = None,
+) -> None:
+    """Store a calibration in the folder of a saved model: the noise, the protecting threshold and the trace.
 
     The configuration is replaced last and atomically: until then the model is unchanged.
     """
     settings = _read(path / CONFIG)
     settings["noise"] = noise.to_dict()
+    if protection is not None:
+        settings |= {"threshold": threshold, "protection": protection}
     training = _read(path / TRAINING) if (path / TRAINING).exists() else None
     if training is not None:
         training["calibrated"] = True

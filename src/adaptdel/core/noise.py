@@ -255,9 +255,7 @@ def draw_at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: i
     return kept
 
 
-def _draw_block(
-    rng: np.random.Generator, kept: BoolArray, threshold: tuple[int, int], draws: tuple[int, int]
-) -> None:
+def _draw_block(rng: np.random.Generator, kept: BoolArray, threshold: tuple[int, int], draws: tuple[int, int]) -> None:
     """Fill rows that are drawn together; ``draws`` are the 64-bit draws of a row: leading bytes, then spare ones."""
     rows, length = kept.shape
     first, remainder = threshold

@@ -17,6 +17,7 @@ from adaptdel.model_files import CONFIG, TRAINING, save_model
 from adaptdel.settings import DATA, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.training import history_csv, plot_history, train
+from adaptdel.units import check_unit
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ def train_job(
     held = None if isinstance(settings.validation, (int, float)) else _read(job, settings.validation)
     for sentence in examples.notes:
         note(f"{job.data}: {sentence}")
+    unit = check_unit(settings.unit)
+    settings = settings.resolved(len(unit.split(text)) for text in examples.texts)
     identity = {**settings.effective(), "data": examples.digest}
     if held is not None:
         identity["validation"] = held.digest
