@@ -111,7 +111,7 @@ class Rule:
         return certified_radius(p1, rival, length=length, noise=self.noise, ops=self.ops, bound=self.bound)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate:
     """The raw votes on one input, and what they prove.
 
@@ -158,6 +158,11 @@ class Certificate:
     model_hash: str = ""
     input_hash: str = ""
 
+    def __repr__(self) -> str:
+        radius = "abstained" if self.abstained else f"radius={self.radius}"
+        covers = ", covers every text of this length" if self.covers_every_text else ""
+        return f"<Certificate {self.label!r}: {radius}, length={self.length}, alpha={self.alpha:g}{covers}>"
+
     @property
     def alpha(self) -> float:
         """The probability that the certificate is wrong; 0 if every copy was enumerated."""
@@ -195,6 +200,16 @@ class Certificate:
     def abstained(self) -> bool:
         """Whether not even the prediction for the unedited input is certain."""
         return self.radius < 0
+
+    @property
+    def covers_every_text(self) -> bool:
+        """Whether the radius reaches every text of this length, so that the answer depends on the length alone.
+
+        Such a certificate is valid. It shows that the classifier cannot tell texts of this length apart, not that it is
+        robust.
+        """
+        needed = self.rule.threat.covering_radius(self.length)
+        return needed is not None and self.radius >= needed
 
     @property
     def score(self) -> float:

@@ -73,6 +73,10 @@ class Certifier:
         other.plan = replace(self.plan, rule=replace(self.rule, noise=noise))
         return other
 
+    def with_base(self, base: BaseClassifier) -> Certifier:
+        """The same certifier for another base classifier, which prepares its own inputs."""
+        return Certifier(base, self.plan, self.unit)
+
     def __call__(self, inputs: Iterable[Input]) -> Generator[InputResult, None, None]:
         """Yield a result for every input, in the order in which they are finished.
 
