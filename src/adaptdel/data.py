@@ -227,7 +227,7 @@ class ExampleSet:
         return [len(tokens) for tokens in self.tokens]
 
 
-def split_examples(
+def split_held_out(
     examples: ExampleSet,
     texts: Iterable[str],
     *,

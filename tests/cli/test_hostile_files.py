@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate
-from adaptdel.calibration.calibration import Calibration, CalibrationCheckpoint
+from adaptdel.calibration.calibration import Calibration
+from adaptdel.calibration.checkpoint import CalibrationCheckpoint
 from adaptdel.classifiers.transformer_training import claim, last_whole, mark, read_state
 from adaptdel.data import read_examples, read_rows
 from adaptdel.file_formats import LONGEST, records

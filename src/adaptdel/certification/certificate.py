@@ -46,7 +46,7 @@ CLAIMS = ("radius", "p1", "p2", "alpha")
 
 @dataclass(frozen=True)
 class Rule:
-    """How bounds on probabilities are turned into a radius: the same in sampling, certificates and verification.
+    """How votes are turned into a prediction and bounds into a radius, in sampling, certificates and verification.
 
     Attributes:
         noise: the noise of the votes.
@@ -75,6 +75,17 @@ class Rule:
             raise ValueError(f"threshold must be None for {number} classes, got {self.threshold}{hint}")
         if classes is not None and self.k >= len(classes):
             raise ValueError(f"k must be below the number of classes {len(classes)}, got {self.k}")
+
+    def predicted_class(self, shares: Sequence[Any], total: Any = 1) -> int:
+        """The class that votes or exact probabilities predict: by the decision threshold, or the most probable one.
+
+        Args:
+            shares: votes or probabilities by class; without a threshold, a tie goes to the lowest class number.
+            total: their sum.
+        """
+        if self.threshold is not None:
+            return int(shares[1] > self.threshold * total)
+        return max(range(len(shares)), key=lambda number: (shares[number], -number))
 
     def threshold_probability(self, p1: float, label: int) -> float | None:
         """With a threshold: the bound on the probability of class 1; None if it is not on the side of the label."""

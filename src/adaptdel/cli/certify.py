@@ -23,7 +23,7 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.option(
     "--data",
     required=True,
-    help="JSON, CSV or Parquet, also gzipped; - for standard input; or a data set of Hugging Face.",
+    help="Data file (JSON, CSV or Parquet, also gzipped), - for standard input, or Hugging Face data set.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
@@ -33,13 +33,13 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
     "--alpha",
     default=None,
     type=float,
-    help=f"A certificate is wrong with at most this probability.  [default: the model's, {CERTIFICATION.alpha}]",
+    help=f"Largest probability that a certificate is wrong.  [default: the model's, {CERTIFICATION.alpha}]",
 )
 @click.option(
     "--votes",
     default=None,
     metavar="SELECT,ESTIMATE",
-    help=f"Votes that select and that bound.  [default: the model's, {_VOTES}]",
+    help=f"Votes that select the answer, and votes that bound its probability.  [default: the model's, {_VOTES}]",
 )
 @click.option(
     "--sampling",
@@ -60,14 +60,18 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.option(
     "--limit", default=None, type=int, help="Certify only the first rows, up to this number. It can be raised later."
 )
-@click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
+@click.option(
+    "--workers", default=1, show_default=True, type=int, help="Number of worker processes. Each loads the model."
+)
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
-@click.option("--text-column", default=None, help=f"[default: as in training, or {DATA.text}]")
-@click.option("--label-column", default=None, help=f"[default: as in training, or {DATA.label}]")
-@click.option("--id-column", default=DATA.ids, show_default=True, help="'' identifies inputs by their texts.")
-@click.option("--encoding", default=DATA.encoding, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
+@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
+@click.option(
+    "--id-column", default=DATA.ids, show_default=True, help="Column of the ids; '' identifies inputs by their texts."
+)
+@click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def certify_command(
     context: click.Context, /, model: Path, data: str, out: Path, as_json: bool, votes: str | None, **options: Any
@@ -77,7 +81,7 @@ def certify_command(
     Resumable: run the same command again after an interruption. The exit status is 1 if some rows
     could not be certified, and 2 if the run stopped.
     """
-    from adaptdel.runs.certify import Order, certify_data
+    from adaptdel.runs.certify import CertificationJob, certify_data
     from adaptdel.runs.inputs import Source
     from adaptdel.runs.signature import read_signing_key
 
@@ -87,7 +91,7 @@ def certify_command(
         settings |= read_votes(votes)
     columns = data_columns(model, options["text_column"], options["label_column"])
     source = Source(data, **columns, ids=options["id_column"], encoding=options["encoding"])
-    order = Order(
+    job = CertificationJob(
         model,
         source,
         out,
@@ -95,7 +99,7 @@ def certify_command(
         **{name: options[name] for name in ("limit", "workers", "strict")},
         key=key,
     )
-    result = certify_data(order, note=lambda text: click.echo(text, err=True), progress="log")
+    result = certify_data(job, note=lambda text: click.echo(text, err=True), progress="log")
     if result.already_done:
         click.echo(f"{out}: the run is finished already, since {result.manifest['finished']}", err=True)
     click.echo(summary(result.manifest, out, as_json=as_json))

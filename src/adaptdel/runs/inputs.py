@@ -232,7 +232,7 @@ def key_of(id: str) -> bytes:
     return hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Known:
+class IdSet:
     """A set of ids that takes 16 bytes for each."""
 
     def __init__(self, ids: Iterable[str]) -> None:
