@@ -52,7 +52,7 @@ def random_outcomes(seed: int, size: int) -> Outcomes:
     rng = np.random.default_rng(seed)
     length = rng.integers(1, 300, size)
     radius = rng.integers(-1, 2 + length // 40)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "correct": bool(rng.random() < 0.8),
             "length": int(length[n]),
