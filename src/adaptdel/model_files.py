@@ -17,6 +17,7 @@ from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_fields, check_int, check_probability, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
+from adaptdel.settings import DATA
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit, unit_from_dict
 
@@ -263,7 +264,7 @@ def check_training(record: dict[str, Any]) -> None:
         check_probability("validation", record["validation"])
     data, history = record["data"], record["history"]
     check_fields(data, {"digest": "a text", "rows": "a whole number", "held_out": "a whole number"})
-    check_fields(data, {"mean_length": "a number", "classes": "an object"})
+    check_fields(data, {"mean_length": "a number", "classes": "an object", "columns": "an object?"})
     if not history or not all(isinstance(row, dict) and row for row in history):
         raise ValueError("history must hold an object for every epoch")
     for row in history:
@@ -274,6 +275,24 @@ def _check_warnings(calibration: dict[str, Any]) -> None:
     check_fields(calibration, {"warnings": "a list?", "settings": "an object?"})
 
 
+def data_columns(model: Model | Path, text: str | None, label: str | None) -> dict[str, str]:
+    """The names of the columns of text and label: those given, or else those of the model's training data.
+
+    ``model`` is a model or the folder of a saved one. The names in the settings are used if the model has none.
+    """
+    if isinstance(model, Path):
+        training = _read(model / TRAINING, check_training) if (model / TRAINING).exists() else None
+    else:
+        training = getattr(model, "training_", None)
+    data = (training or {}).get("data") or {}
+    stored = data.get("columns") or {}
+    names = {"text": DATA.text, "label": DATA.label} | {
+        name: stored[name] for name in ("text", "label") if name in stored
+    }
+    names |= {name: given for name, given in (("text", text), ("label", label)) if given is not None}
+    return {name: check_text(f"the column {name}", column) for name, column in names.items()}
+
+
 def store_calibration(
     path: Path,
     calibration: dict[str, Any],
@@ -282,7 +301,7 @@ def store_calibration(
     threshold: float | None = None,
     protection: dict[str, Any] | None = None,
 ) -> None:
-    """Give a saved model the noise, and a protecting threshold, that calibration found, and keep the trace beside it.
+    """Store a calibration in the folder of a saved model: the noise, the protecting threshold and the trace.
 
     The configuration is replaced last and atomically: until then the model is unchanged.
     """

@@ -1,21 +1,20 @@
 """All settings with their defaults: data, certification, training, calibration.
 
 Python signatures, options of the command line and fields of YAML files take their defaults from the instances `DATA`,
-`CERTIFICATION`, `METHOD`, `LINEAR`, `TRANSFORMER`, `EMBEDDING`, `TRAINING` and `CALIBRATION`. To change a default,
-change the class.
+`CERTIFICATION`, `METHOD`, `LINEAR`, `TRANSFORMER`, `EMBEDDING`, `EMBEDDING_MODEL`, `TRAINING` and `CALIBRATION`. To
+change a default, change the class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
 from math import floor, inf, nextafter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from adaptdel.core.checks import check_choice, check_int, check_probability, check_real
+from adaptdel.core.checks import check_choice, check_int, check_known_fields, check_probability, check_real
 from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import LengthRate
 from adaptdel.units import check_unit
@@ -326,6 +325,22 @@ class EmbeddingSettings:
             check_real(name, getattr(self, name), accepted="a finite number of at least 0", least=0.0, most=1e6)
 
 
+ON_UNKNOWN = ("ngrams", "encode")
+
+
+@dataclass(frozen=True)
+class EmbeddingModelSettings:
+    """What an embedding network reads; `adaptdel.classifiers.embedding.EmbeddingClassifier` describes each field."""
+
+    precision: str = "int8"
+    on_unknown: str = "ngrams"
+    min_count: int = 2
+    bits: int = 15
+    ngrams: tuple[int, ...] = (3, 5)
+    lowercase: bool = True
+    networks: int = 1
+
+
 DATA = DataSettings()
 CERTIFICATION = CertificationSettings()
 CALIBRATION = CalibrationSettings()
@@ -333,8 +348,10 @@ METHOD = MethodSettings()
 LINEAR = LinearTrainingSettings()
 TRANSFORMER = TransformerTrainingSettings()
 EMBEDDING = EmbeddingSettings()
+EMBEDDING_MODEL = EmbeddingModelSettings()
 STEPS, LEAST_EPOCHS = 2000, 3  # of a transformer's training by default; small data sets get the paper's 200 epochs
 DTYPES = ("float32", "bfloat16", "int8")
+EMBEDDING_DTYPES = ("int8", "float32")
 DTYPE = "float32"  # the precision of a transformer that classifies
 
 CLASS_WEIGHTS = ("balanced",)
@@ -348,6 +365,14 @@ _TRANSFORMER_DEFAULTS: dict[str, Any] = {
     **{name: value for name, value in asdict(TRANSFORMER).items() if name != "seed"},
     "dtype": DTYPE,
 }
+_EMBEDDING_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("encoder", "encoder_cache", "network")),
+    **{name: getattr(EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")},
+    "dtype": EMBEDDING_MODEL.precision,
+    **{name: getattr(EMBEDDING, name) for name in
+       ("steps", "batch_size", "learning_rate", "weight_decay", "patience")},
+}  # fmt: skip
+_BY_MODEL = {"linear": _LINEAR_DEFAULTS, "embedding": _EMBEDDING_DEFAULTS, "transformer": _TRANSFORMER_DEFAULTS}
 
 
 def _token_count(name: str, value: float) -> float:
@@ -361,12 +386,12 @@ def _token_count(name: str, value: float) -> float:
 class TrainingSettings:
     """How `adaptdel.training.train` trains a model.
 
-    A field that is None takes its default from `MethodSettings`, `LinearTrainingSettings` or
-    `TransformerTrainingSettings`. A field that does not apply to the method or the model must stay None.
+    A field that is None takes its default from `MethodSettings`, `LinearTrainingSettings`, `EmbeddingSettings`,
+    `EmbeddingModelSettings` or `TransformerTrainingSettings`. A field that does not apply must stay None.
 
     Attributes:
         method: "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+" or "freelb".
-        model: "linear", or the folder or hub name of a transformer.
+        model: "linear", "embedding", or the folder or hub name of a transformer.
         rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction.
         rates: the range of deletion rates that AdaptDel+ trains under.
         kept: the range of numbers of kept tokens that AdaptDel+ trains under, instead of ``rates``.
@@ -391,6 +416,14 @@ class TrainingSettings:
         patience: epochs without a smaller validation loss after which training stops.
         precision: of matrix products in training, "float32" or "bfloat16".
         dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
+        encoder: of single words, for the embedding network: the folder or hub name of a transformer, or a
+            ``.safetensors`` file of vectors.
+        encoder_cache: a folder that keeps the vectors of words for further trainings.
+        on_unknown: "ngrams" or "encode": see `adaptdel.classifiers.embedding.EmbeddingClassifier`.
+        min_count: how often a word has to occur to have an embedding.
+        networks: how many networks vote together.
+        steps: of the optimiser, for each network.
+        network: further fields of `EmbeddingSettings`, by name.
         adv_steps: FreeLB's passes per step.
         adv_lr: FreeLB's step size.
         adv_init: FreeLB's initial size.
@@ -423,6 +456,13 @@ class TrainingSettings:
     patience: int | None = None
     precision: str | None = None
     dtype: str | None = None
+    encoder: str | None = None
+    encoder_cache: str | None = None
+    on_unknown: str | None = None
+    min_count: int | None = None
+    networks: int | None = None
+    steps: int | None = None
+    network: Mapping[str, Any] | None = None
     adv_steps: int | None = None
     adv_lr: float | None = None
     adv_init: float | None = None
@@ -433,7 +473,7 @@ class TrainingSettings:
         check_int("seed", self.seed, most=2**63 - 1)
         check_unit(self.unit)
         if not isinstance(self.model, str) or not self.model:
-            raise ValueError(f"model must be 'linear', a folder or a name on the hub, got {self.model!r}")
+            raise ValueError(f"model must be 'linear', 'embedding', a folder or a name on the hub, got {self.model!r}")
         if isinstance(self.validation, (int, float)):
             check_probability("validation", self.validation)
             if self.validation >= 0.9:
@@ -451,9 +491,9 @@ class TrainingSettings:
         if self.rate is not None:
             check_probability("rate", self.rate)
         if self.dtype is not None:
-            check_choice("dtype", self.dtype, DTYPES)
+            check_choice("dtype", self.dtype, EMBEDDING_DTYPES if self.kind == "embedding" else DTYPES)
         self._check_ranges()
-        _ = self.transformer  # raises if a field is wrong
+        _ = self.embedding if self.kind == "embedding" else self.transformer  # raises if a field is wrong
 
     def _check_applicable(self) -> None:
         """Raise if a field is set that the method or the model does not use."""
@@ -461,7 +501,13 @@ class TrainingSettings:
             raise ValueError(
                 "method freelb perturbs embeddings, which the linear model does not have: give a transformer as model"
             )
-        unused = [*(_TRANSFORMER_DEFAULTS if self.is_linear else _LINEAR_DEFAULTS)]
+        if self.kind == "embedding" and self.method == "freelb":
+            raise ValueError("method freelb is for transformers: give another method, or a transformer as model")
+        for name in ("class_weight", "max_minutes"):
+            if self.kind == "embedding" and getattr(self, name) is not None:
+                raise ValueError(f"{name} is for linear models and transformers: leave it out for model embedding")
+        used = _BY_MODEL[self.kind]
+        unused = [name for names in _BY_MODEL.values() for name in names if name not in used]
         unused += [] if self.method == "freelb" else _ADVERSARIAL
         unused += ["rates", "kept"] if self.method != "adaptdel+" else []
         unused += ["rate"] if self.method in UNSMOOTHED else []
@@ -491,6 +537,11 @@ class TrainingSettings:
         return self.model == "linear"
 
     @property
+    def kind(self) -> str:
+        """What is trained: "linear", "embedding" or "transformer"."""
+        return self.model if self.model in ("linear", "embedding") else "transformer"
+
+    @property
     def held_out_fraction(self) -> float:
         """The fraction of the examples that is held out; 0 if ``validation`` is a file."""
         return float(self.validation) if isinstance(self.validation, (int, float)) else 0.0
@@ -511,6 +562,26 @@ class TrainingSettings:
         names = [name for name in _TRANSFORMER_DEFAULTS if name != "dtype"]
         return TransformerTrainingSettings(**self._chosen(names), seed=self.seed)
 
+    @property
+    def embedding(self) -> EmbeddingSettings:
+        """How the embedding network is trained, with the defaults filled in."""
+        return EmbeddingSettings(**self._network())
+
+    def _network(self) -> dict[str, Any]:
+        """All fields of `EmbeddingSettings`, checked."""
+        fields_of_network = asdict(EMBEDDING)
+        own = self._chosen(name for name in _EMBEDDING_DEFAULTS if name in fields_of_network)
+        more = self.network or {}
+        if not isinstance(more, Mapping):
+            raise ValueError(f"network must be fields of EmbeddingSettings, got {more!r:.60}")
+        further = [name for name in fields_of_network if name not in _EMBEDDING_DEFAULTS and name != "validation"]
+        check_known_fields(more, further)
+        changed = {name: tuple(value) if isinstance(value, list) else value for name, value in more.items()}
+        chosen = {**fields_of_network, **own, **changed}
+        if not isinstance(chosen["hidden"], tuple):
+            raise ValueError(f"hidden must be a list of whole numbers such as [128, 128], got {chosen['hidden']!r:.60}")
+        return chosen
+
     def resolved(self, lengths: Iterable[int]) -> TrainingSettings:
         """The settings with the rate that suits the lengths, and the epochs that suit the size, if none were given.
 
@@ -519,20 +590,15 @@ class TrainingSettings:
         """
         counted = list(lengths)
         changed: dict[str, Any] = {}
-        if not self.is_linear and self.epochs is None:
+        if self.kind == "transformer" and self.epochs is None:
             steps = -(-len(counted) // self.transformer.batch_size)
             changed["epochs"] = min(TRANSFORMER.epochs, max(LEAST_EPOCHS, round(STEPS / steps)))
             if self.patience is None:
                 changed["patience"] = max(2, changed["epochs"] // 8)
-            if changed["epochs"] == TRANSFORMER.epochs:
-                changed = {}
-        if self.method in UNSMOOTHED:
-            return replace(self, **changed) if changed else self
-        rate = default_rate(counted) if self.rate is None else self.rate
-        if rate == METHOD.rate:
-            return replace(self, **changed) if changed else self
-        changed["rate"] = rate
-        if self.method == "adaptdel+" and self.rates is None and self.kept is None and self.rate is None:
+        if self.method not in UNSMOOTHED and self.rate is None:
+            changed["rate"] = default_rate(counted)
+        rate = changed.get("rate", METHOD.rate)
+        if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != METHOD.rate:
             changed["rates"] = (round(max(0.5, 1 - 3 * (1 - rate)), 4), round(1 - (1 - rate) / 10, 4))
         return replace(self, **changed)
 
@@ -552,7 +618,12 @@ class TrainingSettings:
         chosen |= self._chosen(("class_weight", "max_minutes"))
         if self.protect is not None:
             chosen |= {"protect": str(self.protect), "max_false_positives": self.max_false_positives}
-        defaults = _LINEAR_DEFAULTS if self.is_linear else _TRANSFORMER_DEFAULTS
+        defaults = _BY_MODEL[self.kind]
+        if self.kind == "embedding":
+            network = {**self._network(), "validation": validation}
+            model = {**defaults, **self._chosen(defaults)}
+            names = ("encoder", "on_unknown", "min_count", "bits", "networks", "dtype")  # nothing depends on the cache
+            return {**chosen, **{name: model[name] for name in names}, **network, "hidden": list(network["hidden"])}
         used = {name: value for name, value in defaults.items() if self.method == "freelb" or name not in _ADVERSARIAL}
         return {**chosen, **used, **self._chosen(used)}
 
@@ -578,16 +649,19 @@ def default_of(name: str) -> Any:
     ('adaptdel', 200, 8, None)
     """
     value = getattr(TRAINING, name)
-    return value if value is not None else {**asdict(METHOD), **_LINEAR_DEFAULTS, **_TRANSFORMER_DEFAULTS}.get(name)
+    if value is not None:
+        return value
+    return {**asdict(METHOD), **_EMBEDDING_DEFAULTS, **_LINEAR_DEFAULTS, **_TRANSFORMER_DEFAULTS}.get(name)
 
 
-def check_known_fields(values: Mapping[str, Any], known: list[str]) -> None:
-    """Raise for the first name that is not known, and suggest the closest known name."""
-    for name in values:
-        if name not in known:
-            closest = get_close_matches(str(name), known, n=1, cutoff=0.5)
-            hint = f"did you mean {closest[0]!r}?" if closest else f"the fields are {', '.join(known)}"
-            raise ValueError(f"{name!r:.60} is not a field: {hint}")
+def embedding_default_of(name: str) -> Any:
+    """The default of a field for the embedding network if another model has the field too, or None.
+
+    >>> embedding_default_of("bits"), embedding_default_of("steps")
+    (15, None)
+    """
+    shared = name in _LINEAR_DEFAULTS or name in _TRANSFORMER_DEFAULTS
+    return _EMBEDDING_DEFAULTS.get(name) if shared else None
 
 
 DEFAULT_K = 23

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, run_all
+from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, vote_on_inputs
 from adaptdel.classifiers.base import (
     BaseClassifier,
     BaseClassifierError,
@@ -104,7 +104,7 @@ class Certifier:
         self, inputs: Iterable[Prepared], *, done: Callable[[int], None] | None = None
     ) -> Iterator[tuple[int, Tally]]:
         """Yield the number and the votes of every input, in order of completion; a failure is raised."""
-        return run_all(inputs, self.plan, self.base, done=done)
+        return vote_on_inputs(inputs, self.plan, self.base, done=done)
 
     def certificate(self, prepared: Prepared, tally: Tally) -> Certificate:
         """The certificate for the votes on an input, with classes in a fixed order."""

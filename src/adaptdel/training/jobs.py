@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
+from adaptdel.core.checks import check_known_fields
 from adaptdel.data import Examples, read_examples
 from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.model_files import CONFIG, TRAINING, save_model
-from adaptdel.settings import DATA, TrainingSettings, check_known_fields
+from adaptdel.settings import DATA, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.training import history_csv, plot_history, train
 from adaptdel.units import check_unit
@@ -86,7 +87,8 @@ def train_job(
     for sentence in examples.notes:
         note(f"{job.data}: {sentence}")
     unit = check_unit(settings.unit)
-    settings = settings.resolved(len(unit.split(text)) for text in examples.texts)
+    tokens = [unit.split(text) for text in examples.texts]
+    settings = settings.resolved(map(len, tokens))
     identity = {**settings.effective(), "data": examples.digest}
     if held is not None:
         identity["validation"] = held.digest
@@ -101,12 +103,14 @@ def train_job(
         examples.texts,
         examples.labels,
         settings,
+        tokens=tokens,
         validation=validation,
         folder=checkpoints,
         progress=progress,
         note=note,
     )
     model.training_["identity"] = identity
+    model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take
     save_model(model, out, lambda folder: _write_history(folder, model))
     shutil.rmtree(work, ignore_errors=True)
     return FinishedTraining(model, examples.notes)

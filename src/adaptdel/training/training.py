@@ -30,13 +30,13 @@ from adaptdel.protection import Protection, apply, choose_threshold, protected_c
 from adaptdel.settings import DTYPE, LINEAR, METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
-from adaptdel.units import check_unit
+from adaptdel.units import Tokens, check_unit
 
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
 CHECKED = 2000  # held-out examples on which the accuracy of a linear model is measured, at most
 CHECK_VOTES = 100  # votes per example
-CHECKED_SLOW, CHECK_VOTES_SLOW = 200, 32  # the same for a model that is not linear
+CHECKED_SLOW, CHECK_VOTES_SLOW = 200, 32  # the same for a transformer
 FEW_EXAMPLES = 10  # of a class, in training: with fewer, a warning says so
 TIMED_STEPS = 10  # from which the time of a training is estimated
 FOLDS = 3  # parts of a training set on which vote shares are measured by cross-validation
@@ -83,6 +83,7 @@ def train(
     labels: Sequence[Label],
     settings: TrainingSettings | None = None,
     *,
+    tokens: Sequence[Tokens] | None = None,
     validation: float | tuple[Sequence[Any], Sequence[Label]] | None = None,
     folder: Path | None = None,
     progress: Any = "auto",
@@ -95,9 +96,10 @@ def train(
         texts: the examples.
         labels: their labels, whole numbers or names.
         settings: how to train; or give its fields by name: ``train(texts, labels, method="cert-ed", rate=0.95)``.
+        tokens: the tokens of the texts, if they are split already.
         validation: the fraction of the examples to hold out; or a pair (texts, labels) that takes its place.
-        folder: keeps the checkpoints of a transformer, so that the same call resumes an interrupted training; None for
-            a temporary folder.
+        folder: keeps the checkpoints of a transformer or an embedding network, so that the same call resumes an
+            interrupted training; None for a temporary folder.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
         note: called with remarks as they come: the expected time, and a line for every epoch of a transformer.
         fields: see `adaptdel.settings.TrainingSettings`.
@@ -109,21 +111,25 @@ def train(
     settings = TrainingSettings.from_dict(fields) if settings is None else settings
     started = time.monotonic()
     fraction = 0.0 if validation is not None else settings.held_out_fraction
-    training_set, held = _split(texts, labels, settings, fraction, validation)
+    training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
     settings = settings.resolved(training_set.lengths)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
-    report = reporter(progress, "steps")
+    report = None if settings.kind == "embedding" else reporter(progress, "steps")
     if settings.is_linear:
         base, history, record = _train_linear(settings, training_set, noises.training, report)
+    elif settings.kind == "embedding":
+        base, history, record = _train_embedding(settings, training_set, held, noises.training, folder, progress)
     else:
         base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report, note)
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
     model.base_, model.noise_ = base, noises.smoothing
     model.classes_ = np.array(base.classes_)
-    checked = _held_out_check(model, held, linear=settings.is_linear)
+    checked = _held_out_check(model, held, quick=settings.kind != "transformer")
     if settings.is_linear and checked is not None:
         history = [*history[:-1], {**history[-1], "valid_accuracy": checked["accuracy"]}]
+    if settings.kind == "embedding" and checked is not None:
+        record["clean_accuracy"] = checked["accuracy"]
     effective = settings.effective()
     model.training_ = {
         "method": settings.method,
@@ -170,6 +176,7 @@ def _small_classes(examples: ExampleSet) -> list[str]:
 def _split(
     texts: Sequence[Any],
     labels: Sequence[Label],
+    tokens: Sequence[Tokens] | None,
     settings: TrainingSettings,
     fraction: float,
     validation: tuple[Sequence[Any], Sequence[Label]] | None,
@@ -179,7 +186,7 @@ def _split(
         raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
     unit = check_unit(settings.unit)
     plain = [label.item() if hasattr(label, "item") else label for label in labels]
-    examples = ExampleSet([unit.split(text) for text in texts], plain)
+    examples = ExampleSet([unit.split(text) for text in texts] if tokens is None else list(tokens), plain)
     held = None
     if validation is not None:
         if len(validation[0]) != len(validation[1]):
@@ -202,6 +209,64 @@ def _train_linear(
         {"step": step, "train_loss": loss, "valid_accuracy": None} for step, loss in enumerate(losses, start=1)
     ]
     return classifier, history, {}
+
+
+def _train_embedding(
+    settings: TrainingSettings,
+    examples: ExampleSet,
+    held: ExampleSet,
+    noise: Noise,
+    folder: Path | None,
+    progress: Any,
+) -> tuple[BaseClassifier, History, dict[str, Any]]:
+    """The base classifier, the votes on held-out examples at every evaluation, and what else is recorded."""
+    from adaptdel.classifiers.embedding import EmbeddingClassifier
+    from adaptdel.classifiers.word_encoders import word_encoder
+
+    chosen = settings.effective()
+    encoder = None
+    if settings.encoder is not None:
+        cache = settings.encoder_cache or (None if folder is None else folder / "vectors")
+        encoder = word_encoder(settings.encoder, cache=cache, progress=_first_use(progress, "words"))
+    classifier = EmbeddingClassifier(
+        encoder=encoder,
+        precision=chosen["dtype"],
+        settings=settings.embedding,
+        **{name: chosen[name] for name in ("on_unknown", "min_count", "bits", "networks")},
+    )
+    classifier.fit(
+        examples.tokens,
+        examples.labels,
+        noise=noise,
+        seed=settings.seed,
+        validation=(held.tokens, held.labels),
+        checkpoint=folder,
+        progress=_first_use(progress, "steps"),
+    )
+    history: History = []
+    for number, network in enumerate(classifier.training_["networks"]):
+        for row in network["history"]:
+            history.append({
+                "step": number * settings.embedding.steps + row["step"],
+                "train_loss": row["loss"],
+                "valid_accuracy": row.get("vote_accuracy"),
+                "valid_vote_share": row.get("vote_share"),
+            })  # fmt: skip
+    record = {"encoder": classifier.training_["encoder"], "words": classifier.training_["words"]}
+    return classifier, history, {**record, "versions": {"torch": version("torch")}}
+
+
+def _first_use(progress: Any, noun: str) -> Report:
+    """A report of progress whose clock starts when it is first called."""
+    reports: list[Report] = []
+
+    def report(done: int, total: int) -> None:
+        if not reports:
+            reports.append(reporter(progress, noun))
+        if reports[0] is not None:
+            reports[0](done, total)
+
+    return report
 
 
 def held_out_shares(
@@ -269,11 +334,11 @@ def retraining(record: Mapping[str, Any]) -> Callable[[Noise, Sequence[Any], Seq
     return train_again
 
 
-def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, linear: bool) -> dict[str, Any] | None:
+def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool) -> dict[str, Any] | None:
     """The answers of the smoothed classifier on held-out examples, as users see them: by the vote, and by class."""
     if not held.tokens:
         return None
-    most, votes = (CHECKED, CHECK_VOTES) if linear else (CHECKED_SLOW, CHECK_VOTES_SLOW)
+    most, votes = (CHECKED, CHECK_VOTES) if quick else (CHECKED_SLOW, CHECK_VOTES_SLOW)
     certifier = model.certifier(n_select=votes, n_estimate=0, sampling="fixed", exact=False)
     inputs = (certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens[:most]))
     answers = {number: certifier.base.label(tally.label) for number, tally in certifier.votes(inputs)}
