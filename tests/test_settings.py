@@ -129,9 +129,9 @@ def of_train() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
         effective = from_yaml({**job, "model": model, "method": method}).settings.effective()
         yield f"YAML {model}", effective, values | {"validation": s.TRAINING.validation, "unit": s.TRAINING.unit}
     network = {**asdict(s.EMBEDDING), "hidden": list(s.EMBEDDING.hidden), "validation": s.TRAINING.validation}
-    model = {name: getattr(s.EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")}
+    of_model = {name: getattr(s.EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")}
     effective = from_yaml({**job, "model": "embedding"}).settings.effective()
-    yield "YAML embedding", effective, {**network, **model, "dtype": s.EMBEDDING_MODEL.precision}
+    yield "YAML embedding", effective, {**network, **of_model, "dtype": s.EMBEDDING_MODEL.precision}
     effective = from_yaml({**job, "method": "adaptdel+"}).settings.effective()
     yield "YAML", effective, {"rate": s.METHOD.rate, "rates": list(s.METHOD.rates)}
 
