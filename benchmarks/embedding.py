@@ -26,6 +26,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.word_encoders import TransformerEncoder
 from adaptdel.core.noise import RandomLength
 from adaptdel.data import read_examples
+from adaptdel.measures import AnswerCounts
 from adaptdel.settings import EmbeddingSettings
 from adaptdel.units import Tokens, Words
 from benchmarks.real import minilm
@@ -51,20 +52,19 @@ def read(folder: Path, name: str, count: int) -> Data:
 
 
 def certified(base: BaseClassifier, data: Data, kept: float, votes: int) -> dict[str, float]:
-    """Accuracy and mean radius at a number of kept words on average."""
+    """Accuracies and mean certified radius at a number of kept words on average."""
     noise = Deletion(LengthRate(0.0, kept))
     model = SmoothedClassifier(base, noise, n_select=64, n_estimate=votes, sampling="fixed", progress=False)
     start, cpu = time.perf_counter(), time.process_time()
     certificates = model.certify(data.texts)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    right = np.array([c.label == answer for c, answer in zip(certificates, data.answers, strict=True)])
-    radii = np.array([max(0, c.radius) for c in certificates])
+    correct = [c.label == answer for c, answer in zip(certificates, data.answers, strict=True)]
+    counts = AnswerCounts.of(correct, [c.radius for c in certificates])
     return {
         "kept": kept,
-        "accuracy": float(right.mean()),
-        "mean_radius": float(np.where(right, radii, 0).mean()),
-        "ms_an_input": 1000 * seconds / len(right),
-        "cpu_ms_an_input": 1000 * cpu / len(right),
+        **{name: getattr(counts, name) for name in ("clean_accuracy", "certified_accuracy", "mean_radius")},
+        "ms_an_input": 1000 * seconds / len(correct),
+        "cpu_ms_an_input": 1000 * cpu / len(correct),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.measures import CLEAN_ACCURACY
+from adaptdel.protection import Protection
 from adaptdel.settings import (
     DATA,
     DTYPES,
@@ -84,8 +85,10 @@ def _shown(value: Any) -> str:
 @setting("validation", "Fraction to hold out, or a labelled file.", callback=_fraction_or_file)
 @setting("unit", "word, char, byte or chunk:SIZE.")
 @setting("seed", "Seed of all random numbers.", type=int)
-@click.option("--text-column", "text", default=None, help=f"Column of the text.  [default: {DATA.text}]")
-@click.option("--label-column", "label", default=None, help=f"Column of the label.  [default: {DATA.label}]")
+@setting("protect", "Of two classes, the one whose answers are protected from being turned.")
+@setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
+@click.option("--text-column", "text", default=None, help=f"Column of the texts.  [default: {DATA.text}]")
+@click.option("--label-column", "label", default=None, help=f"Column of the labels.  [default: {DATA.label}]")
 @click.option("--encoding", default=None, help=f"Encoding of the file.  [default: {DATA.encoding}]")
 @setting("copies", "Linear: noisy copies per example.", type=int)
 @setting("l2", "Linear: penalty on squared weights.", type=float)
@@ -116,7 +119,7 @@ def _shown(value: Any) -> str:
 @setting("adv_norm", "FreeLB: largest norm of a perturbation, 0 for no limit.", type=float)
 @click.option("--config", type=click.Path(dir_okay=False), default=None, help="YAML file with the fields of runs.")
 @click.option("--overwrite", is_flag=True, help="Replace a model of another training in --out.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train_command(config: str | None, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Train a smoothed classifier by any method of the paper.
 
@@ -135,6 +138,8 @@ def train_command(config: str | None, overwrite: bool, as_json: bool, **options:
         finished = train_job(
             job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)
         )
+        for sentence in finished.model.training_.get("warnings", []):
+            click.echo(f"warning: {sentence}", err=True)
         results.append(_summary(job, finished))
         if not as_json:
             click.echo(_described(job, finished))
@@ -150,6 +155,8 @@ def _summary(job: TrainingJob, finished: FinishedTraining) -> dict[str, Any]:
         "finished_before": finished.already_done,
         "noise": finished.model.noise_.to_dict(),
         "notes": finished.notes,
+        "warnings": record.get("warnings", []),
+        "protection": getattr(finished.model, "protection_", None),
         **{name: record[name] for name in names},
     }
 
@@ -169,6 +176,8 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     if accuracy is not None:
         measured = "accuracy on noisy copies of" if "epoch" in last else f"{CLEAN_ACCURACY} on"
         lines.append(f"{measured} held-out examples: {percent(accuracy, 2)}")
+    if getattr(finished.model, "protection_", None) is not None:
+        lines.append(Protection(**finished.model.protection_).sentence())
     next_step = "calibrate" if record.get("calibrated") is False else "certify"
     arguments = "--data FILE" if next_step == "calibrate" else "--data FILE --out RUN"
     lines.append(f"next: adaptdel {next_step} {Path(job.out)} {arguments}")
