@@ -92,8 +92,9 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "LinearClassifier.fit", defaults(LinearClassifier.fit), trained
     sklearn = import_module("adaptdel.classifiers.callables").SklearnClassifier
     yield "SklearnClassifier.fit", defaults(sklearn.fit), {"copies": linear["copies"], "seed": certification["seed"]}
-    embedding = import_module("adaptdel.classifiers.embedding").EmbeddingClassifier()
-    yield "EmbeddingClassifier", asdict(embedding.settings), asdict(s.EMBEDDING)
+    embedding = import_module("adaptdel.classifiers.embedding").EmbeddingClassifier
+    yield "EmbeddingClassifier", defaults(embedding), asdict(s.EMBEDDING_MODEL)
+    yield "EmbeddingClassifier.settings", asdict(embedding().settings), asdict(s.EMBEDDING)
     transformers = import_module("adaptdel.classifiers.transformers").TransformersClassifier
     yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE}
     fitted = {name: getattr(training, name) for name in ("unit", "seed", "validation")}
@@ -114,15 +115,23 @@ def of_train() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "adaptdel train", {name: chosen[name] for name in names}, dict.fromkeys(names)
     texts = help_texts("train")
     columns = {"text": s.DATA.text, "label": s.DATA.label, "encoding": s.DATA.encoding}
-    shown = columns | {name: s.default_of(name) for name in names if name not in ("kept", "warmup")}
+    without = ("kept", "warmup", "encoder", "encoder_cache", "network")
+    shown = columns | {name: s.default_of(name) for name in names if name not in without}
     ends = {name: texts[name].partition("[default: ")[2].removesuffix("]") for name in shown}
-    yield "adaptdel train --help", ends, {name: written(value) for name, value in shown.items()}
+    of_embedding = {**asdict(s.EMBEDDING), "bits": s.EMBEDDING_MODEL.bits, "dtype": s.EMBEDDING_MODEL.precision}
+    shared = {*asdict(s.LINEAR), *asdict(s.TRANSFORMER), "dtype"} & set(of_embedding)
+    more = {name: f"; embedding: {written(of_embedding[name])}" for name in shared & set(names)}
+    yield "adaptdel train --help", ends, {name: written(value) + more.get(name, "") for name, value in shown.items()}
     from_yaml = import_module("adaptdel.training.jobs").TrainingJob.from_dict
     job = {"data": "x", "out": "y"}
     transformer = {**asdict(s.TRANSFORMER), "dtype": s.DTYPE}
     for model, method, values in (("linear", "adaptdel+", asdict(s.LINEAR)), ("bert", "freelb", transformer)):
         effective = from_yaml({**job, "model": model, "method": method}).settings.effective()
         yield f"YAML {model}", effective, values | {"validation": s.TRAINING.validation, "unit": s.TRAINING.unit}
+    network = {**asdict(s.EMBEDDING), "hidden": list(s.EMBEDDING.hidden), "validation": s.TRAINING.validation}
+    model = {name: getattr(s.EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")}
+    effective = from_yaml({**job, "model": "embedding"}).settings.effective()
+    yield "YAML embedding", effective, {**network, **model, "dtype": s.EMBEDDING_MODEL.precision}
     effective = from_yaml({**job, "method": "adaptdel+"}).settings.effective()
     yield "YAML", effective, {"rate": s.METHOD.rate, "rates": list(s.METHOD.rates)}
 

@@ -577,9 +577,13 @@ def calibration_checkpoint(space: Workspace, edits: list[int]) -> None:
     else:
         first = lines[0] if lines and isinstance(lines[0], dict) else {}
         settings = first.get("settings")
-        with WorkingStore(path, "calibration", settings if isinstance(settings, dict) else {}) as store:
-            for number, line in enumerate(lines[1:]):
-                store.put(number, line)
+        try:
+            with WorkingStore(path, "calibration", settings if isinstance(settings, dict) else {}) as store:
+                for number, line in enumerate(lines[1:]):
+                    store.put(number, line)
+        except ValueError as error:  # settings that the store does not read back, such as numbers of 400 digits
+            one_sentence(error, path)
+            return
         if rng.random() < 0.2:
             hostile_schema(path, rng)
         data = path.read_bytes()

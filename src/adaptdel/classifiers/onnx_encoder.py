@@ -181,7 +181,7 @@ def export(tokenizer: Any, model: Any) -> OnnxEncoder:
             "encoder must have a fast tokenizer to encode new words: choose another, or on_unknown='ngrams'"
         )
 
-    class Pooled(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Pooled(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model

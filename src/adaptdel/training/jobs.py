@@ -87,7 +87,8 @@ def train_job(
     for sentence in examples.notes:
         note(f"{job.data}: {sentence}")
     unit = check_unit(settings.unit)
-    settings = settings.resolved(len(unit.split(text)) for text in examples.texts)
+    tokens = [unit.split(text) for text in examples.texts]
+    settings = settings.resolved(map(len, tokens))
     identity = {**settings.effective(), "data": examples.digest}
     if held is not None:
         identity["validation"] = held.digest
@@ -98,7 +99,13 @@ def train_job(
         _open_checkpoints(work, identity, out)
     validation = None if held is None else (held.texts, held.labels)
     model = train(
-        examples.texts, examples.labels, settings, validation=validation, folder=work / "checkpoints", progress=progress
+        examples.texts,
+        examples.labels,
+        settings,
+        tokens=tokens,
+        validation=validation,
+        folder=work / "checkpoints",
+        progress=progress,
     )
     model.training_["identity"] = identity
     model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take

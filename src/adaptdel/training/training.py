@@ -28,7 +28,7 @@ from adaptdel.protection import Protection, apply, choose_threshold, protected_c
 from adaptdel.settings import DTYPE, LINEAR, METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
-from adaptdel.units import check_unit
+from adaptdel.units import Tokens, check_unit
 
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
@@ -78,6 +78,7 @@ def train(
     labels: Sequence[Label],
     settings: TrainingSettings | None = None,
     *,
+    tokens: Sequence[Tokens] | None = None,
     validation: float | tuple[Sequence[Any], Sequence[Label]] | None = None,
     folder: Path | None = None,
     progress: Any = "auto",
@@ -89,6 +90,7 @@ def train(
         texts: the examples.
         labels: their labels, whole numbers or names.
         settings: how to train; or give its fields by name: ``train(texts, labels, method="cert-ed", rate=0.95)``.
+        tokens: the tokens of the texts, if they are split already.
         validation: the fraction of the examples to hold out; or a pair (texts, labels) that takes its place.
         folder: keeps the checkpoints of a transformer or an embedding network, so that the same call resumes an
             interrupted training; None for a temporary folder.
@@ -102,7 +104,7 @@ def train(
     settings = TrainingSettings.from_dict(fields) if settings is None else settings
     started = time.monotonic()
     fraction = 0.0 if validation is not None else settings.held_out_fraction
-    training_set, held = _split(texts, labels, settings, fraction, validation)
+    training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
     settings = settings.resolved(training_set.lengths)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
@@ -149,6 +151,7 @@ def train(
 def _split(
     texts: Sequence[Any],
     labels: Sequence[Label],
+    tokens: Sequence[Tokens] | None,
     settings: TrainingSettings,
     fraction: float,
     validation: tuple[Sequence[Any], Sequence[Label]] | None,
@@ -158,7 +161,7 @@ def _split(
         raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
     unit = check_unit(settings.unit)
     plain = [label.item() if hasattr(label, "item") else label for label in labels]
-    examples = ExampleSet([unit.split(text) for text in texts], plain)
+    examples = ExampleSet([unit.split(text) for text in texts] if tokens is None else list(tokens), plain)
     held = None
     if validation is not None:
         if len(validation[0]) != len(validation[1]):
