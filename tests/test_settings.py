@@ -118,7 +118,7 @@ def of_train() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "adaptdel train", {name: chosen[name] for name in names}, dict.fromkeys(names)
     texts = help_texts("train")
     columns = {"text": s.DATA.text, "label": s.DATA.label, "encoding": s.DATA.encoding}
-    values_of = {name: s.default_of(name) for name in names}
+    values_of = {name: s.default_of(name) for name in names if name not in WITHOUT_DEFAULT}
     shown = columns | {name: value for name, value in values_of.items() if value is not None}
     ends = {name: texts[name].partition("[default: ")[2].removesuffix("]") for name in shown}
     of_embedding = {**asdict(s.EMBEDDING), "bits": s.EMBEDDING_MODEL.bits, "dtype": s.EMBEDDING_MODEL.precision}
@@ -137,6 +137,9 @@ def of_train() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "YAML embedding", effective, {**network, **of_model, "dtype": s.EMBEDDING_MODEL.precision}
     effective = from_yaml({**job, "method": "adaptdel+"}).settings.effective()
     yield "YAML", effective, {"rate": s.METHOD.rate, "rates": list(s.METHOD.rates)}
+
+
+WITHOUT_DEFAULT = ("class_weight", "max_minutes", "protect", "max_false_positives")
 
 
 def written(value: Any) -> str:

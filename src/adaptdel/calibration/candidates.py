@@ -294,8 +294,8 @@ def grouped_rate(
 
 def _smoothed(table: FloatArray) -> FloatArray:
     padded = np.concatenate([table[:1], table, table[-1:]])
-    before, own, after = SMOOTHING
-    return np.asarray(before * padded[:-2] + own * padded[1:-1] + after * padded[2:], dtype=np.float64)
+    shorter, own, longer = SMOOTHING
+    return np.asarray(shorter * padded[:-2] + own * padded[1:-1] + longer * padded[2:], dtype=np.float64)
 
 
 def _lagrangian(
