@@ -69,9 +69,8 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "adaptdel plan", options("plan"), some(certification, "alpha")
 
     without_on = {name: value for name, value in calibration.items() if name != "on"}
-    calibrating = import_module("adaptdel.calibration.calibration")
-    yield "calibrate", defaults(calibrating.calibrate), without_on
-    yield "calibrate_folder", calibrating.DEFAULTS, without_on
+    calibrating = import_module("adaptdel.calibration.calibration")  # `calibrate` takes the fields of the settings
+    yield "calibrate", defaults(calibrating.CalibrationSettings), without_on
     folders = import_module("adaptdel.calibration.folders")
     yield "calibrate_folder", defaults(folders.calibrate_folder), some(calibration, "on")
     votes = {"votes": f"{calibration['n_select']},{calibration['n_estimate']}"}
@@ -93,6 +92,8 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "LinearClassifier.fit", defaults(LinearClassifier.fit), trained
     sklearn = import_module("adaptdel.classifiers.callables").SklearnClassifier
     yield "SklearnClassifier.fit", defaults(sklearn.fit), {"copies": linear["copies"], "seed": certification["seed"]}
+    embedding = import_module("adaptdel.classifiers.embedding").EmbeddingClassifier()
+    yield "EmbeddingClassifier", asdict(embedding.settings), asdict(s.EMBEDDING)
     transformers = import_module("adaptdel.classifiers.transformers").TransformersClassifier
     yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE}
     fitted = {name: getattr(training, name) for name in ("unit", "seed", "validation")}
@@ -138,7 +139,7 @@ def of_certify() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     texts = help_texts("certify")
     shown = {name: getattr(s, name) for name in ("alpha", "sampling", "bound", "seed")}
     shown["votes"] = f"{s.n_select},{s.n_estimate}"
-    ends = {name: texts[name].partition("[the model's: ")[2].removesuffix("]") for name in shown}
+    ends = {name: texts[name].partition("[default: the model's, ")[2].removesuffix("]") for name in shown}
     yield "adaptdel certify --help", ends, {name: str(value) for name, value in shown.items()}
     chosen = options("certify")
     yield "adaptdel certify", {name: chosen[name] for name in shown}, dict.fromkeys(shown)
@@ -196,7 +197,7 @@ def test_the_default_noise() -> None:
     assert ad.pipeline(base).model.noise == default_noise() == expected
     texts = ["one two three four five six seven eight nine ten eleven " * 4, "a b"] * 5
     model = ad.SmoothedClassifier(LinearClassifier(bits=8), copies=1, progress=False).fit(texts, [0, 1] * 5)
-    assert model.noise_ == default_noise([44, 2] * 5) == ad.Deletion(ad.LengthRate.from_lengths([44, 2] * 5, 0.9))
+    assert model.noise_ == default_noise([44, 2] * 5) == ad.Deletion(ad.LengthRate(0.82, 4.1))
 
 
 def test_validation_is_a_fraction_or_examples() -> None:

@@ -25,7 +25,7 @@ from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
-from adaptdel.data import ExampleSet, split_examples
+from adaptdel.data import ExampleSet, split_held_out
 from adaptdel.files import read_json
 from adaptdel.settings import DTYPE, DTYPES, TRAINING, TRANSFORMER, TransformerTrainingSettings
 from adaptdel.units import Tokens, check_unit
@@ -50,7 +50,7 @@ def libraries() -> tuple[Any, Any]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without reports on new heads, bars, or advice: what goes wrong is raised."""
+    """Silence the progress bars, warnings and advice of transformers; errors are raised as usual."""
     logging: Any = libraries()[1].utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -81,20 +81,20 @@ def isolated_randomness(seed: int) -> Iterator[None]:
 class TransformersClassifier(SubwordClassifier):
     """A model of `AutoModelForSequenceClassification` with its tokenizer.
 
-    Only safetensors are read, and no code that comes with a model is run. Words are tokenised once an input, the ids of
-    a copy are those of its joined text, and the votes do not depend on batches: see `subwords`.
+    Only safetensors are read, and no code that comes with a model is run. The words of an input are tokenised once, the
+    ids of a copy are those of its joined text, and the votes do not depend on batches: see `subwords`.
 
     Args:
         model: a folder, a name on the hub, or a loaded model.
         tokenizer: a loaded tokenizer, a folder or a name; needed with a loaded model, else that of the model.
         device: "cpu", "cuda", ... or "auto": the GPU if there is one.
         dtype: "float32", "bfloat16", or "int8": linear layers in 8 bits, on the CPU.
-        batch_tokens: the most ids in a batch; None takes 1024 on a CPU and 16384 elsewhere.
+        batch_tokens: the largest number of ids in a batch; None for 1024 on a CPU and 16384 elsewhere.
         tokenise: "auto", "gather" or "join": see `Subwords`.
         revision: of a model on the hub.
         margin: two scores closer than this are a near tie; the self-test can only raise it.
-        batching: the most that the self-test may allow: "padded" (copies of any length share a batch), "equal" (copies
-            of equal length) or "alone".
+        batching: the least strict mode that the self-test may choose: "padded" (copies of any length share a batch),
+            "equal" (copies of equal length) or "alone".
         training: the hyperparameters of `fit`; None for the defaults.
 
     Attributes:
@@ -184,7 +184,7 @@ class TransformersClassifier(SubwordClassifier):
         return scores
 
     def fingerprint(self) -> str:
-        """SHA-256 of configuration, tokenizer, weights and precision: all that the answers depend on."""
+        """The SHA-256 of configuration, tokenizer, weights and precision: everything that the answers depend on."""
         if self._fingerprint is None:
             config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
             digest = hashlib.sha256(json.dumps([config, self.dtype], sort_keys=True, default=str).encode())
@@ -198,7 +198,7 @@ class TransformersClassifier(SubwordClassifier):
         return self._fingerprint
 
     def options(self) -> dict[str, Any]:
-        """Precision, margin, batching and way of tokenising."""
+        """Precision, margin, batching and the way of tokenising."""
         return {
             "dtype": self.dtype,
             "margin": self.margin,
@@ -254,7 +254,7 @@ class TransformersClassifier(SubwordClassifier):
         self.check_classes(list(dict.fromkeys(examples.labels)))
         if isinstance(validation, (int, float)):
             texts = [str(unit.join(row)) for row in examples.tokens]
-            examples, held = split_examples(examples, texts, fraction=validation, seed=seed)
+            examples, held = split_held_out(examples, texts, fraction=validation, seed=seed)
             if not held.tokens:
                 raise ValueError(
                     "validation must hold out at least one example for early stopping: give a larger fraction, or a "
@@ -373,7 +373,7 @@ def _check_sizes(folder: Path) -> None:
 def int8_copy(model: Any) -> Any:
     """A copy whose linear layers, but for the last, multiply whole numbers of 8 bits.
 
-    Weights are scaled by output, inputs by token: what becomes of a token does not depend on the others in its batch.
+    Weights are scaled per output and inputs per token: the result for a token does not depend on the rest of the batch.
     """
     torch, _ = libraries()
     model = copy.deepcopy(model).float()
@@ -404,7 +404,7 @@ def _classes(config: Any) -> list[Any]:
 
 
 def _longest(tokenizer: Any, model: Any) -> int | None:
-    """The most ids that tokenizer and model allow; models like RoBERTa count positions from the padding on."""
+    """The largest number of ids that tokenizer and model allow; RoBERTa counts positions from the padding id on."""
     limits = [tokenizer.model_max_length] if tokenizer.model_max_length < UNLIMITED else []
     positions = getattr(model.config, "max_position_embeddings", None)
     if isinstance(positions, int) and positions > 0:

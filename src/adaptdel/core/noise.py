@@ -142,7 +142,7 @@ class Noise(Described):
     changes_inputs: ClassVar[bool] = True
     """Whether a noisy copy can differ from the input."""
     certified_ops: ClassVar[tuple[str, ...]] = ("del", "ins", "sub")
-    """The operations that can be certified, which is what ops="edit" stands for."""
+    """The operations that can be certified: the meaning of ops="edit"."""
     has_paper_bound: ClassVar[bool] = False
     """Whether the AdaptDel paper's lemmas apply: for independent deletion only. Otherwise the tight bound is used."""
     shortest_is_worst: ClassVar[bool] = False
@@ -193,7 +193,7 @@ class Noise(Described):
         return self.immutable
 
     def used_bound(self, bound: str) -> str:
-        """The bound that is computed if ``bound`` is asked for."""
+        """The bound that is computed for the setting ``bound``."""
         return bound if self.has_paper_bound else "tight"
 
     def chunks(
@@ -255,9 +255,7 @@ def draw_at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: i
     return kept
 
 
-def _draw_block(
-    rng: np.random.Generator, kept: BoolArray, threshold: tuple[int, int], draws: tuple[int, int]
-) -> None:
+def _draw_block(rng: np.random.Generator, kept: BoolArray, threshold: tuple[int, int], draws: tuple[int, int]) -> None:
     """Fill rows that are drawn together; ``draws`` are the 64-bit draws of a row: leading bytes, then spare ones."""
     rows, length = kept.shape
     first, remainder = threshold
