@@ -77,9 +77,12 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     scalar = {name: value for name, value in calibration.items() if not name.startswith("n_")}
     yield "adaptdel calibrate", options("calibrate"), scalar | votes
 
-    columns = {"text_column": data["text"], "label_column": data["label"], "encoding": data["encoding"]}
-    yield "adaptdel calibrate", options("calibrate"), columns
-    yield "adaptdel certify", options("certify"), columns | {"id_column": data["ids"]}
+    columns = {"text_column": data["text"], "label_column": data["label"]}
+    for name in ("calibrate", "certify"):  # which take the columns of the model's training, if it has stored them
+        ends = {column: help_texts(name)[column].partition("[default: as in training, or ")[2] for column in columns}
+        yield f"adaptdel {name} --help", ends, {column: f"{value}]" for column, value in columns.items()}
+        yield f"adaptdel {name}", options(name), dict.fromkeys(columns) | {"encoding": data["encoding"]}
+    yield "adaptdel certify", options("certify"), {"id_column": data["ids"]}
     reading = import_module("adaptdel.data")
     yield "read_rows", defaults(reading.read_rows), data
     yield "read_examples", defaults(reading.read_examples), data
