@@ -16,7 +16,7 @@ from typing import Any
 import adaptdel
 
 OTHER = {
-    "adaptive": "fixed", "edit": "del", "tight": "paper", "word": "char", "certified": "mean", "auto": "all",
+    "adaptive": "fixed", "edit": "del", "tight": "paper", "word": "char", "balanced": "mean", "auto": "all",
     "adaptdel": "cert-ed", "hash": "vocabulary", "float32": "bfloat16", "text": "body", "label": "class", "id": "key",
     "utf-8": "latin-1",
 }  # fmt: skip

@@ -27,8 +27,8 @@ ALLOWED = {
     "torch": {"classifiers"},
     "transformers": {"classifiers"},
     "safetensors": {"classifiers", "model_files"},
-    "pyarrow": {"data", "runs", "report"},
-    "datasets": {"data"},
+    "pyarrow": {"file_formats", "runs", "report"},
+    "datasets": {"file_formats"},
     "yaml": {"training"},
     "tqdm": {"progress"},
     "cryptography": {"runs"},
@@ -207,7 +207,10 @@ def names_defined(tree: ast.AST) -> set[tuple[int, str]]:
     return names
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+SCRIPTS = sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_names_say_what_they_hold(path: Path) -> None:
     names = {(1, path.stem), *names_defined(ast.parse(path.read_text(encoding="utf-8")))}
     assert sorted((line, name) for line, name in names if name.lower().strip("_") in BANNED_NAMES) == []

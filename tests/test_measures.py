@@ -23,13 +23,28 @@ from adaptdel.measures import (
     wasserstein,
 )
 
-COLUMNS = ("id", "correct", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash", "problem")
+COLUMNS = (
+    "id",
+    "truth",
+    "answer",
+    "correct",
+    "length",
+    "rate",
+    "radius",
+    "log10_cardinality",
+    "calls",
+    "input_hash",
+    "problem",
+)
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
     """Rows as a run holds them; what is left out has a default."""
     defaults = {"correct": True, "length": 10, "rate": 0.9, "radius": 0, "log10_cardinality": 0.0, "calls": 100}
     full = [defaults | {"id": f"i{n}", "input_hash": f"h{n}", "problem": None} | row for n, row in enumerate(rows)]
+    for row in full:
+        row.setdefault("truth", None if row["correct"] is None else "a")
+        row.setdefault("answer", "b" if row["correct"] is False else "a")
     return pa.table({name: [row[name] for row in full] for name in COLUMNS})
 
 

@@ -197,7 +197,7 @@ def test_the_default_noise() -> None:
     assert ad.pipeline(base).model.noise == default_noise() == expected
     texts = ["one two three four five six seven eight nine ten eleven " * 4, "a b"] * 5
     model = ad.SmoothedClassifier(LinearClassifier(bits=8), copies=1, progress=False).fit(texts, [0, 1] * 5)
-    assert model.noise_ == default_noise([44, 2] * 5) == ad.Deletion(ad.LengthRate.from_lengths([44, 2] * 5, 0.9))
+    assert model.noise_ == default_noise([44, 2] * 5) == ad.Deletion(ad.LengthRate(0.82, 4.1))
 
 
 def test_validation_is_a_fraction_or_examples() -> None:

@@ -181,24 +181,24 @@ def measures(folder: Path) -> Measures:
 def summary(folder: Path) -> dict[str, Any]:
     """The measures of a run, in all and by quartile of length; its settings; the share of its most frequent answer."""
     run = read_run(folder)
-    found = outcomes(run.table, times_of(run))
+    measured = outcomes(run.table, times_of(run))
     answers = Counter(run.table["answer"].to_pylist())
     settings = {name: run.manifest[name] for name in ("bound", "alpha", "ops", "sampling", "votes", "seed")}
     return {
-        **measure(found).to_dict(),
+        **measure(measured).to_dict(),
         "most_frequent_answer": max(answers.values()) / len(run.table),
-        "quarters": [_quarter(measure(part)) for part in by_quartile(found)],
+        "quarters": [_quarter(measure(part)) for part in by_quartile(measured)],
         "settings": settings,
         "run": folder.name,
     }
 
 
-def _quarter(found: Measures) -> dict[str, float]:
+def _quarter(measures: Measures) -> dict[str, float]:
     names = ("shortest", "longest", "clean_accuracy", "certified_accuracy", "mean_radius")
-    return {name: found.to_dict()[name] for name in names}
+    return {name: measures.to_dict()[name] for name in names}
 
 
 def history(model: Path) -> dict[str, Any]:
     """How a model was trained."""
-    found: dict[str, Any] = json.loads((model / "training.json").read_text(encoding="utf-8"))
-    return found
+    record: dict[str, Any] = json.loads((model / "training.json").read_text(encoding="utf-8"))
+    return record

@@ -7,7 +7,7 @@ measure by class is the plain measure over the inputs of one label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, sqrt
 from typing import Any
@@ -21,8 +21,11 @@ Labels = Sequence[Any] | npt.NDArray[Any]
 RADII = (0, 1, 2, 5, 10, 20)  # where certified recall is given by default
 LEAST = 5  # inputs of other labels: with fewer, a classifier that finds half of them misses all more often than 1 in 20
 CONSTANT = 0.1  # an answer is constant if other answers are at most this fraction of the other labels
+NAMED = 8  # missed classes that a sentence names
 MISSED = 0.1  # a class is missed if its recall is at most this
+MOST_CLASSES = 50  # of a confusion matrix in JSON and in tables
 UNLABELLED_LEAST, UNLABELLED_SHARE = 50, 0.98  # without labels: inputs, and the share of one answer
+_CONSTANT = ("label", "answers", "inputs", "others")
 ADVICE = (
     "train at a lower rate, which keeps more words of each text, with --class-weight balanced, or on more examples of "
     "the other classes"
@@ -142,10 +145,26 @@ def answer_warnings(
     """
     constant = constant_answer(answers, labels)
     if constant is not None:
-        hint = f"its accuracy and its radii say nothing about the other classes: {ADVICE}"
-        return [constant.sentence(what) + (f": {hint}" if advice and labels is not None else "")]
+        return [_constant_warning(constant, what, advice=advice)]
     missed = [] if labels is None else missed_classes(answers, labels)
-    return [each.sentence(what) + (f": {ADVICE}" if advice else "") for each in missed]
+    return [missed_sentence(missed, what) + (f": {ADVICE}" if advice else "")] if missed else []
+
+
+def missed_sentence(missed: Sequence[MissedClass], what: str = "the model") -> str:
+    """How many inputs of the missed classes are recognised.
+
+    >>> missed_sentence([MissedClass("spam", 1, 107), MissedClass("scam", 0, 12)])
+    'the model recognises 1 of 107 inputs of the class spam, 0 of 12 of scam'
+    """
+    others = [f"{each.correct} of {each.inputs} of {each.label}" for each in missed[1:NAMED]]
+    more = [f"and {len(missed) - NAMED} more classes as rarely"] if len(missed) > NAMED else []
+    return ", ".join([missed[0].sentence(what), *others, *more])
+
+
+def _constant_warning(constant: ConstantAnswer, what: str, *, advice: bool) -> str:
+    if not advice or constant.others is None:
+        return constant.sentence(what)
+    return f"{constant.sentence(what)}: its accuracy and its radii say nothing about the other classes: {ADVICE}"
 
 
 def balanced_accuracy(labels: Labels, correct: npt.ArrayLike) -> float:
@@ -172,7 +191,14 @@ def class_balanced_mean_radius_se(labels: Labels, correct: npt.ArrayLike, radius
     groups = [values[places] for places in _places(labels).values()]
     if not groups or min(map(len, groups)) < 2:
         return nan
-    return sqrt(sum(float(group.var(ddof=1)) / len(group) for group in groups)) / len(groups)
+    return sqrt(sum(map(squared_error, groups))) / len(groups)
+
+
+def squared_error(values: IntArray) -> float:
+    """The squared standard error of the mean of whole numbers, s²/n; from exact sums, so that every machine agrees."""
+    numbers = values.tolist()  # Python's whole numbers do not overflow
+    size, total, squares = len(numbers), sum(numbers), sum(number * number for number in numbers)
+    return (size * squares - total * total) / (size * size * (size - 1))
 
 
 def counted_radius(correct: npt.ArrayLike, radius: npt.ArrayLike) -> IntArray:
@@ -183,7 +209,7 @@ def counted_radius(correct: npt.ArrayLike, radius: npt.ArrayLike) -> IntArray:
 
 def class_balanced_mean(labels: Labels, values: npt.NDArray[Any]) -> float:
     """The mean over the labels of the mean of the values of each label; NaN without inputs."""
-    means = [float(values[places].mean()) for places in _places(labels).values()]
+    means = [float(values[places].sum()) / len(places) for places in _places(labels).values()]
     return sum(means) / len(means) if means else nan
 
 
@@ -222,17 +248,39 @@ class ClassMeasures:
 
 
 @dataclass(frozen=True)
+class ConstantLengths:
+    """A range of lengths, in tokens, whose inputs (almost) all get one answer."""
+
+    shortest: int
+    longest: int
+    constant: ConstantAnswer
+
+    def sentence(self, what: str = "the model") -> str:
+        """What is constant, and at which lengths.
+
+        >>> ConstantLengths(1, 6, ConstantAnswer("ham", 250, 250, 12)).sentence()
+        'at 1 to 6 tokens, the model answers ham on 250 of 250 inputs, although 12 have another label'
+        """
+        return f"at {self.shortest} to {self.longest} tokens, {self.constant.sentence(what)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"shortest": self.shortest, "longest": self.longest, **self.constant.to_dict()}
+
+
+@dataclass(frozen=True)
 class ClassTable:
     """All measures by class of a set of inputs.
 
     Attributes:
-        classes: the measures of each class, in the order of the classes.
+        classes: the measures of each class, in the order of the classes; empty without labels.
         confusion: inputs by label and answer, shape (classes, classes).
         balanced_accuracy: the mean recall of the classes that have inputs.
         class_balanced_mean_radius: the mean of their mean certified radii.
         class_balanced_mean_radius_se: its standard error.
         constant: the answer that (almost) all inputs get, or None.
         missed: the classes that are (almost) never recognised.
+        constant_lengths: the quarters of the lengths that (almost) always get one answer, if not all inputs do.
     """
 
     classes: tuple[ClassMeasures, ...]
@@ -242,74 +290,137 @@ class ClassTable:
     class_balanced_mean_radius_se: float
     constant: ConstantAnswer | None
     missed: tuple[MissedClass, ...]
+    constant_lengths: tuple[ConstantLengths, ...]
+
+    def warnings(self, what: str = "the model", *, advice: bool = True) -> list[str]:
+        """Sentences that name constant answers and missed classes, with what to do; empty if there are none."""
+        if self.constant is not None:
+            return [_constant_warning(self.constant, what, advice=advice)]
+        sentences = [missed_sentence(self.missed, what)] if self.missed else []
+        sentences += [each.sentence(what) for each in self.constant_lengths]
+        return [*sentences[:-1], f"{sentences[-1]}: {ADVICE}"] if sentences and advice else sentences
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; None where a measure is undefined."""
+        """Plain values; None where a measure is undefined, and for the confusion matrix of many classes."""
         return {
             "balanced_accuracy": _known(self.balanced_accuracy),
             "class_balanced_mean_radius": _known(self.class_balanced_mean_radius),
             "class_balanced_mean_radius_se": _known(self.class_balanced_mean_radius_se),
             "classes": [each.to_dict() for each in self.classes],
-            "confusion": [list(row) for row in self.confusion],
+            "confusion": [list(row) for row in self.confusion] if len(self.classes) <= MOST_CLASSES else None,
             "constant_answer": None if self.constant is None else self.constant.to_dict(),
             "missed_classes": [each.to_dict() for each in self.missed],
+            "constant_lengths": [each.to_dict() for each in self.constant_lengths],
         }
 
 
+def warnings_of(values: Mapping[str, Any], what: str = "the model", *, advice: bool = True) -> list[str]:
+    """The warnings of `ClassTable.to_dict`, as `ClassTable.warnings` gives them."""
+    constant = values["constant_answer"]
+    lengths = [
+        ConstantLengths(each["shortest"], each["longest"], ConstantAnswer(**{key: each[key] for key in _CONSTANT}))
+        for each in values["constant_lengths"]
+    ]
+    table = ClassTable(
+        (), (), nan, nan, nan,
+        None if constant is None else ConstantAnswer(**constant),
+        tuple(MissedClass(**each) for each in values["missed_classes"]),
+        tuple(lengths),
+    )  # fmt: skip
+    return table.warnings(what, advice=advice)
+
+
 def measure_classes(
-    labels: Labels,
+    labels: Labels | None,
     answers: Labels,
     radius: npt.ArrayLike,
+    length: npt.ArrayLike | None = None,
     *,
     classes: Sequence[Any] = (),
     radii: Sequence[int] = RADII,
 ) -> ClassTable:
-    """The measures by class of labelled inputs.
+    """The measures by class of a set of inputs.
 
     Args:
-        labels: the label of each input.
+        labels: the label of each input; None if they are unknown, and then only constant answers are named.
         answers: the predicted label of each input, also where the classifier abstains.
         radius: the certified radius of each input; −1 for an abstention.
+        length: the number of tokens of each input, by which ranges with constant answers are named.
         classes: the classes that come first, in this order; others follow in theirs.
         radii: where the certified recall is given.
     """
     given = _list(answers)
+    constant = constant_answer(given, labels)
+    ranges = () if constant is not None or length is None else tuple(constant_lengths(length, given, labels))
+    if labels is None:
+        return ClassTable((), (), nan, nan, nan, constant, (), ranges)
     true = _same_size(given, labels)
     order = [*dict.fromkeys(classes), *in_order({*given, *true} - set(classes))]
     number = {label: place for place, label in enumerate(order)}
     rows, columns = (np.array([number[label] for label in side], dtype=np.int64) for side in (true, given))
     confusion = np.bincount(rows * len(order) + columns, minlength=len(order) ** 2).reshape(len(order), len(order))
     all_radii, correct = np.asarray(radius, dtype=np.int64), rows == columns
-    counted, certified = counted_radius(correct, all_radii), correct & (all_radii >= 0)
-    measured = []
-    for place, label in enumerate(order):
-        inside = rows == place
-        size, hits, predicted = int(inside.sum()), int(confusion[place, place]), int(confusion[:, place].sum())
-        own = counted[inside]
-        reached = {int(r): _share(int((certified & inside & (all_radii >= r)).sum()), size) for r in radii}
-        measured.append(
-            ClassMeasures(
-                label=label,
-                inputs=size,
-                answers=predicted,
-                recall=_share(hits, size),
-                precision=_share(hits, predicted),
-                mean_radius=float(own.mean()) if size else nan,
-                mean_radius_se=float(own.std(ddof=1)) / sqrt(size) if size > 1 else nan,
-                median_radius=float(np.median(own)) if size else nan,
-                abstained=int((inside & (all_radii < 0)).sum()),
-                certified_recall=reached,
-            )
-        )
+    predicted = confusion.sum(axis=0)
+    inside = np.split(np.argsort(rows, kind="stable"), np.cumsum(confusion.sum(axis=1))[:-1]) if order else []
+    measured = [
+        _class_measures(label, all_radii[inside[place]], correct[inside[place]], int(predicted[place]), radii)
+        for place, label in enumerate(order)
+    ]
     return ClassTable(
         classes=tuple(measured),
         confusion=tuple(tuple(map(int, row)) for row in confusion),
         balanced_accuracy=balanced_accuracy(true, correct),
         class_balanced_mean_radius=class_balanced_mean_radius(true, correct, all_radii),
         class_balanced_mean_radius_se=class_balanced_mean_radius_se(true, correct, all_radii),
-        constant=constant_answer(given, true),
+        constant=constant,
         missed=tuple(missed_classes(given, true)),
+        constant_lengths=ranges,
     )
+
+
+def _class_measures(
+    label: Any, radius: IntArray, correct: npt.NDArray[np.bool_], answers: int, radii: Sequence[int]
+) -> ClassMeasures:
+    size, hits, counted = len(radius), int(correct.sum()), counted_radius(correct, radius)
+    certified = radius[correct & (radius >= 0)]
+    return ClassMeasures(
+        label=label,
+        inputs=size,
+        answers=answers,
+        recall=_share(hits, size),
+        precision=_share(hits, answers),
+        mean_radius=_share(sum(counted.tolist()), size),
+        mean_radius_se=sqrt(squared_error(counted)) if size > 1 else nan,
+        median_radius=float(np.median(counted)) if size else nan,
+        abstained=int((radius < 0).sum()),
+        certified_recall={int(r): _share(int((certified >= r).sum()), size) for r in radii},
+    )
+
+
+def constant_lengths(length: npt.ArrayLike, answers: Labels, labels: Labels | None = None) -> list[ConstantLengths]:
+    """The quarters of the lengths in which (almost) all inputs get one answer: see `constant_answer`."""
+    lengths, given = np.asarray(length, dtype=np.int64), _list(answers)
+    true = None if labels is None else _same_size(given, labels)
+    group = quartile_numbers(lengths)
+    ranges = []
+    for quarter in range(4):
+        places = np.flatnonzero(group == quarter).tolist()
+        part = None if true is None else [true[place] for place in places]
+        constant = constant_answer([given[place] for place in places], part)
+        if constant is not None:
+            own = lengths[places]
+            ranges.append(ConstantLengths(int(own.min()), int(own.max()), constant))
+    return ranges
+
+
+def quartile_numbers(length: npt.NDArray[Any], edges: npt.NDArray[Any] | None = None) -> IntArray:
+    """The quarter of each length, 0 to 3: up to Q1, above Q1 up to Q2, and so on; equal lengths share a quarter.
+
+    ``edges`` are the quartiles to use instead of those of the lengths.
+    """
+    if edges is None:
+        edges = np.quantile(length, [0.25, 0.5, 0.75]) if len(length) else np.zeros(3)
+    return np.searchsorted(edges, length, side="left")
 
 
 def in_order(labels: Iterable[Any]) -> list[Any]:

@@ -14,7 +14,8 @@ from typing import Any
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.certification.certificate import Certificate
 from adaptdel.core.checks import check_int
-from adaptdel.data import Row, read_examples, read_rows, records
+from adaptdel.data import Row, read_examples, read_rows
+from adaptdel.file_formats import records
 from adaptdel.files import write_text
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.entries import Entry, read_entries

@@ -17,6 +17,7 @@ from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_fields, check_int, check_probability, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
+from adaptdel.settings import DATA
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit, unit_from_dict
 
@@ -37,6 +38,13 @@ def model_card(
         f"- Base classifier: {settings['base']}, fingerprint `{settings['fingerprint'][:16]}`",
         f"- Written by adaptdel {settings['version']}",
     ]
+    if (protection := settings.get("protection")) is not None:
+        parts.append(
+            f"- Protects **{protection.get('protect')}**: threshold {settings['threshold']:.4g}, for a rate of false "
+            f"positives of {protection.get('max_false_positives'):g}; with 95% confidence it is at most "
+            f"{protection.get('upper'):.3g} ({protection.get('false_positives')} of {protection.get('negatives')} "
+            "held-out texts)"
+        )
     if training is not None:
         parts.append(_training(training))
     if calibration is not None:
@@ -56,6 +64,7 @@ def _training(record: Mapping[str, Any]) -> str:
         f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
         f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
+    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
     if record.get("calibrated") is False:
         lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
     return "\n".join(lines) + "\n\n" + history_table(record["history"])
@@ -118,6 +127,7 @@ _FIELDS = {
     "ops": "a list",
     "unit": "an object",
     "options": "an object?",
+    "protection": "an object?",
     "files": "an object?",
     "classes": "a list",
     "bound": "a text",
@@ -143,6 +153,7 @@ _TRAINING_FIELDS = {
     "seconds": "a number",
     "identity": "an object?",
     "calibrated": "true or false?",
+    "warnings": "a list?",
 }
 
 
@@ -168,6 +179,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
+        **({} if getattr(model, "protection_", None) is None else {"protection": model.protection_}),
         "files": {},
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
@@ -226,7 +238,20 @@ def load_model(cls: type[Model], path: Path) -> Model:
         if (path / file).exists():
             setattr(model, name, _read(path / file, check))
     model.classes_ = np.array(base.classes_)
+    if settings.get("protection") is not None:
+        model.protection_ = settings["protection"]
     return model
+
+
+def read_noise(path: Path) -> tuple[Noise, Any]:
+    """The noise and the unit of a saved model, without its base classifier."""
+    config = path / CONFIG
+    if not config.is_file():
+        raise ValueError(f"{path}: must be the folder of a model, such as adaptdel train writes")
+    settings = _read(config)
+    with _damaged(config):
+        check_fields(settings, {"noise": "an object", "unit": "an object"})
+        return noise_from_dict(settings["noise"]), unit_from_dict(settings["unit"])
 
 
 def check_training(record: dict[str, Any]) -> None:
@@ -237,7 +262,7 @@ def check_training(record: dict[str, Any]) -> None:
         check_probability("validation", record["validation"])
     data, history = record["data"], record["history"]
     check_fields(data, {"digest": "a text", "rows": "a whole number", "held_out": "a whole number"})
-    check_fields(data, {"mean_length": "a number", "classes": "an object"})
+    check_fields(data, {"mean_length": "a number", "classes": "an object", "columns": "an object?"})
     if not history or not all(isinstance(row, dict) and row for row in history):
         raise ValueError("history must hold an object for every epoch")
     for row in history:
@@ -248,13 +273,40 @@ def _check_warnings(calibration: dict[str, Any]) -> None:
     check_fields(calibration, {"warnings": "a list?", "settings": "an object?"})
 
 
-def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> None:
-    """Store a calibration in the folder of a saved model: the noise and the trace.
+def data_columns(model: Model | Path, text: str | None, label: str | None) -> dict[str, str]:
+    """The names of the columns of text and label: those given, or else those of the model's training data.
+
+    ``model`` is a model or the folder of a saved one. The names in the settings are used if the model has none.
+    """
+    if isinstance(model, Path):
+        training = _read(model / TRAINING, check_training) if (model / TRAINING).exists() else None
+    else:
+        training = getattr(model, "training_", None)
+    data = (training or {}).get("data") or {}
+    stored = data.get("columns") or {}
+    names = {"text": DATA.text, "label": DATA.label} | {
+        name: stored[name] for name in ("text", "label") if name in stored
+    }
+    names |= {name: given for name, given in (("text", text), ("label", label)) if given is not None}
+    return {name: check_text(f"the column {name}", column) for name, column in names.items()}
+
+
+def store_calibration(
+    path: Path,
+    calibration: dict[str, Any],
+    noise: Noise,
+    *,
+    threshold: float | None = None,
+    protection: dict[str, Any] | None = None,
+) -> None:
+    """Store a calibration in the folder of a saved model: the noise, the protecting threshold and the trace.
 
     The configuration is replaced last and atomically: until then the model is unchanged.
     """
     settings = _read(path / CONFIG)
     settings["noise"] = noise.to_dict()
+    if protection is not None:
+        settings |= {"threshold": threshold, "protection": protection}
     training = _read(path / TRAINING) if (path / TRAINING).exists() else None
     if training is not None:
         training["calibrated"] = True

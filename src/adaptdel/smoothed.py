@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -23,7 +24,7 @@ from adaptdel.core.noise import Noise
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.progress import reporter
-from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
+from adaptdel.settings import CERTIFICATION, LINEAR, default_noise, few_kept
 from adaptdel.units import Tokens, check_unit
 
 try:
@@ -60,7 +61,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         base: one of `adaptdel.classifiers`, an object with scikit-learn's ``predict(list of texts)``, or a callable of
             that shape that returns labels or scores; None for the embedded `LinearClassifier`.
-        noise: `Deletion`, `Masking` or `NoNoise`; None for AdaptDel at 90% with k from the lengths in `fit`: see
+        noise: `Deletion`, `Masking` or `NoNoise`; None for AdaptDel with rate and k from the lengths in `fit`: see
             `adaptdel.settings.default_noise`.
         alpha: the largest probability that a certificate is wrong.
         n_select: the largest number of votes that select the answer.
@@ -133,7 +134,10 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"y must hold one label for each of the {len(tokens)} inputs, got {len(labels)}")
         if not tokens:
             raise ValueError("X must hold at least one input, got none")
-        self.noise_ = self.noise or default_noise(map(len, tokens))
+        lengths = [len(sequence) for sequence in tokens]
+        self.noise_ = self.noise or default_noise(lengths)
+        if sentence := few_kept(self.noise_, lengths):
+            warnings.warn(sentence, stacklevel=2)
         base = as_base(LinearClassifier() if self.base is None else self.base, self.classes)
         self.base_: BaseClassifier = base.unfitted().fit(
             tokens, labels, noise=self.noise_, unit=unit, copies=self.copies, seed=self.seed

@@ -30,7 +30,8 @@ import yaml
 from scipy.special import betaincinv
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
-from adaptdel.calibration.calibration import Calibration, CalibrationCheckpoint
+from adaptdel.calibration.calibration import Calibration
+from adaptdel.calibration.checkpoint import CalibrationCheckpoint
 from adaptdel.calibration.folders import choose_rows
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.verify import verify

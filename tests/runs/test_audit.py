@@ -276,7 +276,7 @@ def rewrite(
         row = next(row for row in rows if row["problem"] is None and row["exact"] is None and which(row))
         change_row(row)
         row["digest"] = digest(values_of(certificate_of(manifest, row), row))
-    totals = Totals()
+    totals = Totals.of(manifest)
     for row in rows:
         totals.add(row)
     manifest["totals"] = totals.to_dict()

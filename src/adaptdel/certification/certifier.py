@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, run_all
+from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, vote_on_inputs
 from adaptdel.classifiers.base import (
     BaseClassifier,
     BaseClassifierError,
@@ -73,6 +73,10 @@ class Certifier:
         other.plan = replace(self.plan, rule=replace(self.rule, noise=noise))
         return other
 
+    def with_base(self, base: BaseClassifier) -> Certifier:
+        """The same certifier for another base classifier, which prepares its own inputs."""
+        return Certifier(base, self.plan, self.unit)
+
     def __call__(self, inputs: Iterable[Input]) -> Generator[InputResult, None, None]:
         """Yield a result for every input, in the order in which they are finished.
 
@@ -100,7 +104,7 @@ class Certifier:
         self, inputs: Iterable[Prepared], *, done: Callable[[int], None] | None = None
     ) -> Iterator[tuple[int, Tally]]:
         """Yield the number and the votes of every input, in order of completion; a failure is raised."""
-        return run_all(inputs, self.plan, self.base, done=done)
+        return vote_on_inputs(inputs, self.plan, self.base, done=done)
 
     def certificate(self, prepared: Prepared, tally: Tally) -> Certificate:
         """The certificate for the votes on an input, with classes in a fixed order."""

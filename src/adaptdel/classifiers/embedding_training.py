@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from math import cos, pi, sqrt
+from math import cos, isfinite, pi, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +267,8 @@ def train_network(
     seed: int = 0,
     checkpoint: Path | None = None,
     progress: Progress = lambda done, total: None,
+    held_out: IntArray | None = None,
+    encodes: bool = False,
 ) -> tuple[FloatNetwork, dict[str, Any]]:
     """Train a network on noisy copies; the same arguments give the same network on one machine.
 
@@ -282,6 +284,8 @@ def train_network(
         checkpoint: a file (without its suffix) that is written at every evaluation, and from which an interrupted
             training with the same arguments goes on.
         progress: called with (steps done, steps in all).
+        held_out: the numbers of the held-out examples; None for a share of the examples as in the settings.
+        encodes: whether new words are encoded as well, and do not have n-grams alone.
 
     Returns:
         The network, and a record of the training in plain values.
@@ -289,7 +293,9 @@ def train_network(
     torch = torch_library()
     table = TrainingTokens.build(features, tokens)
     order = stream(seed, HELD_OUT).permutation(len(labels))
-    held_out = min(round(len(labels) * settings.validation), len(labels) - 1, EVALUATION_INPUTS)
+    if held_out is None:
+        held_out = order[: min(round(len(labels) * settings.validation), len(labels) - 1, EVALUATION_INPUTS)]
+    measured = stream(seed, HELD_OUT).permutation(held_out)[:EVALUATION_INPUTS]
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         module = network_module(settings, 0 if vectors is None else vectors.shape[1], classes)
@@ -297,11 +303,11 @@ def train_network(
             settings,
             module,
             torch.randn(features.size, settings.dimensions) * 0.1,
-            CopySampler(table, labels, noise, settings.word_dropout, features.size),
+            CopySampler(table, labels, noise, settings.word_dropout, features.size, encodes=encodes),
             None if vectors is None else torch.from_numpy(np.ascontiguousarray(vectors)),
             seed,
-            training=np.sort(order[held_out:]),
-            validation=np.sort(order[:held_out]),
+            training=np.setdiff1d(order, held_out),
+            validation=np.sort(measured),
         )
     identity = "" if checkpoint is None else _identity(state, features, noise)
     if checkpoint is not None:
@@ -356,6 +362,10 @@ def _train_step(state: Training, batch: Batch) -> Any:
 
 def _measure(state: Training, loss: float) -> None:
     """Count the votes on held-out inputs, and keep the best weights."""
+    if not isfinite(loss):
+        raise ValueError(
+            "learning_rate and embedding_rate must be smaller for these examples: the loss is not a number"
+        )
     weights = state.weights() if state.average is None else state.average
     measured = _evaluate(state, weights)
     state.history.append({"step": state.step, "loss": loss, **measured})
@@ -389,7 +399,9 @@ def _batches(state: Training) -> Iterator[Batch]:
 
 def _identity(state: Training, features: TokenFeatures, noise: Noise) -> str:
     """A hash of all that the trained network depends on."""
-    digest = hashlib.sha256(json.dumps([asdict(state.settings), state.seed, noise.to_dict()]).encode())
+    chosen = [asdict(state.settings), state.seed, noise.to_dict(), state.copies.encodes]
+    digest = hashlib.sha256(json.dumps(chosen).encode())
+    digest.update(np.ascontiguousarray(state.validation).data)
     digest.update(repr((features.bits, features.ngrams, features.lowercase)).encode())
     arrays = [*state.copies.tokens.learnt, *state.copies.tokens.hashed, state.copies.tokens.words, state.copies.labels]
     for array in [*arrays, *state.copies.tokens.codes]:
@@ -522,6 +534,10 @@ def _exported(state: Training) -> FloatNetwork:
         projected = np.zeros((0, state.settings.dimensions), dtype=np.float32)
         if module.project is not None:
             projected = module.project(state.vectors.float()).numpy()
+        projection = None
+        if module.project is not None and state.copies.encodes:
+            largest = state.vectors.float().abs().amax(dim=0).numpy()
+            projection = module.project.weight.T.numpy().copy(), largest
         return FloatNetwork(
             state.rows.numpy().copy(),
             projected,
@@ -530,4 +546,5 @@ def _exported(state: Training) -> FloatNetwork:
             (scale.numpy().copy(), shift.numpy().copy()),
             [(layer.weight.T.numpy().copy(), layer.bias.numpy().copy()) for layer in module.layers],
             ranges,
+            projection,
         )

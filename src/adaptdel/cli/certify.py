@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from adaptdel.class_measures import warnings_of
 from adaptdel.core.checks import check_int
-from adaptdel.measures import MEASURE_COLUMNS
+from adaptdel.measures import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.model_files import data_columns
 from adaptdel.settings import CERTIFICATION, DATA
 from adaptdel.tables import number, text_table
 
@@ -18,7 +20,11 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
 @click.command("certify")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--data", required=True, help="Data file (.jsonl, .csv, .parquet, also .gz) or Hugging Face data set.")
+@click.option(
+    "--data",
+    required=True,
+    help="Data file (JSON, CSV or Parquet, also gzipped), - for standard input, or Hugging Face data set.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
     "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: the model's]"
@@ -42,6 +48,13 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 )
 @click.option("--bound", default=None, help=f"tight or paper.  [default: the model's, {CERTIFICATION.bound}]")
 @click.option(
+    "--threshold",
+    default=None,
+    type=float,
+    help="Two classes: answer the second one if it gets more than this share of the votes, otherwise the first.  "
+    "[default: the model's, or none: the class with the most votes]",
+)
+@click.option(
     "--seed", default=None, type=int, help=f"Seed of the noise.  [default: the model's, {CERTIFICATION.seed}]"
 )
 @click.option(
@@ -52,8 +65,8 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 )
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
-@click.option("--text-column", default=DATA.text, show_default=True, help="Column of the texts.")
-@click.option("--label-column", default=DATA.label, show_default=True, help="Column of the labels.")
+@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
+@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
 @click.option(
     "--id-column", default=DATA.ids, show_default=True, help="Column of the ids; '' identifies inputs by their texts."
 )
@@ -73,10 +86,11 @@ def certify_command(
     from adaptdel.runs.signature import read_signing_key
 
     key = None if options["sign"] is None else read_signing_key(options["sign"])
-    settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed")}
+    settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed", "threshold")}
     if votes is not None:
         settings |= read_votes(votes)
-    source = Source(data, options["text_column"], options["label_column"], options["id_column"], options["encoding"])
+    columns = data_columns(model, options["text_column"], options["label_column"])
+    source = Source(data, **columns, ids=options["id_column"], encoding=options["encoding"])
     job = CertificationJob(
         model,
         source,
@@ -103,10 +117,10 @@ def read_votes(text: str) -> dict[str, int]:
 
 def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     """The totals of a run, for a terminal or as JSON."""
-    totals = manifest["totals"]
+    totals, warnings = manifest["totals"], warnings_of(manifest["totals"])
     if as_json:
         shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
-        return json.dumps({"run": str(out), **totals, **shared}, indent=2)
+        return json.dumps({"run": str(out), **totals, "warnings": warnings, **shared}, indent=2, ensure_ascii=False)
     certified = totals["inputs"] - totals["problems"]
     ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
     lines = [
@@ -116,4 +130,21 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     rows = [(column.title, column.text(totals)) for column in MEASURE_COLUMNS]
     if certified:
         rows.append(("votes per input", number(totals["calls"] / certified, 1)))
-    return "\n".join([*lines, text_table(("measure", "value"), rows).to_terminal(), f"run: {out}"])
+    if totals["covering"]:
+        rows.append(("cover every text of their length", f"{totals['covering']} of {certified} certificates"))
+    lines.append(text_table(("measure", "value"), rows).to_terminal())
+    lines += ["", *_by_class(totals), ""] if totals["classes"] else []
+    lines += [f"warning: {sentence}" for sentence in warnings]
+    return "\n".join([*lines, f"run: {out}"])
+
+
+def _by_class(totals: dict[str, Any]) -> list[str]:
+    """The measures by class and the confusion matrix, for a terminal."""
+    rows, counts = totals["classes"], totals["confusion"]
+    more = len(rows) - SHOWN_CLASSES
+    parts = [class_table(rows[:SHOWN_CLASSES]).to_terminal()]
+    if more > 0:
+        parts.append(f"and {more} more classes, which --json prints")
+    elif counts is not None:
+        parts += ["", confusion_table([({}, [row["label"] for row in rows], counts)]).to_terminal()]
+    return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,10 @@ from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, 
 from adaptdel.core.noise import noise_from_dict, registered_noise_modules
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.files import replacing_folder, write_json
+from adaptdel.file_formats import standard_input
+from adaptdel.files import replacing, replacing_folder, write_json
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.model_files import data_columns
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.inputs import IdSet, InvalidRow, LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
@@ -81,7 +84,7 @@ class CertificationJob:
         model: the folder of a model, or the model.
         source: the data.
         out: the folder of the run; an unfinished run is resumed.
-        settings: replace those of the model: alpha, ops, bound, sampling, n_select, n_estimate, seed.
+        settings: replace those of the model: alpha, ops, bound, sampling, n_select, n_estimate, seed, threshold.
         limit: the number of rows to certify, from the first; None for all.
         workers: the number of processes; 1 certifies in this process.
         strict: stop at a row that cannot be certified, instead of recording the problem.
@@ -170,8 +173,8 @@ def evaluate(
     *,
     out: str | Path,
     labels: Sequence[Any] | None = None,
-    text_column: str = DATA.text,
-    label_column: str = DATA.label,
+    text_column: str | None = None,
+    label_column: str | None = None,
     id_column: str = DATA.ids,
     encoding: str = DATA.encoding,
     limit: int | None = None,
@@ -188,8 +191,9 @@ def evaluate(
         data: a file (JSON lines, CSV or Parquet, also gzipped), a data set of Hugging Face, or a list of texts.
         out: the folder of the run.
         labels: the labels of a list of texts.
-        text_column: the column of the texts in a file.
-        label_column: the column of the labels in a file.
+        text_column: the column of the texts in a file; None for that of the training data, if the model has stored it,
+            or else "text".
+        label_column: the column of the labels in a file; None for that of the training data, or else "label".
         id_column: the column of the ids in a file; "" identifies inputs by their texts.
         encoding: the character encoding of a file.
         limit: the number of rows to certify, from the first; it can be raised later. None for all.
@@ -206,7 +210,8 @@ def evaluate(
     if isinstance(data, (str, Path)):
         if labels is not None:
             raise ValueError("labels must be None for a data file, which has a column of labels")
-        source = Source(str(data), text_column, label_column, id_column, encoding)
+        columns = data_columns(model, text_column, label_column)
+        source = Source(str(data), **columns, ids=id_column, encoding=encoding)
     else:
         texts = list(data)
         if labels is not None and len(labels) != len(texts):
@@ -238,17 +243,28 @@ class _Session:
             manifest = old | {"limit": manifest["limit"], "finished": None}
         label_map = LabelMap(manifest["classes"])
         data_survey = survey(self.job.source, label_map, self.job.limit)
-        self._tell(data_survey)
+        self._report_invalid_rows(data_survey)
         drop_signature(self.folder)  # the run is about to change
         if old is not None and old["finished"]:  # the limit was raised
             fill_store(self.folder)
         manifest["sessions"] = [*manifest["sessions"], session(self.job.workers)]
+        if self.job.source.is_standard_input:
+            manifest["data"] = manifest["data"] | {"path": str(self.folder / standard_input().name)}
         write_json(self.folder / MANIFEST, manifest)
+        self._keep_data(manifest)
         with open_store(self.folder) as store:
             self._certify(store, label_map, data_survey)
             self._finish(store, manifest, data_survey)
         self._sign()
         return FinishedRun(manifest)
+
+    def _keep_data(self, manifest: dict[str, Any]) -> None:
+        """Copy standard input into the folder, which is needed to resume the run and to show its texts."""
+        if self.job.source.is_standard_input:
+            copy = Path(manifest["data"]["path"])
+            with standard_input().open("rb") as data, replacing(copy) as file:
+                shutil.copyfileobj(data, file)
+            self.note(f"standard input is copied to {copy}: to resume the run, give this file as --data")
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         wrong = differences(old, new)
@@ -257,12 +273,12 @@ class _Session:
 
     def _checked_totals(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """The totals of the rows; ValueError if the manifest states others."""
-        totals = Totals()
+        totals = Totals.of(manifest)
         try:
             for record in read_run(self.folder).records():
                 totals.add(record)
         except TypeError:  # a null
-            totals = Totals()
+            totals = Totals.of(manifest)
         stated = manifest.get("totals")
         if json.dumps(stated, sort_keys=True) != json.dumps(totals.expected(stated), sort_keys=True):
             raise ValueError(
@@ -271,9 +287,9 @@ class _Session:
             )
         return totals.to_dict()
 
-    def _tell(self, data_survey: Survey) -> None:
+    def _report_invalid_rows(self, data_survey: Survey) -> None:
         """Report invalid rows and missing labels; with ``strict``, an invalid row is an error."""
-        path = self.job.source.path
+        path = self.job.source.name
         if data_survey.first is not None:
             where = f"{path}, row {data_survey.first.number}: {data_survey.first.problem}"
             if self.job.strict:
@@ -285,7 +301,7 @@ class _Session:
 
     def _certify(self, store: WorkingStore, label_map: LabelMap, data_survey: Survey) -> None:
         """Certify the inputs that the store does not hold yet."""
-        totals, known = self._so_far(store)
+        totals, known = self._already_certified(store)
         report = reporter(self.progress, "inputs")
 
         def keep(record: Record) -> None:
@@ -305,8 +321,8 @@ class _Session:
                 failures = self._count_failure(record, failures)
                 keep(record)
 
-    def _so_far(self, store: WorkingStore) -> tuple[Totals, IdSet]:
-        """The totals and ids of the certificates in the store. Rows with a problem are tried again."""
+    def _already_certified(self, store: WorkingStore) -> tuple[Totals, IdSet]:
+        """The totals and ids of the certificates that a resumed run has stored. Rows with a problem are tried again."""
         totals = Totals()
 
         def ids() -> Iterator[str]:
@@ -354,14 +370,14 @@ class _Session:
         if record["problem"] is None:
             return 0
         if self.job.strict:
-            raise ValueError(f"{self.job.source.path}, row {record['row']}: {record['problem']}: {_KEPT}")
+            raise ValueError(f"{self.job.source.name}, row {record['row']}: {record['problem']}: {_KEPT}")
         if failures + 1 >= FAILURES:
             raise ValueError(f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {_KEPT}")
         return failures + 1
 
     def _finish(self, store: WorkingStore, manifest: dict[str, Any], data_survey: Survey) -> None:
         """Write the tables, then mark the manifest as finished, then delete the store."""
-        totals = Totals()
+        totals = Totals.of(manifest)
 
         def counted() -> Iterator[Record]:
             for record in run_records(store.records()):
@@ -370,7 +386,7 @@ class _Session:
 
         write_tables(self.folder, counted())
         if totals.inputs != data_survey.rows:
-            raise ValueError(f"{self.job.source.path}: the data were changed during the run")
+            raise ValueError(f"{self.job.source.name}: the data were changed during the run")
         manifest["totals"] = totals.to_dict()
         manifest["finished"] = timestamp()
         write_json(self.folder / MANIFEST, manifest)
@@ -420,7 +436,7 @@ def recertify(
         "planned": _planned(run.manifest),
     }
     manifest["started"] = timestamp()
-    totals = Totals()
+    totals = Totals.of(manifest)
 
     def records() -> Iterator[Record]:
         for record in _rederived(run, changes, work):
