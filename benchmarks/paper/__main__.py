@@ -46,6 +46,9 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help=f"experiments, of {', '.join(PARTS)}")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of the main table, of {', '.join(ROWS)}")
     parser.add_argument("--limit", type=int, default=300, help="test inputs for minilm")
+    parser.add_argument("--network-limit", type=int, help="test inputs for the network  [default: all]")
+    parser.add_argument("--seeds", default="0,1,2", help="of the part seeds")
+    parser.add_argument("--workers", type=int, default=2, help="processes that certify")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
         parser.error(f"--data must be a folder, got {arguments.data}")
@@ -59,9 +62,10 @@ def main() -> None:
     if "embedding" not in bases and parts == ["seeds"]:
         parser.error("the part seeds is for --bases embedding")
     limit = QUICK_LIMIT if arguments.quick else None
-    limits = {"linear": limit, "embedding": limit, "minilm": arguments.limit}
+    limits = {"linear": limit, "embedding": arguments.network_limit or limit, "minilm": arguments.limit}
     rows = _chosen(parser, "--rows", arguments.rows, ROWS)
-    study = Study(arguments.data, arguments.out, limits, tuple(rows))
+    seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
+    study = Study(arguments.data, arguments.out, limits, tuple(rows), arguments.workers, seeds=seeds)
     arguments.results.mkdir(parents=True, exist_ok=True)
     for base in bases:
         for name in sets:

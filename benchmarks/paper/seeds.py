@@ -17,7 +17,6 @@ from adaptdel.runs.storage import read_run
 from benchmarks.paper.experiments import FRONTS, for_the_mean
 from benchmarks.paper.study import Study
 
-SEEDS = (0, 1, 2)
 PART = {"spamassassin": 1000}  # the test inputs that MiniLM was measured on, besides all of them
 WANTED = {  # accuracies at which a radius is read off the front
     "spamassassin": (0.98, 0.97), "imdb": (0.89, 0.88, 0.87), "lun": (0.95, 0.93), "yelp": (0.56, 0.54),
@@ -29,7 +28,7 @@ Point = dict[str, Any]
 def over_seeds(study: Study, name: str, base: str) -> dict[str, Any]:
     """For every seed, the points of AdaptDel+ for the mean radius, on all test inputs and on a part of them."""
     found: dict[str, list[Point]] = {"all": []}
-    for seed in SEEDS:
+    for seed in study.seeds:
         one = replace(study, seed=seed)
         model = one.model(name, "adaptdel+", base=base)
         for least in FRONTS[name, base].accuracies:

@@ -70,7 +70,8 @@ class Study:
         limits: how many test inputs are certified, by base model; None for all.
         rows: which ones the main table has.
         workers: processes that certify.
-        seed: of the trainings.
+        seed: of the trainings of networks.
+        seeds: over which the front of the network is measured.
     """
 
     data: Path
@@ -79,6 +80,7 @@ class Study:
     rows: tuple[str, ...] = ROWS
     workers: int = 2
     seed: int = 0
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     def say(self, text: str) -> None:
         """A line of progress."""
@@ -96,8 +98,9 @@ class Study:
         if base == "embedding":
             out = out.with_name(f"{out.name}-seed{self.seed}" if self.seed else out.name)
             self.say(f"{out.name}: train")
-            files = [self.part(name, which, None) for which in ("train", "test")]
-            NetworkJob(name, *files, method, fields["rate"], self.seed, self.out / "vectors").train_into(out)
+            train, test = (self.part(name, which, None) for which in ("train", "test"))
+            cache = self.out / "vectors"
+            NetworkJob(name, train, test, method, fields["rate"], self.seed, cache).train_into(out)
             return out
         self.say(f"{out.name}: train")
         train_job(TrainingJob(str(self.train_file(name, base, method)), str(out), TrainingSettings(**fields)))
@@ -116,6 +119,7 @@ class Study:
     def calibrated(self, model: Path, name: str, tag: str, *, base: str = "linear", **settings: Any) -> Path:
         """A calibrated copy of a model; of what the first copy measured, others make rates without asking again."""
         out = model.with_name(f"{model.name}-{tag}")
+        settings = {"objective": "paper", **settings}
         if base == "minilm":
             own = {key: CALIBRATION[key][name] for key in ("bins", "per_bin")}
             settings = {**own, **CALIBRATION["votes"], **settings}
@@ -132,7 +136,8 @@ class Study:
         self.say(f"{out.name}: certify")
         limit = self.limits[base]
         workers = self.workers if base != "minilm" else 1
-        votes = {} if base != "minilm" else WHOLE_VOTES if "-ranmask-" in model.name else VOTES
+        minilm_votes = WHOLE_VOTES if "-ranmask-" in model.name else VOTES
+        votes = minilm_votes if base == "minilm" else {}
         settings = {**votes, **settings}
         certify_data(
             CertificationJob(model, Source(str(self.part(name, "test", limit))), out, settings, workers=workers)
