@@ -52,7 +52,7 @@ def random_outcomes(seed: int, size: int) -> Outcomes:
     rng = np.random.default_rng(seed)
     length = rng.integers(1, 300, size)
     radius = rng.integers(-1, 2 + length // 40)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "correct": bool(rng.random() < 0.8),
             "length": int(length[n]),
@@ -62,6 +62,8 @@ def random_outcomes(seed: int, size: int) -> Outcomes:
         }
         for n in range(size)
     ]
+    for row, label in zip(rows, rng.choice(3, size, p=[0.2, 0.3, 0.5]), strict=True):
+        row |= {"truth": "abc"[label], "answer": "abc"[label if row["correct"] else (label + 1) % 3]}
     return outcomes(table(rows), {f"i{n}": float(rng.random()) for n in range(0, size, 2)})
 
 

@@ -55,7 +55,7 @@ def files_used(*arguments: Any) -> set[str]:
 
 
 def test_every_drawing_is_short_and_names_files_that_exist() -> None:
-    assert set(PATHS) == {"engine", "certify", "train", "train a transformer", "calibrate"}
+    assert set(PATHS) == {"engine", "certify", "train", "train a transformer", "calibrate", "calibrate in bins"}
     for files in PATHS.values():
         assert 5 <= len(files) <= 10
         assert [name for name in files if not (SOURCE / f"{name}.py").is_file()] == []
@@ -77,14 +77,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_commands_take_the_drawn_paths(tmp_path: Path, data: Path) -> None:
     model, votes = tmp_path / "model", ("--votes", "16,32")
+    bins = ("--objective", "paper", "--bins", 0, "--tol", 9)
     used = {
         "train": files_used("train", "--data", data, "--method", "adaptdel+", "--bits", 8, "--out", model),
-        "calibrate": files_used("calibrate", model, "--data", data, "--bins", 0, "--tol", 9, *votes),
+        "calibrate": files_used("calibrate", model, "--data", data, "--examples", 20, *votes),
+        "calibrate in bins": files_used("calibrate", model, "--data", data, "--out", tmp_path / "bins", *bins, *votes),
         "certify": files_used("certify", model, "--data", data, "--limit", 3, "--out", tmp_path / "run", *votes),
     }
     for name, files in used.items():
         assert [file for file in PATHS[name] if file not in files] == [], name
-    for name in ("calibrate", "certify"):
+    for name in ("calibrate", "calibrate in bins", "certify"):
         assert [file for file in PATHS["engine"] if file not in used[name]] == [], name
     assert "classifiers/transformers" not in used["train"]  # the comparison can fail
 

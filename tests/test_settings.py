@@ -77,9 +77,12 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     scalar = {name: value for name, value in calibration.items() if not name.startswith("n_")}
     yield "adaptdel calibrate", options("calibrate"), scalar | votes
 
-    columns = {"text_column": data["text"], "label_column": data["label"], "encoding": data["encoding"]}
-    yield "adaptdel calibrate", options("calibrate"), columns
-    yield "adaptdel certify", options("certify"), columns | {"id_column": data["ids"]}
+    columns = {"text_column": data["text"], "label_column": data["label"]}
+    for name in ("calibrate", "certify"):  # which take the columns of the training, if the model has them
+        shown = {column: help_texts(name)[column].partition("[default: as in training, or ")[2] for column in columns}
+        yield f"adaptdel {name} --help", shown, {column: f"{value}]" for column, value in columns.items()}
+        yield f"adaptdel {name}", options(name), dict.fromkeys(columns) | {"encoding": data["encoding"]}
+    yield "adaptdel certify", options("certify"), {"id_column": data["ids"]}
     reading = import_module("adaptdel.data")
     yield "read_rows", defaults(reading.read_rows), data
     yield "read_examples", defaults(reading.read_examples), data
@@ -92,8 +95,9 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "LinearClassifier.fit", defaults(LinearClassifier.fit), trained
     sklearn = import_module("adaptdel.classifiers.callables").SklearnClassifier
     yield "SklearnClassifier.fit", defaults(sklearn.fit), {"copies": linear["copies"], "seed": certification["seed"]}
-    embedding = import_module("adaptdel.classifiers.embedding").EmbeddingClassifier()
-    yield "EmbeddingClassifier", asdict(embedding.settings), asdict(s.EMBEDDING)
+    embedding = import_module("adaptdel.classifiers.embedding").EmbeddingClassifier
+    yield "EmbeddingClassifier", defaults(embedding), asdict(s.EMBEDDING_MODEL)
+    yield "EmbeddingClassifier.settings", asdict(embedding().settings), asdict(s.EMBEDDING)
     transformers = import_module("adaptdel.classifiers.transformers").TransformersClassifier
     yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE}
     fitted = {name: getattr(training, name) for name in ("unit", "seed", "validation")}
@@ -114,17 +118,28 @@ def of_train() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "adaptdel train", {name: chosen[name] for name in names}, dict.fromkeys(names)
     texts = help_texts("train")
     columns = {"text": s.DATA.text, "label": s.DATA.label, "encoding": s.DATA.encoding}
-    shown = columns | {name: s.default_of(name) for name in names if name not in ("kept", "warmup")}
+    values_of = {name: s.default_of(name) for name in names if name not in WITHOUT_DEFAULT}
+    shown = columns | {name: value for name, value in values_of.items() if value is not None}
     ends = {name: texts[name].partition("[default: ")[2].removesuffix("]") for name in shown}
-    yield "adaptdel train --help", ends, {name: written(value) for name, value in shown.items()}
+    of_embedding = {**asdict(s.EMBEDDING), "bits": s.EMBEDDING_MODEL.bits, "dtype": s.EMBEDDING_MODEL.precision}
+    shared = {*asdict(s.LINEAR), *asdict(s.TRANSFORMER), "dtype"} & set(of_embedding)
+    more = {name: f"; embedding: {written(of_embedding[name])}" for name in shared & set(names)}
+    yield "adaptdel train --help", ends, {name: written(value) + more.get(name, "") for name, value in shown.items()}
     from_yaml = import_module("adaptdel.training.jobs").TrainingJob.from_dict
     job = {"data": "x", "out": "y"}
     transformer = {**asdict(s.TRANSFORMER), "dtype": s.DTYPE}
     for model, method, values in (("linear", "adaptdel+", asdict(s.LINEAR)), ("bert", "freelb", transformer)):
         effective = from_yaml({**job, "model": model, "method": method}).settings.effective()
         yield f"YAML {model}", effective, values | {"validation": s.TRAINING.validation, "unit": s.TRAINING.unit}
+    network = {**asdict(s.EMBEDDING), "hidden": list(s.EMBEDDING.hidden), "validation": s.TRAINING.validation}
+    of_model = {name: getattr(s.EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")}
+    effective = from_yaml({**job, "model": "embedding"}).settings.effective()
+    yield "YAML embedding", effective, {**network, **of_model, "dtype": s.EMBEDDING_MODEL.precision}
     effective = from_yaml({**job, "method": "adaptdel+"}).settings.effective()
     yield "YAML", effective, {"rate": s.METHOD.rate, "rates": list(s.METHOD.rates)}
+
+
+WITHOUT_DEFAULT = ("class_weight", "max_minutes", "protect", "max_false_positives")
 
 
 def written(value: Any) -> str:

@@ -57,12 +57,12 @@ class ConstantAnswer:
         """What is constant, and on how many inputs; ``what`` gives the answers.
 
         >>> ConstantAnswer("ham", 998, 1000, 107).sentence()
-        'the model answers ham on 998 of 1000 inputs, although 107 have another label'
+        'the model answers ham on 998 of 1,000 inputs, although 107 have another label'
         """
-        start = f"{what} answers {self.label} on {self.answers} of {self.inputs} inputs"
+        start = f"{what} answers {self.label} on {self.answers:,} of {self.inputs:,} inputs"
         if self.others is None:
             return f"{start}; the data have no labels, so it is unknown whether other answers were due"
-        return f"{start}, although {self.others} have another label"
+        return f"{start}, although {self.others:,} have another label"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -83,7 +83,7 @@ class MissedClass:
         >>> MissedClass("spam", 1, 107).sentence()
         'the model recognises 1 of 107 inputs of the class spam'
         """
-        return f"{what} recognises {self.correct} of {self.inputs} inputs of the class {self.label}"
+        return f"{what} recognises {self.correct:,} of {self.inputs:,} inputs of the class {self.label}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -156,7 +156,7 @@ def missed_sentence(missed: Sequence[MissedClass], what: str = "the model") -> s
     >>> missed_sentence([MissedClass("spam", 1, 107), MissedClass("scam", 0, 12)])
     'the model recognises 1 of 107 inputs of the class spam, 0 of 12 of scam'
     """
-    others = [f"{each.correct} of {each.inputs} of {each.label}" for each in missed[1:NAMED]]
+    others = [f"{each.correct:,} of {each.inputs:,} of {each.label}" for each in missed[1:NAMED]]
     more = [f"and {len(missed) - NAMED} more classes as rarely"] if len(missed) > NAMED else []
     return ", ".join([missed[0].sentence(what), *others, *more])
 

@@ -408,11 +408,10 @@ SHOWN_CLASSES = 20  # rows of a table by class
 def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (), name: str = "classes") -> Table:
     """The measures by class as a table; ``rows`` are those of `ClassMeasures.to_dict`.
 
-    ``lead`` are columns before the class. The certified recall is shown up to the first radius that no class reaches.
+    ``lead`` are columns before the class. The certified recall is shown at radius 0 and at those that a class reaches.
     """
     radii = [str(radius) for radius in sorted(map(int, rows[0]["certified_recall"]))] if rows else []
-    reached = [radius for radius in radii if any(row["certified_recall"].get(radius) for row in rows)]
-    shown = radii[: len(reached) + 1]
+    shown = [r for place, r in enumerate(radii) if not place or any(row["certified_recall"].get(r) for row in rows)]
     columns = [
         *lead,
         Column("class", ("label",), number=False),

@@ -24,7 +24,15 @@ from adaptdel.units import Words
 from tests.run_files import examples, make_model, run, write_rows
 
 COUNT = 40
-BINS: dict[str, Any] = {"bins": [0, 20], "min_count": 1, "per_bin": 5, "n_select": 8, "n_estimate": 16, "tol": 20.0}
+BINS: dict[str, Any] = {
+    "objective": "paper",
+    "bins": [0, 20],
+    "min_count": 1,
+    "per_bin": 5,
+    "n_select": 8,
+    "n_estimate": 16,
+    "tol": 20.0,
+}
 
 
 class Refusing(BaseClassifier):
@@ -99,6 +107,10 @@ def calibration_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
     calibrate_folder(folder / "model", read_examples(data_file(folder)), BINS, progress=False)
 
 
+def training_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
+    assert run("train", "--data", data_file(folder), "--bits", 8, "--out", folder / "model") == 0
+
+
 PATHS: dict[str, Callable[[SmoothedClassifier, Path], object]] = {
     "certify": lambda model, folder: model.certify(distinct_texts()[0]),
     "predict": lambda model, folder: model.predict(distinct_texts()[0]),
@@ -108,6 +120,10 @@ PATHS: dict[str, Callable[[SmoothedClassifier, Path], object]] = {
     "adaptdel certify": run_of_a_folder,
     "calibrate": lambda model, folder: calibrate(model, *distinct_texts(), progress=False, **BINS),
     "adaptdel calibrate": calibration_of_a_folder,
+    "calibrate by the default objective": lambda model, folder: calibrate(
+        model, *distinct_texts(), progress=False, n_select=8, n_estimate=16, points=3, examples=20
+    ),
+    "adaptdel train": training_of_a_folder,
     "train, which measures held-out examples": lambda model, folder: train(
         *distinct_texts(), method="cert-ed", rate=0.5, validation=0.3, progress=False
     ),

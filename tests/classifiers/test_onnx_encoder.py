@@ -114,7 +114,8 @@ class TestCache:
 
     def test_names(self, transformer: Path, tmp_path: Path) -> None:
         assert isinstance(word_encoder("vectors.safetensors"), StaticVectors)
-        with pytest.raises(ValueError, match=r"^encoder must be a transformer that can be read, got '.*none': ") as caught:
+        message = r"^encoder must be a transformer that can be read, got '.*none': "
+        with pytest.raises(ValueError, match=message) as caught:
             word_encoder(str(tmp_path / "none")).encode(["a"])
         assert "\n" not in str(caught.value)
 

@@ -624,9 +624,9 @@ def test_recertify_gives_up_absurd_lengths(tmp_path: Path, folder: Path, capsys:
     assert time.monotonic() - start < 20
     error = capsys.readouterr().err
     assert error.startswith(
-        f"adaptdel: {tmp_path / 'run' / TABLE}, row 4: to derive the radius for 5000000000000 tokens"
+        f"adaptdel: {tmp_path / 'run' / TABLE}, row 4: deriving the radius for 5000000000000 tokens"
     )
-    assert error.endswith("allow more with --work\n")
+    assert error.endswith("raise the limit with --work\n")
 
 
 def test_runs_of_the_honest(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ class IntegerNetwork:
     def encoded(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
         """Rows as in ``pretrained`` out of the vectors of new words, of shape (words, length): exact after rounding."""
         assert self.projection is not None
+        assert self.encoded_unit is not None
         whole = np.rint(vectors.astype(np.float64) / self.encoded_unit)
         rows = np.rint(self.projection(np.clip(whole, -ENCODED_LIMIT, ENCODED_LIMIT)))
         return np.clip(rows, -ROW_LIMIT, ROW_LIMIT).astype(np.int16)

@@ -15,6 +15,7 @@ from adaptdel.calibration.selection import RateSelection
 from adaptdel.cli.certify import read_votes
 from adaptdel.data import read_examples
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.model_files import data_columns
 from adaptdel.settings import CALIBRATION, DATA, OBJECTIVES
 from adaptdel.tables import number, percent, text_table
 
@@ -65,8 +66,8 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the result.  [default: MODEL-calibrated]")
 @click.option("--in-place", is_flag=True, help="Change MODEL itself.")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
-@click.option("--text-column", default=DATA.text, show_default=True, help="Column of the texts.")
-@click.option("--label-column", default=DATA.label, show_default=True, help="Column of the labels.")
+@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
+@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
 @click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def calibrate_command(
@@ -78,8 +79,8 @@ def calibrate_command(
     out: Path | None,
     in_place: bool,
     overwrite: bool,
-    text_column: str,
-    label_column: str,
+    text_column: str | None,
+    label_column: str | None,
     encoding: str,
     as_json: bool,
     **settings: Any,
@@ -103,7 +104,7 @@ def calibrate_command(
     if in_place and out is not None:
         raise ValueError("--out and --in-place cannot be given together")
     target = None if in_place else out or model.with_name(f"{model.name}-calibrated")
-    examples = read_examples(data, text=text_column, label=label_column, encoding=encoding)
+    examples = read_examples(data, **data_columns(model, text_column, label_column), encoding=encoding)
     for sentence in examples.notes:
         note(f"{data}: {sentence}")
     settings |= {"bins": read_bins(bins), **read_votes(votes)}

@@ -202,7 +202,7 @@ def overview_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
 def main_table(entries: Sequence[Entry]) -> Table:
     """The paper's main table."""
     columns = [
-        _NAME,
+        Column("run", ("run", "constant_answer"), _with_answer, number=False),
         *ACCURACY_COLUMNS,
         _RADIUS,
         _BALANCED,
@@ -223,7 +223,12 @@ def main_table(entries: Sequence[Entry]) -> Table:
 
 
 def _measured(entry: Entry) -> dict[str, Any]:
-    return {"run": entry.name, "group": entry.group, **entry.measures.to_dict()}
+    constant = None if entry.classes.constant is None else str(entry.classes.constant.label)
+    return {"run": entry.name, "constant_answer": constant, "group": entry.group, **entry.measures.to_dict()}
+
+
+def _with_answer(run: str, constant: str | None) -> str:
+    return run if constant is None else f"{run} (one answer: {constant})"
 
 
 def region_table(entries: Sequence[Entry]) -> Table:
@@ -336,6 +341,7 @@ def quartile_table(entries: Sequence[Entry]) -> Table:
         {"quarter": quarter, "run": entry.name, **entry.quartiles[place].to_dict(), "constant": entry.constants[place]}
         for place, quarter in enumerate(("shortest", "second", "third", "longest"))
         for entry in entries
+        if entry.quartiles[place].inputs
     ]
     caption = (
         "The same measures by quartile of the input length. Constant answer: the answer that (almost) all inputs of "

@@ -100,6 +100,12 @@ class Entry:
         return self.classes.constant is not None
 
     @property
+    def title(self) -> str:
+        """The name, and what a reader of a figure must know: that the run gives one answer to (almost) all inputs."""
+        constant = self.classes.constant
+        return self.name if constant is None else f"{self.name} (one answer: {clip(str(constant.label), 20)})"
+
+    @property
     def is_smoothed(self) -> bool:
         """Whether the run has noise, without which no radius is above 0."""
         return bool(self.run.manifest["noise"]["kind"] != "none")

@@ -198,6 +198,8 @@ def quartile_panels(entries: Sequence[Entry]) -> Figure:
         quarter = entries[0].quartiles[row]
         text = _range(quarter.shortest, quarter.longest, quarter.inputs)
         axes.set_title(text, loc="right", fontsize=8, color=MUTED, pad=2)
+        if not quarter.inputs and first is not axes:
+            axes.set_axis_off()
         axes.tick_params(labelbottom=row == 3 or not shared)
     axes.set_xlabel("log₁₀ of the size of the region", color=INK)
     figure.supylabel("certified accuracy", fontsize=10, color=INK)
@@ -266,7 +268,7 @@ def costs(entries: Sequence[Entry]) -> Figure:
         if len(entry.outcomes):
             share = np.histogram(entry.outcomes.calls, bins)[0] / len(entry.outcomes)
             axes.stairs(share, bins, fill=True, color=entry.colour, alpha=0.1)
-            axes.stairs(share, bins, color=entry.colour, lw=1.7, ls=_style(entry)["ls"], label=entry.name)
+            axes.stairs(share, bins, color=entry.colour, lw=1.7, ls=_style(entry)["ls"], label=entry.title)
     axes.yaxis.set_major_formatter(_percent)
     axes.xaxis.set_major_formatter(_thousands)
     axes.set_xlim(0, most * 1.02)
@@ -352,7 +354,7 @@ def _smoothed(entries: Sequence[Entry]) -> Sequence[Entry]:
 
 def _style(entry: Entry) -> dict[str, Any]:
     line = _LINES[entry.number % len(_LINES)]
-    return {"color": entry.colour, "lw": 1.8, "ls": line, "label": entry.name}
+    return {"color": entry.colour, "lw": 1.8, "ls": line, "label": entry.title}
 
 
 def _whole(axis: Any) -> None:

@@ -60,7 +60,7 @@ def radius_words(certificate: Certificate) -> str:
     if certificate.radius == 0:
         return "radius 0: one edit might change the answer"
     edits = "1 edit" if certificate.radius == 1 else f"up to {certificate.radius:,} edits"
-    covers = ", which reaches every text of this length" if certificate.covers_every_text else ""
+    covers = ", and this covers every text of its length" if certificate.covers_every_text else ""
     return f"radius {certificate.radius:,}: {edits} cannot change the answer{covers}"
 
 
@@ -143,14 +143,12 @@ def default_baseline(entries: Sequence[Entry]) -> Entry:
 
 
 def _nothing_to_lead(entries: Sequence[Entry]) -> list[str]:
-    """What to say if every run gives one answer."""
-    sentences = [f"{warning}." for entry in entries for warning in entry.classes.warnings(entry.name, advice=False)]
-    start = "This run does not tell the classes apart:" if len(entries) == 1 else "No run tells the classes apart."
+    """What to say if every run gives one answer; the notes say which, and what to do."""
+    who = "This run does not tell the classes apart" if len(entries) == 1 else "No run tells the classes apart"
     return [
-        start,
-        *sentences[:_NAMED_RUNS],
-        "The accuracy is then that of a fixed answer, and the radii belong to an answer that (almost) never depends on "
-        f"the text. What to do: {ADVICE}.",
+        f"{who}: (almost) all inputs get one answer, although their labels differ.",
+        "The accuracy is that of a fixed answer, and the radii belong to an answer that hardly depends on the text: "
+        "they are no sign of robustness.",
     ]
 
 
@@ -175,14 +173,12 @@ def _lead(entry: Entry) -> list[str]:
 def _balance(entry: Entry) -> str:
     """The measures in which every class counts the same, and the recall of each class."""
     m, classes = entry.measures, [each for each in entry.classes.classes if each.inputs]
-    recalls = ", ".join(f"{each.label} {percent(each.recall)}" for each in classes[:_RECALLS])
+    recalls = ", ".join(f"{each.label}: {percent(each.recall)}" for each in classes[:_RECALLS])
     more = f" and {len(classes) - _RECALLS} more classes" if len(classes) > _RECALLS else ""
-    balanced = (
+    return (
         f"With every class counting the same, the accuracy is {percent(m.balanced_accuracy)} and the mean radius "
-        f"{number(m.class_balanced_mean_radius)}; recall by class: {recalls}{more}."
+        f"{number(m.class_balanced_mean_radius)}. Recall by class: {recalls}{more}."
     )
-    warnings = [f"{warning[0].upper()}{warning[1:]}." for warning in entry.classes.warnings(entry.name, advice=False)]
-    return " ".join([balanced, *warnings])
 
 
 def _certified(entry: Entry) -> str:
@@ -194,9 +190,17 @@ def _certified(entry: Entry) -> str:
         return f"All certified {answers}s have radius 0: a single edit might change them."
     return (
         f"For {percent(m.certified / m.inputs)} of the inputs the answer is "
-        f"{'correct and ' if entry.outcomes.labelled else ''}certified against at least one edit by {attacker(entry)}; "
-        f"the median radius of the certified {answers}s is {m.median_certified_radius:g}."
+        f"{'correct and ' if entry.outcomes.labelled else ''}certified against at least one edit by {attacker(entry)}"
+        f"{_certified_by_class(entry)}; the median radius of the certified {answers}s is {m.median_certified_radius:g}."
     )
+
+
+def _certified_by_class(entry: Entry) -> str:
+    """The certified recall at radius 1 of each class, for few classes."""
+    classes = [each for each in entry.classes.classes if each.inputs]
+    if not 1 < len(classes) <= _RECALLS:
+        return ""
+    return f" ({', '.join(f'{each.label}: {percent(each.certified_recall[1])}' for each in classes)})"
 
 
 def _confidence(entry: Entry) -> str:
@@ -261,15 +265,18 @@ def _warnings(entries: Sequence[Entry]) -> list[str]:
         for warning in entry.classes.warnings(entry.name, advice=False):
             sentences.append(f"{warning[0].upper()}{warning[1:]}.")
             advise = True
-        covering, size = entry.measures.covering, entry.measures.inputs
-        if covering:
-            sentences.append(
-                f"{entry.name}: {plural(covering, 'certificate')} of {size:,} ({percent(covering / size)}) reach every "
-                f"text of their length. There the answer depends on the length alone: the classifier reads too few "
-                f"{token(entry)}s to tell such texts apart."
-            )
     if advise:
         sentences.append(f"What to do about a class that is not recognised: {ADVICE}.")
+    covering = [
+        f"{entry.measures.covering:,} of {entry.measures.inputs:,} ({entry.name})"
+        for entry in entries
+        if entry.measures.covering
+    ]
+    if covering:
+        sentences.append(
+            f"Certificates that cover every text of their length: {listed(covering)}. There the answer provably does "
+            "not depend on the words: the classifier reads too little of such short texts to tell them apart."
+        )
     return sentences
 
 
@@ -317,7 +324,7 @@ def definitions() -> list[tuple[str, str]]:
          "(Almost) all inputs get one answer although their labels differ: other answers are at most a tenth as many "
          "as other labels, of which there are at least five. Accuracy and radii then say nothing about the other "
          "classes. A class of which at most a tenth is recognised is named too."),
-        ("Reaches every text of its length",
+        ("Covers every text of its length",
          "The radius is at least the number of tokens, so that substitutions lead to any text of this length: the "
          "certificate proves that the answer does not depend on the words."),
         ("Abstained",

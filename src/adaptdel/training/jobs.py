@@ -87,7 +87,8 @@ def train_job(
     for sentence in examples.notes:
         note(f"{job.data}: {sentence}")
     unit = check_unit(settings.unit)
-    settings = settings.resolved(len(unit.split(text)) for text in examples.texts)
+    tokens = [unit.split(text) for text in examples.texts]
+    settings = settings.resolved(map(len, tokens))
     identity = {**settings.effective(), "data": examples.digest}
     if held is not None:
         identity["validation"] = held.digest
@@ -97,8 +98,16 @@ def train_job(
     if not settings.is_linear:  # a linear model trains in seconds and has no checkpoints
         _open_checkpoints(work, identity, out)
     validation = None if held is None else (held.texts, held.labels)
+    checkpoints = work / "checkpoints"
     model = train(
-        examples.texts, examples.labels, settings, validation=validation, folder=work / "checkpoints", progress=progress
+        examples.texts,
+        examples.labels,
+        settings,
+        tokens=tokens,
+        validation=validation,
+        folder=checkpoints,
+        progress=progress,
+        note=note,
     )
     model.training_["identity"] = identity
     model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take
