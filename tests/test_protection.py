@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from adaptdel.protection import (
     protect,
     protected_class,
 )
+from adaptdel.report.write import write_report
+from adaptdel.runs.audit import audit
+from adaptdel.runs.storage import read_run
 from adaptdel.training import train
 from tests.calibration.test_calibration import documents
 
@@ -52,6 +56,27 @@ def test_the_threshold_of_a_class() -> None:
     assert mirrored.threshold == model_threshold(chosen.threshold, 0)
     for share in shares:  # class 0 is answered iff the probability of class 1 does not exceed the threshold
         assert (not (1 - share) > mirrored.threshold) == (share > chosen.threshold)
+
+
+def test_a_report_shows_detection_under_attack(tmp_path: Path) -> None:
+    texts, labels = documents(160, 3)
+    model = train(texts, labels, rate=0.8, progress=False, bits=10, copies=4, validation=0.0)
+    model.set_params(n_select=100, n_estimate=400, progress=False)
+    protect(model, *documents(200, 10), protect=0, max_false_positives=0.3)
+    held, truth = documents(40, 9)
+    ad.evaluate(model, held, labels=truth, out=tmp_path / "run", progress=False)
+    values = write_report([tmp_path / "run"], tmp_path / "report", sample=0)
+    expected = detection_curve(model.certify(held), truth, 0)
+    assert values["runs"][0]["detection"] == expected.to_dict()
+    assert (tmp_path / "report" / "figures" / "detection.png").exists()
+    with (tmp_path / "report" / "tables" / "detection.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["class"], float(row["limit"])) for row in rows] == [("0", 0.001), ("0", 0.01), ("0", 0.05)]
+    for row in rows:
+        assert float(row["measured"]) <= float(row["limit"])
+        allowed = expected.false_positives <= float(row["limit"])
+        assert float(row["detection_0"]) == expected.detection[allowed, 0].max()
+    assert [problems for _, problems in audit(read_run(tmp_path / "run")) if problems] == []
 
 
 @pytest.mark.slow

@@ -203,6 +203,10 @@ class DetectionCurve:
     radii: npt.NDArray[np.int64]
     detection: FloatArray
 
+    def at(self, max_false_positives: float) -> int:
+        """The row of the loosest threshold with at most this rate of false positives; the strictest if none has."""
+        return max(0, int(np.searchsorted(self.false_positives, max_false_positives, side="right")) - 1)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {name: getattr(self, name).tolist() for name in ("thresholds", "false_positives", "radii", "detection")}

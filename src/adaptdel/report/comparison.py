@@ -266,6 +266,45 @@ def class_tables(entries: Sequence[Entry]) -> list[Table]:
     return tables
 
 
+FALSE_POSITIVES = (0.001, 0.01, 0.05)
+
+
+def detection_table(entries: Sequence[Entry]) -> Table | None:
+    """Certified detection of the protected class at rates of false positives; None without a run that protects one."""
+    rows: list[Row] = []
+    radii: list[int] = []
+    for entry in entries:
+        curve = entry.detection
+        if curve is None:
+            continue
+        radii = curve.radii.tolist()
+        for limit in FALSE_POSITIVES:
+            row = curve.at(limit)
+            rows.append({
+                "run": entry.name,
+                "class": entry.protects,
+                "limit": limit,
+                "measured": curve.false_positives[row],
+                **{f"detection_{radius}": curve.detection[row, place] for place, radius in enumerate(radii)},
+            })  # fmt: skip
+    if not rows:
+        return None
+    columns = [
+        _NAME,
+        Column("protected class", ("class",), str),
+        Column("false positives at most", ("limit",), percent),
+        Column("measured", ("measured",), lambda value: percent(value, 2)),
+        *(Column(f"certified detection at radius {radius}", (f"detection_{radius}",), percent) for radius in radii),
+    ]
+    caption = (
+        "Detection under attack: the share of the protected class that is detected whatever an attacker does with so "
+        "many edits, at the lowest decision threshold with at most that rate of false positives on these inputs. The "
+        "thresholds of this table are chosen on the inputs that it measures: it describes the model, it does not "
+        "replace a threshold that was chosen beforehand."
+    )
+    return Table("detection", caption, columns, rows)
+
+
 def outcome_table(entries: Sequence[Entry]) -> Table:
     """How many inputs are certified, wrong or abstained on."""
     columns = [

@@ -20,6 +20,7 @@ from adaptdel.core.noise import Noise
 from adaptdel.core.threat import Threat
 from adaptdel.data import read_rows
 from adaptdel.measures import Measures, Outcomes, by_quartile, measure, outcomes
+from adaptdel.protection import DetectionCurve, detection_curve
 from adaptdel.runs.inputs import content_id
 from adaptdel.runs.records import label_value
 from adaptdel.runs.storage import RESTORE, Run, read_run
@@ -43,6 +44,7 @@ METHODS = {
     "nosmooth": "NoSmooth",
     "freelb": "FreeLB",
 }
+DETECTION_INPUTS = 2000  # on which detection under attack is measured
 _METHODS_WITH_RATE = {"AdaptDel", "CERT-ED", "RanMASK"}
 
 
@@ -122,6 +124,24 @@ class Entry:
             return None
         inputs = repr(sorted(zip(self.outcomes.ids, self.outcomes.hashes, strict=True)))
         return blake2b(inputs.encode(), digest_size=16).hexdigest(), str(self.outcomes.labelled), *self.rule
+
+    @property
+    def protects(self) -> str | None:
+        """The class that the decision threshold of the run protects, as text; None without a threshold."""
+        classes = self.run.manifest["classes"]
+        if self.run.manifest["threshold"] is None or classes is None or len(classes) != 2:
+            return None
+        return str((self.run.manifest.get("model") or {}).get("protects") or classes[1])
+
+    @cached_property
+    def detection(self) -> DetectionCurve | None:
+        """Detection under attack, on the first `DETECTION_INPUTS` labelled inputs; None without a threshold."""
+        rows = [row for row in self.rows.values() if row["truth"] is not None][:DETECTION_INPUTS]
+        labels = [str(label_value(row["truth"])) for row in rows]
+        if self.protects is None or len({label == self.protects for label in labels}) < 2:
+            return None
+        certificates = self.certificates([row["id"] for row in rows])
+        return detection_curve([certificates[row["id"]] for row in rows], labels, self.protects)
 
     @property
     def ops(self) -> tuple[str, ...]:

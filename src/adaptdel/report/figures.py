@@ -12,7 +12,7 @@ import numpy as np
 from adaptdel.certification.certificate import Certificate
 from adaptdel.measures import Outcomes, by_quartile, log_cardinality_curve, quartile_edges, radius_curve
 from adaptdel.plots import new_figure
-from adaptdel.report.entries import Entry, clip
+from adaptdel.report.entries import DETECTION_INPUTS, Entry, clip
 from adaptdel.report.text import plural, token
 
 _DROPPED = (
@@ -107,6 +107,8 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
         ("certified-radius", "Certified accuracy against the radius", radius, certified_by_radius(entries)),
         *([("classes", "Certified recall by class against the radius", by_class, class_panels(entries))]
           if any(entry.by_class for entry in entries) else []),
+        *([("detection", "Detection under attack", _detection_words(entries), detection_panels(entries))]
+          if any(entry.detection is not None for entry in entries) else []),
         ("quartiles", "Certified accuracy by quartile of length", quartiles, quartile_panels(entries)),
         ("rates", "Rate and kept length", rate, rates(entries)),
         ("costs", "Votes per input", cost, costs(entries)),
@@ -176,6 +178,46 @@ def class_panels(entries: Sequence[Entry]) -> Figure:
         axes.set_visible(False)
     figure.supxlabel("radius: number of edits", fontsize=10, color=INK)
     figure.supylabel("certified recall", fontsize=10, color=INK)
+    _legend(figure, panels[0])
+    return figure
+
+
+def _detection_words(entries: Sequence[Entry]) -> str:
+    parts = [f"{entry.name} protects {clip(str(entry.protects), 20)}" for entry in entries if entry.detection]
+    return (
+        f"{'; '.join(parts)}. A ROC curve for each number of edits, on at most {DETECTION_INPUTS:,} inputs: the share "
+        "of the protected class whose detection is certified, against the share of other inputs that get its answer, "
+        "as the decision threshold changes. The dot is the threshold of the run."
+    )
+
+
+def detection_panels(entries: Sequence[Entry]) -> Figure:
+    """ROC curves under attack, a panel for each run that protects a class."""
+    shown = [(entry, entry.detection) for entry in entries if entry.detection is not None][:_PANELS]
+    figure = new_figure(WIDTH, 0.9 + 2.4 * len(shown))
+    panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
+    for axes, (entry, curve) in zip(panels, shown, strict=True):
+        for column, radius in enumerate(curve.radii.tolist()):
+            label = "no attack" if radius == 0 else plural(radius, "edit")
+            line = _LINES[column % len(_LINES)]
+            alpha = 1.0 - 0.7 * column / len(curve.radii)
+            axes.step(curve.false_positives, curve.detection[:, column], where="post", color=entry.colour, ls=line,
+                      lw=1.6, alpha=alpha, label=label)  # fmt: skip
+        own = entry.by_class.items()
+        answered = {label: np.mean([str(answer) == entry.protects for answer in part.answer]) for label, part in own}
+        detected = [share for label, share in answered.items() if str(label) == entry.protects]
+        others = [share for label, share in answered.items() if str(label) != entry.protects]
+        if detected and others:
+            axes.plot(others, detected, "o", color=INK, ms=4)
+        axes.set_xscale("symlog", linthresh=0.001)
+        axes.set_xlim(left=0)
+        axes.set_ylim(0, 1.03)
+        axes.xaxis.set_major_formatter(_percent)
+        axes.yaxis.set_major_formatter(_percent)
+        axes.set_title(clip(entry.title, 40), loc="right", fontsize=8, color=MUTED, pad=2)
+        _tidy(axes)
+    figure.supxlabel("false positives", fontsize=10, color=INK)
+    figure.supylabel("certified detection", fontsize=10, color=INK)
     _legend(figure, panels[0])
     return figure
 

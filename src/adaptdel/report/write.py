@@ -20,6 +20,7 @@ from adaptdel.report.comparison import (
     Differences,
     class_tables,
     curves,
+    detection_table,
     difference_table,
     differences,
     main_table,
@@ -173,7 +174,8 @@ def _report(
     seed: int,
 ) -> Report:
     sampled, missing = sample_inputs(entries, sample, data=data, seed=seed)
-    tables = [main_table(entries), *class_tables(entries),
+    detection = detection_table(entries)
+    tables = [main_table(entries), *class_tables(entries), *([] if detection is None else [detection]),
               *([difference_table(compared, baseline, entries)] if compared else []),
               outcome_table(entries), quartile_table(entries), region_table(entries)]  # fmt: skip
     name = re.sub(_ENDINGS, "", file_name(entries[0].run.manifest.get("data") or {}))
@@ -211,6 +213,7 @@ def _values(entries: Sequence[Entry], baseline: Entry, compared: Differences) ->
             "quartiles": [quarter.to_dict() for quarter in entry.quartiles],
             "by_class": entry.classes.to_dict(),
             "warnings": entry.classes.warnings(entry.name, advice=False),
+            "detection": None if entry.detection is None else entry.detection.to_dict(),
         }
         for entry in entries
     ]

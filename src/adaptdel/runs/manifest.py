@@ -80,7 +80,7 @@ def check_complete(manifest: Mapping[str, Any]) -> list[str]:
     wrong = []
     for what, values, required, optional in (
         ("the manifest", manifest, ("format", *NEEDED, *PLAN, *OTHERS), ("source",)),
-        ("model", manifest.get("model"), MODEL, ("self_test",)),
+        ("model", manifest.get("model"), MODEL, ("self_test", "protects")),
         ("data", manifest.get("data"), DATA, ()),
         *((name, values, ("started", "versions"), ("workers",)) for name, values in sessions),
     ):
@@ -216,6 +216,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
             training=_or_null(_object),
             calibrated=_bool,
             self_test=_or_null(_self_test),
+            protects=_text_or_null,
         )
     ),
     "data": _or_null(
@@ -357,7 +358,10 @@ def _model(name: str, model: SmoothedClassifier) -> dict[str, Any]:
     self_test = getattr(model.base_classifier(), "self_test_", None)
     training = getattr(model, "training_", None) or getattr(model.base_classifier(), "training_", None) or {}
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
+    protection = getattr(model, "protection_", None)
+    protects = {} if protection is None else {"protects": str(protection["protect"])}
     return {
+        **protects,
         "path": name,
         "base": repr(model.base_classifier()),
         "method": training.get("method"),
