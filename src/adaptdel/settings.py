@@ -238,6 +238,8 @@ LINEAR = LinearTrainingSettings()
 TRANSFORMER = TransformerTrainingSettings()
 DTYPES = ("float32", "bfloat16", "int8")
 DTYPE = "float32"  # the precision of a transformer that classifies
+BACKENDS = ("torch", "onnxruntime", "openvino")
+BACKEND = "torch"  # the library that runs a transformer: the same on every machine, unlike the choice of "auto"
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
 UNSMOOTHED = ("nosmooth", "freelb")
@@ -248,6 +250,7 @@ _LINEAR_DEFAULTS: dict[str, Any] = asdict(LINEAR)
 _TRANSFORMER_DEFAULTS: dict[str, Any] = {
     **{name: value for name, value in asdict(TRANSFORMER).items() if name != "seed"},
     "dtype": DTYPE,
+    "backend": BACKEND,
 }
 
 
@@ -288,6 +291,8 @@ class TrainingSettings:
         patience: epochs without a smaller validation loss after which training stops.
         precision: of matrix products in training, "float32" or "bfloat16".
         dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
+        backend: what runs the trained transformer: "torch", "onnxruntime", "openvino", or "auto": the fastest of those
+            that are installed, measured after the training and kept with the model.
         adv_steps: FreeLB's passes per step.
         adv_lr: FreeLB's step size.
         adv_init: FreeLB's initial size.
@@ -316,6 +321,7 @@ class TrainingSettings:
     patience: int | None = None
     precision: str | None = None
     dtype: str | None = None
+    backend: str | None = None
     adv_steps: int | None = None
     adv_lr: float | None = None
     adv_init: float | None = None
@@ -338,6 +344,8 @@ class TrainingSettings:
             check_probability("rate", self.rate)
         if self.dtype is not None:
             check_choice("dtype", self.dtype, DTYPES)
+        if self.backend is not None:
+            check_choice("backend", self.backend, (*BACKENDS, "auto"))
         self._check_ranges()
         _ = self.transformer  # raises if a field is wrong
 
@@ -394,7 +402,7 @@ class TrainingSettings:
     @property
     def transformer(self) -> TransformerTrainingSettings:
         """The settings of a transformer, with the defaults filled in."""
-        names = [name for name in _TRANSFORMER_DEFAULTS if name != "dtype"]
+        names = [name for name in _TRANSFORMER_DEFAULTS if name not in ("dtype", "backend")]
         return TransformerTrainingSettings(**self._chosen(names), seed=self.seed)
 
     def _chosen(self, names: Iterable[str]) -> dict[str, Any]:
@@ -412,6 +420,8 @@ class TrainingSettings:
         chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
         defaults = _LINEAR_DEFAULTS if self.is_linear else _TRANSFORMER_DEFAULTS
         used = {name: value for name, value in defaults.items() if self.method == "freelb" or name not in _ADVERSARIAL}
+        if self.backend in (None, BACKEND):
+            used.pop("backend", None)  # as before there were others
         return {**chosen, **used, **self._chosen(used)}
 
     @classmethod

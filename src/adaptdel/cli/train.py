@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.measures import CLEAN_ACCURACY
-from adaptdel.settings import DATA, DTYPES, METHODS, PRECISIONS, default_of
+from adaptdel.settings import BACKENDS, DATA, DTYPES, METHODS, PRECISIONS, default_of
 from adaptdel.tables import percent
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
 from adaptdel.training.training import history_text
@@ -71,6 +71,9 @@ def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
 @setting("patience", "Transformers: epochs without improvement until training stops.", type=int)
 @setting("precision", "Transformers: precision of products in training.", type=click.Choice(PRECISIONS))
 @setting("dtype", "Transformers: precision of the trained model.", type=click.Choice(DTYPES))
+@setting(
+    "backend", "Transformers: what runs the trained model; auto: the fastest.", type=click.Choice([*BACKENDS, "auto"])
+)
 @setting("adv_steps", "FreeLB: ascent steps.", type=int)
 @setting("adv_lr", "FreeLB: step size.", type=float)
 @setting("adv_init", "FreeLB: size of the initial perturbation.", type=float)

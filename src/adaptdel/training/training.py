@@ -22,7 +22,7 @@ from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletio
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.data import ExampleSet, Label, content_digest, split_examples
 from adaptdel.progress import reporter
-from adaptdel.settings import DTYPE, METHOD, METHODS, UNSMOOTHED, TrainingSettings
+from adaptdel.settings import BACKEND, DTYPE, METHOD, METHODS, UNSMOOTHED, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit
@@ -196,7 +196,12 @@ def _train_transformer(
         raise ValueError(
             "validation must hold out at least one example for early stopping: give a larger fraction, or a file"
         )
-    classifier = TransformersClassifier(settings.model, dtype=settings.dtype or DTYPE, training=settings.transformer)
+    classifier = TransformersClassifier(
+        settings.model,
+        dtype=settings.dtype or DTYPE,
+        backend=settings.backend or BACKEND,
+        training=settings.transformer,
+    )
     classifier.fit(
         examples.tokens,
         examples.labels,
