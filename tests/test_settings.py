@@ -94,7 +94,7 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     sklearn = import_module("adaptdel.classifiers.callables").SklearnClassifier
     yield "SklearnClassifier.fit", defaults(sklearn.fit), {"copies": linear["copies"], "seed": certification["seed"]}
     transformers = import_module("adaptdel.classifiers.transformers").TransformersClassifier
-    yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE}
+    yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE, "backend": s.BACKEND}
     fitted = {name: getattr(training, name) for name in ("unit", "seed", "validation")}
     yield "TransformersClassifier.fit", defaults(transformers.fit), fitted
     methods = import_module("adaptdel.training.training")

@@ -296,18 +296,19 @@ def _quantise(model: Any, scales: Mapping[str, float], levels: tuple[int, int]) 
         if name in scales:
             weight = layer.weight.detach()
             steps = weight.abs().amax(dim=1).clamp_min(1e-30) / 127
-            nothing = torch.zeros(len(steps), dtype=torch.int32)
-            fields = (weight.t().contiguous(), steps, nothing, layer.bias, scales[name], zero, levels)
-            layer.forward = partial(_static_linear, torch, *fields)
+            # Buffers, as the exporter computes what depends on plain tensors, and leaves float32 of it.
+            layer.register_buffer("transposed", weight.t().contiguous())
+            layer.register_buffer("steps", steps)
+            layer.register_buffer("zeros", torch.zeros(len(steps), dtype=torch.int32))
+            layer.forward = partial(_static_linear, torch, layer, scales[name], zero, levels)
 
 
-def _static_linear(
-    torch: Any, weight: Any, steps: Any, zeros: Any, bias: Any, scale: float, zero: int, levels: tuple[int, int], x: Any
-) -> Any:
-    """A linear layer between whole numbers, as a pair of QuantizeLinear and DequantizeLinear each."""
-    whole = torch.fake_quantize_per_tensor_affine(x, scale, zero, *levels)
-    product = torch.matmul(whole, torch.fake_quantize_per_channel_affine(weight, steps, zeros, 1, -128, 127))
-    return product if bias is None else product + bias
+def _static_linear(torch: Any, layer: Any, scale: float, zero: int, levels: tuple[int, int], values: Any) -> Any:
+    """A linear layer between whole numbers: a pair of QuantizeLinear and DequantizeLinear for inputs and weights."""
+    whole = torch.fake_quantize_per_tensor_affine(values, scale, zero, *levels)
+    weight = torch.fake_quantize_per_channel_affine(layer.transposed, layer.steps, layer.zeros, 1, -128, 127)
+    product = torch.matmul(whole, weight)
+    return product if layer.bias is None else product + layer.bias
 
 
 def _compute_first_only(model: Any, copies: Sequence[IntArray]) -> None:

@@ -1,0 +1,106 @@
+"""Exported graphs of transformers, run by ONNX Runtime and OpenVINO, on tiny models made in memory."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adaptdel as ad
+from adaptdel.classifiers.base import Request
+from adaptdel.classifiers.transformers import TransformersClassifier
+from tests.classifiers.test_transformers import CORPUS, fixed, requests, tiny
+
+PAIRS = [
+    ("onnxruntime", "float32"),
+    ("onnxruntime", "int8"),
+    ("openvino", "float32"),
+    ("openvino", "int8"),
+]
+
+
+@cache
+def classifier(backend: str, dtype: str, kind: str = "bert", budget: int = 500) -> TransformersClassifier:
+    tokenizer = fixed(kind)
+    model = tiny(kind, tokenizer, spread=0.1)
+    return TransformersClassifier(model, tokenizer=tokenizer, backend=backend, dtype=dtype, batch_tokens=budget)
+
+
+@pytest.mark.parametrize(("backend", "dtype"), PAIRS)
+def test_votes_do_not_depend_on_batches_order_or_duplicates(backend: str, dtype: str) -> None:
+    votes = []
+    for budget in (1, 500):
+        model = classifier(backend, dtype, budget=budget)
+        votes.append(np.concatenate(model.votes(requests(model))))
+    assert np.array_equal(*votes)
+    asked = requests(model)
+    doubled = [Request(request.prepared, np.tile(request.kept, (2, 1))[::-1]) for request in reversed(asked)]
+    again = [row[::-1][:30] for row in reversed(model.votes(doubled))]
+    assert np.array_equal(np.concatenate(again), votes[0])
+    assert model.self_test_ is not None
+    assert model.self_test_.batching != "alone"
+    assert len(set(votes[0].tolist())) > 1
+
+
+@pytest.mark.parametrize(("backend", "dtype"), PAIRS)
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_votes_are_close_to_those_of_torch(backend: str, dtype: str, kind: str) -> None:
+    model, full = classifier(backend, dtype, kind), classifier("torch", "float32", kind)
+    pair = [np.concatenate(one.votes(requests(one))) for one in (full, model)]
+    assert np.mean(pair[0] == pair[1]) > (0.99 if dtype == "float32" else 0.9)
+
+
+def test_every_backend_and_precision_has_its_own_fingerprint() -> None:
+    found = {classifier(*pair).fingerprint() for pair in [*PAIRS, ("torch", "float32"), ("torch", "int8")]}
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("openvino", "int8"), ("onnxruntime", "float32")])
+def test_a_saved_model_keeps_its_backend(tmp_path: Path, backend: str, dtype: str) -> None:
+    base = classifier(backend, dtype)
+    smoothed = ad.SmoothedClassifier(base, ad.Deletion(ad.FixedRate(0.5)), n_estimate=50)
+    smoothed.save(tmp_path / "m")
+    loaded = ad.SmoothedClassifier.load(tmp_path / "m")
+    assert loaded.base_.options()["backend"] == backend
+    assert loaded.base_.fingerprint() == base.fingerprint()
+    assert loaded.certify(CORPUS[:1])[0].to_dict() == smoothed.certify(CORPUS[:1])[0].to_dict()
+
+
+def test_auto_takes_the_fastest_and_keeps_it() -> None:
+    tokenizer = fixed("bert")
+    model = TransformersClassifier(tiny("bert", tokenizer, spread=0.1), tokenizer=tokenizer, backend="auto")
+    assert set(model.backend_seconds_) == {"torch", "onnxruntime", "openvino"}
+    assert model.backend == min(model.backend_seconds_, key=lambda name: model.backend_seconds_[name])
+    assert model.options()["backend"] == model.backend
+    assert model.fingerprint() == classifier(model.backend, "float32").fingerprint()
+
+
+def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library, extra in (("openvino", "openvino"), ("onnxruntime", "onnx")):
+        monkeypatch.setitem(sys.modules, library, None)
+        tokenizer = fixed("bert")
+        with pytest.raises(ImportError) as error:
+            TransformersClassifier(tiny("bert", tokenizer), tokenizer=tokenizer, backend=library)
+        assert str(error.value) == f"backend '{library}' needs {library}: pip install 'adaptdel[{extra}]'"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "jax"}, "backend must be one of 'torch', 'onnxruntime', 'openvino', 'auto', got 'jax'"),
+        (
+            {"backend": "onnxruntime", "dtype": "bfloat16"},
+            "dtype must be 'float32' or 'int8' for backend 'onnxruntime', got 'bfloat16'",
+        ),
+        ({"backend": "openvino", "device": "cuda"}, "device must be 'cpu' for backend 'openvino', got 'cuda'"),
+    ],
+)
+def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
+    tokenizer = fixed("bert")
+    with pytest.raises(ValueError) as error:
+        TransformersClassifier(tiny("bert", tokenizer), tokenizer=tokenizer, **options)
+    assert str(error.value) == message
