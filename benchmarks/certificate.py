@@ -52,8 +52,8 @@ def literal_bounds(mu1: float, mu2: float, n: int, other: int, common: int, rate
             return 0.0
         total = np.cumsum(a)
         size = min(int(np.searchsorted(total, mass)), common)
-        before = total[size - 1] if size else 0.0
-        return float(b[:size].sum() + b[size] * (mass - before) / a[size])
+        filled = total[size - 1] if size else 0.0
+        return float(b[:size].sum() + b[size] * (mass - filled) / a[size])
 
     low = other_c / c * fill(mu1 - 1 + c, psi >= other_psi)
     high = other_c / c * fill(mu2, psi <= other_psi) + 1 - other_c
@@ -125,8 +125,8 @@ def batch() -> dict[str, Any]:
 
 def million() -> dict[str, Any]:
     """In a process of its own, so that its peak memory is its own."""
-    found = subprocess.run([sys.executable, __file__, "--million"], check=True, capture_output=True, text=True)
-    result: dict[str, Any] = json.loads(found.stdout)
+    done = subprocess.run([sys.executable, __file__, "--million"], check=True, capture_output=True, text=True)
+    result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
@@ -187,10 +187,10 @@ def main() -> None:
     result = {"one_radius": one_radius(), "batch": batch(), "million": million(), "growth": growth()}
     (arguments.out / "certificate.json").write_text(json.dumps(result, indent=2) + "\n")
     draw(result["growth"], arguments.out / "certificate.png")
-    one, many, large = result["one_radius"], result["batch"], result["million"]
+    single, many, large = result["one_radius"], result["batch"], result["million"]
     rows = [
-        ("one radius of 54 against the literal Algorithm 1", f"{one['ratio_tight']:,.0f} times faster", ">= 1000"),
-        ("  the same with the paper's bound", f"{one['ratio_paper']:,.0f} times faster", ""),
+        ("one radius of 54 against the literal Algorithm 1", f"{single['ratio_tight']:,.0f} times faster", ">= 1000"),
+        ("  the same with the paper's bound", f"{single['ratio_paper']:,.0f} times faster", ""),
         ("certificates a second, one call, warm", f"{many['warm_per_second']:,.0f}", ">= 50,000"),
         ("  from votes, Clopper-Pearson included", f"{many['warm_per_second_from_votes']:,.0f}", ""),
         ("  the first call, which makes the tables", f"{many['cold_per_second']:,.0f}", ""),

@@ -22,11 +22,12 @@ import numpy as np
 from adaptdel import Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers.base import BaseClassifier, Request
 from adaptdel.classifiers.embedding import EmbeddingClassifier
-from adaptdel.classifiers.embedding_training import EmbeddingSettings
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.word_encoders import TransformerEncoder
 from adaptdel.core.noise import RandomLength
 from adaptdel.data import read_examples
+from adaptdel.measures import AnswerCounts
+from adaptdel.settings import EmbeddingSettings
 from adaptdel.units import Tokens, Words
 from benchmarks.real import minilm
 
@@ -51,20 +52,19 @@ def read(folder: Path, name: str, count: int) -> Data:
 
 
 def certified(base: BaseClassifier, data: Data, kept: float, votes: int) -> dict[str, float]:
-    """Accuracy and mean radius at a number of kept words on average."""
+    """Accuracies and mean certified radius at a number of kept words on average."""
     noise = Deletion(LengthRate(0.0, kept))
     model = SmoothedClassifier(base, noise, n_select=64, n_estimate=votes, sampling="fixed", progress=False)
     start, cpu = time.perf_counter(), time.process_time()
     certificates = model.certify(data.texts)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    right = np.array([c.label == answer for c, answer in zip(certificates, data.answers, strict=True)])
-    radii = np.array([max(0, c.radius) for c in certificates])
+    correct = [c.label == answer for c, answer in zip(certificates, data.answers, strict=True)]
+    counts = AnswerCounts.of(correct, [c.radius for c in certificates])
     return {
         "kept": kept,
-        "accuracy": float(right.mean()),
-        "mean_radius": float(np.where(right, radii, 0).mean()),
-        "ms_an_input": 1000 * seconds / len(right),
-        "cpu_ms_an_input": 1000 * cpu / len(right),
+        **{name: getattr(counts, name) for name in ("clean_accuracy", "certified_accuracy", "mean_radius")},
+        "ms_an_input": 1000 * seconds / len(correct),
+        "cpu_ms_an_input": 1000 * cpu / len(correct),
     }
 
 
@@ -89,7 +89,7 @@ def votes_a_second(base: BaseClassifier, data: Data, kept: float = 10) -> float:
 def network(name: str, data: Data, args: argparse.Namespace) -> tuple[EmbeddingClassifier, dict[str, Any]]:
     encoder = TransformerEncoder(minilm(), cache=args.cache) if args.encoder == "minilm" else None
     settings = EmbeddingSettings(steps=args.steps)
-    base = EmbeddingClassifier(encoder=encoder, networks=args.networks, settings=settings)
+    base = EmbeddingClassifier(encoder=encoder, on_unknown=args.on_unknown, networks=args.networks, settings=settings)
     started: list[tuple[float, float]] = []
 
     def progress(done: int, total: int) -> None:
@@ -101,7 +101,15 @@ def network(name: str, data: Data, args: argparse.Namespace) -> tuple[EmbeddingC
     wall, cpu = time.perf_counter() - started[0][0], time.process_time() - started[0][1]
     copies = sum(record["steps"] for record in base.training_["networks"]) * settings.batch_size
     speeds = {"copies_a_second": copies / wall, "copies_a_cpu_second": copies / cpu}
-    return base, {"seconds": time.perf_counter() - start, **speeds}
+    encoding = {"seconds_until_the_first_step": started[0][0] - start, "encoded_words": base.training_["words"]}
+    return base, {"seconds": time.perf_counter() - start, **encoding, **speeds}
+
+
+def new_words(base: EmbeddingClassifier, data: Data) -> dict[str, float]:
+    """The share of the words of test inputs that have no pretrained vector in the model."""
+    words = [token for text in data.texts for token in Words().split(text)]
+    known = [base.has_vector(token) for token in words]
+    return {"share": 1 - sum(known) / len(known), "words_an_input": len(words) / len(data.texts)}
 
 
 def main() -> None:
@@ -109,6 +117,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with .jsonl.gz files")
     parser.add_argument("--sets", default="spamassassin", help="spamassassin, imdb or both, with a comma between")
     parser.add_argument("--encoder", choices=["none", "minilm"], default="none", help="pretrained vectors of words")
+    parser.add_argument("--on-unknown", choices=["ngrams", "encode"], default="ngrams", help="how new words are read")
     parser.add_argument("--cache", type=Path, default=Path("out/vectors"), help="folder for pretrained vectors")
     parser.add_argument("--inputs", type=int, default=1000, help="test inputs")
     parser.add_argument("--votes", type=int, default=256, help="votes that bound the probability, besides 64 to choose")
@@ -123,6 +132,7 @@ def main() -> None:
         results: dict[str, Any] = {
             "data": name,
             "training": training,
+            "new_words": new_words(base, data),
             "votes_a_cpu_second": votes_a_second(base, data),
             "network": [certified(base, data, kept, args.votes) for kept in KEPT[name]],
         }

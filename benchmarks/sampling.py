@@ -193,10 +193,10 @@ def library(
     def counted(batch: dict[str, Any]) -> Any:
         nonlocal calls, inside
         start = time.perf_counter()
-        found = original(batch)
+        scores = original(batch)
         inside += time.perf_counter() - start
-        calls += len(found)
-        return found
+        calls += len(scores)
+        return scores
 
     classifier.scores = counted
     try:

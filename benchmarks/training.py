@@ -102,31 +102,34 @@ def ways(rows: list[tuple[Any, ...]], labels: list[int], repeats: int) -> dict[s
     joined = NoisyCopies(join, rows, labels, **options)
     making = {name: best_of(copies) for name, copies in (("gathered", fly), ("joined", joined))}
     arms = {"prepared": PreparedCopies(gather, rows, labels, **options), "on the fly": fly, "joined": joined}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
+    epochs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
     train_once(NoisyCopies(gather, rows[:64], labels[:64], **options), valid, 0)  # warm up
     for repeat in range(repeats):
         for name, copies in arms.items():
-            one = train_once(copies, valid, repeat, in_the_loop=name == "joined")
-            found[name].append(one)
-            rate = one["tokens"] / one["seconds"]
-            print(f"{name}: {rate:.0f} tokens/s, {standing(one):.2%} of the time idle", flush=True)
-    same = {tuple((entry["tokens"], round(entry["loss"], 4)) for entry in entries) for entries in found.values()}
+            epoch = train_once(copies, valid, repeat, in_the_loop=name == "joined")
+            epochs[name].append(epoch)
+            rate = epoch["tokens"] / epoch["seconds"]
+            print(f"{name}: {rate:.0f} tokens/s, {standing(epoch):.2%} of the time idle", flush=True)
+    same = {tuple((entry["tokens"], round(entry["loss"], 4)) for entry in entries) for entries in epochs.values()}
     assert len(same) == 1, f"the ways must train on the same copies: {same}"
     speed, by_work = (
-        {name: float(np.median([one["tokens"] / one[unit] for one in entries])) for name, entries in found.items()}
+        {
+            name: float(np.median([epoch["tokens"] / epoch[unit] for epoch in entries]))
+            for name, entries in epochs.items()
+        }
         for unit in ("seconds", "work")
     )
-    result: dict[str, Any] = {"examples": len(rows), "tokens_per_epoch": found["prepared"][0]["tokens"]}
+    result: dict[str, Any] = {"examples": len(rows), "tokens_per_epoch": epochs["prepared"][0]["tokens"]}
     for title, rates in (("second", speed), ("second_of_work", by_work)):
         result[f"tokens_per_{title}"] = rates
         for other in ("prepared", "joined"):
             result[f"on_the_fly_over_{other}_per_{title}"] = rates["on the fly"] / rates[other]
     return result | {
-        "standing_still": {name: float(np.median([standing(one) for one in found[name]])) for name in arms},
+        "standing_still": {name: float(np.median([standing(epoch) for epoch in epochs[name]])) for name in arms},
         "seconds_to_tokenise_once": prepared,
         "seconds_to_make_an_epoch": making,
         "joined_over_gathered": making["joined"] / making["gathered"],
-        "epochs": found,
+        "epochs": epochs,
     }
 
 

@@ -16,10 +16,11 @@ from typing import Any
 import adaptdel
 
 OTHER = {
-    "adaptive": "fixed", "edit": "del", "tight": "paper", "word": "char", "certified": "mean", "auto": "all",
+    "adaptive": "fixed", "edit": "del", "tight": "paper", "word": "char", "balanced": "mean", "auto": "all",
     "adaptdel": "cert-ed", "hash": "vocabulary", "float32": "bfloat16", "text": "body", "label": "class", "id": "key",
     "utf-8": "latin-1",
 }  # fmt: skip
+BY_FIELD = {"min_accuracy": 0.5, "bins": "auto"}  # the objective "mean" needs a least accuracy; bins have no other name
 
 
 class Altered(ast.NodeTransformer):
@@ -31,7 +32,8 @@ class Altered(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         if isinstance(node.value, (ast.Constant, ast.Tuple)):
             value = ast.literal_eval(node.value)
-            changed = self.change(value)
+            field = node.target.id if isinstance(node.target, ast.Name) else ""
+            changed = BY_FIELD.get(field, self.change(value))
             self.count += changed != value
             node.value = ast.parse(repr(changed), mode="eval").body
         return node

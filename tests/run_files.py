@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from adaptdel import Deletion, LengthRate
+from adaptdel import Certifier, Deletion, LengthRate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli import main
 from adaptdel.core.noise import Noise
@@ -93,3 +93,17 @@ def journal_line(record: object) -> bytes:
     """A record as version 0.1 wrote it into its journal."""
     text = json.dumps(record, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def picky(certifier: Certifier) -> Certifier:
+    """Fails on inputs with a certain word."""
+    votes = certifier.base.votes
+
+    def some_votes(requests: Any) -> Any:
+        for request in requests:
+            if "poison" in request.prepared.tokens:
+                raise ValueError(f"cannot read {request.prepared.name}")
+        return votes(requests)
+
+    certifier.base.votes = some_votes  # type: ignore[method-assign]
+    return certifier

@@ -55,6 +55,53 @@ def test_names_of_classes_are_kept_and_columns_can_be_named(tmp_path: Path) -> N
     assert examples.ids == ["1", "2"]
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_array_of_json_gives_the_same_rows(
+    tmp_path: Path, indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data.json"
+    path.write_text("\n " + json.dumps(RECORDS, indent=indent), encoding="utf-8-sig")
+    expected = [Row(i, r["id"], r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
+    for size in (7, 64, 2**20):  # elements may be cut anywhere
+        monkeypatch.setattr("adaptdel.file_formats.CHUNK", size)
+        assert list(read_rows(path)) == expected
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_the_separator_of_a_csv_file_is_detected(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(f'text{mark}label\n"a{mark} b, c"{mark}1\nd{mark}0\n', encoding="utf-8")
+    assert [(row.text, row.label) for row in read_rows(path)] == [(f"a{mark} b, c", 1), ("d", 0)]
+    path.write_text("text\na;b\n", encoding="utf-8")  # one column
+    assert [row.text for row in read_rows(path)] == ["a;b"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "csv.gz", "parquet"])
+def test_standard_input_gives_the_same_rows_as_often_as_it_is_read(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with write(tmp_path, kind).open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=file))
+        rows = [Row(i, r["id"], r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
+        assert list(read_rows("-")) == list(read_rows("-")) == rows
+    with pytest.raises(ValueError, match=r"^standard input(, row 1)?: no column 'body'"):
+        list(read_rows("-", text="body"))
+
+
+def test_rows_without_a_label_are_skipped_and_counted(tmp_path: Path) -> None:
+    rows = [
+        {"text": "one", "label": 1},
+        {"text": "two", "label": None},
+        {"text": "three"},
+        {"text": "four", "label": 0},
+    ]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    examples = read_examples(path)
+    assert (examples.texts, examples.labels) == (["one", "four"], [1, 0])
+    assert examples.notes == ["skipped 2 rows without a label in the column 'label', the first is row 2"]
+
+
 def test_labels_are_optional_for_rows_only(tmp_path: Path) -> None:
     path = write(tmp_path, "jsonl", [{"text": "one"}])
     assert list(read_rows(path)) == [Row(1, None, "one", None)]
@@ -90,6 +137,10 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
         ("x.jsonl", b'{"text": "a", "label": null}', "x.jsonl, row 1: no label in the column 'label': give every row"),
         ("x.jsonl", b"", "x.jsonl: holds no rows"),
         ("x.jsonl", b'{"text": " ", "label": 0}', "x.jsonl: holds no text that is not empty"),
+        ("x.json", b'[{"text": "a", "label": 0}, {"text": "b"', "x.json, row 2: not JSON: the file must hold an array"),
+        ("x.json", b'[{"text": "a", "label": 0}] {', "x.json, row 2: not JSON: there is text after the end of the"),
+        ("x.json", b'[{"text": "a", "label": 0}, 7]', "x.json, row 2: must be a JSON object, got 7"),
+        ("x.json", b"[]", "x.json: holds no rows"),
         ("x.csv", b"", "x.csv: the file is empty"),
         ("x.csv", b"text,text\n", "x.csv: the header names a column twice: 'text', 'text': give every column"),
         ("x.csv", b"text,label\na,1\nb\n", "x.csv, row 2: must have 2 fields as the header has, got 1"),
@@ -102,7 +153,7 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
             "x.jsonl.gz: the gzip file is damaged",
         ),
         ("x.jsonl.gz", b"nonsense", "x.jsonl.gz: the gzip file is damaged after row 0: create or copy it again"),
-        ("x.docx", b"nonsense", "x.docx: must be a .jsonl, .csv, .tsv or .parquet file, also with .gz, or a Hugging"),
+        ("x.docx", b"nonsense", "x.docx: must be a .jsonl, .json, .csv, .tsv or .parquet file, also with .gz, - for"),
     ],
 )
 def test_bad_files_get_one_sentence(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
@@ -117,7 +168,7 @@ def test_bad_files_get_one_sentence(tmp_path: Path, name: str, data: bytes, sent
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing.csv: there is no such file$"):
         read_examples(tmp_path / "nothing.csv")
-    with pytest.raises(ValueError, match=r"must be a .jsonl, .csv"):
+    with pytest.raises(ValueError, match=r"must be a .jsonl, .json, .csv"):
         read_examples(tmp_path)
 
 

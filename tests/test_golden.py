@@ -49,10 +49,12 @@ def test_a_model_of_version_0_1_loads_and_certifies_as_it_did(tmp_path: Path) ->
     data, run = str(OLD / "test.csv"), str(tmp_path / "run")
     assert main_status(["certify", str(OLD / "model"), "--data", data, "--out", run, "--votes", "100,400"]) == 0
     tables = [pq.read_table(folder / "certificates.parquet").to_pylist() for folder in (OLD / "run", tmp_path / "run")]
-    columns = ("id", "row", "answer", "length", "selection", "votes", "exact", "p1", "p2", "radius", "input_hash")
+    columns = ("id", "row", "length", "selection", "votes", "exact", "p1", "p2", "radius", "input_hash")
     assert [[row[name] for name in columns] for row in tables[0]] == [
         [row[name] for name in columns] for row in tables[1]
     ]
+    answers = [[row["answer"] for row in table] for table in tables]
+    assert answers[0] == [json.dumps(answer) for answer in answers[1]]  # version 0.1 quoted labels
 
 
 def test_a_run_of_version_0_1_is_reported_and_re_derived(tmp_path: Path) -> None:

@@ -23,13 +23,28 @@ from adaptdel.measures import (
     wasserstein,
 )
 
-COLUMNS = ("id", "correct", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash", "problem")
+COLUMNS = (
+    "id",
+    "truth",
+    "answer",
+    "correct",
+    "length",
+    "rate",
+    "radius",
+    "log10_cardinality",
+    "calls",
+    "input_hash",
+    "problem",
+)
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
     """Rows as a run holds them; what is left out has a default."""
     defaults = {"correct": True, "length": 10, "rate": 0.9, "radius": 0, "log10_cardinality": 0.0, "calls": 100}
     full = [defaults | {"id": f"i{n}", "input_hash": f"h{n}", "problem": None} | row for n, row in enumerate(rows)]
+    for row in full:
+        row.setdefault("truth", None if row["correct"] is None else "a")
+        row.setdefault("answer", "b" if row["correct"] is False else "a")
     return pa.table({name: [row[name] for row in full] for name in COLUMNS})
 
 
@@ -37,7 +52,7 @@ def random_outcomes(seed: int, size: int) -> Outcomes:
     rng = np.random.default_rng(seed)
     length = rng.integers(1, 300, size)
     radius = rng.integers(-1, 2 + length // 40)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "correct": bool(rng.random() < 0.8),
             "length": int(length[n]),
@@ -47,6 +62,8 @@ def random_outcomes(seed: int, size: int) -> Outcomes:
         }
         for n in range(size)
     ]
+    for row, label in zip(rows, rng.choice(3, size, p=[0.2, 0.3, 0.5]), strict=True):
+        row |= {"truth": "abc"[label], "answer": "abc"[label if row["correct"] else (label + 1) % 3]}
     return outcomes(table(rows), {f"i{n}": float(rng.random()) for n in range(0, size, 2)})
 
 

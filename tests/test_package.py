@@ -139,7 +139,7 @@ def check_installed(python: Path) -> None:
     assert run(command, "--version", folder=folder) == f"adaptdel, version {adaptdel.__version__}\n"
     rate = ("--rate", "adaptdel:p_min=0.9,k=23")
     plan = run(command, "plan", "--length", "400", *rate, "--votes", "3960/4000", folder=folder)
-    assert "certified radius 11" in plan
+    assert "Certified radius 11" in plan
     (folder / "train.csv").write_text("text,label\n" + "\n".join(ROWS * 20) + "\n", encoding="utf-8")
     run(command, "train", "--data", "train.csv", "--out", "model", folder=folder)
     summary = run(command, "certify", "model", "--data", "train.csv", "--limit", "4", "--out", "run", folder=folder)

@@ -69,9 +69,8 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "adaptdel plan", options("plan"), some(certification, "alpha")
 
     without_on = {name: value for name, value in calibration.items() if name != "on"}
-    calibrating = import_module("adaptdel.calibration.calibration")
-    yield "calibrate", defaults(calibrating.calibrate), without_on
-    yield "calibrate_folder", calibrating.DEFAULTS, without_on
+    calibrating = import_module("adaptdel.calibration.calibration")  # `calibrate` takes the fields of the settings
+    yield "calibrate", defaults(calibrating.CalibrationSettings), without_on
     folders = import_module("adaptdel.calibration.folders")
     yield "calibrate_folder", defaults(folders.calibrate_folder), some(calibration, "on")
     votes = {"votes": f"{calibration['n_select']},{calibration['n_estimate']}"}
@@ -93,6 +92,9 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "LinearClassifier.fit", defaults(LinearClassifier.fit), trained
     sklearn = import_module("adaptdel.classifiers.callables").SklearnClassifier
     yield "SklearnClassifier.fit", defaults(sklearn.fit), {"copies": linear["copies"], "seed": certification["seed"]}
+    embedding = import_module("adaptdel.classifiers.embedding").EmbeddingClassifier
+    yield "EmbeddingClassifier", defaults(embedding), asdict(s.EMBEDDING_MODEL)
+    yield "EmbeddingClassifier.settings", asdict(embedding().settings), asdict(s.EMBEDDING)
     transformers = import_module("adaptdel.classifiers.transformers").TransformersClassifier
     yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE, "backend": s.BACKEND}
     fitted = {name: getattr(training, name) for name in ("unit", "seed", "validation")}
@@ -113,15 +115,23 @@ def of_train() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "adaptdel train", {name: chosen[name] for name in names}, dict.fromkeys(names)
     texts = help_texts("train")
     columns = {"text": s.DATA.text, "label": s.DATA.label, "encoding": s.DATA.encoding}
-    shown = columns | {name: s.default_of(name) for name in names if name not in ("kept", "warmup")}
+    without = ("kept", "warmup", "encoder", "encoder_cache", "network")
+    shown = columns | {name: s.default_of(name) for name in names if name not in without}
     ends = {name: texts[name].partition("[default: ")[2].removesuffix("]") for name in shown}
-    yield "adaptdel train --help", ends, {name: written(value) for name, value in shown.items()}
+    of_embedding = {**asdict(s.EMBEDDING), "bits": s.EMBEDDING_MODEL.bits, "dtype": s.EMBEDDING_MODEL.precision}
+    shared = {*asdict(s.LINEAR), *asdict(s.TRANSFORMER), "dtype"} & set(of_embedding)
+    more = {name: f"; embedding: {written(of_embedding[name])}" for name in shared & set(names)}
+    yield "adaptdel train --help", ends, {name: written(value) + more.get(name, "") for name, value in shown.items()}
     from_yaml = import_module("adaptdel.training.jobs").TrainingJob.from_dict
     job = {"data": "x", "out": "y"}
     transformer = {**asdict(s.TRANSFORMER), "dtype": s.DTYPE}
     for model, method, values in (("linear", "adaptdel+", asdict(s.LINEAR)), ("bert", "freelb", transformer)):
         effective = from_yaml({**job, "model": model, "method": method}).settings.effective()
         yield f"YAML {model}", effective, values | {"validation": s.TRAINING.validation, "unit": s.TRAINING.unit}
+    network = {**asdict(s.EMBEDDING), "hidden": list(s.EMBEDDING.hidden), "validation": s.TRAINING.validation}
+    model = {name: getattr(s.EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")}
+    effective = from_yaml({**job, "model": "embedding"}).settings.effective()
+    yield "YAML embedding", effective, {**network, **model, "dtype": s.EMBEDDING_MODEL.precision}
     effective = from_yaml({**job, "method": "adaptdel+"}).settings.effective()
     yield "YAML", effective, {"rate": s.METHOD.rate, "rates": list(s.METHOD.rates)}
 
@@ -138,7 +148,7 @@ def of_certify() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     texts = help_texts("certify")
     shown = {name: getattr(s, name) for name in ("alpha", "sampling", "bound", "seed")}
     shown["votes"] = f"{s.n_select},{s.n_estimate}"
-    ends = {name: texts[name].partition("[the model's: ")[2].removesuffix("]") for name in shown}
+    ends = {name: texts[name].partition("[default: the model's, ")[2].removesuffix("]") for name in shown}
     yield "adaptdel certify --help", ends, {name: str(value) for name, value in shown.items()}
     chosen = options("certify")
     yield "adaptdel certify", {name: chosen[name] for name in shown}, dict.fromkeys(shown)
@@ -196,7 +206,7 @@ def test_the_default_noise() -> None:
     assert ad.pipeline(base).model.noise == default_noise() == expected
     texts = ["one two three four five six seven eight nine ten eleven " * 4, "a b"] * 5
     model = ad.SmoothedClassifier(LinearClassifier(bits=8), copies=1, progress=False).fit(texts, [0, 1] * 5)
-    assert model.noise_ == default_noise([44, 2] * 5) == ad.Deletion(ad.LengthRate.from_lengths([44, 2] * 5, 0.9))
+    assert model.noise_ == default_noise([44, 2] * 5) == ad.Deletion(ad.LengthRate(0.82, 4.1))
 
 
 def test_validation_is_a_fraction_or_examples() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from fractions import Fraction
@@ -14,7 +15,7 @@ from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, certified_radius
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, Tally, run_all, stream, take_votes
+from adaptdel.certification.sampling import SamplingPlan, Tally, stream, take_votes, vote_on_inputs
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import BaseClassifierError, CallableClassifier, LinearClassifier
 from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepared, Request
@@ -24,7 +25,13 @@ from adaptdel.smoothed import SmoothedClassifier, pipeline
 from adaptdel.units import Bytes, Characters, Chunks, Custom, Labelled, Unit, Words, check_unit, unit_from_dict
 
 ADAPTDEL = Deletion(LengthRate(0.7, 6))
+NOISE = Deletion(FixedRate(0.9))
+TEXT = " ".join(f"word{number}" for number in range(50))
 WORDS = ["good", "bad", "fine", "awful", "the", "a", "film", "plot", "spam", "offer"]
+
+
+def by_size(copies: list[str]) -> list[str]:
+    return ["b" if len(copy.split()) in (1, 3) else "a" for copy in copies]
 
 
 def texts(count: int, seed: int = 0, longest: int = 60) -> list[str]:
@@ -157,7 +164,6 @@ def test_votes_do_not_depend_on_the_batch_size(size: int, noise: Noise) -> None:
 
 def test_workers_get_the_same(tmp_path: Path) -> None:
     """Other processes, each with a part of the inputs."""
-    import json
     import subprocess
     import sys
 
@@ -233,7 +239,7 @@ def test_radii_are_wrong_no_more_often_than_alpha(sampling: str, p: tuple[float,
     inputs = [Prepared(f"{i}", tuple(f"{i}-{j}" for j in range(200)), Words()) for i in range(runs)]
     failures = 0
     two = len(p) == 2
-    for number, tally in run_all(inputs, plan, coin):
+    for number, tally in vote_on_inputs(inputs, plan, coin):
         certificate = as_certificate(tally, rule, len(p), inputs[number])
         radius = certificate.radius
         failures += radius > truth or (radius >= 0 and tally.label != best)
@@ -420,7 +426,7 @@ def test_a_base_classifier_that_fails_is_reported_with_the_input(base: Any, sent
     ("make", "sentence"),
     [
         (lambda: SmoothedClassifier(3, ADAPTDEL).certify(["a"]), "base must be a classifier of adaptdel.classifiers"),
-        (lambda: SmoothedClassifier(by_words).certify(["a"]), "noise must be given, or learnt by fit"),
+        (lambda: SmoothedClassifier(by_words).certify(["a"]), "noise must be given, or chosen by fit"),
         (lambda: SmoothedClassifier(None, ADAPTDEL).certify(["a"]), "base must be given, or fit called"),
         (
             lambda: SmoothedClassifier(by_words, ADAPTDEL).certify("a text"),
@@ -516,3 +522,28 @@ def test_certain_noise_asks_once(rate: float, answer: str) -> None:
     assert (found.label, found.abstained) == (answer, False)
     assert found.radius == 0 if rate == 0 else found.radius > 1000
     assert verify(found.to_dict()) == []
+
+
+def test_short_texts_keep_a_word() -> None:
+    assert LengthRate.from_lengths([4, 5], 0.9) == LengthRate(0.9, 1)
+    model = SmoothedClassifier().fit(["cheap pills", "lunch today"] * 20, ["spam", "ham"] * 20)
+    assert model.certify(["cheap pills now please"])[0].radius < 100
+
+
+def test_a_pipeline_leaves_the_model_alone() -> None:
+    model = SmoothedClassifier(by_size, NOISE, classes=["a", "b"])
+    assert pipeline(model, alpha=0.2).model.alpha == 0.2
+    assert model.alpha == 0.05
+    with pytest.raises(ValueError, match=r"^noise must be None for a model that is smoothed already, got Deletion"):
+        pipeline(model, noise=NOISE)
+
+
+@pytest.mark.parametrize("inputs", [None, 5, {"text": "a"}], ids=repr)
+def test_what_is_not_a_list_of_inputs(inputs: Any) -> None:
+    with pytest.raises(ValueError, match=r"^X must be a list of inputs, got "):
+        SmoothedClassifier(by_size, NOISE).certify(inputs)
+
+
+def test_certificates_need_votes() -> None:
+    with pytest.raises(ValueError, match=r"^n_estimate must be a whole number of at least 1, got 0$"):
+        SmoothedClassifier(by_size, NOISE, n_estimate=0).certify([TEXT])

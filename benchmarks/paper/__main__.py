@@ -85,9 +85,9 @@ def _keep(study: Study, results: Path, part: str, name: str, base: str) -> None:
     start = time.monotonic()
     if study.limits[base] is None:
         study = replace(study, limits={**study.limits, base: SMALLER.get((part, name))})
-    made = PART_MAKERS[part](study, name, base)
+    part_values = PART_MAKERS[part](study, name, base)
     values = {"part": part, "data": name, "base": base, "limit": study.limits[base], "version": __version__}
-    values["values"] = made
+    values["values"] = part_values
     write_text(_file(results, part, name, base), json.dumps(values, indent=1) + "\n")
     study.say(f"{part}, {name}, {base}: {time.monotonic() - start:.0f} s")
 

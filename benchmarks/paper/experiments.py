@@ -57,7 +57,7 @@ def _row(study: Study, model: Path, name: str, base: str) -> Result:
     path = model / "calibration.json"
     if path.exists():
         bins = json.loads(path.read_text(encoding="utf-8"))["bins"]
-        row["kept"] = [{"centre": one["centre"], "keep": one["keep"]} for one in bins]
+        row["kept"] = [{"centre": bin["centre"], "keep": bin["keep"]} for bin in bins]
     return row
 
 
@@ -112,7 +112,7 @@ def sampling(study: Study, name: str, base: str) -> Result:
     model = study.model(name, "adaptdel", base=base)
     adaptive = study.run(model, name, base=base)
     fixed = study.run(model, name, base=base, tag="-fixed", sampling="fixed")
-    one, other = measures(adaptive), measures(fixed)
+    ours, paper = measures(adaptive), measures(fixed)
     tables = [read_run(folder).table for folder in (adaptive, fixed)]
     exact = tables[0].filter(tables[0]["exact"].is_valid())["id"]
     short: Result = {"inputs": len(exact)}
@@ -125,10 +125,10 @@ def sampling(study: Study, name: str, base: str) -> Result:
                 "calls": float(part["calls"].to_numpy().mean()),
             }
     return {
-        "adaptive": one.to_dict(),
-        "fixed": other.to_dict(),
-        "radius_kept": one.mean_radius / other.mean_radius if other.mean_radius else None,
-        "calls_saved": other.calls / one.calls,
+        "adaptive": ours.to_dict(),
+        "fixed": paper.to_dict(),
+        "radius_kept": ours.mean_radius / paper.mean_radius if paper.mean_radius else None,
+        "calls_saved": paper.calls / ours.calls,
         "short": short,
     }
 
@@ -198,14 +198,14 @@ def costs(study: Study, name: str, base: str) -> Result:
         model = _model(study, method, name, base)
         record = history(model)
         steps = [row["seconds"] for row in record["history"] if row.get("seconds") is not None]
-        found = measures(study.run(model, name, base=base))
+        measured = measures(study.run(model, name, base=base))
         rows[method] = {
             "train_seconds": record["seconds"],
             "seconds_an_epoch": float(np.mean(steps)) if steps else None,
-            "milliseconds_an_input": 1000 * found.seconds,
-            "calls": found.calls,
+            "milliseconds_an_input": 1000 * measured.seconds,
+            "calls": measured.calls,
         }
-    stored = study.out / "shares" / f"{name}-{base}.json"  # clocks tell something else each time: asked once
+    stored = study.out / "shares" / f"{name}-{base}.json"  # times differ from call to call: measured once
     if not stored.exists():
         texts, _ = load(study.data, f"{name}.test", 1000 if base == "linear" else 30)
         shares = time_shares(study.model(name, "adaptdel", base=base), texts, {} if base == "linear" else VOTES)

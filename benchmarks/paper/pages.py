@@ -20,13 +20,13 @@ Values = dict[str, Any]
 
 def write_page(results: Path) -> None:
     """Write results.md next to the folder of JSON files; the text before the tables is in its head.md."""
-    found: dict[tuple[str, str, str], Values] = {}
+    stored: dict[tuple[str, str, str], Values] = {}
     for path in sorted(results.glob("*.json")):
         values = json.loads(path.read_text(encoding="utf-8"))
         if "part" in values:
-            found[values["part"], values["data"], values["base"]] = values
+            stored[values["part"], values["data"], values["base"]] = values
     head = results / "head.md"
-    ordered = sorted(found.items(), key=_order)
+    ordered = sorted(stored.items(), key=_order)
     words = head.read_text(encoding="utf-8").rstrip() if head.exists() else f"# Results\n\n{GLANCE}"
     parts = [words.replace(GLANCE, _glance([values for key, values in ordered if key[0] == "main"]))]
     for part, title, make in SECTIONS:
@@ -48,11 +48,11 @@ def _heading(title: str, values: Values) -> str:
     return f"### {title}: {TITLES[values['data']]}, {BASES[values['base']]}{size}"
 
 
-def _glance(found: list[Values]) -> str:
+def _glance(main_tables: list[Values]) -> str:
     """Clean accuracy, certified accuracy at radius 0 and mean certified radius of the deletion methods."""
     rows = []
     methods = ("cert-ed", "adaptdel", "adaptdel+", "adaptdel+ mean")
-    for values in found:
+    for values in main_tables:
         ours, theirs = values["values"], MAIN[values["data"]]
         cells = [
             f"{100 * ours[m]['clean_accuracy']:.1f} · {100 * certified_accuracy(ours[m]):.1f} · "
@@ -168,15 +168,15 @@ def _panels(name: str, base: str, values: Values) -> str:
 
 
 def _sampling(name: str, base: str, values: Values) -> str:
-    found = values["values"]
+    measured = values["values"]
     rows = [
-        [kind, _number(found[kind]["mean_radius"], 3), _number(found[kind]["calls"], 0),
-         _number(1000 * found[kind]["seconds"], 1), *_accuracies(found[kind])]
+        [kind, _number(measured[kind]["mean_radius"], 3), _number(measured[kind]["calls"], 0),
+         _number(1000 * measured[kind]["seconds"], 1), *_accuracies(measured[kind])]
         for kind in ("fixed", "adaptive")
     ]  # fmt: skip
-    kept = UNDEFINED if found["radius_kept"] is None else f"{100 * found['radius_kept']:.1f}%"
-    after = f"{kept} of the radius with {found['calls_saved']:.1f} times fewer calls; "
-    short = found["short"]
+    kept = UNDEFINED if measured["radius_kept"] is None else f"{100 * measured['radius_kept']:.1f}%"
+    after = f"{kept} of the radius with {measured['calls_saved']:.1f} times fewer calls; "
+    short = measured["short"]
     after += f"{short['inputs']} short inputs were enumerated"
     if "exact" in short:
         exact, drawn = short["exact"], short["fixed"]

@@ -17,7 +17,7 @@ from adaptdel.data import read_examples
 from adaptdel.files import write_text
 from adaptdel.measures import Measures, by_quartile, measure, outcomes
 from adaptdel.report.entries import times_of
-from adaptdel.runs.certify import Order, certify_data, recertify
+from adaptdel.runs.certify import CertificationJob, certify_data, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import read_run
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
@@ -124,7 +124,9 @@ class Study:
         workers = self.workers if base == "linear" else 1
         votes = {} if base == "linear" else WHOLE_VOTES if "-ranmask-" in model.name else VOTES
         settings = {**votes, **settings}
-        certify_data(Order(model, Source(str(self.part(name, "test", limit))), out, settings, workers=workers))
+        certify_data(
+            CertificationJob(model, Source(str(self.part(name, "test", limit))), out, settings, workers=workers)
+        )
         return out
 
     def train_file(self, name: str, base: str, method: str = "adaptdel+") -> Path:
@@ -169,24 +171,24 @@ def measures(folder: Path) -> Measures:
 def summary(folder: Path) -> dict[str, Any]:
     """The measures of a run, in all and by quartile of length; its settings; the share of its most frequent answer."""
     run = read_run(folder)
-    found = outcomes(run.table, times_of(run))
+    measured = outcomes(run.table, times_of(run))
     answers = Counter(run.table["answer"].to_pylist())
     settings = {name: run.manifest[name] for name in ("bound", "alpha", "ops", "sampling", "votes", "seed")}
     return {
-        **measure(found).to_dict(),
+        **measure(measured).to_dict(),
         "most_frequent_answer": max(answers.values()) / len(run.table),
-        "quarters": [_quarter(measure(part)) for part in by_quartile(found)],
+        "quarters": [_quarter(measure(part)) for part in by_quartile(measured)],
         "settings": settings,
         "run": folder.name,
     }
 
 
-def _quarter(found: Measures) -> dict[str, float]:
+def _quarter(measures: Measures) -> dict[str, float]:
     names = ("shortest", "longest", "clean_accuracy", "certified_accuracy", "mean_radius")
-    return {name: found.to_dict()[name] for name in names}
+    return {name: measures.to_dict()[name] for name in names}
 
 
 def history(model: Path) -> dict[str, Any]:
     """How a model was trained."""
-    found: dict[str, Any] = json.loads((model / "training.json").read_text(encoding="utf-8"))
-    return found
+    record: dict[str, Any] = json.loads((model / "training.json").read_text(encoding="utf-8"))
+    return record

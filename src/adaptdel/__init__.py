@@ -1,6 +1,7 @@
-"""adaptdel: proofs of robustness for sequence classifiers.
+"""adaptdel: certified robustness of sequence classifiers against edits.
 
-A certificate says: no attacker who inserts, deletes or substitutes up to r tokens can change this answer.
+A certificate states, with confidence 1 − alpha: no attacker who inserts, deletes or substitutes up to r tokens can
+change the answer of the smoothed classifier to this input.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs models when it is asked for, so that the certificate core stays light."""
+    """Import names that need models on first use, so that importing the core stays fast."""
     if name in _LATER:
         from importlib import import_module
 

@@ -1,231 +1,33 @@
-"""Labelled data: JSON lines, CSV, TSV and Parquet files, also gzipped, and Hugging Face data sets."""
+"""Labelled data: the rows of files and data sets, with text, label and id; the held-out split."""
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import hashlib
-import io
 import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, Any, AnyStr
+from typing import Any
 
 from adaptdel.core.checks import check_probability
+from adaptdel.file_formats import (
+    STANDARD_INPUT,
+    Columns,
+    Record,
+    UnreadableError,
+    missing_column,
+    not_in,
+    records,
+    short_text,
+    standard_input,
+)
 from adaptdel.settings import DATA
 from adaptdel.units import Tokens
-
-Record = Mapping[str, Any] | str  # a str is the error message of an invalid row
-
-ENDINGS = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-ACCEPTED = "a .jsonl, .csv, .tsv or .parquet file, also with .gz, or a Hugging Face data set such as stanfordnlp/imdb"
-NOT_TEXT = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")  # codecs, but not of text files
-LONGEST = 2**28  # characters in a field or a line
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:\w+)?")
-
-
-class UnreadableError(ValueError):
-    """The remaining records of a file cannot be read."""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The names of the columns to read."""
-
-    text: str
-    label: str
-    ids: str
-
-
-def records(path: str, encoding: str, columns: Columns | None = None) -> Iterator[Record]:
-    """Iterate over the records of a file. Of a Parquet file, only ``columns`` are read, if given."""
-    file = Path(path)
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    zipped = suffixes[-1:] == [".gz"]
-    named = suffixes[:-1] if zipped else suffixes
-    kind = ENDINGS.get(named[-1]) if named else None
-    if "\0" in path or not file.exists():
-        if kind is None and not zipped and _NAME.fullmatch(path):
-            yield from _hub_records(path)
-            return
-        raise ValueError(f"{path!r:.80}: there is no such file" if "\0" in path else f"{path}: there is no such file")
-    if kind is None or not file.is_file():
-        got = ", got a folder" if file.is_dir() else ""
-        raise ValueError(f"{path}: must be {ACCEPTED}{got}")
-    encoding = check_encoding(path, encoding)
-    with gzip.open(file, "rb") if zipped else file.open("rb") as data:
-        if kind == "json":
-            yield from _json_records(data, encoding)  # type: ignore[arg-type]
-        elif kind == "parquet":
-            yield from _parquet_records(io.BytesIO(data.read()) if zipped else file, path, columns)
-        else:
-            yield from _csv_records(data, encoding, "\t" if kind == "tsv" else ",", path)  # type: ignore[arg-type]
-
-
-def check_encoding(path: str, encoding: str) -> str:
-    """The normalized name of a text encoding. UTF-8 becomes utf-8-sig, which accepts a byte order mark."""
-    try:
-        name = codecs.lookup(encoding).name
-        io.TextIOWrapper(io.BytesIO(), encoding).close()  # raises for rot13, hex and zip
-        if name in NOT_TEXT:
-            raise LookupError
-    except (LookupError, ValueError, TypeError):
-        raise ValueError(
-            f"{path}: the encoding must be one of text, such as utf-8, utf-16 or latin-1, got {encoding!r:.60}"
-        ) from None
-    return "utf-8-sig" if name == "utf-8" else name
-
-
-def _json_records(data: IO[bytes], encoding: str) -> Iterator[Record]:
-    """One record per line. Where line breaks are the same bytes as in ASCII, an undecodable line is an invalid row."""
-    if encoding != "utf-8-sig" and "\n{".encode(encoding) != b"\n{":  # such as UTF-16
-        with io.TextIOWrapper(data, encoding, newline="\n") as lines:
-            yield from (_json_record(text) for text in _lines(lines) if text.strip())
-        return
-    for number, line in enumerate(_lines(data)):
-        if not line.strip():
-            continue
-        try:
-            text = line.decode(encoding if number == 0 or encoding != "utf-8-sig" else "utf-8")
-        except UnicodeError as error:
-            yield not_in(encoding, error)
-        else:
-            yield _json_record(text)
-
-
-def _lines(file: IO[AnyStr]) -> Iterator[AnyStr]:
-    while line := file.readline(LONGEST + 1):
-        if len(line) > LONGEST:
-            raise UnreadableError(f"longer than {LONGEST} characters: every line must be one object")
-        yield line
-
-
-def _json_record(text: str) -> Record:
-    try:
-        record = json.loads(text)
-    except json.JSONDecodeError as error:
-        return f"not JSON ({error.msg}): every line must be one object"
-    except RecursionError:
-        return "not JSON that can be read (nested too deeply): every line must be one plain object"
-    except ValueError as error:  # a number of thousands of digits
-        return f"not JSON that can be read ({str(error).partition(';')[0]}): write such numbers as texts"
-    return record if isinstance(record, dict) else f"must be a JSON object, got {text.strip()[:40]!r}"
-
-
-def not_in(encoding: str, error: UnicodeError) -> str:
-    """The error message for bytes that cannot be decoded."""
-    reason = getattr(error, "reason", None) or str(error)
-    name = encoding.removesuffix("-sig").upper()
-    return f"not {name} ({reason}): save the file as UTF-8, or name its encoding, such as latin-1"
-
-
-def _csv_records(data: IO[bytes], encoding: str, delimiter: str, path: str) -> Iterator[Record]:
-    csv.field_size_limit(LONGEST)  # a text may have a million words
-    with io.TextIOWrapper(data, encoding, errors="surrogateescape", newline="") as lines:
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
-        header = next(rows, None)
-        if header is None:
-            raise ValueError(f"{path}: the file is empty")
-        if len(set(header)) < len(header):
-            names = ", ".join(map(repr, header))
-            raise ValueError(f"{path}: the header names a column twice: {names[:200]}: give every column its own name")
-        for values in rows:
-            if len(values) == len(header):
-                yield dict(zip(header, values, strict=True))
-            elif values:
-                yield f"must have {len(header)} fields as the header has, got {len(values)}"
-
-
-def _parquet_records(source: Any, path: str, columns: Columns | None) -> Iterator[Mapping[str, Any]]:
-    import pyarrow.parquet
-
-    done, state = 0, "not a Parquet file"
-    try:
-        with pyarrow.parquet.ParquetFile(source) as file:
-            schema, state = file.schema_arrow, "the Parquet file is damaged"
-            names = _parquet_names(schema, path, columns)
-            wanted = None if columns is None else [name for name in names if name in vars(columns).values()]
-            for batch in file.iter_batches(batch_size=1024, columns=wanted):
-                rows = _plain(batch, columns).to_pylist()
-                for row in rows:
-                    yield row if wanted is None else {name: row[name] for name in wanted}
-                done += len(rows)
-                state = f"the Parquet file is damaged after row {done}"
-    except UnreadableError as error:
-        raise ValueError(f"{path}: {error}") from None
-    except Exception as error:  # pyarrow raises many types of exception for damaged files
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise ValueError(f"{path}: {state}: write or copy it again ({reason})") from None
-
-
-def _parquet_names(schema: Any, path: str, columns: Columns | None) -> list[str]:
-    """The names of the columns; UnreadableError if the text or label column has the wrong type."""
-    from pyarrow import types
-
-    names = list(schema.names)
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise UnreadableError(f"the column {repeated!r} occurs twice: give every column its own name")
-    if columns is None:
-        return names
-    if columns.text not in names:
-        raise UnreadableError(missing_column(columns.text, names))
-    texts = (types.is_string, types.is_large_string, types.is_string_view)
-    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
-    for name, accepted, what in (
-        (columns.text, texts, "text"),
-        (columns.label, (*texts, *numbers), "whole numbers or names"),
-    ):
-        if name not in names:
-            continue
-        kind = schema.field(name).type
-        if not any(check(kind.value_type if types.is_dictionary(kind) else kind) for check in accepted):
-            raise UnreadableError(f"the column {name!r} must hold {what}, got the type {kind!s:.60}")
-    return names
-
-
-def _plain(batch: Any, columns: Columns | None) -> Any:
-    """The batch with ids that are times converted to text: Python has no type for nanoseconds."""
-    from pyarrow import string, types
-
-    index = -1 if columns is None else batch.schema.get_field_index(columns.ids)
-    if index < 0 or not types.is_temporal(batch.schema.field(index).type):
-        return batch
-    return batch.set_column(index, batch.schema.names[index], batch.column(index).cast(string()))
-
-
-def missing_column(column: str, known: Sequence[str]) -> str:
-    """The error message for a missing column."""
-    near = get_close_matches(column, known, n=1)
-    hint = f"did you mean {near[0]!r:.60}?" if near else f"there are {', '.join(map(repr, known[:9]))[:200] or 'none'}"
-    return f"no column {column!r:.60}: {hint}"
-
-
-def _hub_records(name: str) -> Iterator[Mapping[str, Any]]:
-    """Iterate over a Hugging Face data set, given as NAME or NAME:SPLIT; the default split is train."""
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError(
-            f"{name}: there is no such file, and Hugging Face data sets need: pip install 'adaptdel[datasets]'"
-        ) from None
-    path, _, split = name.partition(":")
-    done = 0
-    try:
-        for record in datasets.load_dataset(path, split=split or "train", streaming=True):
-            yield record
-            done += 1
-    except Exception as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        state = f"cannot be read after row {done}" if done else "neither a file nor a data set that can be read"
-        raise ValueError(f"{name}: {state}: {reason}") from None
-
 
 Label = int | str
 Problem = Callable[[int, str], None]
@@ -256,7 +58,7 @@ def read_rows(
     """Iterate over the rows of a file, in bounded memory.
 
     Args:
-        path: a file, or the name of a Hugging Face data set.
+        path: a file, "-" for standard input, or the name of a Hugging Face data set.
         text: the name of the column of texts.
         label: the name of the column of labels.
         ids: the name of the column of ids.
@@ -266,10 +68,12 @@ def read_rows(
             invalid row raises a ValueError that names the file and the row. A file whose remaining rows cannot be read
             always raises one.
     """
-    number = 0
-    loose = any(suffix.lower() in (".csv", ".tsv") for suffix in Path(path).suffixes)
+    number, source = 0, str(path)
+    file = standard_input() if source == STANDARD_INPUT else Path(path)
+    path = "standard input" if source == STANDARD_INPUT else path
+    loose = any(suffix.lower() in (".csv", ".tsv") for suffix in file.suffixes)
     try:
-        for number, record in enumerate(records(str(path), encoding, Columns(text, label, ids)), start=1):
+        for number, record in enumerate(records(source, encoding, Columns(text, label, ids)), start=1):
             try:
                 yield _row(number, record, text, label, ids, labelled=labelled, loose=loose)
             except ValueError as error:
@@ -297,7 +101,7 @@ def _row(number: int, record: Record, text: str, label: str, ids: str, *, labell
             raise ValueError(missing_column(column, [str(name) for name in record]))
     content = record[text]
     if not isinstance(content, str):
-        raise ValueError(f"the column {text!r} must hold text, got {_short(content)}")
+        raise ValueError(f"the column {text!r} must hold text, got {short_text(content)}")
     name, answer = record.get(ids), _label(record.get(label), label, loose=loose)
     if labelled and answer is None:
         raise ValueError(f"no label in the column {label!r}: give every row one, or leave the row out")
@@ -318,16 +122,9 @@ def _label(value: Any, column: str, *, loose: bool) -> Label | None:
         return int(value) if loose and _WHOLE.fullmatch(value.strip()) else value
     if isinstance(value, (bool, int)) or (isinstance(value, float) and value.is_integer()):
         if abs(value) >= 2**63:
-            raise ValueError(f"the column {column!r} must hold names or numbers below 2**63, got {_short(value)}")
+            raise ValueError(f"the column {column!r} must hold names or numbers below 2**63, got {short_text(value)}")
         return int(value)
-    raise ValueError(f"the column {column!r} must hold whole numbers or names, got {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    """A short description of any value, for messages."""
-    if isinstance(value, (dict, list)):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    return repr(value)[:40] if not isinstance(value, (str, bytes)) else repr(value[:40])
+    raise ValueError(f"the column {column!r} must hold whole numbers or names, got {short_text(value)}")
 
 
 @dataclass(frozen=True)
@@ -357,17 +154,28 @@ def read_examples(
     ids: str = DATA.ids,
     encoding: str = DATA.encoding,
 ) -> Examples:
-    """Read all rows of a labelled file, for training and calibration. Empty texts are skipped; see `Examples.notes`."""
-    rows, empty = [], 0
-    for row in read_rows(path, text=text, label=label, ids=ids, encoding=encoding, labelled=True):
-        if row.text.strip():
+    """Read all rows of a labelled file, for training and calibration.
+
+    Rows without a label and rows with an empty text are skipped; `Examples.notes` says how many.
+    """
+    columns: dict[str, Any] = {"text": text, "label": label, "ids": ids, "encoding": encoding}
+    rows, empty, unlabelled, first = [], 0, 0, 0
+    for row in read_rows(path, **columns):
+        if row.label is None:
+            unlabelled, first = unlabelled + 1, first or row.number
+        elif row.text.strip():
             rows.append(row)
         else:
             empty += 1
+    if not rows and unlabelled:
+        next(read_rows(path, **columns, labelled=True))  # which says why row 1 has no label
     if not rows:
         raise ValueError(f"{path}: holds no {'rows' if not empty else 'text that is not empty'}")
     labels = same_type([row.label for row in rows if row.label is not None])
     notes = [f"{empty} empty texts were skipped"] if empty else []
+    if unlabelled:
+        count = "1 row" if unlabelled == 1 else f"{unlabelled} rows"
+        notes.append(f"skipped {count} without a label in the column {label!r}, the first is row {first}")
     texts = [row.text for row in rows]
     return Examples(
         texts,
@@ -419,7 +227,7 @@ class ExampleSet:
         return [len(tokens) for tokens in self.tokens]
 
 
-def split_examples(
+def split_held_out(
     examples: ExampleSet,
     texts: Iterable[str],
     *,

@@ -14,12 +14,13 @@ from typing import Any
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.certification.certificate import Certificate
 from adaptdel.core.checks import check_int
-from adaptdel.data import Row, read_examples, read_rows, records
+from adaptdel.data import Row, read_examples, read_rows
+from adaptdel.file_formats import records
 from adaptdel.files import write_text
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.entries import Entry, read_entries
 from adaptdel.report.write import write_report
-from adaptdel.runs.certify import Order, certify_data
+from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import TrainingSettings
 from adaptdel.training.jobs import TrainingJob, train_job
@@ -85,7 +86,7 @@ def run_demo(
             note(f"{method}: calibrate")
             calibrate_folder(model, read_examples(train), DEMO_CALIBRATION)
         note(f"{method}: certify {reviews} reviews")
-        certify_data(Order(model, Source(str(test)), run, {}, workers=workers))
+        certify_data(CertificationJob(model, Source(str(test)), run, {}, workers=workers))
         runs.append(run)
     note("report")
     write_report(runs, folder / "report", title="Film reviews: every method of the paper", baseline=2, seed=seed)
@@ -139,7 +140,7 @@ def explain(entry: Entry, test: Path) -> str:
 
 def in_words(certificate: Certificate, row: Row) -> str:
     """What a certificate states, and what it does not state."""
-    rate = certificate.noise.rate(certificate.length)  # type: ignore[attr-defined]
+    rate = certificate.noise.share_removed(certificate.length)
     votes = certificate.votes[-1]
     beginning = " ".join(row.text.split()[:22])
     confidence = f"{100 * (1 - certificate.alpha):g}%"

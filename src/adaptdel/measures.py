@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import nan, sqrt
 from typing import Any
@@ -14,17 +14,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from adaptdel.class_measures import RADII, ClassTable, measure_classes, quartile_numbers
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
-from adaptdel.tables import Column, number, percent
+from adaptdel.core.threat import Threat
+from adaptdel.tables import Column, Table, number, percent, with_error
 
 CLEAN_ACCURACY = "clean accuracy"
+BALANCED_ACCURACY = "balanced accuracy"
+BALANCED_RADIUS = "class-balanced mean radius"
+CAPPED_RADIUS = "mean radius, capped at the length"
 CERTIFIED_ACCURACY = "certified accuracy at radius 0"
 MEAN_RADIUS = "mean certified radius"
 ACCURACY_COLUMNS = (
     Column(CLEAN_ACCURACY, ("clean_accuracy",), percent, "max"),
     Column(CERTIFIED_ACCURACY, ("certified_accuracy",), percent, "max"),
 )
-MEASURE_COLUMNS = (*ACCURACY_COLUMNS, Column(MEAN_RADIUS, ("mean_radius",), number, "max"))
+MEASURE_COLUMNS = (
+    *ACCURACY_COLUMNS,
+    Column(BALANCED_ACCURACY, ("balanced_accuracy",), percent, "max"),
+    Column(MEAN_RADIUS, ("mean_radius",), number, "max"),
+    Column(BALANCED_RADIUS, ("class_balanced_mean_radius",), number, "max"),
+    Column(CAPPED_RADIUS, ("capped_mean_radius",), number, "max"),
+)
 
 
 @dataclass
@@ -97,9 +108,12 @@ class Outcomes:
         hashes: a hash of its tokens.
         length: the number of tokens.
         rate: the share of tokens that the noise removes.
+        label: the true label as the run's table holds it; "" in data without labels.
+        answer: the predicted label.
         correct: whether the predicted label is the true label; always True in data without labels.
         abstained: whether the classifier abstains.
         radius: the certified radius; 0 for a wrong answer and for an abstention.
+        covering: whether the certificate covers every text of this length, be the answer right or wrong.
         log_cardinality: log10 of the size of the certified region; 0 for a wrong answer and for an abstention.
         calls: the number of votes.
         seconds: the time; NaN where it is unknown.
@@ -112,9 +126,12 @@ class Outcomes:
     hashes: npt.NDArray[np.object_]
     length: IntArray
     rate: FloatArray
+    label: npt.NDArray[np.object_]
+    answer: npt.NDArray[np.object_]
     correct: BoolArray
     abstained: BoolArray
     radius: IntArray
+    covering: BoolArray
     log_cardinality: FloatArray
     calls: IntArray
     seconds: FloatArray
@@ -135,6 +152,12 @@ class Outcomes:
         """The counts that the accuracies and the mean certified radius follow from."""
         return AnswerCounts.of(self.correct, np.where(self.abstained, -1, self.radius))
 
+    def by_class(self, classes: Sequence[Any] = (), radii: Sequence[int] = RADII) -> ClassTable:
+        """The measures by class; ``classes`` come first, ``radii`` are those of the certified recall."""
+        radius = np.where(self.abstained, -1, self.radius)
+        labels = self.label if self.labelled else None
+        return measure_classes(labels, self.answer, radius, self.length, classes=classes, radii=radii)
+
     def take(self, places: Any) -> Outcomes:
         """A part of the inputs, by an index array or a mask."""
         columns = {
@@ -145,8 +168,21 @@ class Outcomes:
         return Outcomes(**columns, labelled=self.labelled)
 
 
-def outcomes(table: Any, seconds: Mapping[str, float] | None = None) -> Outcomes:
-    """The measured inputs of a run's table; ``seconds`` are times by id."""
+def outcomes(
+    table: Any,
+    seconds: Mapping[str, float] | None = None,
+    *,
+    threat: Threat | None = None,
+    label_value: Callable[[str], Any] = str,
+) -> Outcomes:
+    """The measured inputs of a run's table.
+
+    Args:
+        table: the table.
+        seconds: times by id.
+        threat: the attacker of the certificates, all edits by default: it decides which cover every text.
+        label_value: the label of a text in the table.
+    """
     problem = np.array([text is not None for text in table["problem"].to_pylist()], dtype=np.bool_)
     stated = np.array(table["correct"].to_pylist(), dtype=np.object_)
     known = np.array([value is not None for value in stated], dtype=np.bool_) & ~problem
@@ -154,17 +190,21 @@ def outcomes(table: Any, seconds: Mapping[str, float] | None = None) -> Outcomes
     used = known if labelled else ~problem
     rows = table.take(np.flatnonzero(used))
     correct = stated[used].astype(np.bool_) if labelled else np.ones(int(used.sum()), dtype=np.bool_)
-    radius = _column(rows, "radius", np.int64)
+    radius, length = _column(rows, "radius", np.int64), _column(rows, "length", np.int64)
+    needed = [(threat or Threat()).covering_radius(int(tokens)) for tokens in length]
     certified = correct & (radius >= 0)
     ids = _column(rows, "id", np.object_)
     times = [(seconds or {}).get(name, nan) for name in ids]
     return Outcomes(
         ids=ids,
         hashes=_column(rows, "input_hash", np.object_),
-        length=_column(rows, "length", np.int64),
+        length=length,
         rate=_column(rows, "rate", np.float64),
+        label=_labels(rows, "truth", label_value),
+        answer=_labels(rows, "answer", label_value),
         correct=correct,
         abstained=radius < 0,
+        covering=np.array([n is not None and r >= n for n, r in zip(needed, radius, strict=True)], dtype=np.bool_),
         radius=np.where(certified, radius, 0),
         log_cardinality=np.where(certified & (radius >= 1), _column(rows, "log10_cardinality", np.float64), 0.0),
         calls=_column(rows, "calls", np.int64),
@@ -173,6 +213,14 @@ def outcomes(table: Any, seconds: Mapping[str, float] | None = None) -> Outcomes
         problems=int(problem.sum()),
         unlabelled=int((~known & ~problem).sum()) if labelled else 0,
     )
+
+
+def _labels(table: Any, name: str, label_value: Callable[[str], Any]) -> Any:
+    texts = table[name].to_pylist()
+    values = {text: "" if text is None else label_value(text) for text in set(texts)}
+    column = np.empty(len(texts), dtype=np.object_)
+    column[:] = [values[text] for text in texts]
+    return column
 
 
 def _column(table: Any, name: str, dtype: Any) -> Any:
@@ -189,6 +237,11 @@ class Measures:
         certified_accuracy: certified accuracy at radius 0: the share of correct answers without abstentions.
         mean_radius: the mean certified radius, with 0 for wrong answers and abstentions.
         mean_radius_se: its standard error.
+        balanced_accuracy: the mean over the labels of the clean accuracy.
+        class_balanced_mean_radius: the mean over the labels of the mean certified radius.
+        class_balanced_mean_radius_se: its standard error.
+        capped_mean_radius: the mean certified radius if no radius counts for more than the length of its input.
+        covering: certificates that cover every text of their length, right or wrong.
         wasserstein: the distance between standardised radii and standardised lengths.
         median_log_cardinality: the median of log10 of the size of the certified region.
         lower_log_cardinality: the lower quartile of the same.
@@ -212,6 +265,11 @@ class Measures:
     certified_accuracy: float
     mean_radius: float
     mean_radius_se: float
+    balanced_accuracy: float
+    class_balanced_mean_radius: float
+    class_balanced_mean_radius_se: float
+    capped_mean_radius: float
+    covering: int
     wasserstein: float
     median_log_cardinality: float
     lower_log_cardinality: float
@@ -241,12 +299,18 @@ def measure(inputs: Outcomes) -> Measures:
     logs = np.quantile(inputs.log_cardinality, [0.25, 0.5, 0.75]) if size else np.full(3, nan)
     radii = inputs.radius[inputs.certified]
     timed = inputs.seconds[~np.isnan(inputs.seconds)]
+    classes = inputs.by_class()
     return Measures(
         inputs=size,
         clean_accuracy=counts.clean_accuracy if inputs.labelled else nan,
         certified_accuracy=counts.certified_accuracy if inputs.labelled else nan,
         mean_radius=counts.mean_radius,
         mean_radius_se=standard_error(inputs.radius),
+        balanced_accuracy=classes.balanced_accuracy,
+        class_balanced_mean_radius=classes.class_balanced_mean_radius,
+        class_balanced_mean_radius_se=classes.class_balanced_mean_radius_se,
+        capped_mean_radius=_mean(np.minimum(inputs.radius, inputs.length)),
+        covering=int(inputs.covering.sum()),
         wasserstein=wasserstein(inputs.radius, inputs.length),
         median_log_cardinality=float(logs[1]),
         lower_log_cardinality=float(logs[0]),
@@ -334,5 +398,65 @@ def quartile_edges(inputs: Outcomes) -> FloatArray:
 
 def by_quartile(inputs: Outcomes, edges: FloatArray | None = None) -> list[Outcomes]:
     """The inputs up to Q1, above Q1 up to Q2, above Q2 up to Q3, and above Q3; equal lengths are in one quartile."""
-    group = np.searchsorted(quartile_edges(inputs) if edges is None else edges, inputs.length, side="left")
+    group = quartile_numbers(inputs.length, edges)
     return [inputs.take(group == number) for number in range(4)]
+
+
+SHOWN_CLASSES = 20  # rows of a table by class
+
+
+def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (), name: str = "classes") -> Table:
+    """The measures by class as a table; ``rows`` are those of `ClassMeasures.to_dict`.
+
+    ``lead`` are columns before the class. The certified recall is shown at radius 0 and at those that a class reaches.
+    """
+    radii = [str(radius) for radius in sorted(map(int, rows[0]["certified_recall"]))] if rows else []
+    shown = [r for place, r in enumerate(radii) if not place or any(row["certified_recall"].get(r) for row in rows)]
+    columns = [
+        *lead,
+        Column("class", ("label",), number=False),
+        Column("inputs", ("inputs",), _count),
+        Column("recall", ("recall",), percent),
+        Column("precision", ("precision",), percent),
+        Column("mean radius", ("mean_radius", "mean_radius_se"), with_error),
+        Column("median radius", ("median_radius",), lambda value: f"{value:g}"),
+        *(Column(f"certified recall at radius\u00a0{r}", (f"certified_recall_{r}",), percent) for r in shown),
+        Column("abstained", ("abstained",), _count),
+    ]
+    flat = [{**row, **{f"certified_recall_{r}": row["certified_recall"].get(r) for r in shown}} for row in rows]
+    caption = (
+        "Measures by class. Recall: the share of the inputs of a class that get it as the answer. Precision: the share "
+        "of the inputs with this answer that have it as their label. Radii of wrong answers and abstentions count as 0."
+        " Certified recall at a radius: the share of its inputs that are correct and certified at this radius."
+    )
+    return Table(name, caption, columns, flat)
+
+
+Confusion = tuple[Mapping[str, Any], Sequence[Any], Sequence[Sequence[int]]]  # values of lead columns, labels, counts
+
+
+def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = (), name: str = "confusion") -> Table:
+    """Confusion matrices as a table, labels down and answers across; correct answers are emphasised."""
+    names = list(dict.fromkeys(str(label) for _, labels, _ in parts for label in labels))
+    columns = [*lead, Column("label", ("label",), number=False)]
+    columns += [Column(f"answer: {name}", (f"answer_{name}",), _count, strong=_is_label(name)) for name in names]
+    rows = [
+        {**first, "label": str(label)}
+        | dict.fromkeys((f"answer_{name}" for name in names), 0)
+        | {f"answer_{answer}": count for answer, count in zip(labels, row, strict=True)}
+        for first, labels, counts in parts
+        for label, row in zip(labels, counts, strict=True)
+    ]
+    caption = (
+        "Confusion matrices: inputs by label and answer, correct answers in bold. An abstention counts by its "
+        "predicted label."
+    )
+    return Table(name, caption, columns, rows)
+
+
+def _is_label(name: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda row: bool(row["label"] == name)
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"

@@ -1,4 +1,4 @@
-"""Smoothed classifiers in folders: JSON, safetensors, and a model card. Nothing that is read is executed."""
+"""Save and load smoothed classifiers: folders with JSON, safetensors and a model card. Loading executes no code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_fields, check_int, check_probability, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
+from adaptdel.settings import DATA
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit, unit_from_dict
 
-SHOWN = 12  # rows of a history that a card shows
+SHOWN = 12  # rows of the training history in a model card
 
 
 def model_card(
     settings: Mapping[str, Any], training: Mapping[str, Any] | None, calibration: Mapping[str, Any] | None
 ) -> str:
-    """The README of a saved model, out of the files beside it."""
+    """The README of a saved model, written from the other files of its folder."""
     classes = ", ".join(map(str, settings.get("classes") or []))
     title = "A smoothed classifier" if training is None else f"A smoothed classifier, trained with {training['method']}"
     parts = [
@@ -37,6 +38,13 @@ def model_card(
         f"- Base classifier: {settings['base']}, fingerprint `{settings['fingerprint'][:16]}`",
         f"- Written by adaptdel {settings['version']}",
     ]
+    if (protection := settings.get("protection")) is not None:
+        parts.append(
+            f"- Protects **{protection.get('protect')}**: threshold {settings['threshold']:.4g}, for a rate of false "
+            f"positives of {protection.get('max_false_positives'):g}; with 95% confidence it is at most "
+            f"{protection.get('upper'):.3g} ({protection.get('false_positives')} of {protection.get('negatives')} "
+            "held-out texts)"
+        )
     if training is not None:
         parts.append(_training(training))
     if calibration is not None:
@@ -56,13 +64,14 @@ def _training(record: Mapping[str, Any]) -> str:
         f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
         f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
+    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
     if record.get("calibrated") is False:
         lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
     return "\n".join(lines) + "\n\n" + history_table(record["history"])
 
 
 def history_table(history: list[dict[str, Any]]) -> str:
-    """A history in Markdown; the middle of a long one is left out."""
+    """A training history in Markdown; the middle of a long one is omitted."""
     if not history:
         return ""
     names = list(history[0])
@@ -118,6 +127,7 @@ _FIELDS = {
     "ops": "a list",
     "unit": "an object",
     "options": "an object?",
+    "protection": "an object?",
     "files": "an object?",
     "classes": "a list",
     "bound": "a text",
@@ -143,17 +153,18 @@ _TRAINING_FIELDS = {
     "seconds": "a number",
     "identity": "an object?",
     "calibrated": "true or false?",
+    "warnings": "a list?",
 }
 
 
 def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None = None) -> None:
-    """Write a model whole or not at all; a folder that holds something else is not touched.
+    """Write a model atomically; a folder that holds something else is not changed.
 
-    ``extras`` may write more files into the folder before it takes its place.
+    ``extras`` may write more files into the new folder before it replaces the old one.
     """
     base = model.base_classifier()
     if not base.kind:
-        base.save(path / "base")  # which says why it cannot be saved
+        base.save(path / "base")  # raises a ValueError for a unit that cannot be saved
     self_test = getattr(base, "self_test_", None)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
         raise ValueError(f"path must be a new folder, an empty one or a saved model, got {str(path)!r}")
@@ -168,6 +179,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
+        **({} if getattr(model, "protection_", None) is None else {"protection": model.protection_}),
         "files": {},
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
@@ -187,7 +199,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
 
 
 def load_model(cls: type[Model], path: Path) -> Model:
-    """Read a model, and check that the base classifier is the one that was saved; messages name the file."""
+    """Read a model, and check the fingerprint of its base classifier; errors name the file."""
     config = path / CONFIG
     try:
         settings = _read(config)
@@ -226,18 +238,31 @@ def load_model(cls: type[Model], path: Path) -> Model:
         if (path / file).exists():
             setattr(model, name, _read(path / file, check))
     model.classes_ = np.array(base.classes_)
+    if settings.get("protection") is not None:
+        model.protection_ = settings["protection"]
     return model
 
 
+def read_noise(path: Path) -> tuple[Noise, Any]:
+    """The noise and the unit of a saved model, without its base classifier."""
+    config = path / CONFIG
+    if not config.is_file():
+        raise ValueError(f"{path}: must be the folder of a model, such as adaptdel train writes")
+    settings = _read(config)
+    with _damaged(config):
+        check_fields(settings, {"noise": "an object", "unit": "an object"})
+        return noise_from_dict(settings["noise"]), unit_from_dict(settings["unit"])
+
+
 def check_training(record: dict[str, Any]) -> None:
-    """Raise unless the record of a training can be shown, compared and calibrated by."""
+    """Raise unless the record of a training has the fields that reports and calibration use."""
     check_fields(record, _TRAINING_FIELDS)
     noise_from_dict(record["noise"])
     if record.get("validation") is not None:
         check_probability("validation", record["validation"])
     data, history = record["data"], record["history"]
     check_fields(data, {"digest": "a text", "rows": "a whole number", "held_out": "a whole number"})
-    check_fields(data, {"mean_length": "a number", "classes": "an object"})
+    check_fields(data, {"mean_length": "a number", "classes": "an object", "columns": "an object?"})
     if not history or not all(isinstance(row, dict) and row for row in history):
         raise ValueError("history must hold an object for every epoch")
     for row in history:
@@ -248,13 +273,40 @@ def _check_warnings(calibration: dict[str, Any]) -> None:
     check_fields(calibration, {"warnings": "a list?", "settings": "an object?"})
 
 
-def store_calibration(path: Path, calibration: dict[str, Any], noise: Noise) -> None:
-    """Give a saved model the noise that calibration found, and keep the trace beside it.
+def data_columns(model: Model | Path, text: str | None, label: str | None) -> dict[str, str]:
+    """The names of the columns of text and label: those given, or else those of the model's training data.
 
-    The configuration is replaced last and at once: until then the model is what it was.
+    ``model`` is a model or the folder of a saved one. The names in the settings are used if the model has none.
+    """
+    if isinstance(model, Path):
+        training = _read(model / TRAINING, check_training) if (model / TRAINING).exists() else None
+    else:
+        training = getattr(model, "training_", None)
+    data = (training or {}).get("data") or {}
+    stored = data.get("columns") or {}
+    names = {"text": DATA.text, "label": DATA.label} | {
+        name: stored[name] for name in ("text", "label") if name in stored
+    }
+    names |= {name: given for name, given in (("text", text), ("label", label)) if given is not None}
+    return {name: check_text(f"the column {name}", column) for name, column in names.items()}
+
+
+def store_calibration(
+    path: Path,
+    calibration: dict[str, Any],
+    noise: Noise,
+    *,
+    threshold: float | None = None,
+    protection: dict[str, Any] | None = None,
+) -> None:
+    """Store a calibration in the folder of a saved model: the noise, the protecting threshold and the trace.
+
+    The configuration is replaced last and atomically: until then the model is unchanged.
     """
     settings = _read(path / CONFIG)
     settings["noise"] = noise.to_dict()
+    if protection is not None:
+        settings |= {"threshold": threshold, "protection": protection}
     training = _read(path / TRAINING) if (path / TRAINING).exists() else None
     if training is not None:
         training["calibrated"] = True
@@ -275,7 +327,7 @@ def _read(path: Path, check: Callable[[dict[str, Any]], None] | None = None) -> 
 
 @contextmanager
 def _damaged(path: Path) -> Iterator[None]:
-    """Say in which file it is that something is wrong."""
+    """Add the name of the file to an error."""
     try:
         yield
     except ValueError as error:
@@ -283,7 +335,7 @@ def _damaged(path: Path) -> Iterator[None]:
 
 
 def _check(model: Model) -> None:
-    """Raise unless certificates can be made with the settings of a model."""
+    """Raise unless the settings of a model are valid."""
     SamplingPlan(model.rule(), model.alpha, model.n_select, model.n_estimate, model.sampling, model.seed)
     for name, least in (("n_select", 1), ("n_estimate", 0), ("copies", 1)):
         check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
@@ -310,7 +362,7 @@ def _load_base(folder: Path, settings: dict[str, Any], config: Path) -> BaseClas
         return cls.load(folder, **options)
     except ImportError:
         raise
-    except Exception as error:  # libraries raise whatever damaged files lead to
+    except Exception as error:  # for damaged files, libraries raise errors of many types
         if isinstance(error, ValueError) and str(error).startswith(str(folder)):
             raise
         reason = " ".join(str(error).split())[:160] or type(error).__name__
@@ -328,7 +380,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def _check_files(folder: Path, files: dict[str, str]) -> None:
-    """Raise unless the files are those that were saved, before a library makes anything of what they say."""
+    """Raise unless the files are those that were saved. This is checked before any library reads them."""
     try:
         hashes = _hashes(folder) if files else {}
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -15,7 +15,7 @@ from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise
 from adaptdel.core.radius import certified_radius, check_noise, table, to_probability
 from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate
 from adaptdel.core.threat import Threat
-from adaptdel.settings import CERTIFICATION
+from adaptdel.settings import CERTIFICATION, FEW_KEPT, adaptdel_rate, default_noise, default_rate, few_kept
 
 _BUILDERS: dict[str, tuple[Callable[..., Noise], tuple[str, ...], tuple[str, ...]]] = {
     # name: (constructor, required arguments, optional arguments)
@@ -193,6 +193,75 @@ def plan(
         least_probability=tuple(float(p) for p in least),
         least_votes=tuple(int(v) for v in _fewest_votes(least, trials, alpha)),
     )
+
+
+CANDIDATE_RATES = (0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class LengthPlan:
+    """What a noise leaves of texts of some lengths, and what it can certify.
+
+    Attributes:
+        name: a name for the noise.
+        noise: the noise.
+        lengths: the lower quartile, the median and the upper quartile of the lengths.
+        kept: the tokens that are kept on average at these lengths.
+        radii: the radii that unanimous votes certify at these lengths, for two classes.
+        few: the share of texts of which fewer than `adaptdel.settings.FEW_KEPT` tokens are kept on average.
+        warning: a sentence if that is so for a text of median length.
+    """
+
+    name: str
+    noise: Noise
+    lengths: tuple[int, int, int]
+    kept: tuple[float, ...]
+    radii: tuple[int, ...]
+    few: float
+    warning: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        values = {field: list(getattr(self, field)) for field in ("lengths", "kept", "radii")}
+        return {"name": self.name, "noise": self.noise.to_dict(), **values, "few": self.few, "warning": self.warning}
+
+
+def plan_lengths(
+    lengths: Sequence[int],
+    noises: Mapping[str, Noise] | None = None,
+    *,
+    ops: str | Iterable[str] | None = None,
+    trials: int = CERTIFICATION.n_estimate,
+    alpha: float = CERTIFICATION.alpha,
+) -> list[LengthPlan]:
+    """What candidate noises leave of texts of given lengths, and the radii that they can certify, before training.
+
+    Args:
+        lengths: the number of tokens of every text.
+        noises: the candidates by name; None for AdaptDel at a few rates and at the default rate.
+        ops: the operations of the attacker; None for all that a noise certifies.
+        trials: the number of votes.
+        alpha: the error level.
+
+    >>> [(plan.name, plan.kept[1], plan.radii[1]) for plan in plan_lengths([15] * 9)][-2:]
+    [('adaptdel 0.95', 0.75, 13), ('adaptdel 0.73 (default)', 4.0, 2)]
+    """
+    if noises is None:
+        noises = {f"adaptdel {rate:g}": Deletion(adaptdel_rate(lengths, rate)) for rate in CANDIDATE_RATES}
+        rate = default_rate(lengths)
+        noises.pop(f"adaptdel {rate:g}", None)
+        noises[f"adaptdel {rate:g} (default)"] = default_noise(lengths)
+    places = [int(n) for n in np.quantile(np.asarray(lengths), [0.25, 0.5, 0.75], method="nearest")]
+    plans = []
+    for name, noise in noises.items():
+        kept = {n: n * (1 - noise.share_removed(n)) for n in {*lengths, *places}}
+        allowed = noise.certified_ops if ops is None else ops
+        radii = [plan(n, noise, ops=allowed, successes=trials, trials=trials, alpha=alpha).radius or 0 for n in places]
+        few = sum(kept[n] < FEW_KEPT for n in lengths) / len(lengths)
+        rounded = tuple(round(kept[n], 2) for n in places)
+        shown = (places[0], places[1], places[2])
+        plans.append(LengthPlan(name, noise, shown, rounded, tuple(radii), few, few_kept(noise, lengths)))
+    return plans
 
 
 def _fewest_votes(least: FloatArray, trials: int, alpha: float) -> IntArray:

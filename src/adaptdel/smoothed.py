@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -23,18 +24,18 @@ from adaptdel.core.noise import Noise
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.progress import reporter
-from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
+from adaptdel.settings import CERTIFICATION, LINEAR, default_noise, few_kept
 from adaptdel.units import Tokens, check_unit
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
-except ImportError:  # the conventions hold without scikit-learn too
+except ImportError:  # SmoothedClassifier has the same methods without scikit-learn
 
     class ClassifierMixin:  # type: ignore[no-redef]
         """Stands in where scikit-learn is not installed."""
 
         def score(self, X: Sequence[Any], y: Sequence[Any]) -> float:
-            """The share of right answers."""
+            """The share of correct answers."""
             return float(np.mean([a == b for a, b in zip(self.predict(X), y, strict=True)]))  # type: ignore[attr-defined]
 
     class BaseEstimator:  # type: ignore[no-redef]
@@ -55,36 +56,36 @@ except ImportError:  # the conventions hold without scikit-learn too
 
 
 class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A base classifier whose answer is the majority over noisy copies of the input, with certificates.
+    """A smoothed classifier: its answer is the majority vote of a base classifier over noisy copies of the input.
 
     Args:
         base: one of `adaptdel.classifiers`, an object with scikit-learn's ``predict(list of texts)``, or a callable of
             that shape that returns labels or scores; None for the embedded `LinearClassifier`.
-        noise: `Deletion`, `Masking` or `NoNoise`; None for AdaptDel at 90% with k from the lengths in `fit`: see
+        noise: `Deletion`, `Masking` or `NoNoise`; None for AdaptDel with rate and k from the lengths in `fit`: see
             `adaptdel.settings.default_noise`.
-        alpha: the probability that a certificate is wrong.
-        n_select: votes that choose the answer.
-        n_estimate: independent votes that bound its probability.
-        sampling: "adaptive" stops when more votes would hardly raise the radius, gives votes that the choice did not
-            need to the bound, and enumerates short inputs; "fixed" is the paper's protocol.
+        alpha: the largest probability that a certificate is wrong.
+        n_select: the largest number of votes that select the answer.
+        n_estimate: the number of independent votes that bound its probability.
+        sampling: "adaptive" stops when more votes would hardly raise the radius, uses the selection votes that were not
+            needed for the bound, and enumerates the copies of short inputs; "fixed" is the paper's protocol.
         ops: what the attacker may do: "edit", or some of "del", "ins", "sub"; "edit" means "sub" under `Masking`, which
             certifies nothing else.
         bound: "tight" or "paper".
         unit: "word", "char", "byte", "chunk:SIZE", "labelled", or a pair of callables (split, join).
         seed: the seed of all noise.
-        threshold: for two classes, answer the second one iff its probability exceeds this.
+        threshold: for two classes, answer the second class iff its probability exceeds this value.
         k: certify that the answer stays among the k most probable classes.
         classes: the labels, for a callable that returns scores or whose labels are all known.
         copies: noisy copies of each example that `fit` trains on; for a transformer without training settings, the
             number of epochs, each of which draws a new copy.
-        progress: True, False, "auto" (if a terminal watches) or a callable (done, total).
+        progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
 
     Attributes:
         base_: the fitted base classifier.
-        noise_: the noise in use.
+        noise_: the noise that certificates are computed for.
         classes_: the labels.
-        training_: how the model was trained, if it was by `adaptdel.training`, in plain values.
-        calibration_: how its rates were found, if they were by `adaptdel.calibration`, in plain values.
+        training_: a record of the training in plain values, if `adaptdel.training` trained the model.
+        calibration_: a record of the calibration in plain values, if `adaptdel.calibration` chose the rates.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.progress = progress
 
     def fit(self, X: Sequence[Any], y: Sequence[Any]) -> SmoothedClassifier:
-        """Train the base classifier under fresh noise; k of AdaptDel comes from the lengths if no noise was given."""
+        """Train the base classifier on noisy copies; if no noise was given, k of AdaptDel comes from the lengths."""
         unit = check_unit(self.unit)
         tokens = [self._split(text, number) for number, text in enumerate(_listed(X))]
         if y is None:
@@ -133,7 +134,10 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"y must hold one label for each of the {len(tokens)} inputs, got {len(labels)}")
         if not tokens:
             raise ValueError("X must hold at least one input, got none")
-        self.noise_ = self.noise or default_noise(map(len, tokens))
+        lengths = [len(sequence) for sequence in tokens]
+        self.noise_ = self.noise or default_noise(lengths)
+        if sentence := few_kept(self.noise_, lengths):
+            warnings.warn(sentence, stacklevel=2)
         base = as_base(LinearClassifier() if self.base is None else self.base, self.classes)
         self.base_: BaseClassifier = base.unfitted().fit(
             tokens, labels, noise=self.noise_, unit=unit, copies=self.copies, seed=self.seed
@@ -144,11 +148,11 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether the base classifier can be asked: fitted here, or given fitted."""
+        """Whether inputs can be classified: after `fit`, or with a base classifier and a noise."""
         return hasattr(self, "base_") or (self.base is not None and self.noise is not None)
 
     def predict(self, X: Sequence[Any]) -> Any:
-        """The majority answer for every input, chosen by up to ``n_select`` votes."""
+        """The answer to every input: the class with the most of up to ``n_select`` votes."""
         certifier = self.certifier(n_estimate=0)
         return _label_array(
             [certifier.base.label(tally.label) for _, tally in self._votes(certifier, X, "predictions")]
@@ -169,7 +173,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 row[: len(tally.selection)] = tally.selection / tally.selection.sum()
         if base.classes_ is not None:
             return shares
-        labels = base.labels()  # in the order of asking: sort them
+        labels = base.labels()  # in the order in which they occurred: sort them
         order = sorted(range(len(labels)), key=lambda number: sort_key(labels[number]))
         self.classes_ = _label_array([labels[number] for number in order])
         return shares[:, order]
@@ -177,7 +181,8 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def certify(self, X: Sequence[Any]) -> list[Certificate]:
         """A certificate for every input, in order.
 
-        An answer that is not settled is still named, with a radius of −1: see `Certificate.abstained`.
+        Where the classifier abstains, the certificate has the most frequent answer and a radius of −1: see
+        `Certificate.abstained`.
         """
         check_int("n_estimate", self.n_estimate, least=1)
         certifier = self.certifier()
@@ -192,10 +197,10 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Certifier(self.base_classifier(), plan, self.unit)
 
     def rule(self) -> Rule:
-        """The noise, the attacker and the bound, checked."""
+        """The noise, the threat model and the bound, checked."""
         noise = getattr(self, "noise_", None) or self.noise
         if noise is None:
-            raise ValueError("noise must be given, or learnt by fit, before inputs can be classified; got None")
+            raise ValueError("noise must be given, or chosen by fit, before inputs can be classified; got None")
         ops = Threat(noise.certified_ops if isinstance(self.ops, str) and self.ops == "edit" else self.ops)
         check_noise(noise, ops)
         check_choice("bound", self.bound, BOUNDS)
@@ -203,7 +208,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Rule(noise, ops.ops, self.bound, threshold, check_int("k", self.k, least=1))
 
     def base_classifier(self) -> BaseClassifier:
-        """The base classifier to ask: the fitted one, or the one that was given."""
+        """The base classifier: the fitted one, or the one that was given."""
         if hasattr(self, "base_"):
             return self.base_
         if self.base is None:
@@ -230,7 +235,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"input {number}: {error}") from None
 
     def _votes(self, certifier: Certifier, X: Sequence[Any], noun: str) -> list[tuple[Prepared, Tally]]:
-        """Every input, prepared, with its votes, in the order of the inputs; the first failure is raised."""
+        """The prepared inputs with their votes, in order; the first failure is raised."""
         texts = _listed(X)
         report = reporter(self.progress, noun)
         prepared: list[Prepared] = []
@@ -264,7 +269,7 @@ def _name(number: int, text: Any) -> str:
 
 
 class CertifyingPipeline:
-    """Call it with a text, or a list of texts, for dictionaries of label, score, radius and whether it abstained."""
+    """Called with a text or a list of texts, it returns dictionaries with label, score, radius and abstained."""
 
     def __init__(self, model: SmoothedClassifier) -> None:
         self.model = model
@@ -273,7 +278,7 @@ class CertifyingPipeline:
         return f"CertifyingPipeline({self.model!r})"
 
     def __call__(self, inputs: str | Iterable[str]) -> Any:
-        """One dictionary for a text, a list of them for several."""
+        """A dictionary for a text, a list of dictionaries for a list of texts."""
         single = isinstance(inputs, (str, bytes))
         certificates = self.model.certify([inputs] if single else list(inputs))
         answers = [
@@ -286,9 +291,9 @@ def pipeline(model: Any, *, noise: Noise | None = None, **settings: Any) -> Cert
     """A pipeline for a smoothed classifier, its folder, a Hugging Face model's name or folder, or any base classifier.
 
     Args:
-        model: what to call.
+        model: the model.
         noise: the noise for a model that is not smoothed yet; None for AdaptDel at 90% as in `SmoothedClassifier`, with
-            the k of `adaptdel.settings.default_noise`. Accuracy under noise needs a model that was trained under it.
+            the k of `adaptdel.settings.default_noise`. A model that was not trained on noisy copies may be inaccurate.
         settings: further arguments of `adaptdel.SmoothedClassifier`.
     """
     if isinstance(model, (str, Path)) and (Path(model) / "adaptdel.json").exists():

@@ -27,7 +27,7 @@ class Column:
 
     Attributes:
         title: the heading.
-        keys: the values of a row that the column shows. A CSV file holds each in a column of its own.
+        keys: the values of a row that the column shows. A CSV file holds each once, in a column of its own.
         show: turns these values into text.
         best: "max" or "min" to emphasise the best number.
         number: whether the column holds numbers, which are right-aligned.
@@ -57,7 +57,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a caption; ``name`` is the name of its CSV file."""
+    """Rows under a caption; ``name`` is the name of its CSV file.
+
+    Only rows with the same ``group`` are compared for the best number; a row whose group is None is never the best.
+    """
 
     name: str
     caption: str
@@ -73,17 +76,22 @@ class Table:
         ]
 
     def _strong(self, column: Column) -> set[int]:
-        """The rows to emphasise in a column: the best ones, unless all rows show the same."""
+        """The rows to emphasise in a column: the best of each group, unless all rows of the group show the same."""
         if column.strong is not None:
             return {place for place, row in enumerate(self.rows) if column.strong(row)}
         if column.best is None:
             return set()
         shown = [column.text(row).split("±")[0] for row in self.rows]
-        values = {place: row[column.keys[0]] for place, row in enumerate(self.rows) if shown[place] != UNDEFINED}
-        if len({shown[place] for place in values}) < 2:
-            return set()
-        chosen = (max if column.best == "max" else min)(values, key=lambda place: values[place])
-        return {place for place in values if shown[place] == shown[chosen]}
+        groups: dict[Any, dict[int, Any]] = {}
+        for place, row in enumerate(self.rows):
+            if shown[place] != UNDEFINED and row.get("group", 0) is not None:
+                groups.setdefault(row.get("group", 0), {})[place] = row[column.keys[0]]
+        strong: set[int] = set()
+        for values in groups.values():
+            if len({shown[place] for place in values}) > 1:
+                chosen = (max if column.best == "max" else min)(values, key=lambda place: values[place])
+                strong |= {place for place in values if shown[place] == shown[chosen]}
+        return strong
 
     def to_terminal(self) -> str:
         """Aligned columns for a terminal; long headings are wrapped."""
@@ -116,9 +124,9 @@ class Table:
         return caption + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
     def to_csv(self) -> str:
-        """All values in full precision, one value per column."""
+        """All values in full precision, each in a column of its own, which is named after its key."""
         out = StringIO()
-        keys = [key for column in self.columns for key in column.keys]
+        keys = list(dict.fromkeys(key for column in self.columns for key in column.keys))
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(keys)
         writer.writerows([_csv_value(row[key]) for key in keys] for row in self.rows)

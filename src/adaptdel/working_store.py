@@ -41,7 +41,7 @@ _SCHEMA = {
 _DELETE = "delete it and run the same command again"
 _WAIT_SECONDS = 1.0  # for a lock of another process
 _LARGEST_HEADER = 2**20
-# SQLite runs some ten instructions to check a byte of a valid file; a forged file may ask for endlessly many.
+# SQLite runs some ten instructions to check a byte of a valid file; a forged file may need arbitrarily many.
 _INSTRUCTIONS, _INSTRUCTIONS_PER_BYTE, _CALL = 10_000_000, 100, 100_000
 
 

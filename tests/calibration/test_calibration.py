@@ -59,7 +59,8 @@ from adaptdel.working_store import WorkingStore, read_records
 FILL = [f"w{i}" for i in range(40)]
 EDGES = [0, 40, 80]
 QUICK: dict[str, Any] = {
-    "per_bin": 24, "min_count": 10, "n_select": 16, "n_estimate": 64, "tol": 2.0, "bins": EDGES, "progress": False,
+    "objective": "paper", "per_bin": 24, "min_count": 10, "n_select": 16, "n_estimate": 64, "tol": 2.0, "bins": EDGES,
+    "progress": False,
 }  # fmt: skip
 
 
@@ -90,7 +91,9 @@ MONOTONE: dict[str, Any] = {"objective": "mean", "min_accuracy": 0.9, "monotone"
 
 
 def quick(data: Any = DATA, /, model: SmoothedClassifier | None = None, **changed: Any) -> Calibration:
-    return calibrate(model or fitted(), *data, **QUICK | changed)
+    found = calibrate(model or fitted(), *data, **QUICK | changed)
+    assert isinstance(found, Calibration)
+    return found
 
 
 # Bins
@@ -469,7 +472,7 @@ def test_monotone() -> None:
 def test_warnings() -> None:
     texts, labels = DATA
     noisy = [1 - y if len(t.split()) >= 80 and i % 4 < 2 else y for i, (t, y) in enumerate(zip(texts, labels))]  # noqa: B905
-    found = calibrate(fitted(), texts, noisy, **QUICK)
+    found = quick((texts, noisy))
     assert [bin.reached for bin in found.bins] == [True, True, False]
     best = max(e.certified for e in found.trace if e.bin == 2)
     keep = found.bins[2].keep
@@ -478,7 +481,7 @@ def test_warnings() -> None:
         f"0 (it is {best:.3g}), nor does any other candidate",
     )
     assert (found.bins[2].radius, found.bins[2].certified) == (-1, best)
-    few = calibrate(fitted(), texts, labels, **QUICK | {"min_count": 30})
+    few = quick((texts, labels), min_count=30)
     assert few.warnings[0].endswith("kept tokens were chosen on 24 examples only")
 
 
@@ -578,6 +581,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         if not errors:
             again = [sys.executable, "-c", "from adaptdel.cli import main; main()", "calibrate", str(model)]
             again += [
+                "--in-place",
                 "--data",
                 str(tmp_path / "data.jsonl"),
                 *ARGUMENTS,
@@ -742,7 +746,7 @@ def test_a_checkpoint_knows_its_data_and_model(tmp_path: Path) -> None:
     ("changed", "sentence"),
     [
         ({"threshold": 0.0}, "threshold must be in (0, 1], got 0.0"),
-        ({"objective": "median"}, "objective must be one of 'certified', 'mean', got 'median'"),
+        ({"objective": "median"}, "objective must be one of 'balanced', 'paper', 'mean', got 'median'"),
         ({"objective": "mean"}, "min_accuracy must be given with the objective 'mean', got None"),
         ({"min_accuracy": 0.9}, "min_accuracy must be None unless the objective is 'mean', got 0.9"),
         ({"tol": 0}, "tol must be a finite number of at least 0.001, got 0"),
@@ -790,7 +794,7 @@ def test_wrong_examples_and_models() -> None:
 def rows(on: str, *, share: float | None = 0.4, digest: str = "d", bins: Any = (0, 40, 80), count: int = 20) -> Any:
     examples = FileExamples(DATA[0], list(DATA[1]), [str(i) for i in range(240)], "d")
     training = {"validation": share, "seed": 7, "data": {"digest": digest}}
-    return choose_rows(examples, training, on, unit=Words(), bins=bins, min_count=count)
+    return choose_rows(examples, training, on, split=Words().split, bins=bins, min_count=count)
 
 
 def test_rows_that_were_held_out() -> None:
@@ -938,7 +942,7 @@ ARGUMENTS = ["--per-bin", "24", "--min-count", "10", "--votes", "16,64", "--tol"
 
 def test_the_command(tmp_path: Path) -> None:
     model, data = saved(tmp_path / "model"), data_file(tmp_path)
-    arguments = [str(model), "--data", str(data), *ARGUMENTS, "--monotone"]
+    arguments = [str(model), "--in-place", "--data", str(data), *ARGUMENTS, "--monotone"]
     arguments += ["--objective", "mean", "--min-accuracy", "0.9"]
     ran = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
     assert ran.exit_code == 0
@@ -958,7 +962,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_the_command_shows_warnings(tmp_path: Path) -> None:
     model = saved(tmp_path / "model")
-    arguments = [str(model), "--data", str(data_file(tmp_path)), *ARGUMENTS]
+    arguments = [str(model), "--in-place", "--data", str(data_file(tmp_path)), *ARGUMENTS, "--objective", "paper"]
     ran = CliRunner().invoke(calibrate_command, [*arguments, "--threshold", "1"], catch_exceptions=False)
     warned = [line for line in ran.stderr.splitlines() if line.startswith("warning: the bin of ")]
     assert [line[:38] for line in warned[:2]] == [

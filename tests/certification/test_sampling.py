@@ -7,22 +7,26 @@ sizes and takes the best bounds over all looks, which is what the worst stopping
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from adaptdel import Deletion, FixedRate, Looks, Masking
+from adaptdel import Deletion, FixedRate, Looks, Masking, SmoothedClassifier
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.sampling import FIRST_SHARE, LAST_SHARE, SamplingPlan, plan_looks
+from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson, vote_bounds
 from adaptdel.core.noise import Noise
+from adaptdel.settings import CERTIFICATION
 
 SIGNIFICANCE = 1e-6
 RUNS = 20_000
 LENGTH = 100
 EDIT = ("del", "ins", "sub")
+DEFAULTS: Any = {"alpha": CERTIFICATION.alpha, "most": CERTIFICATION.n_select - 32 + CERTIFICATION.n_estimate}
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,10 @@ SCHEDULES = [
     Schedule((0.7, 0.3), label=1, threshold=0.3),
     Schedule((0.28, 0.72), label=0, threshold=0.7),
     Schedule((0.05, 0.95), label=1, threshold=0.9, most=4000),
+    # the defaults, where 32 selection votes were enough and the others are used for the bound
+    Schedule((0.97, 0.03), **DEFAULTS),
+    Schedule((0.6, 0.25, 0.15), **DEFAULTS),
+    Schedule((0.7, 0.3), label=1, threshold=0.3, **DEFAULTS),
 ]
 
 
@@ -151,3 +159,19 @@ def test_few_votes_get_a_single_look() -> None:
     rule = Rule(Deletion(FixedRate(0.9)), EDIT)
     assert plan_looks(SamplingPlan(rule), LENGTH, 2, 100) == Looks.fixed(100, 0.05)
     assert plan_looks(SamplingPlan(rule, sampling="fixed"), LENGTH, 2, 4000) == Looks.fixed(4000, 0.05)
+
+
+def test_short_inputs_are_enumerated_only_where_that_helps() -> None:
+    """Enumerating 12 words takes 4096 calls; where the first look is enough, it is not done."""
+    for count, sure in ((12, True), (12, False), (9, True)):
+        called: list[str] = []
+
+        def answer(copies: list[str], called: list[str] = called, sure: bool = sure) -> list[str]:
+            called.extend(copies)
+            return ["b" if not sure and copy == "a" else "a" for copy in copies]
+
+        words = " ".join("abcdefghijkl"[:count])
+        base = CallableClassifier(answer, ["a", "b"], recheck=0)
+        certificate = SmoothedClassifier(base, Deletion(FixedRate(0.9))).certify([words])[0]
+        assert (certificate.exact is not None) == (not sure or count == 9)
+        assert len(called) <= (700 if sure else 4096)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adaptdel import Deletion, LengthRate, Masking
+from adaptdel import Deletion, FixedRate, LengthRate, Masking
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.verify import verify
 from adaptdel.cli import main
 from adaptdel.smoothed import SmoothedClassifier
-from tests.test_smoothed import WORDS, by_words, first_word, texts
+from tests.test_smoothed import WORDS, by_size, by_words, first_word, texts
 
 ADAPTDEL = Deletion(LengthRate(0.7, 6))
+NOISE = Deletion(FixedRate(0.9))
+TEXT = " ".join(f"word{number}" for number in range(50))
 
 
 def certificates(**settings: Any) -> list[dict[str, Any]]:
@@ -151,3 +154,79 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (status, err.count("\n")) == (2, 1)
     assert "line 2: must be one JSON certificate per line" in err
     assert run("")[0] == 2
+
+
+def rewritten(certificate: Certificate, **changes: Any) -> dict[str, Any]:
+    """What a forger writes: fields changed, then everything derived anew, the digest included."""
+    return replace(certificate, **changes).to_dict()
+
+
+def test_enumerated_copies_cannot_be_left_out() -> None:
+    model = SmoothedClassifier(by_size, Deletion(FixedRate(0.8)), classes=["a", "b", "c"])
+    honest = model.certify(["1 2 3 4 5 6 7 8 9"])[0]
+    assert honest.exact is not None
+    assert verify(honest.to_dict()) == []
+    fewer = tuple(tuple(0 if size in (1, 3) else count for size, count in enumerate(row)) for row in honest.exact)
+    assert verify(rewritten(honest, exact=fewer)) == ["the enumerated copies are not all there are"]
+    other = 1 - honest.answer
+    wrong = verify(rewritten(honest, answer=other, label=honest.classes[other]))
+    assert wrong == ["the label is not the likeliest class of the enumerated copies"]
+
+
+def test_a_long_input_is_not_believed_to_be_enumerated() -> None:
+    honest = SmoothedClassifier(by_size, NOISE, classes=["a", "b"]).certify(["1 2 3 4 5 6 7"])[0]
+    rows = tuple(tuple(1 for _ in range(401)) for _ in range(2))
+    assert verify(rewritten(honest, length=400, exact=rows)) == [
+        "an input of 400 tokens has too many copies to be enumerated under its noise"
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"k": 0}, {"k": 2}, {"k": "1"}, {"k": True}, {"known": "no"}, {"threshold": float("nan")}, {"threshold": 2.0},
+        {"bound": "nonsense"}, {"length": -1}, {"length": "5"}, {"length": 10**60}, {"answer": "0"}, {"answer": 7},
+        {"votes": 5}, {"votes": [[1.5, 2]]}, {"exact": [[]]}, {"classes": None}, {"selection": [1]}, {"seed": -1},
+        {"noise": {"kind": "masking", "fraction": 0.9}}, {"noise": {"kind": "random deletion", "low": 0.7}},
+        {"looks": {"sizes": [10], "alphas": [2]}}, {"looks": None}, {"ops": ["teleport"]}, {"derived": {}},
+        {"derived": {"radius": float("inf"), "p1": 1, "p2": 0, "alpha": 0.05}},
+        {"derived": {"radius": 5.9, "p1": 1, "p2": 0, "alpha": 0.05}},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_nonsense_in_a_certificate_is_said_not_raised(changes: dict[str, Any]) -> None:
+    honest = SmoothedClassifier(by_size, NOISE, classes=["a", "b"]).certify([TEXT])[0].to_dict()
+    assert verify(honest) == []
+    wrong = verify(honest | changes)
+    assert wrong
+    assert all(isinstance(sentence, str) for sentence in wrong)
+
+
+def test_the_selection_votes_have_to_choose_the_label() -> None:
+    honest = SmoothedClassifier(by_size, NOISE, classes=["a", "b"]).certify([TEXT])[0]
+    other = tuple(reversed(honest.selection))
+    assert verify(rewritten(honest, selection=other)) == ["the selection votes did not choose the label"]
+    assert verify(rewritten(honest, selection=(0, 0))) == ["the selection votes did not choose the label"]
+
+
+def test_honest_certificates_that_were_refused() -> None:
+    seen = SmoothedClassifier(lambda copies: ["a"] * len(copies), NOISE, k=5).certify([TEXT])[0]
+    assert verify(seen.to_dict()) == []
+    model = SmoothedClassifier(
+        lambda copies: ["no"] * len(copies), NOISE, classes=["no", "yes"], threshold=0.7, bound="paper"
+    )
+    assert verify(model.certify(["a b c d e"])[0].to_dict()) == []
+
+
+def test_certificates_with_odd_line_ends_are_read(tmp_path: Path, capsys: Any) -> None:
+    model = SmoothedClassifier(lambda copies: ["a\u2028b"] * len(copies), NOISE, classes=["a\u2028b", "\x85"])
+    lines = [certificate.to_json() for certificate in model.certify([TEXT, TEXT + " more"])]
+    (tmp_path / "c.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    (tmp_path / "none.json").write_text("[]")
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(tmp_path / "c.jsonl")])
+    assert not stop.value.code
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(tmp_path / "none.json")])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.endswith("none.json: holds no certificate\n")

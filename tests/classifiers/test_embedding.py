@@ -17,7 +17,6 @@ import adaptdel as ad
 from adaptdel.classifiers import embedding_training
 from adaptdel.classifiers.base import Request, classifier_class
 from adaptdel.classifiers.embedding import EmbeddingClassifier
-from adaptdel.classifiers.embedding_training import EmbeddingSettings
 from adaptdel.classifiers.integer_network import (
     GRIDS,
     FloatNetwork,
@@ -28,6 +27,7 @@ from adaptdel.classifiers.integer_network import (
     quantised,
 )
 from adaptdel.classifiers.word_encoders import StaticVectors, TransformerEncoder, write_vectors
+from adaptdel.settings import EmbeddingSettings
 from adaptdel.units import Bytes, Characters, Tokens, Unit, Words
 
 RNG = np.random.default_rng(0)

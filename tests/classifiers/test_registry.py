@@ -31,7 +31,7 @@ class LogarithmicRate(ad.Rate):
         return np.asarray(1 - np.minimum(self.scale * np.log2(lengths + 1) / np.maximum(lengths, 1), 1))
 
 
-@register_classifier("word_counter")
+@register_classifier("counted_words")
 class WordCounter(BaseClassifier):
     """Answers "pos" iff a copy holds at least ``least`` of the words that it has learnt."""
 
@@ -114,13 +114,13 @@ class TestOwnClass:
     def test_a_kind_that_nobody_registered(self, tmp_path: Path) -> None:
         model().save(tmp_path / "model")
         config = tmp_path / "model" / "adaptdel.json"
-        config.write_text(config.read_text(encoding="utf-8").replace("word_counter", "os"), encoding="utf-8")
+        config.write_text(config.read_text(encoding="utf-8").replace("counted_words", "os"), encoding="utf-8")
         with pytest.raises(ValueError, match=r"the kind 'os' is not registered, .*: import the module that registers"):
             ad.SmoothedClassifier.load(tmp_path / "model")
 
     def test_names(self) -> None:
-        assert classifier_class("word_counter") is WordCounter
-        for kind in ("linear", "word_counter"):
+        assert classifier_class("counted_words") is WordCounter
+        for kind in ("linear", "counted_words"):
             with pytest.raises(ValueError, match=f"kind must be a name that is not taken, got '{kind}'"):
                 register_classifier(kind)(type("Other", (WordCounter,), {}))
         with pytest.raises(ValueError, match=r"kind must be a name such as 'my_model', got '\.\./x'"):

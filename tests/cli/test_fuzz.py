@@ -30,7 +30,8 @@ import yaml
 from scipy.special import betaincinv
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
-from adaptdel.calibration.calibration import Calibration, CalibrationCheckpoint
+from adaptdel.calibration.calibration import Calibration
+from adaptdel.calibration.checkpoint import CalibrationCheckpoint
 from adaptdel.calibration.folders import choose_rows
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.verify import verify
@@ -506,7 +507,7 @@ def model_folder(space: Workspace, edits: list[int]) -> None:
         return
     training = getattr(model, "training_", None)
     try:
-        choose_rows(space.examples, training, "auto", unit=Words(), bins="auto", min_count=5)
+        choose_rows(space.examples, training, "auto", split=Words().split, bins="auto", min_count=5)
         model.certify(["w1 w2 w150", ""])
     except ValueError:
         pass
@@ -576,9 +577,13 @@ def calibration_checkpoint(space: Workspace, edits: list[int]) -> None:
     else:
         first = lines[0] if lines and isinstance(lines[0], dict) else {}
         settings = first.get("settings")
-        with WorkingStore(path, "calibration", settings if isinstance(settings, dict) else {}) as store:
-            for number, line in enumerate(lines[1:]):
-                store.put(number, line)
+        try:
+            with WorkingStore(path, "calibration", settings if isinstance(settings, dict) else {}) as store:
+                for number, line in enumerate(lines[1:]):
+                    store.put(number, line)
+        except ValueError as error:  # settings that the store does not read back, such as numbers of 400 digits
+            one_sentence(error, path)
+            return
         if rng.random() < 0.2:
             hostile_schema(path, rng)
         data = path.read_bytes()

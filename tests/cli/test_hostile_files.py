@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate
-from adaptdel.calibration.calibration import Calibration, CalibrationCheckpoint
+from adaptdel.calibration.calibration import Calibration
+from adaptdel.calibration.checkpoint import CalibrationCheckpoint
 from adaptdel.classifiers.transformer_training import claim, last_whole, mark, read_state
-from adaptdel.data import LONGEST, read_examples, read_rows, records
+from adaptdel.data import read_examples, read_rows
+from adaptdel.file_formats import LONGEST, records
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import KIND, STORE, read_journal, read_run, run_records
 from adaptdel.smoothed import SmoothedClassifier
@@ -162,7 +164,7 @@ def test_columns_that_are_not_wanted_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.data.LONGEST", 100)
+    monkeypatch.setattr("adaptdel.file_formats.LONGEST", 100)
     for name in ("x.jsonl", "x.csv"):
         path = tmp_path / name
         path.write_text("text,label\n" if name == "x.csv" else '{"text": "a", "label": 0}\n')
@@ -238,7 +240,7 @@ DELETED = object()
         (
             "adaptdel.json",
             {"base": "pickle"},
-            "a base classifier of the kind 'pickle' is not registered, only linear, onnx, sklearn, transformers: ",
+            "a base classifier of the kind 'pickle' is not registered, only ",
         ),
         ("adaptdel.json", {"base": []}, "damaged: base must be a text, got []"),
         ("adaptdel.json", {"options": 3}, "damaged: options must be an object, got 3"),

@@ -8,13 +8,22 @@ from math import comb
 
 import numpy as np
 import pytest
-from flint import arb, ctx
+from flint import arb, ctx, fmpq
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from adaptdel import FixedRate, LengthRate, pairwise_bounds
-from adaptdel.core.bounds import below, capped_rival, quantile, rival_cap, sum_error, within_rival_cap
+from adaptdel.core.bounds import (
+    below,
+    capped_rival,
+    exponential_error,
+    log_ratio,
+    quantile,
+    rival_cap,
+    sum_error,
+    within_rival_cap,
+)
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.rigorous import _Pair
@@ -292,3 +301,26 @@ def test_quantiles_are_the_least_counts(trials: int, t: int, mass: float) -> Non
 def test_quantiles_at_the_edges(success: float) -> None:
     arguments = np.array([0.0, 1.0]), np.full(2, 3.0), np.full(2, success), np.full(2, 1 - success)
     assert quantile(*arguments).tolist() == [0, 0 if success == 0 else 3]
+
+
+def test_log_ratios_are_within_their_error_bound() -> None:
+    """Rates that are close to each other and far apart, in one array: the formulas for both are used."""
+    steps = [(1, 2**31), (2**31, 2**31 + 1), (2**32 - 1, 1), (3, 5), (2**32 - 2, 2**32 - 1), (2**30, 3 * 2**30)]
+    success, other = (np.array(column) / DENOMINATOR for column in zip(*steps, strict=True))
+    for count, trials in ((1.0, 10.0), (10.0, 10.0), (70_000.0, 10.0**6), (10.0**6, 10.0**15)):
+        counts, sizes = np.full(len(steps), count), np.full(len(steps), trials)
+        values, errors = log_ratio(counts, sizes, success, 1 - success, other, 1 - other)
+        for (here, there), value, error in zip(steps, values, errors, strict=True):
+            quotients = fmpq(there, here), fmpq(DENOMINATOR - there, DENOMINATOR - here)
+            with ctx.workprec(300):
+                logs = [arb(quotient).log() for quotient in quotients]
+                exact = int(count) * logs[0] + int(trials - count) * logs[1]
+                assert abs(exact - arb(float(value))) < arb(float(error))
+
+
+def test_errors_of_exponentials_cover_large_errors() -> None:
+    small, large = np.array([0.0, 1e-16, 0.5, 1.0]), np.array([0.5, 1.3, 20.0])
+    assert (exponential_error(small) == 2 * small).all()
+    for error in (*small, *large):
+        assert exponential_error(np.array([error]))[0] >= np.expm1(error)
+    assert exponential_error(large)[0] == 1.0

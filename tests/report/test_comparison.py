@@ -17,6 +17,8 @@ def literal_statistics(found: Outcomes) -> dict[str, float]:
     m = measure(found)
     return {
         "clean_accuracy": m.clean_accuracy,
+        "balanced_accuracy": m.balanced_accuracy,
+        "class_balanced_mean_radius": m.class_balanced_mean_radius,
         "certified_accuracy": m.certified_accuracy,
         "certified_accuracy_1": m.certified / m.inputs,
         "mean_radius": m.mean_radius,

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -38,7 +39,7 @@ HOSTILE = (
     "<script>window.hacked = 1</script> & <img src=http://example.com/x.png onerror='window.hacked = 2'> \"' `$x` | "
 )
 CLASSES = ("good <b>", "bad & ugly", "none")
-FIGURES = ("certified-cardinality", "certified-radius", "quartiles", "rates", "costs", "frontier")
+FIGURES = ("certified-cardinality", "certified-radius", "classes", "quartiles", "rates", "costs", "frontier")
 
 
 def texts(count: int, seed: int = 0) -> list[str]:
@@ -149,11 +150,11 @@ def read_page(folder: Path) -> str:
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
-def check_page(folder: Path) -> None:
+def check_page(folder: Path, figures: Sequence[str] = FIGURES) -> None:
     """Every figure is there, nothing is loaded from elsewhere, and identifiers are unique."""
     page = read_page(folder)
     elements = Elements(page).found
-    for name in FIGURES:
+    for name in figures:
         assert f'<figure id="figure-{name}"><svg ' in page
         for kind in ("png", "svg", "pdf"):
             assert (folder / "figures" / f"{name}.{kind}").stat().st_size > 1000
@@ -197,7 +198,8 @@ def test_files(report: Path) -> None:
     values = json.loads((report / "report.json").read_text())
     for row, run in zip(rows, values["runs"], strict=True):
         assert float(row["mean_radius"]) == run["measures"]["mean_radius"]
-    assert rows[2]["wasserstein"] == ""
+    with (report / "tables" / "regions.csv").open(encoding="utf-8") as file:
+        assert list(csv.DictReader(file))[2]["wasserstein"] == ""
     with (report / "tables" / "curves.csv").open(encoding="utf-8") as file:
         points = list(csv.DictReader(file))
     assert {row["against"] for row in points} == {"radius", "log10_cardinality"}
@@ -258,8 +260,8 @@ def test_markdown_shows_the_same(report: Path) -> None:
 
 def test_latex_is_balanced_and_escaped(report: Path) -> None:
     text = (report / "tables.tex").read_text(encoding="utf-8")
-    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 5
-    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 5
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 8
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 8
     assert r"AdaptDel 90\%" in text
     body = re.sub(r"\\[&%$#_{}]", "", text)
     assert body.count("{") == body.count("}")
@@ -280,7 +282,7 @@ def test_the_summary_speaks_of_the_widest_certificate(report: Path) -> None:
 def test_a_second_report_is_the_same_and_takes_the_place_of_the_first(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "draw", lambda entries: draw(entries)[2:4] if len(entries) > 1 else [])
+    monkeypatch.setattr(write, "draw", lambda entries: draw(entries)[3:5] if len(entries) > 1 else [])
     names = ("index.html", "report.md", "report.json", "tables.tex", "tables/main.csv", "figures/rates.png")
     kept = []
     for _ in range(2):
@@ -318,9 +320,82 @@ def test_one_input_and_none(tmp_path: Path) -> None:
     check_page(tmp_path / "out")
     assert " on 1 input with a median length of" in read_page(tmp_path / "out")
     write_report([none], tmp_path / "empty")
-    check_page(tmp_path / "empty")
+    check_page(tmp_path / "empty", [name for name in FIGURES if name != "classes"])
     assert "holds no certified inputs." in read_page(tmp_path / "empty")
     assert "differences" not in {path.stem for path in (tmp_path / "empty" / "tables").iterdir()}
+
+
+def constant_run(folder: Path, rows: list[str], share: float, *, found: float = 0.0, rate: float = 0.9) -> Path:
+    """A run on texts of which a share is spam; the model finds a share of these, and has no doubt of any answer."""
+    records = []
+    for number, text in enumerate(rows, start=1):
+        spam = number <= share * len(rows)
+        answer = int(number <= share * found * len(rows))
+        made = certificate(text, Deletion(FixedRate(rate)), (400 * (1 - answer), 400 * answer), ("ham", "spam"))
+        label = "spam" if spam else "ham"
+        records.append(record_of(made, id=str(number), row=number, label=label))
+    shared = {"alpha": 0.05, "sampling": "fixed", "votes": [100, 400], "model": None, "data": {"path": "sms.csv"}}
+    write_run(folder, setting_of(made) | shared, records)
+    return folder
+
+
+def test_a_run_that_gives_one_answer_is_named_and_never_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "draw", lambda entries: [])
+    rows = [" ".join(f"{n}w{place}" for place in range(4 if n % 2 else 40)) for n in range(60)]
+    constant = constant_run(tmp_path / "constant", rows, 0.2, rate=0.95)
+    useful = constant_run(tmp_path / "useful", rows, 0.2, found=0.5, rate=0.5)
+    nosmooth = make_run(tmp_path / "none", rows, NoNoise(), classes=("ham", "spam"))
+    values = write_report([nosmooth, constant, useful], tmp_path / "out")
+    by_name = {run["run"]: run for run in values["runs"]}
+    warning = "CERT-ED 95% answers ham on 60 of 60 inputs, although 12 have another label"
+    assert by_name["constant"]["warnings"] == [warning]
+    assert by_name["constant"]["by_class"]["constant_answer"]["label"] == "ham"
+    assert by_name["constant"]["by_class"]["confusion"] == [[48, 0], [12, 0]]
+    assert by_name["useful"]["warnings"] == []
+    assert by_name["constant"]["measures"]["mean_radius"] > by_name["useful"]["measures"]["mean_radius"]
+    assert values["baseline"] == "CERT-ED 50%"  # neither the first run, which has no noise, nor the constant one
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    summary = page.split("\n\n")[1]
+    assert summary.startswith("CERT-ED 50% on 60 inputs")
+    assert "Recall by class: ham: 100.0%, spam: 50.0%" in summary
+    assert "CERT-ED 95%" not in summary
+    assert f"{warning}." in page
+    [line] = [line for line in page.splitlines() if line.startswith("| CERT-ED 95% (one answer: ham) |")]
+    assert "**" not in line
+    assert "**1.00 ± 0" not in page
+    covering = by_name["constant"]["measures"]["covering"]
+    assert covering == 30  # four words, and a radius of 13
+    assert f"{covering} of 60 (CERT-ED 95%)" in page
+    alone = write_report([constant], tmp_path / "alone")
+    text = (tmp_path / "alone" / "report.md").read_text(encoding="utf-8").split("\n\n")[1]
+    assert text.startswith("This run does not tell the classes apart")
+    assert "accuracy:" not in text
+    assert alone["runs"][0]["warnings"] == [warning]
+
+
+def test_only_comparable_runs_are_compared_for_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "draw", lambda entries: [])
+    rows = [" ".join(f"{n}w{place}" for place in range(30)) for n in range(40)]
+    runs = [constant_run(tmp_path / f"run{n}", rows, 0.4, found=1.0, rate=rate) for n, rate in enumerate((0.5, 0.9))]
+    runs.append(constant_run(tmp_path / "fewer", rows[:20], 0.4, found=1.0, rate=0.95))
+    runs.append(make_run(tmp_path / "masks", rows, Masking(0.97), strength=1.0, classes=("ham", "spam")))
+    write_report(runs, tmp_path / "out")
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    table = [line.split("|") for line in page.split("In bold")[1].split("\n\n")[1].splitlines()[2:]]
+    radii = {line[1].strip(): line[4].strip() for line in table}
+    assert [name for name, radius in radii.items() if radius.startswith("**")] == ["CERT-ED 90%"]
+    values = {name: float(radius.strip("*").split()[0]) for name, radius in radii.items()}
+    assert values["CERT-ED 95%"] > values["CERT-ED 90%"]  # on other inputs
+
+
+def test_csv_tables_name_each_column_once(report: Path) -> None:
+    for path in (report / "tables").glob("*.csv"):
+        header = path.read_text(encoding="utf-8").splitlines()[0].split(",")
+        assert len(set(header)) == len(header), path.name
+    with (report / "tables" / "outcomes.csv").open(encoding="utf-8") as file:
+        assert csv.DictReader(file).fieldnames[:3] == ["run", "inputs", "certified"]  # type: ignore[index]
+    with (report / "tables" / "curves.csv").open(encoding="utf-8") as file:
+        assert {row["class"] for row in csv.DictReader(file)} == {"", *CLASSES}
 
 
 def test_a_folder_that_is_not_a_report_is_not_touched(runs: list[Path], report: Path, tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def rewrite(
         row = next(row for row in rows if row["problem"] is None and row["exact"] is None and which(row))
         change_row(row)
         row["digest"] = digest(values_of(certificate_of(manifest, row), row))
-    totals = Totals()
+    totals = Totals.of(manifest)
     for row in rows:
         totals.add(row)
     manifest["totals"] = totals.to_dict()
@@ -624,9 +624,9 @@ def test_recertify_gives_up_absurd_lengths(tmp_path: Path, folder: Path, capsys:
     assert time.monotonic() - start < 20
     error = capsys.readouterr().err
     assert error.startswith(
-        f"adaptdel: {tmp_path / 'run' / TABLE}, row 4: to derive the radius for 5000000000000 tokens"
+        f"adaptdel: {tmp_path / 'run' / TABLE}, row 4: deriving the radius for 5000000000000 tokens"
     )
-    assert error.endswith("allow more with --work\n")
+    assert error.endswith("raise the limit with --work\n")
 
 
 def test_runs_of_the_honest(tmp_path: Path) -> None:

@@ -10,42 +10,20 @@ from math import nextafter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
-from adaptdel.certification.certificate import Certificate, digest
-from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.certificate import digest
 from adaptdel.core.noise import Noise
 from adaptdel.data import read_rows
 from adaptdel.measures import AnswerCounts
-from adaptdel.runs.certify import Order, certify_data, describe, recertify
-from adaptdel.runs.inputs import RunInput, Source
-from adaptdel.runs.records import Totals, certificate_of, record_of, setting_of, values_of
-from adaptdel.runs.storage import Run, locked, read_run, write_run
-from adaptdel.runs.workers import ModelSource, certify_here
+from adaptdel.runs.certify import CertificationJob, certify_data, describe, recertify
+from adaptdel.runs.inputs import Source
+from adaptdel.runs.records import Totals, certificate_of, values_of
+from adaptdel.runs.storage import locked, read_run, write_run
 from adaptdel.smoothed import SmoothedClassifier
-from tests.run_files import Terminal, call, examples, make_data, make_model, run, write_rows
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model") / "model")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "test.jsonl")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> Path:
-    """A finished run."""
-    out = tmp_path_factory.mktemp("run") / "run"
-    assert run("certify", model, "--data", data, "--out", out) == 0
-    return out
+from tests.run_files import Terminal, call, examples, make_data, make_model, picky, run, write_rows
 
 
 def table_bytes(folder: Path) -> bytes:
@@ -173,7 +151,7 @@ def test_a_bad_row_is_noted_and_the_rest_goes_on(
         assert len(list(found.certificates())) == 9
         assert found.manifest["totals"]["problems"] == 2
         assert run("certify", model, "--data", data, "--out", out) == 1
-        assert "finished before" in capsys.readouterr().err
+        assert "finished already" in capsys.readouterr().err
     if (tmp_path / "run2").exists():
         assert table_bytes(tmp_path / "run1") == table_bytes(tmp_path / "run2")
 
@@ -240,29 +218,6 @@ def test_bad_arguments(tmp_path: Path, model: Path, data: Path, capsys: pytest.C
         assert error.count("\n") == 1
 
 
-def test_labels_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = make_model(tmp_path / "model", labels=("no", "7"))
-    texts = [text for text, _ in examples(4, seed=5)]
-    rows = [{"text": text, "label": 7} for text in (*texts, texts[2], texts[2])]
-    data = write_rows(tmp_path / "test.jsonl", rows)
-    assert run("certify", model, "--data", data, "--out", tmp_path / "run") == 0
-    table = read_run(tmp_path / "run").table
-    assert set(table["truth"].to_pylist()) == {'"7"'}
-    ids = table["id"].to_pylist()
-    assert ids[4:] == [f"{ids[2]}#2", f"{ids[2]}#3"]
-    assert len(set(ids)) == 6
-    capsys.readouterr()
-    named = write_rows(tmp_path / "named.jsonl", [{"body": text, "key": f"n{n}"} for n, text in enumerate(texts)])
-    options = ["--text-column", "body", "--id-column", "key", "--json"]
-    assert run("certify", model, "--data", named, "--out", tmp_path / "named", *options) == 0
-    captured = capsys.readouterr()
-    assert captured.err == f"{named}: no row has a label in the column 'label': no accuracy is known\n"
-    assert json.loads(captured.out)["accuracy"] is None
-    table = read_run(tmp_path / "named").table
-    assert table["id"].to_pylist() == ["n0", "n1", "n2", "n3"]
-    assert table["correct"].to_pylist() == [None] * 4
-
-
 def test_an_input_of_a_million_words(tmp_path: Path, model: Path) -> None:
     rows = [{"text": "w1 " * 10**6, "label": 0}, {"text": "", "label": 0}, {"text": "w1 w2", "label": 0}]
     data = write_rows(tmp_path / "test.jsonl", rows)
@@ -280,45 +235,6 @@ def test_two_runs_keep_out_of_each_others_way(
     assert "another run is using this folder" in capsys.readouterr().err
 
 
-def picky(certifier: Certifier) -> Certifier:
-    """Fails on inputs with a certain word."""
-    votes = certifier.base.votes
-
-    def some_votes(requests: Any) -> Any:
-        for request in requests:
-            if "poison" in request.prepared.tokens:
-                raise ValueError(f"cannot read {request.prepared.name}")
-        return votes(requests)
-
-    certifier.base.votes = some_votes  # type: ignore[method-assign]
-    return certifier
-
-
-def test_a_model_that_fails_on_some_inputs(model: Path) -> None:
-    jobs = [
-        RunInput(n, str(n), text if n % 50 else text + " poison", None) for n, (text, _) in enumerate(examples(150), 1)
-    ]
-    records = {record["row"]: record for record in certify_here(picky(ModelSource(model).load().certifier()), jobs)}
-    assert set(records) == set(range(1, 151))
-    expected = {record["row"]: record for record in certify_here(ModelSource(model).load().certifier(), jobs)}
-    for row, record in records.items():
-        if row % 50:
-            assert record | {"seconds": 0} == expected[row] | {"seconds": 0}
-        else:
-            assert record["problem"] == f"cannot read row {row}"
-
-
-def test_inputs_that_break_off_lose_nothing(model: Path) -> None:
-    def jobs() -> Any:
-        yield from (RunInput(n, str(n), text, None) for n, (text, _) in enumerate(examples(10), 1))
-        raise OSError("the disk is gone")
-
-    records: list[Any] = []
-    with pytest.raises(OSError, match="the disk is gone"):
-        records.extend(certify_here(ModelSource(model).load().certifier(), jobs()))  # keeps what came before the error
-    assert sorted(record["row"] for record in records) == list(range(1, 11))
-
-
 def test_a_model_that_always_fails_stops_the_run(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +242,7 @@ def test_a_model_that_always_fails_stops_the_run(
     certifier = SmoothedClassifier.certifier
     monkeypatch.setattr(SmoothedClassifier, "certifier", lambda self: picky(certifier(self)))
     assert run("certify", model, "--data", poisoned, "--out", tmp_path / "run") == 2
-    assert "the model failed on 25 inputs one after the other: cannot read row" in capsys.readouterr().err
+    assert "the model failed on 25 inputs in succession: cannot read row" in capsys.readouterr().err
     assert not read_run(tmp_path / "run").finished
     monkeypatch.undo()  # the model is mended: what had a problem is tried again
     assert run("certify", model, "--data", poisoned, "--out", tmp_path / "run") == 0
@@ -471,36 +387,6 @@ def test_verify_looks_at_the_whole(tmp_path: Path, whole: Path, capsys: pytest.C
     assert "its alpha is 0.05, above that of the run, 0.001" in capsys.readouterr().out
 
 
-def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
-    with pytest.raises(ValueError, match=r"not a run: there is no manifest.json"):
-        read_run(tmp_path)
-    (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(ValueError, match="not the manifest of a run"):
-        read_run(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"format": 9}')
-    with pytest.raises(ValueError, match="the format must be 1, got 9"):
-        read_run(tmp_path)
-    (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
-    with pytest.raises(ValueError, match="missing from a run that is finished according to its manifest"):
-        read_run(tmp_path)
-    (tmp_path / "certificates.parquet").write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="not a Parquet file"):
-        read_run(tmp_path)
-    pq.write_table(pa.table({"id": ["a"]}), tmp_path / "certificates.parquet")
-    with pytest.raises(ValueError, match="must have the columns id, row"):
-        read_run(tmp_path)
-
-
-def test_runs_written_by_hand(tmp_path: Path) -> None:
-    model = SmoothedClassifier(lambda batch: ["w1" in t for t in batch], Masking(0.5), classes=[False, True])
-    certificates = model.certify([text for text, _ in examples(5)])
-    records = [record_of(c, id=f"a{n}", row=n, label=True) for n, c in enumerate(certificates, 1)]
-    write_run(tmp_path / "run", setting_of(certificates[0]), records)
-    found: Run = read_run(tmp_path / "run")
-    assert [c.to_dict() for c in found.certificates()] == [c.to_dict() for c in certificates]
-    assert all(isinstance(c, Certificate) for c in found.certificates())
-
-
 def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal a bar with the results so far; a callable gets the numbers; silence elsewhere."""
     assert (
@@ -509,7 +395,7 @@ def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     data = make_data(tmp_path / "test.jsonl", 12)
     reports: list[tuple[int, int]] = []
-    order = Order(model, Source(str(data)), tmp_path / "run", {})
+    order = CertificationJob(model, Source(str(data)), tmp_path / "run", {})
     certify_data(replace(order, limit=4), progress=False)
     certify_data(order, progress=lambda done, total: reports.append((done, total)))
     assert reports == [(done, 12) for done in range(5, 13)]

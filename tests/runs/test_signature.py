@@ -59,7 +59,7 @@ def invent(source: Path, out: Path) -> Path:
     """A run whose votes are consistent and invented: it is without its last row."""
     found = read_run(source)
     rows = list(found.records())[:-1]
-    totals = Totals()
+    totals = Totals.of(found.manifest)
     for row in rows:
         totals.add(row)
     write_run(out, found.manifest | {"totals": totals.to_dict()}, rows)

@@ -176,7 +176,7 @@ def test_the_command_trains_once_and_refuses_other_settings(tmp_path: Path, caps
     assert run(*arguments, "--rate", 0.95) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "holds a model of another training (rate was 0.9, now 0.95): choose another --out, or --overwrite" in error
+    assert "holds a model of another training (rate was 0.87, now 0.95): choose another --out, or --overwrite" in error
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
     assert run(*arguments, "--rate", 0.95, "--overwrite", "--json") == 0
     summary = json.loads(capsys.readouterr().out)

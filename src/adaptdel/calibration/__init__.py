@@ -2,6 +2,15 @@
 
 from adaptdel.calibration.calibration import BinResult, Calibration, calibrate, prepare
 from adaptdel.calibration.folders import plot_calibration
+from adaptdel.calibration.selection import RateSelection
 from adaptdel.settings import CalibrationSettings
 
-__all__ = ["BinResult", "Calibration", "CalibrationSettings", "calibrate", "plot_calibration", "prepare"]
+__all__ = [
+    "BinResult",
+    "Calibration",
+    "CalibrationSettings",
+    "RateSelection",
+    "calibrate",
+    "plot_calibration",
+    "prepare",
+]

@@ -6,14 +6,15 @@ again (`adaptdel.working_store`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from adaptdel.calibration.checkpoint import CalibrationCheckpoint
 from adaptdel.calibration.search import (
     DIGITS,
     FIELD_TYPES,
@@ -33,6 +34,16 @@ from adaptdel.calibration.search import (
     search_interval,
     split_examples,
 )
+from adaptdel.calibration.selection import (
+    RateSelection,
+    Refit,
+    SelectionTask,
+    baseline_rates,
+    cross_validation,
+    drawn_rows,
+    part,
+    prepare_selection,
+)
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import CALIBRATION, SamplingPlan
@@ -41,11 +52,11 @@ from adaptdel.core.checks import check_fields
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import BinnedRate, InterpolatedRate, rate_from_dict
 from adaptdel.core.threat import Threat
-from adaptdel.files import parse_object, read_bytes
 from adaptdel.progress import Report, reporter
-from adaptdel.settings import CalibrationSettings
+from adaptdel.settings import CalibrationSettings, default_rate
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.working_store import WorkingStore, delete_store
+from adaptdel.training.training import retraining
+from adaptdel.units import Tokens
 
 FORMAT = 1
 
@@ -99,99 +110,6 @@ def certify_sample(
         radius = candidate.certificate(inputs[number], tally).radius
         outcomes[number] = Outcome(tally.label, candidate.base.label(tally.label) == labels[number], radius)
     return [outcomes[number] for number in range(len(inputs))]
-
-
-_DELETE = "delete it to start again"
-
-
-class CalibrationCheckpoint:
-    """The evaluations of a calibration, in memory and, if a path is given, in a working store.
-
-    Args:
-        path: the file, or None. Evaluations of the same calibration are loaded; another calibration's are refused. The
-            journal of a calibration that version 0.1 left unfinished is converted.
-        settings: what the evaluations depend on, in plain values.
-    """
-
-    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
-        self._evaluations: dict[tuple[int, float], Evaluation] = {}
-        self._store: WorkingStore | None = None
-        self._next = 1
-        if path is not None:
-            if path.is_file() and read_bytes(path).startswith(b"{"):
-                _convert_journal(path, settings)
-            self._store = WorkingStore(path, "calibration", settings)
-            try:
-                self._load(self._store, settings)
-            except BaseException:
-                self._store.close()
-                raise
-
-    def get(self, bin: int, keep: float) -> Evaluation | None:
-        """The evaluation of a kept length in a bin, if there is one."""
-        return self._evaluations.get((bin, keep))
-
-    def add(self, evaluation: Evaluation) -> None:
-        """Keep an evaluation; it is on the disk when this returns."""
-        if self._store is not None:
-            self._store.put(self._next, evaluation.to_dict())
-            self._store.flush()
-        self._next += 1
-        self._evaluations[evaluation.bin, evaluation.keep] = evaluation
-
-    def reuse(self, evaluations: Iterable[Evaluation]) -> None:
-        """Add the evaluations of an earlier calibration; they are not written."""
-        for evaluation in evaluations:
-            self._evaluations.setdefault((evaluation.bin, evaluation.keep), evaluation)
-
-    def __enter__(self) -> CalibrationCheckpoint:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._store is not None:
-            self._store.__exit__(kind, error, trace)
-
-    def _load(self, store: WorkingStore, settings: Mapping[str, Any]) -> None:
-        _check_same(store.path, store.settings, settings)
-        for number, values in store.records():
-            try:
-                evaluation = Evaluation.from_dict(values)
-            except ValueError as error:
-                raise ValueError(f"{store.path}, record {number}: not an evaluation: {error}: {_DELETE}") from None
-            self._evaluations[evaluation.bin, evaluation.keep] = evaluation
-            self._next = number + 1
-
-
-def _check_same(path: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    names = [name for name in {**settings, **stored} if stored.get(name) != settings.get(name)]
-    if names:
-        differences = "; ".join(
-            f"{name!s:.60} was {stored.get(name)!r:.99} and is now {settings.get(name)!r:.99}" for name in names[:9]
-        )
-        raise ValueError(f"{path}: the checkpoint of another calibration ({' '.join(differences.split())}): {_DELETE}")
-
-
-def _convert_journal(path: Path, settings: Mapping[str, Any]) -> None:
-    """Replace the journal of version 0.1, JSON lines of which the first holds the settings, by a working store."""
-    text = read_bytes(path)
-    first, *lines = text[: text.rfind(b"\n") + 1].split(b"\n")[:-1] or [b""]  # a last line without its end is torn
-    try:
-        header = parse_object(first)
-        if header.get("journal") != 1:
-            raise ValueError(f"its format is {header.get('journal')!r:.60}, not 1")
-        check_fields(header, {"settings": "an object"})
-    except ValueError as error:
-        raise ValueError(f"{path}: not a checkpoint of a calibration: {error}: {_DELETE}") from None
-    _check_same(path, header["settings"], settings)
-    partial = path.with_name(f"{path.name}.new")
-    delete_store(partial)
-    with WorkingStore(partial, "calibration", settings) as store:
-        for number, line in enumerate(lines, start=2):
-            try:
-                store.put(number, Evaluation.from_dict(parse_object(line)).to_dict())
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: not an evaluation: {error}: {_DELETE}") from None
-    os.replace(partial, path)
 
 
 @dataclass(frozen=True)
@@ -292,6 +210,7 @@ def _check_parts(values: Mapping[str, Any], names: Mapping[str, str]) -> None:
         raise ValueError(f"a calibration must have its fields: {error}") from None
 
 
+_NOT_RECORDED = ("bins", "on", "points", "examples", "refit", "protect", "max_false_positives")
 # Settings that evaluations do not depend on.
 AFTER_EVALUATION = ("objective", "min_accuracy", "interpolate", "monotone", "tol")
 
@@ -314,9 +233,7 @@ class CalibrationTask:
     available: list[int]
     settings: dict[str, Any]
 
-    def run(
-        self, *, checkpoint: Path | None = None, progress: Any = "auto", earlier: Calibration | None = None
-    ) -> Calibration:
+    def run(self, *, checkpoint: Path | None = None, progress: Any = "auto", earlier: object = None) -> Calibration:
         """Search every bin, and fit a rate to the kept lengths.
 
         Evaluations of an ``earlier`` calibration on the same examples with the same votes are reused: if only the
@@ -325,7 +242,7 @@ class CalibrationTask:
         if checkpoint is not None and not self.settings["model"]:
             raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
         with CalibrationCheckpoint(checkpoint, self.settings) as kept:
-            if earlier is not None and self._same_evaluations(earlier):
+            if isinstance(earlier, Calibration) and self._same_evaluations(earlier):
                 kept.reuse(earlier.trace)
             evaluator = _Evaluator(self, kept, reporter(progress, "certificates"))
             best = [self._search(evaluator, number) for number in range(len(self.bins))]
@@ -447,41 +364,104 @@ def calibrate(
     texts: Sequence[Any],
     labels: Sequence[Any],
     *,
+    training: tuple[Sequence[Any], Sequence[Any]] | None = None,
     checkpoint: Path | None = None,
     progress: Any = "auto",
     **settings: Any,
-) -> Calibration:
+) -> Calibration | RateSelection:
     """Find how many tokens to keep of inputs of every length: AdaptDel+.
 
-    The model is not changed: use ``calibration.noise`` as its noise. Calibrate on a held-out set if you can. The base
-    classifier is more confident on examples it was trained on, so that the calibration keeps too few tokens.
+    The model is not changed: use ``calibration.noise`` as its noise, and ``calibration.base`` as its base classifier if
+    that was trained again. Calibrate on a held-out set if you can. The base classifier is more confident on examples it
+    was trained on, so that the calibration keeps too few tokens.
 
     Args:
         model: a model under deletion; its threat, bound and alpha are used.
         texts: the inputs to calibrate on.
         labels: their labels.
+        training: the texts and labels that the model was trained on, for the objective "balanced": a linear model is
+            then trained again under every candidate rate.
         checkpoint: a file for the evaluations; after an interruption, the same call resumes from it.
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
         **settings: fields of `CalibrationSettings`.
     """
-    task = prepare(model, texts, labels, CalibrationSettings(**settings))
-    return task.run(checkpoint=checkpoint, progress=progress)
+    checked = CalibrationSettings(**settings)
+    if checked.objective == "balanced":
+        selection = selection_task(model, texts, labels, checked, training=training)
+        return selection.run(checkpoint=checkpoint, progress=progress)
+    if training is not None:
+        raise ValueError(f"training must be None for the objective {checked.objective!r}")
+    return prepare(model, texts, labels, checked).run(checkpoint=checkpoint, progress=progress)
+
+
+def selection_task(
+    model: SmoothedClassifier,
+    texts: Sequence[Any],
+    labels: Sequence[Any],
+    settings: CalibrationSettings,
+    *,
+    training: tuple[Sequence[Any], Sequence[Any]] | None = None,
+    folds: int = 0,
+    split: Callable[[Any], Tokens] | None = None,
+) -> SelectionTask:
+    """Draw the examples of a calibration by the objective "balanced".
+
+    With ``folds``, the texts to calibrate on are those of the training set, by cross-validation: ``training`` is what
+    the final base classifier is trained on. ``split`` replaces the model's unit.
+    """
+    certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
+    # Candidates are compared by the majority answer: a protecting threshold belongs to one rate and is chosen later.
+    certifier.plan = replace(certifier.plan, rule=replace(certifier.rule, threshold=None))
+    split = split or certifier.unit.split
+    examples = split_examples(texts, labels, split, certifier.base.classes_)
+    places = drawn_rows(examples, settings.examples, settings.seed)
+    sample = part(examples, places)
+    noise = getattr(model, "noise_", None) or model.noise
+    record = getattr(model, "training_", None) or {}
+    train = retraining(record)
+    refit = None
+    if settings.refit and (train is None or training is None):
+        reason = "the training set has to be given" if training is None else "only linear models are trained again"
+        raise ValueError(f"refit must be False: {reason}")
+    if train is not None and training is not None and settings.refit is not False:
+        final = split_examples(*training, split, certifier.base.classes_)
+        parts = [(final, list(range(len(places))))]
+        if folds:
+            parts = cross_validation(list(map(str, texts)), examples, places, folds, settings.seed)
+        refit = Refit(train, final, parts)
+    rate, described = record.get("rate") or default_rate(examples.lengths), certifier_settings(certifier)
+    if refit is None:
+        baselines = baseline_rates(noise, rate, examples.lengths)
+    else:  # as the methods themselves would train; the given base classifier and its noise do not matter
+        baselines = baseline_rates(None, rate, refit.examples.lengths)
+        described["model"] = f"trained again: {json.dumps(record['settings'], sort_keys=True)}"
+    return prepare_selection(certifier, sample, settings, baselines, described, refit)
 
 
 def prepare(
-    model: SmoothedClassifier, texts: Sequence[Any], labels: Sequence[Any], settings: CalibrationSettings
+    model: SmoothedClassifier,
+    texts: Sequence[Any],
+    labels: Sequence[Any],
+    settings: CalibrationSettings,
+    *,
+    split: Callable[[Any], Tokens] | None = None,
 ) -> CalibrationTask:
-    """Compute the bins and draw the examples of a calibration."""
+    """Compute the bins and draw the examples of a calibration by the objective "paper" or "mean".
+
+    ``split`` replaces the model's unit.
+    """
     certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
-    examples = split_examples(texts, labels, certifier.unit, certifier.base.classes_)
+    examples = split_examples(texts, labels, split or certifier.unit.split, certifier.base.classes_)
     bins = _bins(settings, examples.lengths)
+    recorded = {name: value for name, value in asdict(settings).items() if name not in _NOT_RECORDED}
     return CalibrationTask(
         certifier,
         bins,
         [examples.drawn(bin, n, most=settings.per_bin, seed=settings.seed) for n, bin in enumerate(bins)],
         [sum(length in bin for length in examples.lengths) for bin in bins],
         {
-            **{name: value for name, value in asdict(settings).items() if name not in ("bins", "on")},
+            **recorded,
+            "objective": "certified" if settings.objective == "paper" else settings.objective,  # as in version 0.1
             **certifier_settings(certifier),
             "bins": [bin.lower for bin in bins],
             "data": examples.digest(),

@@ -6,26 +6,33 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptdel.calibration.calibration import Calibration, prepare
+from adaptdel.calibration.calibration import Calibration, CalibrationTask, prepare, selection_task
 from adaptdel.calibration.search import equal_width_edges, make_bins
+from adaptdel.calibration.selection import FORMAT as SELECTION_FORMAT
+from adaptdel.calibration.selection import RateSelection, SelectionTask
 from adaptdel.core.checks import check_choice
-from adaptdel.data import Examples, held_out
+from adaptdel.core.rates import rate_from_dict
+from adaptdel.data import Examples, ExampleSet, held_out
 from adaptdel.files import replacing_folder
-from adaptdel.model_files import CALIBRATION, CONFIG, store_calibration
+from adaptdel.model_files import CALIBRATION, CONFIG, save_model, store_calibration
 from adaptdel.plots import new_figure, save
+from adaptdel.protection import Protection, protected_class
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Unit, check_unit
+from adaptdel.training.training import retraining, set_protection
+from adaptdel.units import Tokens, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
 CHOICES = ("auto", "held-out", "train", "all")
+ENOUGH_ROWS, FOLDS = 2000, 3  # fewer held-out rows than these are replaced by a cross-validation
 ENOUGH_BINS = 3  # "auto" uses the held-out rows if they give at least so many bins
 CHECKPOINT = ".calibration.sqlite"
 JOURNAL = ".calibration.jsonl"  # what version 0.1 wrote in its place
@@ -52,7 +59,7 @@ def choose_rows(
     training: Mapping[str, Any] | None,
     on: str,
     *,
-    unit: Unit,
+    split: Callable[[Any], Tokens],
     bins: str | Sequence[float],
     min_count: int,
 ) -> CalibrationRows:
@@ -61,6 +68,7 @@ def choose_rows(
     "held-out" are the rows that the training of the model held out, "train" the others, "all" are all rows. "auto" uses
     the held-out rows of the training file if they leave ``min_count`` rows in every bin, or give at least three
     automatic bins; otherwise it uses all rows. A model is more confident on rows that it was trained on.
+    ``split`` gives the tokens of a text.
     """
     check_choice("on", on, CHOICES)
     share = (training or {}).get("validation")
@@ -86,7 +94,7 @@ def choose_rows(
     chosen = _select(examples, [held_out(text, share, training["seed"]) == (on != "train") for text in examples.texts])
     if not chosen.texts:
         raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
-    if on == "auto" and not _enough([len(unit.split(text)) for text in chosen.texts], bins, min_count):
+    if on == "auto" and not _enough([len(split(text)) for text in chosen.texts], bins, min_count):
         note = f"only {len(chosen.texts)} rows were held out, too few for the bins: all rows are used"
         return CalibrationRows(examples.texts, examples.labels, note)
     which = "those the model was trained on" if on == "train" else "those held out in training"
@@ -107,8 +115,11 @@ def _enough(lengths: list[int], bins: str | Sequence[float], min_count: int) -> 
 INK, ACCENT, PALE = "#1d6f65", "#c8553d", "#b8c4c2"
 
 
-def plot_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+def plot_calibration(calibration: Calibration | RateSelection, path: str | os.PathLike[str]) -> None:
     """Plot the deletion rate and the kept length against the length of the input, as in the paper's figure."""
+    if isinstance(calibration, RateSelection):
+        plot_selection(calibration, path)
+        return
     figure = new_figure(10, 3.8)
     left, right = figure.subplots(1, 2)
     last = calibration.bins[-1]
@@ -131,6 +142,35 @@ def plot_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> 
     right.set_ylabel("expected kept length K (tokens)")
     right.set_ylim(bottom=0)
     right.set_title("Kept length", fontsize=11)
+    save(figure, path)
+
+
+def plot_selection(selection: RateSelection, path: str | os.PathLike[str]) -> None:
+    """Plot the kept length of the chosen rate and of the rates that need no calibration, and all candidates."""
+    figure = new_figure(10, 3.8)
+    left, right = figure.subplots(1, 2)
+    lengths = np.unique(np.geomspace(1, 2000, 200).round())
+    shown = {selection.chosen: "chosen"} | {
+        place: candidate.name for place, candidate in enumerate(selection.candidates) if not candidate.complexity
+    }
+    for place, name in shown.items():
+        candidate = selection.candidates[place]
+        kept = lengths * (1 - rate_from_dict(candidate.rate).at(lengths))
+        is_chosen = place == selection.chosen
+        label = f"{candidate.name} (chosen)" if is_chosen else name
+        left.plot(lengths, kept, color=INK if is_chosen else None, lw=2.2 if is_chosen else 1.1, label=label)
+    left.set(xscale="log", yscale="log", xlabel="input length (tokens)", ylabel="expected kept length K (tokens)")
+    left.legend(frameon=False)
+    for place, candidate in enumerate(selection.candidates):
+        colour = INK if place == selection.chosen else ACCENT if not candidate.complexity else PALE
+        right.plot(
+            candidate.balanced_radius, 100 * candidate.accuracy, "o" if candidate.feasible else "x", color=colour
+        )
+    least = 100 * selection.candidates[selection.reference].accuracy - selection.settings["points"]
+    right.axhline(least, color=PALE, lw=0.8, ls=":")
+    right.set(xlabel="class-balanced mean radius", ylabel="accuracy (%)")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)
 
 
@@ -163,7 +203,7 @@ def _dots() -> dict[str, Any]:
 class FinishedCalibration:
     """A finished calibration, its folder, and whether it was already done before the call."""
 
-    calibration: Calibration
+    calibration: Calibration | RateSelection
     folder: Path
     already_done: bool = False
 
@@ -179,7 +219,7 @@ def calibrate_folder(
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
 ) -> FinishedCalibration:
-    """Calibrate a saved model and store the rate, the trace and a figure, in its folder or in a copy of it.
+    """Calibrate a saved model and store the rate, the measurements and a figure, in its folder or in a copy of it.
 
     The same call resumes a calibration that was interrupted, and leaves a finished one unchanged. Evaluations of the
     model's stored calibration are reused where they are the same.
@@ -197,15 +237,11 @@ def calibrate_folder(
     checked = CalibrationSettings(**settings)
     model = SmoothedClassifier.load(path)
     target = path if out is None else out
-    training = getattr(model, "training_", None)
-    unit = check_unit(model.unit)
-    rows = choose_rows(examples, training, on, unit=unit, bins=checked.bins, min_count=checked.min_count)
-    if rows.note:
-        note(rows.note)
-    task = prepare(model, rows.texts, rows.labels, checked)
+    task = _task(model, examples, checked, on, note)
     checkpoint = _beside(path, out, CHECKPOINT)
     stored = _stored(target)
-    if stored is not None and dict(stored.settings) == task.settings:
+    wanted = _wanted_protection(model, checked)
+    if stored is not None and dict(stored.settings) == task.settings and _protection_of(target) == wanted:
         _drop_checkpoint(path, out)
         return FinishedCalibration(stored, target, already_done=True)
     if out is not None:
@@ -218,10 +254,15 @@ def calibrate_folder(
         calibration = task.run(
             checkpoint=checkpoint, progress=progress, earlier=stored if out is None else _stored(path)
         )
-        if out is None:
-            _store(path, calibration)
+        _apply(model, calibration)
+        if wanted is not None:
+            note(_protect(model, examples, *wanted).sentence())
+        if isinstance(calibration, RateSelection) and calibration.base is not None:
+            _save_refitted(model, target, calibration)
+        elif out is None:
+            _store(path, calibration, model)
         else:
-            _copy(path, out, calibration)
+            _copy(path, out, calibration, model)
     except OSError as error:
         if error.errno in FULL:
             kept = "the evaluations so far are kept: run the same command again once there is space"
@@ -229,6 +270,94 @@ def calibrate_folder(
         raise
     _drop_checkpoint(path, out)
     return FinishedCalibration(calibration, target)
+
+
+def _task(
+    model: SmoothedClassifier,
+    examples: Examples,
+    settings: CalibrationSettings,
+    on: str,
+    note: Callable[[str], None],
+) -> CalibrationTask | SelectionTask:
+    """The calibration of a model on the rows of a file."""
+    training = getattr(model, "training_", None)
+    split = cache(check_unit(model.unit).split)  # texts that are compared with the bins are not split again
+    if settings.objective != "balanced":
+        rows = choose_rows(examples, training, on, split=split, bins=settings.bins, min_count=settings.min_count)
+        if rows.note:
+            note(rows.note)
+        return prepare(model, rows.texts, rows.labels, settings, split=split)
+    is_training_file = training is not None and training["data"]["digest"] == examples.digest
+    if retraining(training or {}) is None or not is_training_file or settings.refit is False:
+        if settings.refit:
+            raise ValueError("refit needs a linear model, and the file that it was trained on as --data")
+        rows = choose_rows(examples, training, on, split=split, bins=(0,), min_count=settings.min_count)
+        if rows.note:
+            note(rows.note)
+        return selection_task(model, rows.texts, rows.labels, replace(settings, refit=False), split=split)
+    assert training is not None
+    share, seed = training.get("validation") or 0.0, training["seed"]
+    held = [share > 0 and held_out(text, share, seed) for text in examples.texts]
+    kept = _select(examples, [not is_held for is_held in held])
+    rows = _select(examples, held)
+    if on == "held-out" and not rows.texts:
+        raise ValueError("on must be 'auto', 'train' or 'all' for a model whose training held out no rows")
+    if on == "held-out" or (on == "auto" and len(rows.texts) >= ENOUGH_ROWS):
+        note(
+            f"calibrating on {len(rows.texts)} rows held out in training; the model is trained again for each candidate"
+        )
+        return selection_task(model, rows.texts, rows.labels, settings, training=(kept.texts, kept.labels), split=split)
+    rows = kept if on == "train" else CalibrationRows(examples.texts, examples.labels)
+    note(f"calibrating on {len(rows.texts)} rows by cross-validation; each candidate trains the model again")
+    final = kept.texts, kept.labels
+    return selection_task(model, rows.texts, rows.labels, settings, training=final, folds=FOLDS, split=split)
+
+
+def _save_refitted(model: SmoothedClassifier, target: Path, calibration: RateSelection) -> None:
+    """Write the model with the base classifier that was trained under the calibrated rate; whole or not at all."""
+    model.calibration_ = calibration.to_dict()
+    model.training_ = {**model.training_, "noise": calibration.noise.to_dict(), "calibrated": True}
+    save_model(model, target, lambda folder: _draw(calibration, folder))
+
+
+def _apply(model: SmoothedClassifier, calibration: Calibration | RateSelection) -> None:
+    """Give a loaded model the calibrated noise, and the base classifier that was trained under it."""
+    model.noise = model.noise_ = calibration.noise
+    if isinstance(calibration, RateSelection) and calibration.base is not None:
+        model.base = model.base_ = calibration.base
+
+
+def _wanted_protection(model: SmoothedClassifier, settings: CalibrationSettings) -> tuple[Any, float] | None:
+    """The class to protect and the rate of false positives: as asked for, or as the model was trained."""
+    if settings.protect is not None and settings.max_false_positives is not None:
+        classes = list(model.base_classifier().classes_ or [])
+        return classes[protected_class(classes, settings.protect)], settings.max_false_positives
+    known = getattr(model, "protection_", None)
+    return None if known is None else (known["protect"], known["max_false_positives"])
+
+
+def _protection_of(folder: Path) -> tuple[Any, float] | None:
+    """The class that the model in a folder protects, and the rate of false positives."""
+    known = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("protection")
+    return None if known is None else (known["protect"], known["max_false_positives"])
+
+
+def _protect(model: SmoothedClassifier, examples: Examples, protect: Any, max_false_positives: float) -> Protection:
+    """Choose the threshold under the calibrated rate, on rows that the model was not trained on if that is known."""
+    training, unit = getattr(model, "training_", None), check_unit(model.unit)
+    is_training_file = training is not None and training["data"]["digest"] == examples.digest
+    share = ((training or {}).get("validation") or 0.0) if is_training_file else 1.0
+    held = [share >= 1 or (share > 0 and held_out(text, share, (training or {})["seed"])) for text in examples.texts]
+    kept, rows = (_select(examples, [is_held == wanted for is_held in held]) for wanted in (False, True))
+    sets = [ExampleSet([unit.split(text) for text in part.texts], part.labels) for part in (kept, rows)]
+    return set_protection(model, protect, max_false_positives, *sets)
+
+
+def _draw(calibration: Calibration | RateSelection, folder: Path) -> None:
+    try:
+        plot_calibration(calibration, folder / FIGURE)
+    except ImportError:  # matplotlib is an extra; the figure of an earlier calibration would be wrong
+        (folder / FIGURE).unlink(missing_ok=True)
 
 
 def _beside(path: Path, out: Path | None, name: str) -> Path:
@@ -241,10 +370,11 @@ def _drop_checkpoint(path: Path, out: Path | None) -> None:
     _beside(path, out, JOURNAL).unlink(missing_ok=True)
 
 
-def _stored(folder: Path) -> Calibration | None:
+def _stored(folder: Path) -> Calibration | RateSelection | None:
     """The calibration that the noise of the model in a folder comes from, if there is one."""
     try:
-        calibration = Calibration.from_dict(json.loads((folder / CALIBRATION).read_text(encoding="utf-8")))
+        stored = json.loads((folder / CALIBRATION).read_text(encoding="utf-8"))
+        calibration = (RateSelection if stored["format"] == SELECTION_FORMAT else Calibration).from_dict(stored)
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return calibration if config["noise"] == calibration.noise.to_dict() else None
     except (OSError, ValueError, KeyError, TypeError):
@@ -260,17 +390,17 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{out}: holds another model: choose another folder for --out, or --overwrite")
 
 
-def _store(folder: Path, calibration: Calibration) -> None:
-    try:
-        plot_calibration(calibration, folder / FIGURE)
-    except ImportError:  # matplotlib is an extra; the figure of an earlier calibration would be wrong
-        (folder / FIGURE).unlink(missing_ok=True)
-    store_calibration(folder, calibration.to_dict(), calibration.noise)
+def _store(folder: Path, calibration: Calibration | RateSelection, model: SmoothedClassifier) -> None:
+    _draw(calibration, folder)
+    protection = getattr(model, "protection_", None)
+    store_calibration(
+        folder, calibration.to_dict(), calibration.noise, threshold=model.threshold, protection=protection
+    )
 
 
-def _copy(path: Path, out: Path, calibration: Calibration) -> None:
+def _copy(path: Path, out: Path, calibration: Calibration | RateSelection, model: SmoothedClassifier) -> None:
     """Write a calibrated copy of a model; it appears once it is complete."""
     unfinished = [CHECKPOINT + suffix for suffix in SUFFIXES] + [JOURNAL]
     with replacing_folder(out) as partial:
         shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*unfinished))
-        _store(partial, calibration)
+        _store(partial, calibration, model)

@@ -20,7 +20,7 @@ from adaptdel.certification.sampling import content_key
 from adaptdel.core.checks import FloatArray, IntArray, check_fields, check_int, check_list
 from adaptdel.core.rates import BinnedRate, InterpolatedRate
 from adaptdel.measures import AnswerCounts
-from adaptdel.units import Tokens, Unit
+from adaptdel.units import Tokens
 
 TRIMMED = 1.0  # percent of the shortest and of the longest inputs that automatic bins ignore
 DIGITS = 4  # decimals of a kept length
@@ -154,7 +154,7 @@ class CalibrationExamples:
 
 
 def split_examples(
-    texts: Sequence[Any], labels: Sequence[Any], unit: Unit, classes: list[Any] | None
+    texts: Sequence[Any], labels: Sequence[Any], split: Callable[[Any], Tokens], classes: list[Any] | None
 ) -> CalibrationExamples:
     """Split the texts into tokens, and check that the labels are classes of the model."""
     if isinstance(texts, (str, bytes)):
@@ -169,12 +169,12 @@ def split_examples(
         if classes is not None and label not in classes:
             shown = ", ".join(repr(known) for known in classes[:10]) + (", ..." if len(classes) > 10 else "")
             raise ValueError(f"labels must be classes of the model, {shown}, got {label!r} at {number}")
-    return CalibrationExamples([_split(unit, text, number) for number, text in enumerate(texts)], listed)
+    return CalibrationExamples([_split(split, text, number) for number, text in enumerate(texts)], listed)
 
 
-def _split(unit: Unit, text: Any, number: int) -> Tokens:
+def _split(split: Callable[[Any], Tokens], text: Any, number: int) -> Tokens:
     try:
-        return unit.split(text)
+        return split(text)
     except ValueError as error:
         raise ValueError(f"input {number}: {error}") from None
 

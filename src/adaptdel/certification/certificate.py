@@ -46,7 +46,7 @@ CLAIMS = ("radius", "p1", "p2", "alpha")
 
 @dataclass(frozen=True)
 class Rule:
-    """How bounds on probabilities are turned into a radius: the same in sampling, certificates and verification.
+    """How votes are turned into a prediction and bounds into a radius, in sampling, certificates and verification.
 
     Attributes:
         noise: the noise of the votes.
@@ -76,6 +76,17 @@ class Rule:
         if classes is not None and self.k >= len(classes):
             raise ValueError(f"k must be below the number of classes {len(classes)}, got {self.k}")
 
+    def predicted_class(self, shares: Sequence[Any], total: Any = 1) -> int:
+        """The class that votes or exact probabilities predict: by the decision threshold, or the most probable one.
+
+        Args:
+            shares: votes or probabilities by class; without a threshold, a tie goes to the lowest class number.
+            total: their sum.
+        """
+        if self.threshold is not None:
+            return int(shares[1] > self.threshold * total)
+        return max(range(len(shares)), key=lambda number: (shares[number], -number))
+
     def threshold_probability(self, p1: float, label: int) -> float | None:
         """With a threshold: the bound on the probability of class 1; None if it is not on the side of the label."""
         p = p1 if label == 1 else complement(p1)
@@ -100,7 +111,7 @@ class Rule:
         return certified_radius(p1, rival, length=length, noise=self.noise, ops=self.ops, bound=self.bound)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate:
     """The raw votes on one input, and what they prove.
 
@@ -147,6 +158,11 @@ class Certificate:
     model_hash: str = ""
     input_hash: str = ""
 
+    def __repr__(self) -> str:
+        radius = "abstained" if self.abstained else f"radius={self.radius}"
+        covers = ", covers every text of this length" if self.covers_every_text else ""
+        return f"<Certificate {self.label!r}: {radius}, length={self.length}, alpha={self.alpha:g}{covers}>"
+
     @property
     def alpha(self) -> float:
         """The probability that the certificate is wrong; 0 if every copy was enumerated."""
@@ -184,6 +200,16 @@ class Certificate:
     def abstained(self) -> bool:
         """Whether not even the prediction for the unedited input is certain."""
         return self.radius < 0
+
+    @property
+    def covers_every_text(self) -> bool:
+        """Whether the radius reaches every text of this length, so that the answer depends on the length alone.
+
+        Such a certificate is valid. It shows that the classifier cannot tell texts of this length apart, not that it is
+        robust.
+        """
+        needed = self.rule.threat.covering_radius(self.length)
+        return needed is not None and self.radius >= needed
 
     @property
     def score(self) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, run_all
+from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, vote_on_inputs
 from adaptdel.classifiers.base import (
     BaseClassifier,
     BaseClassifierError,
@@ -73,6 +73,10 @@ class Certifier:
         other.plan = replace(self.plan, rule=replace(self.rule, noise=noise))
         return other
 
+    def with_base(self, base: BaseClassifier) -> Certifier:
+        """The same certifier for another base classifier, which prepares its own inputs."""
+        return Certifier(base, self.plan, self.unit)
+
     def __call__(self, inputs: Iterable[Input]) -> Generator[InputResult, None, None]:
         """Yield a result for every input, in the order in which they are finished.
 
@@ -100,7 +104,7 @@ class Certifier:
         self, inputs: Iterable[Prepared], *, done: Callable[[int], None] | None = None
     ) -> Iterator[tuple[int, Tally]]:
         """Yield the number and the votes of every input, in order of completion; a failure is raised."""
-        return run_all(inputs, self.plan, self.base, done=done)
+        return vote_on_inputs(inputs, self.plan, self.base, done=done)
 
     def certificate(self, prepared: Prepared, tally: Tally) -> Certificate:
         """The certificate for the votes on an input, with classes in a fixed order."""
@@ -148,7 +152,7 @@ class Certifier:
             except InconsistentAnswerError:
                 raise
             except Exception:
-                yield from (self._alone(input) for input, _ in in_flight.values())
+                yield from (self._alone(input, prepared) for input, prepared in in_flight.values())
                 break
             input, prepared = in_flight.pop(number)
             yield InputResult(input, self.certificate(prepared, tally))
@@ -169,10 +173,9 @@ class Certifier:
             number += 1
             yield prepared
 
-    def _alone(self, input: Input) -> InputResult:
+    def _alone(self, input: Input, prepared: Prepared) -> InputResult:
         """Certify a single input, so that a failure is due to it."""
         try:
-            prepared = self.prepare(input.text, input.name)
             [(_, tally)] = self.votes([prepared])
         except InconsistentAnswerError:
             raise

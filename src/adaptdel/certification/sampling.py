@@ -197,12 +197,11 @@ def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Genera
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
         if threshold is None:
             first, second = np.sort(counts)[::-1][:2]
-            label, lead = int(np.argmax(counts)), float(first - second)
+            lead = float(first - second)
         else:
-            label = int(counts[1] > threshold * size)
             lead = 2 * abs(float(counts[1]) - threshold * size)
         if size >= plan.n_select or lead >= LEAD * sqrt(size):
-            return label, counts
+            return plan.rule.predicted_class(counts.tolist(), size), counts
         size = min(2 * size, plan.n_select)
 
 
@@ -295,15 +294,10 @@ def _enumerate(
     counts = np.zeros((width, length + 1), dtype=np.int64)
     np.add.at(counts, (answers, kept.sum(axis=1)), 1)
     shares = exact_shares(counts.tolist(), noise, length)
-    threshold = plan.rule.threshold
-    if threshold is None:
-        label = max(range(width), key=lambda number: (shares[number], -number))
-    else:
-        label = int(shares[1] > threshold)
-    return Tally(label, np.zeros(width, dtype=np.int64), None, [], counts)
+    return Tally(plan.rule.predicted_class(shares), np.zeros(width, dtype=np.int64), None, [], counts)
 
 
-def run_all(
+def vote_on_inputs(
     inputs: Iterable[Prepared],
     plan: SamplingPlan,
     classifier: BaseClassifier,

@@ -1,4 +1,4 @@
-"""What every base classifier is: votes for the noisy copies of prepared inputs."""
+"""The interface of base classifiers, which vote on the noisy copies of prepared inputs; their registry."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from adaptdel.core.checks import BoolArray, IntArray, check_names
 from adaptdel.core.noise import Noise
 from adaptdel.units import Tokens, Unit
 
-REMEMBERED = 2**16  # distinct copies of one input whose answers are kept
-LONG_KEY = 256  # longer copies are remembered by a hash
-RECHECKED = 64  # of the first copies are asked about again
-RECHECKED_SHARE, RECHECKED_LEAST = 8, 16  # every 8th copy of a call, and at least so many
+REMEMBERED = 2**16  # distinct copies of an input whose answers are cached
+LONG_KEY = 256  # longer keys are cached by their hash
+RECHECKED = 64  # of the first copies are classified again
+RECHECKED_SHARE, RECHECKED_LEAST = 8, 16  # every 8th copy of a call, and at least this number
 RECHECKED_ALONE = 2
-RECHECKED_LATER = 8  # of the very first copies are asked about again in later calls
+RECHECKED_LATER = 8  # of the very first copies are classified again in later calls
 
 
 class BaseClassifierError(RuntimeError):
-    """The base classifier failed on an input; the message says on which."""
+    """The base classifier failed on an input, which the message names."""
 
 
 class InconsistentAnswerError(ValueError):
-    """The base classifier gave the same copy two answers: no certificate would hold, so everything stops."""
+    """The base classifier gave the same copy two answers. No certificate would hold, so nothing more is certified."""
 
 
 @dataclass
 class Prepared:
-    """One input, made ready once for all its noisy copies.
+    """An input, prepared once for all its noisy copies.
 
     Attributes:
-        name: how the input is called in messages.
+        name: the name of the input in messages.
         tokens: its tokens.
-        unit: how tokens are joined.
+        unit: joins tokens.
         masking: whether tokens that are not kept are replaced by a mask instead of being deleted.
-        data: whatever else the classifier worked out once.
-        answers: what the classifier answered to distinct copies so far.
+        data: what the classifier has computed for the input, such as token ids.
+        answers: cached class numbers of distinct copies.
     """
 
     name: str
@@ -67,12 +67,12 @@ class Request:
 class BaseClassifier(ABC):
     """A classifier of token sequences.
 
-    A subclass has to answer copies (`votes`). It may also learn (`fit`) and be stored (`kind`, `save`, `load`): see
+    A subclass classifies copies (`votes`). It may also be trained (`fit`) and saved (`kind`, `save`, `load`): see
     `register_classifier`.
 
     Attributes:
         kind: the name under which the class is registered; "" if its instances cannot be saved.
-        classes_: the labels that class numbers stand for, or None if they are not known beforehand.
+        classes_: the labels, in the order of the class numbers; None if they are not known in advance.
     """
 
     kind: ClassVar[str] = ""
@@ -82,34 +82,34 @@ class BaseClassifier(ABC):
     classes_: list[Any] | None = None
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
-        """Make one input ready; called once an input."""
+        """Prepare an input; called once for each input."""
         return Prepared(name, tokens, unit, masking)
 
     @abstractmethod
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
-        """The class number of every copy, one array a request.
+        """The class number of every copy: for each request an array of shape (copies,).
 
-        The answer to a copy must depend on nothing but the copy: not on the others beside it, nor on their order.
+        The answer to a copy must depend on that copy only, not on the other copies or their order.
         """
 
     def label(self, number: int) -> Any:
-        """The label that a class number stands for."""
+        """The label of a class number."""
         return number if self.classes_ is None else self.classes_[number]
 
     def labels(self) -> list[Any]:
-        """The labels of the class numbers seen so far, in their order."""
+        """The labels that have occurred so far, in the order of their class numbers."""
         return list(self.classes_ or [])
 
     def fingerprint(self) -> str:
-        """A hash of the model, or "" if it has none; a certificate carries it."""
+        """A hash of the model, stored in every certificate; "" if it has none."""
         return ""
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of `load` that give the same answers, in plain values."""
+        """Keyword arguments for `load` that restore the same classifier, in plain values."""
         return {}
 
     def unfitted(self) -> BaseClassifier:
-        """A classifier with the same parameters, for `fit` to train; the object itself where training goes on."""
+        """An untrained classifier with the same parameters; the object itself if `fit` continues its training."""
         return self
 
     def fit(
@@ -218,13 +218,13 @@ def registered_modules() -> set[str]:
 
 
 class DistinctClassifier(BaseClassifier):
-    """A base classifier that is asked about each distinct copy once.
+    """A base classifier that classifies each distinct copy of an input once.
 
-    A subclass says what tells copies apart (`keys`) and answers distinct ones (`answer`).
+    A subclass defines by which `keys` copies are compared, and classifies distinct copies (`answer`).
 
     Attributes:
-        recheck: how many of the first copies are asked about a second time, in other company and order; a different
-            answer is an `InconsistentAnswerError`. 0 switches the check off.
+        recheck: the number of copies at the beginning that are classified a second time, in other batches and another
+            order; a different answer raises an `InconsistentAnswerError`. 0 disables the check.
     """
 
     recheck: int = RECHECKED
@@ -238,14 +238,14 @@ class DistinctClassifier(BaseClassifier):
 
     @abstractmethod
     def keys(self, request: Request) -> list[Hashable]:
-        """What the classifier would read for each copy, hashable."""
+        """A hashable key for each copy; copies of an input with equal keys get the same answer."""
 
     @abstractmethod
     def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
-        """The class numbers of distinct copies, in any number."""
+        """The class numbers of distinct copies, shape (copies,)."""
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
-        """Ask about the copies that have not been answered yet, those of all inputs together."""
+        """Classify the copies whose answers are not cached, those of all inputs together."""
         keys = [self.keys(request) for request in requests]
         new: dict[tuple[int, Hashable], tuple[Prepared, Hashable]] = {}
         for request, row in zip(requests, keys, strict=True):
@@ -265,7 +265,7 @@ class DistinctClassifier(BaseClassifier):
         return out
 
     def _answered(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
-        """`answer`, rechecked, with the input that it failed on named in the error."""
+        """Call `answer` and recheck some answers; an error names the input that failed."""
         try:
             answers = self.answer(copies)
             self._recheck_some(copies, answers)
@@ -279,9 +279,9 @@ class DistinctClassifier(BaseClassifier):
             ) from error
 
     def _recheck_some(self, copies: Sequence[tuple[Prepared, Hashable]], answers: IntArray) -> None:
-        """Ask about some of the first copies again: together in another order, and a few of them alone.
+        """Classify some of the first copies again: together in another order, and a few of them alone.
 
-        A few of the very first are asked about later as well, ever more rarely.
+        A few of the very first are classified again in later calls, too, at increasing intervals.
         """
         self._calls += 1
         size = min(self.recheck - self._rechecked, max(RECHECKED_LEAST, len(copies) // RECHECKED_SHARE), len(copies))
@@ -299,7 +299,7 @@ class DistinctClassifier(BaseClassifier):
             self._early.append((Prepared(prepared.name, (), prepared.unit, prepared.masking), key, answer))
 
     def _compare(self, answered: Sequence[tuple[Prepared, Hashable, int]]) -> None:
-        """Ask about copies again, and raise if an answer differs."""
+        """Classify copies again, and raise if an answer differs."""
         again = self.answer([(prepared, key) for prepared, key, _ in answered]).tolist()
         for (prepared, key, answer), other in zip(answered, again, strict=True):
             if other != answer:
@@ -312,11 +312,11 @@ class DistinctClassifier(BaseClassifier):
                 )
 
     def show(self, prepared: Prepared, key: Hashable) -> str:
-        """A copy in messages."""
+        """A copy as it is shown in messages."""
         return repr(key)
 
     def _culprit(self, copies: Sequence[tuple[Prepared, Hashable]]) -> str:
-        """The first input that fails on its own, by halving; or the first of them all, if only together they fail."""
+        """The name of an input that fails, by bisection; of the first input if none fails alone."""
         while len(copies) > 1:
             half = copies[: len(copies) // 2]
             try:
@@ -329,7 +329,7 @@ class DistinctClassifier(BaseClassifier):
 
 
 def _short(key: Hashable) -> Hashable:
-    """A key to remember an answer by: a long one by its hash, so that long copies need no memory."""
+    """The key of the cache of answers: a long key is replaced by its hash to save memory."""
     if isinstance(key, str) and len(key) > LONG_KEY:
         key = key.encode("utf-8", "surrogatepass")
     if isinstance(key, bytes) and len(key) > LONG_KEY:
@@ -338,7 +338,7 @@ def _short(key: Hashable) -> Hashable:
 
 
 def kept_tokens(request: Request) -> Iterator[list[Any]]:
-    """The tokens of every copy: without those that are not kept, or with masks in their place."""
+    """The tokens of every copy; tokens that are not kept are left out, or replaced by masks under masking."""
     prepared = request.prepared
     tokens = np.fromiter(prepared.tokens, dtype=object, count=len(prepared.tokens))
     if prepared.masking:
@@ -353,7 +353,7 @@ def kept_tokens(request: Request) -> Iterator[list[Any]]:
 
 
 def check_labels(classes: Sequence[Any]) -> None:
-    """Raise if a label stands for two classes: split votes would prove what the votes for the label do not."""
+    """Raise if two classes have the same label: its votes would be split, and the certificate could be wrong."""
     for place, label in enumerate(classes):
         if label in classes[:place]:
             raise ValueError(f"classes must be distinct labels, got {label!r} twice in {list(classes)!r}")
@@ -362,14 +362,14 @@ def check_labels(classes: Sequence[Any]) -> None:
 def class_numbers(
     answers: Any, count: int, describe: Callable[[int], str], index: Callable[[Any], int], classes: int | None
 ) -> IntArray:
-    """Class numbers out of labels (one a copy) or scores (a row a copy), checked.
+    """Class numbers from labels, shape (copies,), or from scores, shape (copies, classes).
 
     Args:
-        answers: what the model returned for ``count`` copies.
-        count: how many answers there have to be.
+        answers: the labels or scores that the model returned.
+        count: the expected number of copies.
         describe: names the input of a copy, for messages.
-        index: turns a label into a class number.
-        classes: how many scores a row has to have, if known.
+        index: returns the class number of a label.
+        classes: the expected number of scores per copy, if known.
     """
     array = _as_array(answers)
     if array.ndim == 0 or len(array) != count:

@@ -1,4 +1,4 @@
-"""Base classifiers that read joined copies: plain callables, and scikit-learn estimators."""
+"""Base classifiers that are called with joined copies: Python functions, and scikit-learn estimators."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from adaptdel.units import UNITS, Tokens, Unit
 
 ESTIMATOR = "estimator.skops"
 UNSAFE = "use parts of scikit-learn, NumPy and SciPy only, or register a class of your own with register_classifier"
-DEPTH = 16  # of the attributes inside attributes that a fingerprint covers
-VOLATILE = ("_stop_words_id", "_sklearn_version")  # an address in memory; the version of the library
-PROBED = 8  # tokens of an input that a function is tried with, to see what it returns
+DEPTH = 16  # levels of nested attributes that a fingerprint covers
+VOLATILE = ("_stop_words_id", "_sklearn_version")  # a memory address; the version of the library
+PROBED = 8  # tokens of the input for the first call of a function, which shows what it returns
 
 
 class TokenCopy:
-    """A copy as its tokens. Copies of one input are equal if `token_key` says so of their tokens, one by one.
+    """A copy as its tokens. Two copies of an input are equal if their tokens have equal keys (`token_key`).
 
     Args:
         tokens: the tokens.
-        places: for each, where its like comes first in the input, as bytes.
+        places: for each token, the position of the first equal token in the input, as bytes.
     """
 
     __slots__ = ("places", "tokens")
@@ -58,7 +58,7 @@ class TokenCopy:
 
 
 def token_copies(request: Request) -> list[Hashable]:
-    """The copies of an input whose tokens may be anything."""
+    """The copies of an input as `TokenCopy`, for tokens of any type."""
     first: dict[Hashable, int] = {}
     keys = map(token_key, request.prepared.tokens)
     places = np.array([first.setdefault(key, place) for place, key in enumerate(keys)], dtype=np.int64)
@@ -67,15 +67,15 @@ def token_copies(request: Request) -> list[Hashable]:
 
 
 class CallableClassifier(DistinctClassifier):
-    """A function from a list of joined copies to labels, or to a table of scores.
+    """A function that maps a list of joined copies to labels, or to scores of shape (copies, classes).
 
     Args:
         function: called with a list of texts (or of what the unit joins).
-        classes: the labels, in the order of the scores. Left out, labels are learnt as they come, and the certificate
-            uses the rule for many classes.
-        batch_size: how many copies it is called with at most.
-        recheck: how many of the first copies it is asked about again, in other company and order; it stops with an
-            error if an answer differs. 0 switches the check off.
+        classes: the labels, in the order of the scores. Without them, labels are taken from the answers, and the
+            certificate uses the rule for many classes.
+        batch_size: the largest number of copies per call.
+        recheck: the number of copies at the beginning that are classified again, in other batches and another order;
+            a different answer is an error. 0 disables the check.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CallableClassifier(DistinctClassifier):
         self.set_classes(classes)
 
     def set_classes(self, classes: Sequence[Any] | None) -> None:
-        """Number the labels in this order; None learns them as they come."""
+        """Number the labels in this order; with None, in the order in which they occur."""
         self.classes_ = None if classes is None else list(classes)
         check_labels(self.classes_ or [])
         self._numbers = {label: number for number, label in enumerate(self.classes_ or [])}
@@ -104,11 +104,11 @@ class CallableClassifier(DistinctClassifier):
         return f"CallableClassifier({self.function!r}, classes={self.classes!r})"
 
     def label(self, number: int) -> Any:
-        """The label that a class number stands for."""
+        """The label of a class number."""
         return self.labels()[number]
 
     def labels(self) -> list[Any]:
-        """The labels in the order in which they came up, unless they are known."""
+        """The labels: the known ones, or those that have occurred, in that order."""
         return list(self._numbers) if self.classes_ is None else list(self.classes_)
 
     def _number(self, label: Any) -> int:
@@ -119,18 +119,18 @@ class CallableClassifier(DistinctClassifier):
         return self._numbers[label]
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
-        """Before anything is asked, find out whether the function returns scores, and of how many classes."""
+        """Before the first vote, call the function once to see whether it returns scores, and of how many classes."""
         if not self._probed and self.classes_ is None:
             try:
                 answer = np.asarray(self.function([unit.join(list(tokens[:PROBED]))]))
                 self._probed = True
-            except Exception:  # it is asked again, and the failure reported with its input
+            except Exception:  # the call is repeated with the votes, which report the input that fails
                 answer = np.empty(0)
             self._learn(answer)
         return super().prepare(name, tokens, unit, masking=masking)
 
     def _learn(self, answers: Any) -> None:
-        """Scores tell how many classes there are."""
+        """Set the number of classes if the answers are scores."""
         if self.classes_ is None and np.ndim(answers) == 2:
             self.classes_ = list(range(np.shape(answers)[1]))
             self._numbers = {label: label for label in self.classes_}
@@ -166,8 +166,8 @@ class SklearnClassifier(CallableClassifier):
     Args:
         estimator: the estimator.
         classes: the labels, for an object with ``predict`` but without ``classes_``.
-        batch_size: the most copies in a call of ``predict``.
-        recheck: how many of the first copies are asked about again: see `CallableClassifier`.
+        batch_size: the largest number of copies per call of ``predict``.
+        recheck: see `CallableClassifier`.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ def skops_io() -> Any:
 
 
 def _describe(value: Any, depth: int = 0) -> str:
-    """A text that tells two fitted estimators apart, made of their attributes."""
+    """A description of a fitted estimator by its attributes; different estimators have different descriptions."""
     if isinstance(value, np.ndarray):
         data = value.tobytes() if value.dtype.kind != "O" else _describe(value.tolist(), depth + 1).encode()
         return f"{value.dtype}{value.shape}{hashlib.sha256(data).hexdigest()}"
@@ -297,7 +297,7 @@ def _describe(value: Any, depth: int = 0) -> str:
 def noisy_texts(
     tokens: Sequence[Tokens], labels: Sequence[Any], noise: Noise, unit: Unit, copies: int, seed: int
 ) -> tuple[list[Any], list[Any]]:
-    """``copies`` noisy copies of every example, joined, each drawn from a stream of its own."""
+    """``copies`` noisy copies of every example, joined; every example has its own random stream."""
     texts, targets = [], []
     for number, (example, label) in enumerate(zip(tokens, labels, strict=True)):
         rng = np.random.Generator(np.random.Philox(key=[seed, number]))
@@ -309,7 +309,7 @@ def noisy_texts(
 
 
 def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
-    """The base classifier that an object stands for: itself, an estimator with ``predict``, or a callable."""
+    """Wrap an estimator with ``predict`` or a callable as a base classifier; a base classifier is returned as it is."""
     if isinstance(base, BaseClassifier):
         return base
     if hasattr(base, "predict"):

@@ -17,7 +17,7 @@ from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 
 from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, register_classifier
-from adaptdel.classifiers.embedding_training import EmbeddingSettings, Progress, train_network
+from adaptdel.classifiers.embedding_training import Progress, train_network
 from adaptdel.classifiers.features import VocabularyFeatures, best, token_from_json, token_to_json
 from adaptdel.classifiers.integer_network import (
     CACHED_TOKENS,
@@ -34,10 +34,12 @@ from adaptdel.classifiers.integer_network import (
     quantised,
 )
 from adaptdel.classifiers.linear_training import check_examples, class_numbers
+from adaptdel.classifiers.onnx_encoder import OnnxEncoder
 from adaptdel.classifiers.word_encoders import WordEncoder
 from adaptdel.core.checks import IntArray, check_choice, check_int
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import read_json, replacing
+from adaptdel.settings import EMBEDDING, EMBEDDING_MODEL, ON_UNKNOWN, EmbeddingSettings
 from adaptdel.units import Tokens, Unit
 
 TENSORS, DESCRIPTION = "embedding.safetensors", "embedding.json"
@@ -45,7 +47,6 @@ VERSION = 1
 LARGEST_BITS = 24
 MOST_NETWORKS = 16
 LARGEST_SCALE = 1e12
-UNKNOWN = ("ngrams",)
 
 
 @register_classifier("embedding")
@@ -67,8 +68,10 @@ class EmbeddingClassifier(BaseClassifier):
         encoder: pretrained vectors of single words: a `TransformerEncoder`, `StaticVectors`, or None for none.
         precision: "int8" (weights and activations in 8 bits) or "float32" (fixed-point weights of 24 bits and
             activations of 16 bits, which are as precise).
-        on_unknown: how a token is read that has no pretrained vector in the model: "ngrams" takes its n-grams and the
-            words in it.
+        on_unknown: how a word is read that has no pretrained vector in the model: "ngrams" takes its n-grams and the
+            words in it alone; "encode" also encodes it, by the encoder that is then saved with the model. That needs
+            ONNX Runtime. A machine always gives a word the same vector, but other processors and other versions of
+            ONNX Runtime may give slightly different ones: only with "ngrams" are votes the same on every machine.
         min_count: how often a word has to occur in the training set to have an embedding of its own.
         bits: n-grams are hashed into ``2**bits`` rows.
         ngrams: lengths of the n-grams.
@@ -90,18 +93,22 @@ class EmbeddingClassifier(BaseClassifier):
         self,
         *,
         encoder: WordEncoder | None = None,
-        precision: str = "int8",
-        on_unknown: str = "ngrams",
-        min_count: int = 2,
-        bits: int = 15,
-        ngrams: Sequence[int] = (3, 5),
-        lowercase: bool = True,
-        networks: int = 1,
+        precision: str = EMBEDDING_MODEL.precision,
+        on_unknown: str = EMBEDDING_MODEL.on_unknown,
+        min_count: int = EMBEDDING_MODEL.min_count,
+        bits: int = EMBEDDING_MODEL.bits,
+        ngrams: Sequence[int] = EMBEDDING_MODEL.ngrams,
+        lowercase: bool = EMBEDDING_MODEL.lowercase,
+        networks: int = EMBEDDING_MODEL.networks,
         settings: EmbeddingSettings | None = None,
     ) -> None:
         self.encoder = encoder
         self.precision = check_choice("precision", precision, tuple(GRIDS))
-        self.on_unknown = check_choice("on_unknown", on_unknown, UNKNOWN)
+        self.on_unknown = check_choice("on_unknown", on_unknown, ON_UNKNOWN)
+        if on_unknown == "encode" and (encoder is None or not encoder.exportable):
+            raise ValueError(
+                f"on_unknown must be 'ngrams' unless the encoder is a transformer, got encoder {encoder!r}"
+            )
         self.min_count = check_int("min_count", min_count, least=1)
         self.bits = check_int("bits", bits, least=1, most=LARGEST_BITS)
         self.ngrams = tuple(check_int("ngrams", length, least=1, most=16) for length in ngrams)
@@ -109,7 +116,7 @@ class EmbeddingClassifier(BaseClassifier):
             raise ValueError(f"lowercase must be True or False, got {lowercase!r}")
         self.lowercase = lowercase
         self.networks = check_int("networks", networks, least=1, most=MOST_NETWORKS)
-        self.settings = settings or EmbeddingSettings()
+        self.settings = settings or EMBEDDING
         self.float_networks_: list[FloatNetwork] = []
         self._vectors: TokenVectors | None = None
         self._fingerprint = ""
@@ -117,7 +124,7 @@ class EmbeddingClassifier(BaseClassifier):
     def __repr__(self) -> str:
         return (
             f"EmbeddingClassifier(encoder={self.encoder!r}, precision={self.precision!r}, "
-            f"min_count={self.min_count}, bits={self.bits}, networks={self.networks})"
+            f"on_unknown={self.on_unknown!r}, min_count={self.min_count}, bits={self.bits}, networks={self.networks})"
         )
 
     def unfitted(self) -> EmbeddingClassifier:
@@ -143,6 +150,7 @@ class EmbeddingClassifier(BaseClassifier):
         unit: Unit | None = None,
         copies: int = 1,
         seed: int = 0,
+        validation: tuple[Sequence[Tokens], Sequence[Any]] | None = None,
         checkpoint: str | Path | None = None,
         progress: Progress | None = None,
     ) -> EmbeddingClassifier:
@@ -156,6 +164,7 @@ class EmbeddingClassifier(BaseClassifier):
             unit: not needed, since tokens are never joined.
             copies: of each example at least; the steps of the settings mostly draw more.
             seed: of the networks, the noise, the order and the held-out part.
+            validation: held-out examples as a pair (tokens, labels), instead of a share of the examples.
             checkpoint: a folder in which training is recorded now and then; a training that was interrupted goes on
                 from there if it is started again with the same arguments.
             progress: called with (steps done, steps in all).
@@ -169,8 +178,12 @@ class EmbeddingClassifier(BaseClassifier):
         least = -(-copies * len(answers) // settings.batch_size)
         settings = EmbeddingSettings(**{**asdict(settings), "steps": max(settings.steps, least)})
         counted: Counter[Hashable] = Counter(token for example in tokens for token in example)
+        tokens, answers, held_out = _with_held_out(tokens, answers, classes, validation)
         vocabulary = VocabularyFeatures.learn(counted, self.min_count, self.lowercase).vocabulary
-        words, vectors = self._pretrained(counted)
+        encoder = self.encoder
+        if encoder is not None and self.on_unknown == "encode":
+            encoder = encoder.exported()
+        words, vectors = self._pretrained(counted, encoder)
         features = TokenFeatures(vocabulary, words, self.bits, self.ngrams, self.lowercase)
         trained, records = [], []
         total = settings.steps * self.networks
@@ -188,30 +201,36 @@ class EmbeddingClassifier(BaseClassifier):
                 progress=lambda done, _, number=number: (  # type: ignore[misc]
                     progress(number * settings.steps + done, total) if progress is not None else None
                 ),
+                held_out=held_out,
+                encodes=self.on_unknown == "encode",
             )
             trained.append(network)
             records.append(record)
         self.training_ = {
             "noise": None if noise is None else noise.to_dict(),
             "seed": seed,
-            "encoder": None if self.encoder is None else self.encoder.description(),
+            "encoder": None if encoder is None else encoder.description(),
+            "words": len(words),
             "settings": asdict(settings),
             "networks": records,
         }
         self.float_networks_ = trained
-        self._set(features, classes, [quantised(network, self.precision) for network in trained])
+        saved = encoder if isinstance(encoder, OnnxEncoder) and self.on_unknown == "encode" else None
+        self._set(features, classes, [quantised(network, self.precision) for network in trained], saved)
         return self
 
-    def _pretrained(self, counted: Mapping[Hashable, int]) -> tuple[list[Hashable], npt.NDArray[Any] | None]:
+    def _pretrained(
+        self, counted: Mapping[Hashable, int], encoder: WordEncoder | None
+    ) -> tuple[list[Hashable], npt.NDArray[Any] | None]:
         """The words that have pretrained vectors, and these."""
-        if self.encoder is None:
+        if encoder is None:
             return [], None
         totals: Counter[str] = Counter()
         for token, count in counted.items():
             if isinstance(token, str):
                 totals[str(core_word(token, lowercase=self.lowercase))] += count
-        words, vectors = self.encoder.encode(sorted(word for word, count in totals.items() if count >= self.min_count))
-        return list(words), vectors
+        words, vectors = encoder.encode(sorted(word for word, count in totals.items() if count >= self.min_count))
+        return (list(words), vectors) if words else ([], None)
 
     def with_precision(self, precision: str) -> EmbeddingClassifier:
         """The classifier that was just trained, in another precision."""
@@ -221,18 +240,30 @@ class EmbeddingClassifier(BaseClassifier):
         other.precision = check_choice("precision", precision, tuple(GRIDS))
         other.training_, other.float_networks_ = self.training_, self.float_networks_
         other._set(self._fitted().features, list(self.classes_ or []),
-                   [quantised(network, precision) for network in self.float_networks_])  # fmt: skip
+                   [quantised(network, precision) for network in self.float_networks_],
+                   self._fitted().encoder)  # fmt: skip
         return other
 
-    def _set(self, features: TokenFeatures, classes: list[Any], networks: list[IntegerNetwork]) -> None:
+    def _set(
+        self,
+        features: TokenFeatures,
+        classes: list[Any],
+        networks: list[IntegerNetwork],
+        encoder: OnnxEncoder | None = None,
+    ) -> None:
         self.classes_, self.networks_ = classes, networks
-        self._vectors = TokenVectors(features, networks, CACHED_TOKENS)
+        encodes = encoder if networks[0].projection is not None else None
+        self._vectors = TokenVectors(features, networks, CACHED_TOKENS, encodes)
         self._fingerprint = ""
 
     def _fitted(self) -> TokenVectors:
         if self._vectors is None:
             raise ValueError("EmbeddingClassifier must be fitted before it is asked: call fit(...) or load(...)")
         return self._vectors
+
+    def has_vector(self, token: Hashable) -> bool:
+        """Whether the model holds a pretrained vector of a token."""
+        return self._fitted().features.word(token) >= 0
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Look up the vectors of the distinct tokens, once for all copies."""
@@ -284,10 +315,11 @@ class EmbeddingClassifier(BaseClassifier):
 
     def _description(self) -> dict[str, Any]:
         """What the votes depend on besides the tensors, in plain values."""
-        features = self._fitted().features
+        features, encoder = self._fitted().features, self._fitted().encoder
         return {
             "precision": self.precision,
             "on_unknown": self.on_unknown,
+            "encoder": None if encoder is None else encoder.description(),
             "vocabulary": [token_to_json(part) for part in features.vocabulary],
             "words": [token_to_json(part) for part in features.words],
             "bits": features.bits,
@@ -307,10 +339,17 @@ class EmbeddingClassifier(BaseClassifier):
                 tensors[f"{number}.{name}.weights"] = layer.weights.astype(weight_type)
                 tensors[f"{number}.{name}.scale"] = layer.scale
                 tensors[f"{number}.{name}.shift"] = layer.shift
+            if network.projection is not None and network.encoded_unit is not None:
+                tensors[f"{number}.encoded_unit"] = network.encoded_unit
+                tensors[f"{number}.projection.weights"] = network.projection.weights.astype(np.int16)
+                tensors[f"{number}.projection.scale"] = network.projection.scale
         return tensors
 
     def save(self, folder: str | Path) -> None:
-        """Write ``embedding.safetensors`` and ``embedding.json`` into a folder, which is made if need be."""
+        """Write ``embedding.safetensors`` and ``embedding.json`` into a folder, which is made if need be.
+
+        A model that encodes new words also has ``encoder.onnx`` and ``encoder.json`` there.
+        """
         path = Path(folder)
         extra = {"min_count": self.min_count, "training": self.training_, "fingerprint": self.fingerprint()}
         description = {"format": "adaptdel embedding", "version": VERSION, **self._description(), **extra}
@@ -320,6 +359,9 @@ class EmbeddingClassifier(BaseClassifier):
         for name, content in ((TENSORS, data), (DESCRIPTION, text.encode("ascii") + b"\n")):
             with replacing(path / name) as file:
                 file.write(content)
+        encoder = self._fitted().encoder
+        if encoder is not None:
+            encoder.save(path)
 
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> Self:
@@ -334,10 +376,10 @@ class EmbeddingClassifier(BaseClassifier):
             raise ValueError(f"{path} must describe an embedding model of adaptdel, version {VERSION}")
         try:
             features, classes, layers = _read_description(values)
+            sha256 = _encoder_hash(values)
             grid = GRIDS[check_choice("precision", values.get("precision"), tuple(GRIDS))]
             model = cls(
                 precision=grid.name,
-                on_unknown=values.get("on_unknown"),  # type: ignore[arg-type]
                 min_count=values.get("min_count"),  # type: ignore[arg-type]
                 bits=features.bits,
                 ngrams=features.ngrams,
@@ -350,9 +392,11 @@ class EmbeddingClassifier(BaseClassifier):
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}: save or copy the model anew") from None
         tensors = _read_tensors(Path(folder) / TENSORS)
-        reader = _TensorReader(Path(folder) / TENSORS, tensors, grid)
+        encoder = None if sha256 is None else OnnxEncoder.load(Path(folder), sha256)
+        reader = _TensorReader(Path(folder) / TENSORS, tensors, grid, 0 if encoder is None else encoder.length)
         networks = [reader.network(number, count, features, len(classes)) for number, count in enumerate(layers)]
-        model._set(features, classes, networks)
+        model.encoder, model.on_unknown = encoder, values["on_unknown"]
+        model._set(features, classes, networks, encoder)
         model.training_ = training
         if model.fingerprint() != fingerprint:
             raise ValueError(f"{path} does not belong to the weights beside it: their fingerprint differs")
@@ -368,6 +412,41 @@ def _add_scores(network: IntegerNetwork, waiting: list[tuple[npt.NDArray[np.floa
             total += scores[start : start + len(pooled)]
             start += len(pooled)
         waiting.clear()
+
+
+def _with_held_out(
+    tokens: Sequence[Tokens],
+    answers: IntArray,
+    classes: list[Any],
+    validation: tuple[Sequence[Tokens], Sequence[Any]] | None,
+) -> tuple[Sequence[Tokens], IntArray, IntArray | None]:
+    """The examples followed by held-out ones, their class numbers, and the places of those that are held out."""
+    if validation is None:
+        return tokens, answers, None
+    held, labels = validation
+    numbers = {label: number for number, label in enumerate(classes)}
+    plain = [label.item() if hasattr(label, "item") else label for label in labels]
+    if len(held) != len(plain):
+        raise ValueError(f"validation must hold one label for each of its {len(held)} examples, got {len(plain)}")
+    unknown = [label for label in plain if label not in numbers]
+    if unknown:
+        raise ValueError(f"validation must have labels of the training data, got {unknown[0]!r}")
+    more = np.array([numbers[label] for label in plain], dtype=np.int64)
+    places = np.arange(len(answers), len(answers) + len(more))
+    return [*tokens, *held], np.concatenate([answers, more]).astype(np.int64), places
+
+
+def _encoder_hash(values: Mapping[str, Any]) -> str | None:
+    """The hash of the encoder beside a model, or None if the model has none."""
+    chosen = check_choice("on_unknown", values.get("on_unknown"), ON_UNKNOWN)
+    described = values.get("encoder")
+    if described is None or chosen != "encode":
+        if described is not None:
+            raise ValueError("encoder must be null unless new words are encoded")
+        return None
+    if not isinstance(described, dict) or not isinstance(described.get("sha256"), str):
+        raise ValueError("encoder must name the hash of the encoder")
+    return str(described["sha256"])
 
 
 def _read_description(values: Mapping[str, Any]) -> tuple[TokenFeatures, list[Any], list[int]]:
@@ -413,8 +492,8 @@ def _read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
 class _TensorReader:
     """Builds networks out of tensors, each of which is checked."""
 
-    def __init__(self, path: Path, tensors: Mapping[str, npt.NDArray[Any]], grid: Grid) -> None:
-        self.path, self.tensors, self.grid = path, tensors, grid
+    def __init__(self, path: Path, tensors: Mapping[str, npt.NDArray[Any]], grid: Grid, encoded: int) -> None:
+        self.path, self.tensors, self.grid, self.encoded = path, tensors, grid, encoded
 
     def network(self, number: int, layers: int, features: TokenFeatures, classes: int) -> IntegerNetwork:
         """One network; the sizes follow from the first of its tensors."""
@@ -429,6 +508,7 @@ class _TensorReader:
             outputs = classes if place + 1 == layers else None
             hidden.append(self._layer(f"{number}.layer{place}", size, outputs))
             size = hidden[-1].weights.shape[1]
+        unit, projection = self._projection(number, dimensions) if self.encoded else (None, None)
         return IntegerNetwork(
             self.grid,
             rows,
@@ -439,7 +519,18 @@ class _TensorReader:
             self._real(f"{number}.pool_scale", pooled),
             self._real(f"{number}.pool_shift", pooled),
             tuple(hidden),
+            unit,
+            projection,
         )
+
+    def _projection(self, number: int, dimensions: int) -> tuple[npt.NDArray[Any], Layer]:
+        """How the vectors of new words are rounded and projected."""
+        unit = self._tensor(f"{number}.encoded_unit", np.float64, (self.encoded,), least=1e-12, most=LARGEST_SCALE)
+        weights = self._tensor(f"{number}.projection.weights", np.int16, (self.encoded, dimensions))
+        scale = self._tensor(
+            f"{number}.projection.scale", np.float64, (dimensions,), least=-LARGEST_SCALE, most=LARGEST_SCALE
+        )
+        return unit, Layer(weights.astype(np.float64), scale, np.zeros(dimensions))
 
     def _layer(self, name: str, inputs: int, outputs: int | None) -> Layer:
         kind, largest = np.int8 if self.grid.name == "int8" else np.int32, self.grid.weights

@@ -82,9 +82,18 @@ class Batch:
 class CopySampler:
     """Draws noisy copies of examples."""
 
-    def __init__(self, tokens: TrainingTokens, labels: IntArray, noise: Noise, word_dropout: float, size: int) -> None:
+    def __init__(
+        self,
+        tokens: TrainingTokens,
+        labels: IntArray,
+        noise: Noise,
+        word_dropout: float,
+        size: int,
+        *,
+        encodes: bool = False,
+    ) -> None:
         self.tokens, self.labels, self.noise, self.word_dropout = tokens, labels, noise, word_dropout
-        self.size = size
+        self.size, self.encodes = size, encodes
 
     def draw(self, examples: IntArray, copies: int, rng: np.random.Generator, *, training: bool = True) -> Batch:
         """``copies`` noisy copies of each example; ``training`` leaves out words at random."""
@@ -100,7 +109,8 @@ class CopySampler:
         left_out = np.zeros(len(distinct), dtype=np.bool_)
         if training and self.word_dropout:
             left_out = rng.random(len(distinct)) < self.word_dropout
-            words = np.where(left_out, -1, words)
+            if not self.encodes:  # else new words have pretrained vectors too
+                words = np.where(left_out, -1, words)
         learnt, learnt_counts = _gather(self.tokens.learnt, distinct, left_out)
         hashed, hashed_counts = _gather(self.tokens.hashed, distinct, np.zeros_like(left_out))
         features, feature_counts = _interleaved(learnt, learnt_counts, hashed, hashed_counts)

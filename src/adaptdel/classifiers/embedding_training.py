@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from math import cos, pi, sqrt
+from math import cos, isfinite, pi, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ from adaptdel.classifiers.embedding_copies import (
     stream,
 )
 from adaptdel.classifiers.integer_network import FloatNetwork, TokenFeatures, count_feature
-from adaptdel.core.checks import IntArray, check_int, check_probability, check_real
+from adaptdel.core.checks import IntArray
 from adaptdel.core.noise import Noise
 from adaptdel.files import replacing
+from adaptdel.settings import EmbeddingSettings
 
 NEEDS = "training an EmbeddingClassifier needs torch: pip install 'adaptdel[embedding]'"
 Progress = Callable[[int, int], None]
@@ -44,62 +45,6 @@ WARM_UP = 0.05  # share of the steps in which the learning rate rises
 NORM_MOMENTUM = 0.02  # of the mean and variance of pooled vectors
 AVERAGED_EVERY = 4  # steps between two updates of the moving average
 RANGE_COPIES = 4096  # that the ranges of activations are taken from
-
-
-@dataclass(frozen=True)
-class EmbeddingSettings:
-    """The shape of the network and how it is trained.
-
-    Attributes:
-        dimensions: of embeddings.
-        width: of the vector of a token.
-        hidden: outputs of each hidden layer.
-        steps: of the optimiser.
-        batch_size: copies in a step.
-        copies_per_text: copies of the same text in a step.
-        learning_rate: of the layers, at its highest.
-        embedding_rate: the learning rate of embeddings, at its highest.
-        weight_decay: of the layers.
-        dropout: of hidden layers.
-        word_dropout: the share of tokens in a batch whose learnt embedding and pretrained vector are left out, so that
-            n-grams alone suffice for new tokens.
-        label_smoothing: of the cross entropy.
-        consistency: weight of the divergence between the copies of a text and their mean.
-        averaging: decay of the moving average of the weights; 0 takes the last weights.
-        validation: share of the examples that is held out.
-        evaluations: how often the votes on held-out inputs are counted.
-        patience: evaluations without a better vote after which training stops.
-    """
-
-    dimensions: int = 96
-    width: int = 96
-    hidden: tuple[int, ...] = (128, 128)
-    steps: int = 800
-    batch_size: int = 2048
-    copies_per_text: int = 8
-    learning_rate: float = 2e-3
-    embedding_rate: float = 4e-3
-    weight_decay: float = 1e-2
-    dropout: float = 0.2
-    word_dropout: float = 0.1
-    label_smoothing: float = 0.0
-    consistency: float = 0.0
-    averaging: float = 0.0
-    validation: float = 0.1
-    evaluations: int = 10
-    patience: int = 5
-
-    def __post_init__(self) -> None:
-        for name in ("dimensions", "width", "steps", "batch_size", "copies_per_text", "evaluations", "patience"):
-            check_int(name, getattr(self, name), least=1)
-        for name in ("dimensions", "width"):
-            check_int(name, getattr(self, name), least=1, most=512)
-        for size in self.hidden:
-            check_int("hidden", size, least=1, most=1024)
-        for name in ("dropout", "word_dropout", "label_smoothing", "averaging", "validation"):
-            check_probability(name, getattr(self, name))
-        for name in ("learning_rate", "embedding_rate", "weight_decay", "consistency"):
-            check_real(name, getattr(self, name), accepted="a finite number of at least 0", least=0.0, most=1e6)
 
 
 def torch_library() -> Any:
@@ -322,6 +267,8 @@ def train_network(
     seed: int = 0,
     checkpoint: Path | None = None,
     progress: Progress = lambda done, total: None,
+    held_out: IntArray | None = None,
+    encodes: bool = False,
 ) -> tuple[FloatNetwork, dict[str, Any]]:
     """Train a network on noisy copies; the same arguments give the same network on one machine.
 
@@ -337,6 +284,8 @@ def train_network(
         checkpoint: a file (without its suffix) that is written at every evaluation, and from which an interrupted
             training with the same arguments goes on.
         progress: called with (steps done, steps in all).
+        held_out: the numbers of the held-out examples; None for a share of the examples as in the settings.
+        encodes: whether new words are encoded as well, and do not have n-grams alone.
 
     Returns:
         The network, and a record of the training in plain values.
@@ -344,7 +293,9 @@ def train_network(
     torch = torch_library()
     table = TrainingTokens.build(features, tokens)
     order = stream(seed, HELD_OUT).permutation(len(labels))
-    held_out = min(round(len(labels) * settings.validation), len(labels) - 1, EVALUATION_INPUTS)
+    if held_out is None:
+        held_out = order[: min(round(len(labels) * settings.validation), len(labels) - 1, EVALUATION_INPUTS)]
+    measured = stream(seed, HELD_OUT).permutation(held_out)[:EVALUATION_INPUTS]
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         module = network_module(settings, 0 if vectors is None else vectors.shape[1], classes)
@@ -352,11 +303,11 @@ def train_network(
             settings,
             module,
             torch.randn(features.size, settings.dimensions) * 0.1,
-            CopySampler(table, labels, noise, settings.word_dropout, features.size),
+            CopySampler(table, labels, noise, settings.word_dropout, features.size, encodes=encodes),
             None if vectors is None else torch.from_numpy(np.ascontiguousarray(vectors)),
             seed,
-            training=np.sort(order[held_out:]),
-            validation=np.sort(order[:held_out]),
+            training=np.setdiff1d(order, held_out),
+            validation=np.sort(measured),
         )
     identity = "" if checkpoint is None else _identity(state, features, noise)
     if checkpoint is not None:
@@ -411,6 +362,10 @@ def _train_step(state: Training, batch: Batch) -> Any:
 
 def _measure(state: Training, loss: float) -> None:
     """Count the votes on held-out inputs, and keep the best weights."""
+    if not isfinite(loss):
+        raise ValueError(
+            "learning_rate and embedding_rate must be smaller for these examples: the loss is not a number"
+        )
     weights = state.weights() if state.average is None else state.average
     measured = _evaluate(state, weights)
     state.history.append({"step": state.step, "loss": loss, **measured})
@@ -444,7 +399,9 @@ def _batches(state: Training) -> Iterator[Batch]:
 
 def _identity(state: Training, features: TokenFeatures, noise: Noise) -> str:
     """A hash of all that the trained network depends on."""
-    digest = hashlib.sha256(json.dumps([asdict(state.settings), state.seed, noise.to_dict()]).encode())
+    chosen = [asdict(state.settings), state.seed, noise.to_dict(), state.copies.encodes]
+    digest = hashlib.sha256(json.dumps(chosen).encode())
+    digest.update(np.ascontiguousarray(state.validation).data)
     digest.update(repr((features.bits, features.ngrams, features.lowercase)).encode())
     arrays = [*state.copies.tokens.learnt, *state.copies.tokens.hashed, state.copies.tokens.words, state.copies.labels]
     for array in [*arrays, *state.copies.tokens.codes]:
@@ -577,6 +534,10 @@ def _exported(state: Training) -> FloatNetwork:
         projected = np.zeros((0, state.settings.dimensions), dtype=np.float32)
         if module.project is not None:
             projected = module.project(state.vectors.float()).numpy()
+        projection = None
+        if module.project is not None and state.copies.encodes:
+            largest = state.vectors.float().abs().amax(dim=0).numpy()
+            projection = module.project.weight.T.numpy().copy(), largest
         return FloatNetwork(
             state.rows.numpy().copy(),
             projected,
@@ -585,4 +546,5 @@ def _exported(state: Training) -> FloatNetwork:
             (scale.numpy().copy(), shift.numpy().copy()),
             [(layer.weight.T.numpy().copy(), layer.bias.numpy().copy()) for layer in module.layers],
             ranges,
+            projection,
         )

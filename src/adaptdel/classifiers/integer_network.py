@@ -19,9 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.classifiers.features import hashed, numbered, parts
+from adaptdel.classifiers.onnx_encoder import OnnxEncoder
+from adaptdel.classifiers.word_encoders import encodable
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 
 ROW_LIMIT = 2**15 - 1  # embeddings are stored in 16 bits
+ENCODED_LIMIT = 127  # the vector of a new word is rounded to 8 bits a dimension
 MOST_CHARACTERS = 48  # of a token that n-grams are taken of
 CACHED_TOKENS = 2**16  # tokens whose vectors are kept
 CACHED_LENGTH = 64  # longer tokens are not kept
@@ -65,6 +68,9 @@ GRIDS = {
         Grid("float32", 2**15 - 1, 2**23 - 1, np.float64, 2**53, np.int16, np.int64),
     )
 }
+
+
+PROJECTION = Grid("projection", ENCODED_LIMIT, 2**15 - 1, np.float64, 2**53, np.int16, np.int64)  # of new words
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,8 @@ class IntegerNetwork:
         pool_scale: of shape (2 * width + 1,), for the sum, the maximum and the count.
         pool_shift: of the same shape.
         layers: the hidden layers and the output layer.
+        encoded_unit: what a unit of each dimension of a new word's vector is worth; None if new words have none.
+        projection: the layer from a new word's rounded vector to a row as in ``pretrained``.
     """
 
     grid: Grid
@@ -129,14 +137,31 @@ class IntegerNetwork:
     pool_scale: npt.NDArray[Any]
     pool_shift: npt.NDArray[Any]
     layers: tuple[Layer, ...]
+    encoded_unit: FloatArray | None = None
+    projection: Layer | None = None
 
-    def token_vectors(self, features: IntArray, starts: IntArray, words: IntArray) -> npt.NDArray[Any]:
+    def encoded(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
+        """Rows as in ``pretrained`` out of the vectors of new words, of shape (words, length): exact after rounding."""
+        assert self.projection is not None
+        assert self.encoded_unit is not None
+        whole = np.rint(vectors.astype(np.float64) / self.encoded_unit)
+        rows = np.rint(self.projection(np.clip(whole, -ENCODED_LIMIT, ENCODED_LIMIT)))
+        return np.clip(rows, -ROW_LIMIT, ROW_LIMIT).astype(np.int16)
+
+    def token_vectors(
+        self,
+        features: IntArray,
+        starts: IntArray,
+        words: IntArray,
+        new: tuple[IntArray, npt.NDArray[np.int16]] | None = None,
+    ) -> npt.NDArray[Any]:
         """The vectors of tokens, whole numbers of shape (tokens, width).
 
         Args:
             features: the feature numbers of all tokens, one token after another.
             starts: where those of each token begin; every token has at least one.
             words: the row of the pretrained vector of each token, or -1.
+            new: the places of tokens that are encoded anew, and their rows.
         """
         dtype, limit = self.grid.dtype, self.grid.activations
         counts = np.diff(np.append(starts, len(features)))
@@ -146,6 +171,8 @@ class IntegerNetwork:
         known = np.flatnonzero(words >= 0)
         if len(known):
             sums[known] += self.pretrained[words[known]].astype(dtype) * self.word_scale[1]
+        if new is not None:
+            sums[new[0]] += new[1].astype(dtype) * self.word_scale[1]
         np.rint(sums, out=sums)
         np.clip(sums, -limit, limit, out=sums)
         vectors = self.word(sums)
@@ -325,10 +352,24 @@ class TokenFeatures:
 
 
 class TokenVectors:
-    """The vectors of tokens for all networks side by side, with a bounded cache of those used last."""
+    """The vectors of tokens for all networks side by side, with a bounded cache of those used last.
 
-    def __init__(self, features: TokenFeatures, networks: Sequence[IntegerNetwork], limit: int = CACHED_TOKENS) -> None:
+    Args:
+        features: of tokens.
+        networks: that turn features into vectors.
+        limit: the most tokens in the cache.
+        encoder: encodes words that have no pretrained vector in the model; None for none.
+    """
+
+    def __init__(
+        self,
+        features: TokenFeatures,
+        networks: Sequence[IntegerNetwork],
+        limit: int = CACHED_TOKENS,
+        encoder: OnnxEncoder | None = None,
+    ) -> None:
         self.features = features
+        self.encoder = encoder
         self.networks = list(networks)
         self.limit = limit
         self._places: OrderedDict[Hashable, int] = OrderedDict()  # of the tokens in the table, the latest last
@@ -360,11 +401,28 @@ class TokenVectors:
         missing = np.flatnonzero(rows < 0)
         for start in range(0, len(missing), COPIES):
             block = missing[start : start + COPIES].tolist()
-            table = self.features.table(tokens[place] for place in block)
-            fresh = np.concatenate([network.token_vectors(*table) for network in self.networks], axis=1)
+            fresh = self._computed([tokens[place] for place in block])
             vectors[block] = fresh
             self._keep([keys[place] for place in block], [tokens[place] for place in block], fresh)
         return vectors
+
+    def _computed(self, tokens: Sequence[Hashable]) -> npt.NDArray[Any]:
+        """The vectors of tokens that are not in the cache."""
+        features, starts, words = self.features.table(tokens)
+        places: list[int] = []
+        if self.encoder is not None:
+            new = {place: core_word(tokens[place], lowercase=self.features.lowercase)
+                   for place in np.flatnonzero(words < 0).tolist()}  # fmt: skip
+            places = [place for place, word in new.items() if encodable(word)]
+        if self.encoder is None or not places:
+            return np.concatenate([network.token_vectors(features, starts, words) for network in self.networks], axis=1)
+        vectors = self.encoder.vectors([str(new[place]) for place in places])
+        rows = np.array(places, dtype=np.int64)
+        return np.concatenate(
+            [network.token_vectors(features, starts, words, (rows, network.encoded(vectors)))
+             for network in self.networks],
+            axis=1,
+        )  # fmt: skip
 
     def _keep(self, keys: Sequence[Hashable], tokens: Sequence[Hashable], vectors: npt.NDArray[Any]) -> None:
         """Put vectors into the table; tokens that were not used for the longest time make place."""
@@ -389,6 +447,8 @@ class FloatNetwork:
         pool: scale and shift of the pooled vector, each of shape (2 * width + 1,).
         layers: weights (inputs, outputs) and bias of each layer; between two of them negative values become 0.
         ranges: the largest absolute values of the inputs of the word layer, its outputs, and the inputs of each layer.
+        projection: weights (length, dimensions) that new words are projected by, and the largest absolute value of each
+            dimension of their vectors; None if new words have none.
     """
 
     rows: npt.NDArray[Any]
@@ -398,6 +458,7 @@ class FloatNetwork:
     pool: tuple[npt.NDArray[Any], npt.NDArray[Any]]
     layers: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
     ranges: list[npt.NDArray[Any]]
+    projection: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None
 
 
 def quantised(network: FloatNetwork, precision: str) -> IntegerNetwork:
@@ -414,6 +475,12 @@ def quantised(network: FloatNetwork, precision: str) -> IntegerNetwork:
         layers.append(_quantised_layer(weights, bias, activations[place], outputs, grid))
     scale, shift = (np.asarray(values, np.float64) for values in network.pool)
     units = np.concatenate([vectors, vectors, np.ones(1)])
+    encoded_unit, projection = None, None
+    if network.projection is not None:
+        project, largest = network.projection
+        encoded_unit = np.maximum(np.asarray(largest, np.float64), 1e-6) / ENCODED_LIMIT
+        no_bias = np.zeros(project.shape[1])
+        projection = _quantised_layer(project, no_bias, encoded_unit, pretrained_unit, PROJECTION)
     return IntegerNetwork(
         grid,
         rows,
@@ -424,6 +491,8 @@ def quantised(network: FloatNetwork, precision: str) -> IntegerNetwork:
         (scale * units / activations[0]).astype(grid.dtype),
         (shift / activations[0]).astype(grid.dtype),
         tuple(layers),
+        encoded_unit,
+        projection,
     )
 
 

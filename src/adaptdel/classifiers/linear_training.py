@@ -3,7 +3,8 @@
 SciPy's L-BFGS-B is not used. It calls BLAS, so its weights depend on the number of BLAS threads, while
 `LinearClassifier` gives the same model for any number. It is no faster either: ``python -m benchmarks.optimiser``
 minimises the same objective with both on the training sets of SpamAssassin, IMDB and Yelp. SciPy reaches the same loss
-(within 0.1%) in 1.1 to 1.5 times the time with one BLAS thread, and in 1.4 to 3.5 times with two threads on two cores.
+(within 0.1%) in 1.1 to 1.5 times the time with one BLAS thread. With two threads on two cores it is as slow or slower:
+1.2 to 1.5 times on an idle machine, and far more where other processes use the cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Which tokenizers read a text word by word.
+r"""Which tokenizers work word by word.
 
 A copy is words joined by single spaces. Its ids are those of its words one after another if no part of the tokenizer
 looks across a space. The parts are read from the tokenizer's own JSON, and only what is known to be local passes:
@@ -83,7 +83,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Locality:
-    """A tokenizer that reads texts word by word, if the words are those that it `admits`.
+    """A tokenizer that works word by word, for the words that it `admits`.
 
     Attributes:
         stages: its normalisers, in order.
@@ -98,7 +98,7 @@ class Locality:
     masks: bool
 
     def admits(self, word: str) -> bool:
-        """Whether the ids of a word, here without white space, have nothing to do with the words around it."""
+        """Whether the ids of a word, here without white space, are independent of the other words of the text."""
         if self.added.search(word):
             return False
         text = word
@@ -114,7 +114,7 @@ class Locality:
 def _edges_are_firm(text: str) -> bool:
     """Whether no grapheme reaches from the text to a space beside it.
 
-    A grapheme goes on at marks, joiners and modifiers, which are of other categories but for `JOINS_BEFORE`; a few
+    A grapheme continues at marks, joiners and modifiers, which are of other categories but for `JOINS_BEFORE`; a few
     signs and letters take the next character in: other categories again, and `JOINS_AFTER`.
     """
     if not text:
@@ -150,7 +150,7 @@ def locality(tokenizer: Any) -> Locality | None:
         spaced = {form for form in forms if form.split() != [form]}
         if not all(re.search(r"\s\s|[^\S ]", form) for form in spaced):
             return None  # it can match a space of a copy
-        strict = strict or bool(spaced and token["normalized"])  # such white space must not come up in a copy
+        strict = strict or bool(spaced and token["normalized"])  # a copy must not contain such white space
         contents |= forms - spaced
     mask = next((token for token in parts["added_tokens"] if token["content"] == tokenizer.mask_token), None)
     # whether a word after a mask loses the space in front of it
@@ -165,7 +165,7 @@ def locality(tokenizer: Any) -> Locality | None:
 
 
 def _encodes_plainly(tokenizer: Any) -> bool:
-    """Whether a text goes to the backend as it is: no class in between changes it."""
+    """Whether a text is passed to the backend unchanged."""
     attributes = vars(tokenizer)
     methods = (getattr(type(tokenizer), name, None) for name in ENCODERS if name not in attributes)
     known = (method is None or PLAIN_ENCODERS.fullmatch(method.__module__) for method in methods)
@@ -185,7 +185,7 @@ def _flat(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_local(stage: dict[str, Any]) -> bool:
-    """Whether a normaliser leaves words to themselves, in a text that is single-spaced where it has to be."""
+    """Whether a normaliser changes each word independently, in a text that is single-spaced where it has to be."""
     if stage["type"] != "Replace":
         return stage["type"] in NORMALIZERS or stage["type"] in ("Precompiled", "Strip")
     pattern = stage["pattern"]

@@ -25,19 +25,19 @@ class OnnxClassifier(SubwordClassifier):
     """A sequence classifier in an ONNX file, run by ONNX Runtime.
 
     The graph reads ``input_ids`` and, if it has them, ``attention_mask`` and ``token_type_ids``; its output ``logits``,
-    or else its first, has a row a copy.
+    or else its first output, has a row for each copy.
 
     Args:
         path: the file.
         tokenizer: a loaded Hugging Face tokenizer, or its folder or name.
-        providers: of ONNX Runtime; None takes the first that is there, GPU before CPU.
-        classes: the labels in the order of the scores; None numbers them.
-        batch_tokens: the most ids in a batch.
+        providers: of ONNX Runtime; None for the first that is available, GPU before CPU.
+        classes: the labels in the order of the scores; None for the numbers 0, 1, ...
+        batch_tokens: the largest number of ids in a batch.
         tokenise: "auto", "gather" or "join": see `Subwords`.
-        max_length: the most ids that the model reads; None takes the tokenizer's.
+        max_length: the largest number of ids of a copy; None for the tokenizer's limit.
         margin: two scores closer than this are a near tie; the self-test can only raise it.
-        batching: the most that the self-test may allow: "padded" (copies of any length share a batch), "equal" (copies
-            of equal length) or "alone".
+        batching: the least strict mode that the self-test may choose: "padded" (copies of any length share a batch),
+            "equal" (copies of equal length) or "alone".
 
     Attributes:
         self_test_: the outcome of the self-test.

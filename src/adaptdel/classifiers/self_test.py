@@ -44,12 +44,12 @@ class SelfTest:
         batching: which copies may share a batch: "padded" (any), "equal" (those of equal length) or "alone" (none).
         margin: copies whose two best scores are closer than this are scored again alone.
         scale: the difference between the largest and the smallest score.
-        repeated: the largest change of a score when a copy is read again, alone, after others.
+        repeated: the largest change of a score when a copy is scored again, alone, after others.
         equal: the same in batches of copies of equal length; None if not tried, infinity if such batches fail.
         padded: the same in padded batches.
         longest: the number of ids of the longest copy that was tried.
-        longest_shared: that of the longest copy tried in company; longer ones are read alone.
-        copies: how many copies were compared.
+        longest_shared: that of the longest copy that was tried in a batch with others; longer ones are scored alone.
+        copies: the number of copies that were compared.
         model_hash: the fingerprint of the model that was tested.
     """
 
@@ -72,14 +72,14 @@ class SelfTest:
 
 @dataclass(frozen=True)
 class Probes:
-    """What random copies are made of.
+    """The ids that random copies consist of.
 
     Attributes:
         ids: ids that occur in texts.
         special: ids of special tokens, which a text may contain too.
         prefix: ids before the text.
         suffix: ids after it.
-        limit: the most ids that the model reads, or None if there is no stated limit.
+        limit: the largest number of ids of an input of the model, or None if no limit is stated.
     """
 
     ids: Sequence[int]
@@ -102,7 +102,7 @@ class Probes:
     def lengths(self, budget: int) -> list[int]:
         """Numbers of ids of text up to the limit: Fibonacci's, odd and even, as long as two copies share a batch.
 
-        Of longer ones, which are read alone, there are two: about the middle, and the limit.
+        Of longer copies, which are scored alone, there are two lengths: about the middle, and the limit.
         """
         ends = len(self.prefix) + len(self.suffix)
         most = (UNKNOWN_LIMIT if self.limit is None else self.limit) - ends
@@ -124,11 +124,11 @@ def self_test(
 
     Args:
         score: scores of a batch of copies, a row each; it pads them if their lengths differ.
-        probes: what copies are made of.
-        budget: the most ids in a batch of several copies.
+        probes: the ids that copies consist of.
+        budget: the largest number of ids in a batch of several copies.
         margin: the least margin.
         allowed: what may be tried, out of `BATCHING`, besides "alone".
-        name: what the model is called in messages.
+        name: the name of the model in messages.
         model_hash: its fingerprint.
     """
     rng = np.random.Generator(np.random.Philox(0))
@@ -195,7 +195,7 @@ def _shift(scores: Scores, reference: Scores) -> float:
 
 
 def _alone(score: Score, copies: list[IntArray], name: str) -> tuple[list[IntArray], list[Scores]]:
-    """The scores of each copy read alone, long copies first; copies that the model cannot read are left out."""
+    """The scores of each copy alone, long copies first; copies that the model fails on are left out."""
     kept: list[IntArray] = []
     scores: list[Scores] = []
     failure: Exception | None = None

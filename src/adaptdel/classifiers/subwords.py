@@ -2,8 +2,8 @@
 
 The ids of a copy are those of its joined text under the tokenizer itself. Gathering is used where that holds: no part
 of the tokenizer looks across a space (see `locality`), it agrees with gathering on the probes below, and gives every
-word of the input the same subwords in other company. Else the joined text is tokenised. As a last check, random copies
-of the first inputs, and of some later ones, are tokenised both ways.
+word of the input the same subwords among other words. Otherwise the joined text is tokenised. As a last check, random
+copies of the first inputs, and of some later ones, are tokenised both ways.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Pieces:
 
 
 class Subwords:
-    """A tokenizer that reads noisy copies.
+    """The token ids of noisy copies.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        max_length: the most ids that the model reads, special tokens included; None for no limit.
+        max_length: the largest number of ids of a copy, special tokens included; None for no limit.
         tokenise: "gather" ids of words, "join" the text and tokenise it, or "auto": gather where it gives the same ids.
-        name: what the model is called in messages.
+        name: the name of the model in messages.
 
     Attributes:
         gathers: whether ids are gathered; False from the beginning, or once a check has failed.
@@ -108,7 +108,7 @@ class Subwords:
             raise ValueError(f"tokenise must be 'auto' or 'join' for {name}: its tokenizer does not work word by word")
 
     def prepare(self, tokens: Tokens, unit: Unit, masking: bool) -> Pieces | None:
-        """What is gathered from, or None where the joined text of each copy has to be tokenised."""
+        """The pieces that ids are gathered from; None if the joined text of each copy has to be tokenised."""
         if masking and self.tokenizer.mask_token is None:
             raise ValueError(f"noise must be a deletion for {self.name}, whose tokenizer has no mask token")
         if not isinstance(unit.join(tokens[:1]), str):
@@ -157,7 +157,7 @@ class Subwords:
         return {"input_ids": ids, "attention_mask": real.astype(np.int64), "token_type_ids": np.zeros_like(ids)}
 
     def probes(self, most: int | None = None) -> Probes:
-        """What random copies are made of: ids of the probe texts and of the vocabulary, all below ``most``."""
+        """The ids that random copies consist of: those of the probe texts and of the vocabulary, all below ``most``."""
         special = {*self.tokenizer.all_special_ids}
         vocabulary = np.array(sorted({*self.tokenizer.get_vocab().values()} - special), dtype=np.int64)
         rng = np.random.Generator(np.random.Philox(0))
@@ -170,7 +170,7 @@ class Subwords:
         return Probes(ids, sorted(special), self._prefix, self._suffix, limit)
 
     def state(self) -> str:
-        """All that ids depend on, as text: for fingerprints."""
+        """Everything that the ids depend on, as text, for fingerprints."""
         tokenizer = self.tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         state = json.loads(backend.to_str()) if backend is not None else {"vocabulary": tokenizer.get_vocab()}
@@ -187,7 +187,7 @@ class Subwords:
         return [ids_of_text[text] for text in texts]
 
     def _gathered(self, pieces: Pieces, masking: bool, kept: BoolArray) -> list[bytes]:
-        """Vectorised over copies and tokens: the only loop cuts the result into one string of bytes a copy."""
+        """Vectorised over copies and tokens; the only loop cuts the result into a string of bytes for each copy."""
         count, length = kept.shape
         entries = np.where(kept, np.arange(length), length).ravel() if masking else np.nonzero(kept)[1]
         words = np.full(count, length) if masking else np.count_nonzero(kept, axis=1)
@@ -233,14 +233,14 @@ class Subwords:
         return Pieces(flat, np.cumsum(lengths) - lengths, lengths, len(lists) // 2)
 
     def _learn(self, words: Sequence[str]) -> None:
-        """Remember the forms of new words; None for one whose ids may change its neighbours' or be changed by them."""
+        """Cache the ids of new words; None for a word whose ids depend on adjacent words, or change theirs."""
         fresh = [word for word in dict.fromkeys(words) if word not in self._known]
         self._known.update(dict.fromkeys(fresh))
         admitted = [word for word in fresh if self._locality is not None and self._locality.admits(word)]
         self._known.update(zip(admitted, self._forms(admitted), strict=True))
 
     def _forms(self, words: Sequence[str]) -> list[tuple[list[int], list[int]] | None]:
-        """The ids of words at the beginning and after a word; None for one that has others in other company."""
+        """The ids of words at the beginning and after a word; None for a word whose ids depend on other words."""
         first_anchor, later_anchor = self._anchor
         firsts = self.encode(words, special=False)
         afters = self.encode([f"a {word} a" for word in words], special=False)
@@ -254,7 +254,7 @@ class Subwords:
         return forms
 
     def _difference(self, pieces: Pieces, words: list[str], masking: bool, copies: int) -> str | None:
-        """Tokenise an input both ways, and random copies of it: the first text with two answers, None if there is none.
+        """Tokenise an input and random copies of it both ways; the first text whose ids differ, or None.
 
         Which copies are drawn depends on the input alone.
         """
@@ -278,7 +278,7 @@ class Subwords:
         return None
 
     def _stop_gathering(self, text: str) -> None:
-        """After a check that failed: join from now on, or refuse if ids were gathered for votes already."""
+        """After a failed check: join from now on; raise if ids were gathered for votes already."""
         shown = text if len(text) <= SHOWN else text[:SHOWN] + "..."
         reason = f"its tokenizer does not read {shown!r} word by word"
         if self._relied_on or self._tokenise == "gather":
@@ -287,7 +287,7 @@ class Subwords:
         warnings.warn(f"{self.name} is read more slowly, each copy as a joined text: {reason}", stacklevel=2)
 
     def _check_repeatable(self) -> None:
-        """Raise if a text does not get the same ids every time, in any company."""
+        """Raise if a text does not get the same ids every time, whatever the other texts of the call."""
         dropout = getattr(getattr(self._backend(), "model", None), "dropout", None)
         first = self.encode(list(PROBES))
         again = [*reversed(self.encode(list(reversed(PROBES)))), *(self.encode([probe])[0] for probe in PROBES)]
@@ -299,7 +299,7 @@ class Subwords:
         return getattr(self.tokenizer, "backend_tokenizer", None)
 
     def _settings(self) -> list[Any]:
-        """What can be changed of a tokenizer, and decides over gathering."""
+        """The settings of a tokenizer that can be changed and that gathering depends on."""
         tokenizer = self.tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
         backend = self._backend()
@@ -333,7 +333,7 @@ def _plain(part: Any) -> bytes | None:
 
 
 def batches(sizes: IntArray, budget: int, *, equal: bool = False) -> Iterator[IntArray]:
-    """Places in batches of like (or equal) sizes: a batch of several has rows · longest ≤ ``budget``.
+    """Positions in batches of similar (or equal) sizes: a batch of several has rows · longest ≤ ``budget``.
 
     >>> [batch.tolist() for batch in batches(np.array([3, 9, 3, 4]), 12)]
     [[0, 2, 3], [1]]
@@ -352,15 +352,15 @@ class SubwordClassifier(DistinctClassifier):
     """A model of subword ids. Its votes do not depend on batches.
 
     Scores differ in their last bits with the shape of a batch. A copy whose two best scores are closer than ``margin``
-    is asked about again, alone and without padding, and that answer counts. A self-test of the model, in the precision
+    is classified again, alone and without padding, and that answer counts. A self-test of the model, in the precision
     that it runs in, sets the margin and decides which copies may share a batch.
     """
 
     subwords: Subwords
-    batch_tokens: int  # the most ids, with padding, in a batch of several copies
+    batch_tokens: int  # the largest number of ids, with padding, in a batch of several copies
     margin: float  # more than scores differ between batches
     batching: str  # which copies may share a batch: see `self_test`
-    self_test_: SelfTest | None = None  # None until a trained model was tested
+    self_test_: SelfTest | None = None  # None until a trained model has been tested
 
     @abstractmethod
     def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
@@ -375,7 +375,7 @@ class SubwordClassifier(DistinctClassifier):
         return list(self.subwords.copies(request))
 
     def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
-        """Ask about batches of like length, then about near ties one by one."""
+        """Classify batches of similar length, then near ties one by one."""
         sizes = np.array([len(key) for _, key in copies if isinstance(key, bytes)]) // ID_BYTES
         out = np.empty(len(copies), dtype=np.int64)
         close: list[int] = []
@@ -404,9 +404,9 @@ class SubwordClassifier(DistinctClassifier):
         """Derive batching and margin from a self-test; both can only become stricter.
 
         Args:
-            name: what the model is called in messages.
-            pads: whether copies may be padded at all, which takes an attention mask and a padding token.
-            ids: how many ids the model knows, if that is known: a tokenizer may have more.
+            name: the name of the model in messages.
+            pads: whether copies may be padded, which needs an attention mask and a padding token.
+            ids: the number of ids that the model has embeddings for, if known; a tokenizer may have more.
         """
         allowed = [level for level in BATCHING[BATCHING.index(self.batching) : -1] if pads or level != "padded"]
         self.self_test_ = self_test(
@@ -425,7 +425,7 @@ class SubwordClassifier(DistinctClassifier):
         self.batching, self.margin = self.self_test_.batching, self.self_test_.margin
 
     def _best(self, chosen: Sequence[tuple[Prepared, Hashable]]) -> tuple[IntArray, npt.NDArray[Any]]:
-        """The best class of each copy in a batch, and by how much."""
+        """The best class of each copy in a batch, and its lead over the second best."""
         rows = [np.frombuffer(key, np.int32) for _, key in chosen if isinstance(key, bytes)]
         scores = self.scores(self.subwords.padded(rows))
         best = best_class(scores, lambda row: chosen[row][0].name)

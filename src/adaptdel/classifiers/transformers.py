@@ -26,7 +26,7 @@ from adaptdel.classifiers.self_test import BATCHING, Probes
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
-from adaptdel.data import ExampleSet, split_examples
+from adaptdel.data import ExampleSet, split_held_out
 from adaptdel.files import read_json
 from adaptdel.settings import (
     BACKEND,
@@ -59,7 +59,7 @@ def libraries() -> tuple[Any, Any]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without reports on new heads, bars, or advice: what goes wrong is raised."""
+    """Silence the progress bars, warnings and advice of transformers; errors are raised as usual."""
     logging: Any = libraries()[1].utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -90,8 +90,8 @@ def isolated_randomness(seed: int) -> Iterator[None]:
 class TransformersClassifier(SubwordClassifier):
     """A model of `AutoModelForSequenceClassification` with its tokenizer.
 
-    Only safetensors are read, and no code that comes with a model is run. Words are tokenised once an input, the ids of
-    a copy are those of its joined text, and the votes do not depend on batches: see `subwords`.
+    Only safetensors are read, and no code that comes with a model is run. The words of an input are tokenised once, the
+    ids of a copy are those of its joined text, and the votes do not depend on batches: see `subwords`.
 
     Args:
         model: a folder, a name on the hub, or a loaded model.
@@ -101,12 +101,12 @@ class TransformersClassifier(SubwordClassifier):
         backend: what runs the model: "torch"; "onnxruntime" or "openvino", on the CPU; or "auto": the fastest of those
             that are installed, by a measurement here. Scores of backends differ in their last digits, and in int8 by
             more, so the backend is part of the fingerprint, and a saved model keeps it.
-        batch_tokens: the most ids in a batch; None takes 1024 on a CPU and 16384 elsewhere.
+        batch_tokens: the largest number of ids in a batch; None for 1024 on a CPU and 16384 elsewhere.
         tokenise: "auto", "gather" or "join": see `Subwords`.
         revision: of a model on the hub.
         margin: two scores closer than this are a near tie; the self-test can only raise it.
-        batching: the most that the self-test may allow: "padded" (copies of any length share a batch), "equal" (copies
-            of equal length) or "alone".
+        batching: the least strict mode that the self-test may choose: "padded" (copies of any length share a batch),
+            "equal" (copies of equal length) or "alone".
         training: the hyperparameters of `fit`; None for the defaults.
 
     Attributes:
@@ -205,7 +205,7 @@ class TransformersClassifier(SubwordClassifier):
         return scores
 
     def fingerprint(self) -> str:
-        """SHA-256 of configuration, tokenizer, weights, precision and backend: all that the answers depend on."""
+        """The SHA-256 of configuration, tokenizer, weights, precision and backend: what the answers depend on."""
         if self._fingerprint is None:
             config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
             digest = hashlib.sha256(json.dumps([config, self.dtype], sort_keys=True, default=str).encode())
@@ -221,7 +221,7 @@ class TransformersClassifier(SubwordClassifier):
         return self._fingerprint
 
     def options(self) -> dict[str, Any]:
-        """Precision, backend, margin, batching and way of tokenising."""
+        """Precision, backend, margin, batching and the way of tokenising."""
         return {
             "dtype": self.dtype,
             "backend": self.backend,
@@ -278,7 +278,7 @@ class TransformersClassifier(SubwordClassifier):
         self.check_classes(list(dict.fromkeys(examples.labels)))
         if isinstance(validation, (int, float)):
             texts = [str(unit.join(row)) for row in examples.tokens]
-            examples, held = split_examples(examples, texts, fraction=validation, seed=seed)
+            examples, held = split_held_out(examples, texts, fraction=validation, seed=seed)
             if not held.tokens:
                 raise ValueError(
                     "validation must hold out at least one example for early stopping: give a larger fraction, or a "
@@ -430,7 +430,7 @@ def _check_sizes(folder: Path) -> None:
 def int8_copy(model: Any) -> Any:
     """A copy whose linear layers, but for the last, multiply whole numbers of 8 bits.
 
-    Weights are scaled by output, inputs by token: what becomes of a token does not depend on the others in its batch.
+    Weights are scaled per output and inputs per token: the result for a token does not depend on the rest of the batch.
     """
     torch, _ = libraries()
     model = copy.deepcopy(model).float()
@@ -461,7 +461,7 @@ def _classes(config: Any) -> list[Any]:
 
 
 def _longest(tokenizer: Any, model: Any) -> int | None:
-    """The most ids that tokenizer and model allow; models like RoBERTa count positions from the padding on."""
+    """The largest number of ids that tokenizer and model allow; RoBERTa counts positions from the padding id on."""
     limits = [tokenizer.model_max_length] if tokenizer.model_max_length < UNLIMITED else []
     positions = getattr(model.config, "max_position_embeddings", None)
     if isinstance(positions, int) and positions > 0:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +17,33 @@ from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 
 from adaptdel.core.checks import check_int
-from adaptdel.files import replacing
+from adaptdel.files import replacing, replacing_folder
 
 NEEDS = "TransformerEncoder needs torch and transformers: pip install 'adaptdel[transformers]'"
 MOST_SUBWORDS = 24  # of a word; a longer one is cut
+MOST_CHARACTERS = 96  # of a word that a tokenizer reads
 BATCH_SUBWORDS = 4096
+BLOCK_WORDS = 2048  # that are encoded between two reports of progress
+WRITTEN_EVERY = 20.0  # seconds between two writes of the cache
 Vectors = tuple[list[str], npt.NDArray[np.float32]]
+Progress = Callable[[int, int], None]
+
+if TYPE_CHECKING:
+    from adaptdel.classifiers.onnx_encoder import OnnxEncoder
 
 
 class WordEncoder(ABC):
-    """Gives words vectors, each on its own."""
+    """Gives words vectors, each on its own.
+
+    Attributes:
+        exportable: whether `exported` gives an encoder that is saved with a model, for words that training did not see.
+    """
+
+    exportable = False
+
+    def exported(self) -> OnnxEncoder:
+        """The encoder in a form that is saved with a model."""
+        raise ValueError(f"encoder must be a transformer to encode new words, got {self!r}")
 
     @abstractmethod
     def encode(self, words: Sequence[str]) -> Vectors:
@@ -64,7 +82,8 @@ class StaticVectors(WordEncoder):
 class TransformerEncoder(WordEncoder):
     """A transformer's encoding of each single word: the mean of the last hidden states of its subwords.
 
-    Words are encoded in batches of equal length, without padding, and kept on disk.
+    Words are encoded in batches of equal length, without padding, and kept on disk. What was computed is written every
+    20 seconds, so that little is lost if the process ends.
 
     Args:
         model: the folder or name of an encoder.
@@ -77,13 +96,15 @@ class TransformerEncoder(WordEncoder):
         model: str | Path,
         *,
         cache: str | Path | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.model = str(model)
         self.cache = None if cache is None else Path(cache)
         self.progress = progress
         self._loaded: tuple[Any, Any] | None = None
         self._hash = ""
+
+    exportable = True
 
     def __repr__(self) -> str:
         return f"TransformerEncoder({self.model!r})"
@@ -94,21 +115,24 @@ class TransformerEncoder(WordEncoder):
 
     def encode(self, words: Sequence[str]) -> Vectors:
         """All words, and their vectors; only those that are not in the cache are computed."""
-        known: dict[str, npt.NDArray[np.float32]] = {}
         path = None if self.cache is None else self.cache / f"{self.encoder_hash()[:32]}.safetensors"
-        if path is not None and path.exists():
-            listed, vectors = read_vectors(path)
-            known = dict(zip(listed, vectors, strict=True))
-        missing = [word for word in words if word not in known and word and "\n" not in word]
-        if missing:
-            computed = self._encode(missing).astype(np.float16).astype(np.float32)  # as in the file
-            known.update(zip(missing, computed, strict=True))
-            if path is not None:
-                write_vectors(path, list(known), np.stack(list(known.values())))
-        kept = [word for word in words if word in known]
-        length = len(next(iter(known.values()))) if known else 1
-        stacked = np.stack([known[word] for word in kept]) if kept else np.zeros((0, length))
-        return kept, stacked.astype(np.float32)
+        return encode_cached(words, self._encode, path, self.progress)
+
+    def exported(self) -> OnnxEncoder:
+        """The encoder in ONNX and 8 bits, with the same cache; it is kept in the cache too."""
+        from adaptdel.classifiers.onnx_encoder import OnnxEncoder, export
+
+        stored = None if self.cache is None else self.cache / f"{self.encoder_hash()[:32]}-onnx"
+        if stored is not None and stored.exists():
+            encoder = OnnxEncoder.load(stored)
+        else:
+            encoder = export(*self._load())
+            if stored is not None:
+                stored.parent.mkdir(parents=True, exist_ok=True)
+                with replacing_folder(stored) as partial:
+                    encoder.save(partial)
+        encoder.cache, encoder.progress = self.cache, self.progress
+        return encoder
 
     def encoder_hash(self) -> str:
         """The SHA-256 of configuration, tokenizer and weights."""
@@ -124,15 +148,27 @@ class TransformerEncoder(WordEncoder):
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
+            from adaptdel.classifiers.transformers import libraries, quietly
+
             try:
-                import torch
-                import transformers
+                torch, transformers = libraries()
             except ImportError as error:
                 raise ImportError(NEEDS) from error
-            tokenizer = transformers.AutoTokenizer.from_pretrained(self.model, trust_remote_code=False)
-            model = transformers.AutoModel.from_pretrained(
-                self.model, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
-            )
+            try:
+                with quietly():
+                    tokenizer = transformers.AutoTokenizer.from_pretrained(self.model, trust_remote_code=False)
+                    model = transformers.AutoModel.from_pretrained(
+                        self.model,
+                        use_safetensors=True,
+                        trust_remote_code=False,
+                        dtype=torch.float32,
+                        attn_implementation="eager",
+                    )
+            except (OSError, ValueError, KeyError, RuntimeError) as error:
+                reason = " ".join(str(error).split())[:160]
+                raise ValueError(
+                    f"encoder must be a transformer that can be read, got {self.model!r}: {reason}"
+                ) from None
             self._loaded = tokenizer, model.eval()
         return self._loaded
 
@@ -140,10 +176,9 @@ class TransformerEncoder(WordEncoder):
         import torch
 
         tokenizer, model = self._load()
-        ids = tokenizer(list(words), truncation=True, max_length=MOST_SUBWORDS)["input_ids"]
+        ids = tokenizer([readable(word) for word in words], truncation=True, max_length=MOST_SUBWORDS)["input_ids"]
         lengths = np.array([len(row) for row in ids])
         vectors = np.zeros((len(words), model.config.hidden_size), dtype=np.float32)
-        done = 0
         with torch.inference_mode():
             for length in np.unique(lengths).tolist():
                 places = np.flatnonzero(lengths == length)
@@ -152,10 +187,61 @@ class TransformerEncoder(WordEncoder):
                     batch = torch.tensor([ids[place] for place in block.tolist()])
                     states = model(input_ids=batch, attention_mask=torch.ones_like(batch)).last_hidden_state
                     vectors[block] = states.mean(dim=1).numpy()
-                    done += len(block)
-                    if self.progress is not None:
-                        self.progress(done, len(words))
         return vectors
+
+
+def word_encoder(name: str, *, cache: str | Path | None = None, progress: Progress | None = None) -> WordEncoder:
+    """An encoder by its name: a ``.safetensors`` file of vectors, or the folder or hub name of a transformer."""
+    if name.endswith(".safetensors"):
+        return StaticVectors(name)
+    return TransformerEncoder(name, cache=cache, progress=progress)
+
+
+def encodable(word: Any) -> bool:
+    """Whether a word can have a pretrained vector; a line break would end it in a file of vectors."""
+    return isinstance(word, str) and word != "" and "\n" not in word
+
+
+def readable(word: str) -> str:
+    """What a tokenizer reads of a word: the first characters, without halves of characters."""
+    return word[:MOST_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
+
+
+def encode_cached(
+    words: Sequence[str],
+    encode: Callable[[Sequence[str]], npt.NDArray[np.float32]],
+    path: Path | None,
+    progress: Progress | None,
+) -> Vectors:
+    """The words that can have vectors, and these, in half precision; with those of a file, which is added to.
+
+    Args:
+        words: to encode.
+        encode: gives vectors of words, of shape (words, length).
+        path: a file of vectors, which need not exist; None for none.
+        progress: called with (words done, words in all).
+    """
+    known: dict[str, npt.NDArray[np.float32]] = {}
+    if path is not None and path.exists():
+        try:
+            known = dict(zip(*read_vectors(path), strict=True))
+        except ValueError as error:
+            raise ValueError(f"{str(error).removesuffix(': write it anew')}: delete it") from None
+    kept = [word for word in words if encodable(word)]
+    missing = [word for word in kept if word not in known]
+    written = time.monotonic()
+    for start in range(0, len(missing), BLOCK_WORDS):
+        block = missing[start : start + BLOCK_WORDS]
+        known.update(zip(block, encode(block).astype(np.float16).astype(np.float32), strict=True))  # as in the file
+        done = start + len(block)
+        if path is not None and (done == len(missing) or time.monotonic() - written > WRITTEN_EVERY):
+            write_vectors(path, list(known), np.stack(list(known.values())))
+            written = time.monotonic()
+        if progress is not None:
+            progress(done, len(missing))
+    length = len(next(iter(known.values()))) if known else 1
+    stacked = np.stack([known[word] for word in kept]) if kept else np.zeros((0, length))
+    return kept, stacked.astype(np.float32)
 
 
 def write_vectors(path: Path, words: Sequence[str], vectors: npt.NDArray[Any]) -> None:

@@ -11,9 +11,11 @@ import click
 
 from adaptdel.calibration.calibration import BinResult
 from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate_folder
+from adaptdel.calibration.selection import RateSelection
 from adaptdel.cli.certify import read_votes
 from adaptdel.data import read_examples
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.model_files import data_columns
 from adaptdel.settings import CALIBRATION, DATA, OBJECTIVES
 from adaptdel.tables import number, percent, text_table
 
@@ -33,25 +35,41 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 
 @click.command("calibrate")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or data set.")
-@_setting("threshold", "Certified accuracy to reach.")
-@_setting("objective", "Maximise the radius at the threshold, or the mean radius.", type=click.Choice(OBJECTIVES))
-@_setting("min_accuracy", "Clean accuracy to reach, for the objective mean.", type=float)
-@_setting("bins", "auto, or the lengths at which bins start, such as 0,137,230,324.")
-@_setting("interpolate", "Interpolate the kept length between the centres of bins.", is_flag=True)
-@_setting("monotone", "Fit kept lengths that do not decrease with the length.", is_flag=True)
-@_setting("per_bin", "Largest number of examples to use from a bin.")
-@_setting("min_count", "Least number of examples in an automatic bin.")
-@click.option("--votes", default=VOTES, show_default=True, metavar="SELECT,ESTIMATE", help="Votes for each example.")
-@_setting("tol", "Precision of the search for a kept length, in tokens.")
+@click.option(
+    "--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or Hugging Face data set."
+)
+@_setting("objective", "What to maximise; see below.", type=click.Choice(OBJECTIVES))
+@_setting("points", "balanced: percentage points of accuracy that may be lost.")
+@_setting("examples", "balanced: largest number of examples to measure on.")
+@click.option(
+    "--refit/--no-refit", default=None, help="balanced: train again under each candidate.  [default: if linear]"
+)
+@_setting("threshold", "paper: certified accuracy to reach.")
+@_setting("min_accuracy", "mean: clean accuracy to reach.", type=float)
+@_setting("bins", "paper, mean: auto, or the lengths at which bins start, such as 0,137,230,324.")
+@_setting("interpolate", "paper, mean: interpolate the kept length between the centres of bins.", is_flag=True)
+@_setting("monotone", "paper, mean: fit kept lengths that do not decrease with the length.", is_flag=True)
+@_setting("per_bin", "paper, mean: largest number of examples to use from a bin.")
+@_setting("min_count", "Least number of examples in a bin or group of lengths.")
+@click.option(
+    "--votes",
+    default=VOTES,
+    show_default=True,
+    metavar="SELECT,ESTIMATE",
+    help="Votes that select the answer, and that bound it.",
+)
+@_setting("tol", "paper, mean: precision of the search for a kept length, in tokens.")
 @_setting("on", "Rows to use.", type=click.Choice(CHOICES))
 @_setting("seed", "Seed of the noise and of the choice of examples.")
-@click.option("--out", default=None, type=click.Path(path_type=Path), help="Folder for a copy.  [default: in place]")
+@_setting("protect", "Of two classes, the one whose answers are protected from being turned.  [default: of MODEL]")
+@_setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the result.  [default: MODEL-calibrated]")
+@click.option("--in-place", is_flag=True, help="Change MODEL itself.")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
-@click.option("--text-column", default=DATA.text, show_default=True)
-@click.option("--label-column", default=DATA.label, show_default=True)
-@click.option("--encoding", default=DATA.encoding, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
+@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
+@click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def calibrate_command(
     model: Path,
     data: str,
@@ -59,14 +77,20 @@ def calibrate_command(
     votes: str,
     on: str,
     out: Path | None,
+    in_place: bool,
     overwrite: bool,
-    text_column: str,
-    label_column: str,
+    text_column: str | None,
+    label_column: str | None,
     encoding: str,
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Choose how many tokens the saved model MODEL keeps of inputs of every length (AdaptDel+), and store the rate.
+    """Choose how many tokens the saved model MODEL keeps of inputs of every length (AdaptDel+).
+
+    The result is a new model in --out. --objective balanced compares whole rates, among them the fixed rate and
+    AdaptDel's, and takes the largest class-balanced mean radius at an accuracy within --points of the best of those
+    two; a linear model is trained again under each candidate. paper: the largest radius at the --threshold in every bin
+    of lengths. mean: the largest mean radius at --min-accuracy in every bin.
 
     --on auto uses the rows that were held out in training if there are enough for the bins, and all rows otherwise.
     Resumable: run the same command again after an interruption. A finished calibration is shown again.
@@ -77,11 +101,16 @@ def calibrate_command(
         notes.append(text)
         click.echo(f"note: {text}", err=True)
 
-    examples = read_examples(data, text=text_column, label=label_column, encoding=encoding)
+    if in_place and out is not None:
+        raise ValueError("--out and --in-place cannot be given together")
+    target = None if in_place else out or model.with_name(f"{model.name}-calibrated")
+    examples = read_examples(data, **data_columns(model, text_column, label_column), encoding=encoding)
     for sentence in examples.notes:
         note(f"{data}: {sentence}")
     settings |= {"bins": read_bins(bins), **read_votes(votes)}
-    done = calibrate_folder(model, examples, settings, on=on, out=out, overwrite=overwrite, progress="log", note=note)
+    done = calibrate_folder(
+        model, examples, settings, on=on, out=target, overwrite=overwrite, progress="log", note=note
+    )
     for sentence in done.calibration.warnings:
         click.echo(f"warning: {sentence}", err=True)
     if as_json:
@@ -102,12 +131,45 @@ def read_bins(text: str) -> str | list[float]:
 
 
 def describe(done: FinishedCalibration) -> str:
-    """The calibrated bins as a table."""
-    titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
-    table = text_table(titles, [_row(bin) for bin in done.calibration.bins])
+    """The calibrated bins, or the candidates, as a table."""
+    calibration = done.calibration
     verb = "was calibrated before, nothing to do" if done.already_done else "calibrated"
+    if isinstance(calibration, RateSelection):
+        return "\n".join([*_candidates(calibration), "", f"{done.folder}: {verb}", f"noise: {_short(calibration)}"])
+    titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
+    table = text_table(titles, [_row(bin) for bin in calibration.bins])
     noise = f"noise: {done.calibration.noise!r}"
     return "\n".join([table.to_terminal(), "", f"{done.folder}: {verb}", noise])
+
+
+def _short(selection: RateSelection) -> str:
+    """The chosen noise, with the kept length at a few lengths instead of the knots of a long curve."""
+    chosen = selection.candidates[selection.chosen]
+    if chosen.complexity == 0:
+        return repr(selection.noise)
+    kept = ", ".join(f"{n * (1 - selection.rate(n)):.3g} of {n}" for n in (10, 30, 100, 300, 1000))
+    return f"{chosen.name}: keeps {kept} tokens"
+
+
+def _candidates(selection: RateSelection) -> list[str]:
+    """The candidates as a table, and the choice in a sentence."""
+    titles = (
+        "candidate", "kept", CLEAN_ACCURACY, "balanced accuracy", "class-balanced mean radius", MEAN_RADIUS,
+        "accuracy points to the best of fixed and adaptdel", "",
+    )  # fmt: skip
+    rows = []
+    for place, candidate in enumerate(selection.candidates):
+        remark = "chosen" if place == selection.chosen else "constant answer" if candidate.constant else ""
+        difference = f"{100 * candidate.accuracy_difference:+.2f} ± {100 * candidate.accuracy_error:.2f}"
+        shares = [percent(candidate.accuracy), percent(candidate.balanced_accuracy)]
+        radii = [number(candidate.balanced_radius), number(candidate.mean_radius)]
+        name = candidate.name + ("" if candidate.feasible else " (accuracy too low)" * (not candidate.constant))
+        rows.append([name, f"{candidate.kept:.4g}", *shares, *radii, difference, remark])
+    table = text_table(titles, rows).to_terminal()
+    rows_used = (
+        f"Measured on {selection.settings['rows']} inputs, radii at most the length; kept tokens at the median length."
+    )
+    return [table, "", rows_used]
 
 
 def _row(bin: BinResult) -> list[str]:

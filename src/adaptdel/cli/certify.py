@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from adaptdel.class_measures import warnings_of
 from adaptdel.core.checks import check_int
-from adaptdel.measures import MEASURE_COLUMNS
+from adaptdel.measures import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.model_files import data_columns
 from adaptdel.settings import CERTIFICATION, DATA
 from adaptdel.tables import number, text_table
 
@@ -18,7 +20,11 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
 @click.command("certify")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--data", required=True, help="JSON lines, CSV or Parquet, also gzipped, or a data set of Hugging Face.")
+@click.option(
+    "--data",
+    required=True,
+    help="Data file (JSON, CSV or Parquet, also gzipped), - for standard input, or Hugging Face data set.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
     "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: the model's]"
@@ -27,13 +33,13 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
     "--alpha",
     default=None,
     type=float,
-    help=f"A certificate is wrong with at most this probability.  [default: the model's, {CERTIFICATION.alpha}]",
+    help=f"Largest probability that a certificate is wrong.  [default: the model's, {CERTIFICATION.alpha}]",
 )
 @click.option(
     "--votes",
     default=None,
     metavar="SELECT,ESTIMATE",
-    help=f"Votes that select and that bound.  [default: the model's, {_VOTES}]",
+    help=f"Votes that select the answer, and votes that bound its probability.  [default: the model's, {_VOTES}]",
 )
 @click.option(
     "--sampling",
@@ -42,19 +48,30 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 )
 @click.option("--bound", default=None, help=f"tight or paper.  [default: the model's, {CERTIFICATION.bound}]")
 @click.option(
+    "--threshold",
+    default=None,
+    type=float,
+    help="Two classes: answer the second one if it gets more than this share of the votes, otherwise the first.  "
+    "[default: the model's, or none: the class with the most votes]",
+)
+@click.option(
     "--seed", default=None, type=int, help=f"Seed of the noise.  [default: the model's, {CERTIFICATION.seed}]"
 )
 @click.option(
     "--limit", default=None, type=int, help="Certify only the first rows, up to this number. It can be raised later."
 )
-@click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
+@click.option(
+    "--workers", default=1, show_default=True, type=int, help="Number of worker processes. Each loads the model."
+)
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
-@click.option("--text-column", default=DATA.text, show_default=True)
-@click.option("--label-column", default=DATA.label, show_default=True)
-@click.option("--id-column", default=DATA.ids, show_default=True, help="'' identifies inputs by their texts.")
-@click.option("--encoding", default=DATA.encoding, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
+@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
+@click.option(
+    "--id-column", default=DATA.ids, show_default=True, help="Column of the ids; '' identifies inputs by their texts."
+)
+@click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def certify_command(
     context: click.Context, /, model: Path, data: str, out: Path, as_json: bool, votes: str | None, **options: Any
@@ -64,16 +81,17 @@ def certify_command(
     Resumable: run the same command again after an interruption. The exit status is 1 if some rows
     could not be certified, and 2 if the run stopped.
     """
-    from adaptdel.runs.certify import Order, certify_data
+    from adaptdel.runs.certify import CertificationJob, certify_data
     from adaptdel.runs.inputs import Source
     from adaptdel.runs.signature import read_signing_key
 
     key = None if options["sign"] is None else read_signing_key(options["sign"])
-    settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed")}
+    settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed", "threshold")}
     if votes is not None:
         settings |= read_votes(votes)
-    source = Source(data, options["text_column"], options["label_column"], options["id_column"], options["encoding"])
-    order = Order(
+    columns = data_columns(model, options["text_column"], options["label_column"])
+    source = Source(data, **columns, ids=options["id_column"], encoding=options["encoding"])
+    job = CertificationJob(
         model,
         source,
         out,
@@ -81,7 +99,7 @@ def certify_command(
         **{name: options[name] for name in ("limit", "workers", "strict")},
         key=key,
     )
-    result = certify_data(order, note=lambda text: click.echo(text, err=True), progress="log")
+    result = certify_data(job, note=lambda text: click.echo(text, err=True), progress="log")
     if result.already_done:
         click.echo(f"{out}: the run is finished already, since {result.manifest['finished']}", err=True)
     click.echo(summary(result.manifest, out, as_json=as_json))
@@ -99,10 +117,10 @@ def read_votes(text: str) -> dict[str, int]:
 
 def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     """The totals of a run, for a terminal or as JSON."""
-    totals = manifest["totals"]
+    totals, warnings = manifest["totals"], warnings_of(manifest["totals"])
     if as_json:
         shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
-        return json.dumps({"run": str(out), **totals, **shared}, indent=2)
+        return json.dumps({"run": str(out), **totals, "warnings": warnings, **shared}, indent=2, ensure_ascii=False)
     certified = totals["inputs"] - totals["problems"]
     ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
     lines = [
@@ -112,4 +130,21 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     rows = [(column.title, column.text(totals)) for column in MEASURE_COLUMNS]
     if certified:
         rows.append(("votes per input", number(totals["calls"] / certified, 1)))
-    return "\n".join([*lines, text_table(("measure", "value"), rows).to_terminal(), f"run: {out}"])
+    if totals["covering"]:
+        rows.append(("cover every text of their length", f"{totals['covering']} of {certified} certificates"))
+    lines.append(text_table(("measure", "value"), rows).to_terminal())
+    lines += ["", *_by_class(totals), ""] if totals["classes"] else []
+    lines += [f"warning: {sentence}" for sentence in warnings]
+    return "\n".join([*lines, f"run: {out}"])
+
+
+def _by_class(totals: dict[str, Any]) -> list[str]:
+    """The measures by class and the confusion matrix, for a terminal."""
+    rows, counts = totals["classes"], totals["confusion"]
+    more = len(rows) - SHOWN_CLASSES
+    parts = [class_table(rows[:SHOWN_CLASSES]).to_terminal()]
+    if more > 0:
+        parts.append(f"and {more} more classes, which --json prints")
+    elif counts is not None:
+        parts += ["", confusion_table([({}, [row["label"] for row in rows], counts)]).to_terminal()]
+    return parts

@@ -10,9 +10,15 @@ from adaptdel.demo import DEMO, run_demo
 
 
 @click.command("demo")
-@click.option("--out", default="out/demo", show_default=True, type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--out",
+    default="out/demo",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for data, models, runs and report.",
+)
 @click.option("--reviews", default=DEMO.reviews, show_default=True, help="Number of held-out reviews to certify.")
-@click.option("--workers", default=DEMO.workers, show_default=True, help="Worker processes.")
+@click.option("--workers", default=DEMO.workers, show_default=True, help="Number of worker processes.")
 @click.option("--seed", default=DEMO.seed, show_default=True, help="Seed of the split and of all random numbers.")
 def demo_command(out: Path, reviews: int, workers: int, seed: int) -> None:
     """Compare every method of the paper on real film reviews, and write a report.

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from adaptdel.core.checks import check_int
-from adaptdel.planner import EXAMPLES, RadiusPlan, noise_from_spec, plan
+from adaptdel.data import read_rows
+from adaptdel.model_files import read_noise
+from adaptdel.planner import EXAMPLES, LengthPlan, RadiusPlan, noise_from_spec, plan, plan_lengths
 from adaptdel.plots import check_figure_path, plot_plan
-from adaptdel.settings import CERTIFICATION
+from adaptdel.settings import CERTIFICATION, DATA, FEW_KEPT
 from adaptdel.tables import percent, text_table
+from adaptdel.units import check_unit
 
 _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
 
 
 @click.command("plan", epilog="\b\nRates:\n  " + EXAMPLES.replace("\n", "\n  "))
-@click.option("--length", required=True, type=int, help="Number of tokens (words) in the input.")
-@click.option("--rate", required=True, metavar="RATE", help="Noise, such as adaptdel:p_min=0.9,k=23; see below.")
+@click.option("--length", type=int, help="Number of tokens (words) in the input.")
+@click.option("--data", help="Data file instead of --length: lengths, kept tokens and radii for several rates.")
+@click.option("--rate", metavar="RATE", help="Noise, such as adaptdel:p_min=0.9,k=23; see below.")
+@click.option("--model", type=click.Path(path_type=Path), help="Saved model whose noise is used instead of --rate.")
+@click.option(
+    "--unit", default=None, help="With --data: word, char, byte or chunk:SIZE.  [default: of --model, or word]"
+)
+@click.option("--text-column", default=DATA.text, show_default=True, help="With --data: column of the text.")
+@click.option("--encoding", default=DATA.encoding, show_default=True, help="With --data: encoding of the file.")
 @click.option(
     "--ops",
     default=None,
@@ -29,15 +41,52 @@ _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
     default=CERTIFICATION.alpha,
     show_default=True,
     type=float,
-    help="Error level: a certificate is wrong with at most this probability.",
+    help="Largest probability that a certificate is wrong.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--plot", "figure", default=None, metavar="FILE", help="Also draw p*(r) to a PNG, SVG or PDF file.")
 def plan_command(
-    length: int, rate: str, ops: str | None, votes: str | None, alpha: float, as_json: bool, figure: str | None
+    length: int | None,
+    data: str | None,
+    rate: str | None,
+    model: Path | None,
+    unit: str | None,
+    text_column: str,
+    encoding: str,
+    ops: str | None,
+    votes: str | None,
+    alpha: float,
+    as_json: bool,
+    figure: str | None,
 ) -> None:
-    """Show which radius votes certify, and how many votes each radius needs, for two classes."""
-    noise = noise_from_spec(rate)
+    """Show which radius votes certify, and how many votes each radius needs, for two classes.
+
+    With --data: what is kept of the texts of a file, and the largest radii, for several rates. No model is needed.
+    """
+    if (length is None) == (data is None):
+        raise ValueError("give either --length or --data")
+    if rate is not None and model is not None:
+        raise ValueError("give either --rate or --model, not both")
+    stored = None if model is None else read_noise(model)
+    noise = stored[0] if stored is not None else None if rate is None else noise_from_spec(rate)
+    if data is not None:
+        for option, value in (("--votes", votes), ("--plot", figure)):
+            if value is not None:
+                raise ValueError(f"{option} needs --length instead of --data")
+        split = check_unit(unit or (stored[1] if stored is not None else CERTIFICATION.unit)).split
+        lengths = [len(split(row.text)) for row in read_rows(data, text=text_column, encoding=encoding)]
+        if not lengths:
+            raise ValueError(f"{data}: holds no rows")
+        noises = None if noise is None else {rate or str(model): noise}
+        plans = plan_lengths(lengths, noises, ops=ops, alpha=alpha)
+        values = {"inputs": len(lengths), "mean_length": sum(lengths) / len(lengths)}
+        listed = values | {"rates": [entry.to_dict() for entry in plans]}
+        click.echo(json.dumps(listed, indent=2) if as_json else describe_lengths(lengths, plans))
+        return
+    if unit is not None:
+        raise ValueError("--unit needs --data")
+    if noise is None or length is None:
+        raise ValueError("--rate or --model must be given with --length: --rate adaptdel:p_min=0.9,k=23")
     if figure is not None:
         check_figure_path(figure)
     successes, trials = (None, CERTIFICATION.n_estimate) if votes is None else read_votes(votes)
@@ -48,6 +97,25 @@ def plan_command(
         plot_plan(result, figure)
         click.echo(f"wrote {figure}", err=True)
     click.echo(json.dumps(result.to_dict(), indent=2) if as_json else describe(result))
+
+
+def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan]) -> str:
+    """Lengths of a file, and a row for each noise."""
+    short, middle, long = plans[0].lengths
+    mean = sum(lengths) / len(lengths)
+    lines = [
+        f"{len(lengths)} texts of {mean:.4g} tokens on average; quartiles {short}, {middle} and {long}.",
+        "Kept tokens on average, and largest radii (unanimous votes, two classes), at these three lengths:",
+    ]
+    titles = ("rate", "kept", "largest radius", f"texts of which fewer than {FEW_KEPT} are kept")
+    rows = [
+        [entry.name, " / ".join(f"{n:.3g}" for n in entry.kept), " / ".join(map(str, entry.radii)), percent(entry.few)]
+        for entry in plans
+    ]
+    lines += ["", text_table(titles, rows).to_terminal()]
+    warned = [f"warning: {entry.name}: {entry.warning}" for entry in plans if entry.warning]
+    lines += ["", *warned] if warned else []
+    return "\n".join(lines)
 
 
 def read_votes(text: str) -> tuple[int, int]:

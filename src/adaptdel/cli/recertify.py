@@ -15,9 +15,11 @@ from adaptdel.core.checks import STEPS
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the new run.")
 @click.option(
-    "--alpha", default=None, type=float, help="Probability that a certificate is wrong.  [default: that of RUN]"
+    "--alpha", default=None, type=float, help="Largest probability that a certificate is wrong.  [default: that of RUN]"
 )
-@click.option("--ops", default=None, help="Edits to certify: edit, or some of del,ins,sub.  [default: those of RUN]")
+@click.option(
+    "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: those of RUN]"
+)
 @click.option("--bound", default=None, help="tight or paper.  [default: that of RUN]")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the new run with this private key (PEM).")
 @click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
@@ -34,8 +36,8 @@ def recertify_command(
 ) -> None:
     """Derive new radii from the votes stored in the folder RUN, without the model.
 
-    Options that are omitted keep their value. Each certificate holds with its own confidence 1 - alpha. Decide which
-    settings you will use before you look at the results: choosing the best of several runs invalidates the confidence.
+    Options that are omitted keep the value of RUN. Each certificate holds with its own confidence 1 - alpha. Decide
+    on the settings before you look at the results: choosing the best of several runs invalidates the confidence.
     """
     from adaptdel.runs.certify import recertify
     from adaptdel.runs.signature import read_signing_key

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from adaptdel.class_measures import ADVICE
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.write import write_report
 
@@ -18,7 +19,12 @@ from adaptdel.report.write import write_report
 )
 @click.option("--data", default=None, metavar="FILE", help="The data file, if it is not where the runs read it.")
 @click.option("--sample", default=30, show_default=True, type=int, help="Number of inputs to show.")
-@click.option("--baseline", default=1, show_default=True, type=int, help="The RUN to compare the others with, from 1.")
+@click.option(
+    "--baseline",
+    default=None,
+    type=int,
+    help="The RUN to compare the others with, from 1.  [default: the first with noise and without constant answers]",
+)
 @click.option("--title", default=None, help="Title of the page.  [default: from the data file]")
 @click.option("--seed", default=0, show_default=True, type=int, help="Seed of the sample and of the intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON.")
@@ -27,7 +33,7 @@ def report_command(
     out: Path,
     data: str | None,
     sample: int,
-    baseline: int,
+    baseline: int | None,
     title: str | None,
     seed: int,
     as_json: bool,
@@ -36,11 +42,17 @@ def report_command(
 
     Writes index.html, report.md, report.json, tables.tex, tables/ (CSV) and figures/ (PNG, SVG, PDF) to the folder OUT.
     """
-    if not 1 <= baseline <= len(runs):
+    if baseline is not None and not 1 <= baseline <= len(runs):
         raise ValueError(f"--baseline must be the number of a RUN, from 1 to {len(runs)}, got {baseline}")
-    values = write_report(runs, out, data=data, sample=sample, baseline=baseline - 1, title=title, seed=seed)
+    place = None if baseline is None else baseline - 1
+    values = write_report(runs, out, data=data, sample=sample, baseline=place, title=title, seed=seed)
     click.echo(f"wrote {out / 'index.html'}", err=True)
     if as_json:
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
     else:
         click.echo(overview_table([(run["name"], run["measures"]) for run in values["runs"]]).to_terminal())
+        warnings = [sentence for run in values["runs"] for sentence in run["warnings"]]
+        for sentence in warnings:
+            click.echo(f"warning: {sentence}")
+        if warnings:
+            click.echo(f"what to do: {ADVICE}")

@@ -10,7 +10,17 @@ from typing import Any
 import click
 
 from adaptdel.measures import CLEAN_ACCURACY
-from adaptdel.settings import BACKENDS, DATA, DTYPES, METHODS, PRECISIONS, default_of
+from adaptdel.protection import Protection
+from adaptdel.settings import (
+    BACKENDS,
+    DATA,
+    DTYPES,
+    METHODS,
+    ON_UNKNOWN,
+    PRECISIONS,
+    default_of,
+    embedding_default_of,
+)
 from adaptdel.tables import percent
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
 from adaptdel.training.training import history_text
@@ -35,12 +45,34 @@ def _range(context: click.Context, option: click.Parameter, value: str | None) -
         raise ValueError(f"{option.name} must be two {example}, got {value!r}") from None
 
 
+def _named_values(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any] | None:
+    """NAME=VALUE pairs as a dictionary; values are JSON."""
+    chosen: dict[str, Any] = {}
+    for pair in values or ():
+        name, separator, value = pair.partition("=")
+        try:
+            chosen[name] = json.loads(value)
+        except json.JSONDecodeError:
+            separator = ""
+        if not separator:
+            raise ValueError(
+                f"{option.name} must be NAME=VALUE such as dropout=0.1 or hidden=[128,128], got {pair!r:.60}"
+            )
+    return chosen or None
+
+
 def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
     """An option for a field of the training settings; the help shows its default, which applies if it is left out."""
-    default = default_of(name)
-    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    note = "" if shown is None else f"  [default: {shown:g}]" if isinstance(shown, float) else f"  [default: {shown}]"
+    default, other = default_of(name), embedding_default_of(name)
+    shown = _shown(default) + ("" if other is None else f"; embedding: {_shown(other)}")
+    note = f"  [default: {shown}]" if default is not None else ""
     return click.option(f"--{name.replace('_', '-')}", default=None, help=text + note, **attributes)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @click.command("train", epilog="Several trainings: --config FILE.yaml with the fields of each run.")
@@ -49,28 +81,39 @@ def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
 @setting("rate", "Fraction of tokens that is deleted or masked.", type=float)
 @setting("rates", "Range of deletion rates that adaptdel+ trains under.", callback=_range)
 @setting("kept", "Range of numbers of kept tokens instead of --rates, such as 4,12.", callback=_range)
-@setting("model", "linear, or folder or hub name of a transformer.")
+@setting("model", "linear, embedding, or folder or hub name of a transformer.")
 @click.option("--out", default=None, help="Folder of the model.")
 @setting("validation", "Fraction to hold out, or a labelled file.", callback=_fraction_or_file)
 @setting("unit", "word, char, byte or chunk:SIZE.")
 @setting("seed", "Seed of all random numbers.", type=int)
-@click.option("--text-column", "text", default=None, help=f"Column of the text.  [default: {DATA.text}]")
-@click.option("--label-column", "label", default=None, help=f"Column of the label.  [default: {DATA.label}]")
+@setting("protect", "Of two classes, the one whose answers are protected from being turned.")
+@setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
+@click.option("--text-column", "text", default=None, help=f"Column of the texts.  [default: {DATA.text}]")
+@click.option("--label-column", "label", default=None, help=f"Column of the labels.  [default: {DATA.label}]")
 @click.option("--encoding", default=None, help=f"Encoding of the file.  [default: {DATA.encoding}]")
 @setting("copies", "Linear: noisy copies per example.", type=int)
 @setting("l2", "Linear: penalty on squared weights.", type=float)
 @setting("iterations", "Linear: largest number of optimiser steps.", type=int)
 @setting("features", "Linear: kind of features.", type=click.Choice(["hash", "vocabulary"]))
-@setting("bits", "Linear: 2**bits hashed columns.", type=int)
+@setting("bits", "Linear, embedding: 2**bits hashed columns or rows.", type=int)
+@setting(
+    "encoder", "Embedding: folder or hub name of a transformer that encodes words, or .safetensors file of vectors."
+)
+@setting("encoder_cache", "Embedding: folder that keeps the vectors of words for further trainings.")
+@setting("on_unknown", "Embedding: new words by n-grams alone, or encoded too.", type=click.Choice(ON_UNKNOWN))
+@setting("min_count", "Embedding: occurrences that give a word an embedding.", type=int)
+@setting("networks", "Embedding: networks that vote together.", type=int)
+@setting("steps", "Embedding: optimiser steps per network.", type=int)
+@setting("network", "Embedding: NAME=VALUE of another setting; repeatable.", multiple=True, callback=_named_values)
 @setting("epochs", "Transformers: largest number of epochs.", type=int)
-@setting("learning_rate", "Transformers: learning rate of AdamW.", type=float)
-@setting("weight_decay", "Transformers: weight decay of AdamW.", type=float)
+@setting("learning_rate", "Transformers, embedding: learning rate of AdamW.", type=float)
+@setting("weight_decay", "Transformers, embedding: weight decay of AdamW.", type=float)
 @setting("clip", "Transformers: largest gradient norm.", type=float)
-@setting("batch_size", "Transformers: examples per step.", type=int)
+@setting("batch_size", "Transformers: examples per step; embedding: copies.", type=int)
 @setting("warmup", "Transformers: epochs of warm-up.  [default: epochs / 20]", type=float)
-@setting("patience", "Transformers: epochs without improvement until training stops.", type=int)
+@setting("patience", "Transformers: epochs without improvement until training stops; embedding: evaluations.", type=int)
 @setting("precision", "Transformers: precision of products in training.", type=click.Choice(PRECISIONS))
-@setting("dtype", "Transformers: precision of the trained model.", type=click.Choice(DTYPES))
+@setting("dtype", "Transformers, embedding: precision of the trained model.", type=click.Choice(DTYPES))
 @setting(
     "backend", "Transformers: what runs the trained model; auto: the fastest.", type=click.Choice([*BACKENDS, "auto"])
 )
@@ -80,7 +123,7 @@ def setting(name: str, text: str, **attributes: Any) -> Callable[[Any], Any]:
 @setting("adv_norm", "FreeLB: largest norm of a perturbation, 0 for no limit.", type=float)
 @click.option("--config", type=click.Path(dir_okay=False), default=None, help="YAML file with the fields of runs.")
 @click.option("--overwrite", is_flag=True, help="Replace a model of another training in --out.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train_command(config: str | None, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Train a smoothed classifier by any method of the paper.
 
@@ -99,6 +142,8 @@ def train_command(config: str | None, overwrite: bool, as_json: bool, **options:
         finished = train_job(
             job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)
         )
+        for sentence in finished.model.training_.get("warnings", []):
+            click.echo(f"warning: {sentence}", err=True)
         results.append(_summary(job, finished))
         if not as_json:
             click.echo(_described(job, finished))
@@ -114,6 +159,8 @@ def _summary(job: TrainingJob, finished: FinishedTraining) -> dict[str, Any]:
         "finished_before": finished.already_done,
         "noise": finished.model.noise_.to_dict(),
         "notes": finished.notes,
+        "warnings": record.get("warnings", []),
+        "protection": getattr(finished.model, "protection_", None),
         **{name: record[name] for name in names},
     }
 
@@ -129,9 +176,12 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
         f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
     )
     lines.append(f"noise: {finished.model.noise_!r}")
-    if last.get("valid_accuracy") is not None:
+    accuracy = record.get("clean_accuracy", last.get("valid_accuracy"))
+    if accuracy is not None:
         measured = "accuracy on noisy copies of" if "epoch" in last else f"{CLEAN_ACCURACY} on"
-        lines.append(f"{measured} held-out examples: {percent(last['valid_accuracy'], 2)}")
+        lines.append(f"{measured} held-out examples: {percent(accuracy, 2)}")
+    if getattr(finished.model, "protection_", None) is not None:
+        lines.append(Protection(**finished.model.protection_).sentence())
     next_step = "calibrate" if record.get("calibrated") is False else "certify"
     arguments = "--data FILE" if next_step == "calibrate" else "--data FILE --out RUN"
     lines.append(f"next: adaptdel {next_step} {Path(job.out)} {arguments}")

@@ -107,9 +107,9 @@ def log_ratio(
     other_failure: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Log f'(count) / f(count) of two binomial distributions over the same trials, and a bound on its error."""
-    successes = _times(count, _log_quotient(other_success, success))
-    failures = _times(trials - count, _log_quotient(other_failure, failure))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        successes = _times(count, _log_quotient(other_success, success))
+        failures = _times(trials - count, _log_quotient(other_failure, failure))
         return successes + failures, 4 * EPS * (1 + np.abs(successes) + np.abs(failures))
 
 
@@ -118,20 +118,22 @@ def exponential_error(error: FloatArray) -> FloatArray:
 
     Twice the error covers e^error − 1 up to an error of 1.25 only. Sums of logarithms over 10^15 tokens exceed that.
     """
+    if not (error > 1).any():
+        return 2 * error
     with np.errstate(over="ignore", invalid="ignore"):
         return np.maximum(2 * error, np.expm1(error) * (1 + 4 * EPS))
 
 
 def _log_quotient(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     """log(numerator / denominator) of two rates to a relative error of a few EPS, also near 1 and near 0."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        shift = (numerator - denominator) / denominator  # the difference is exact: both are multiples of 2**-32
-        return np.where(np.abs(shift) < 0.5, np.log1p(shift), np.log(numerator / denominator))
+    shift = (numerator - denominator) / denominator  # the difference is exact: both are multiples of 2**-32
+    logarithm = np.log1p(shift)
+    near = np.abs(shift) < 0.5
+    return logarithm if near.all() else np.where(near, logarithm, np.log(numerator / denominator))
 
 
 def _times(count: FloatArray, logarithm: FloatArray) -> FloatArray:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(count == 0, 0.0, count * logarithm)
+    return np.where(count == 0, 0.0, count * logarithm)
 
 
 def below(count: FloatArray, trials: FloatArray, success: FloatArray, failure: FloatArray) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import inf, log, log10
 
 import numpy as np
@@ -42,6 +43,12 @@ def log10_cardinality(
     radius = check_int("radius", radius, least=-1, most=LARGEST_LENGTH)
     length = check_int("length", length, most=LARGEST_LENGTH)
     vocab_size = check_int("vocab_size", vocab_size, least=1, most=LARGEST_LENGTH)
+    return _log10_cardinality(radius, length, threat, vocab_size)
+
+
+# A function of whole numbers and of the frozen threat alone, so a cached value is the one that would be computed.
+@lru_cache(maxsize=2**14)
+def _log10_cardinality(radius: int, length: int, threat: Threat, vocab_size: int) -> float:
     if radius < 0:
         return -inf
     budget = min(radius, length) if threat.largest(length) is not None else radius

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -231,3 +232,12 @@ def spend(steps: int) -> None:
         left[0] -= steps
         if left[0] < 0:
             raise TooMuchWork("it needs more steps than are allowed")
+
+
+def check_known_fields(values: Mapping[str, Any], known: list[str]) -> None:
+    """Raise for the first name that is not known, and suggest the closest known name."""
+    for name in values:
+        if name not in known:
+            closest = get_close_matches(str(name), known, n=1, cutoff=0.5)
+            hint = f"did you mean {closest[0]!r}?" if closest else f"the fields are {', '.join(known)}"
+            raise ValueError(f"{name!r:.60} is not a field: {hint}")

@@ -49,25 +49,28 @@ def clopper_pearson(
     alpha = check_alpha(alpha)
     plain: tuple[Any, Any] = (successes, trials)
     if set(map(type, plain)) == {int} and 0 <= plain[0] <= plain[1] <= LARGEST_LENGTH:
-        return _cached_bounds(*plain, alpha)
+        return _scalar_bounds(*plain, alpha)
     count, total = check_ints("successes", successes), check_ints("trials", trials)
     count, total = np.broadcast_arrays(count, total)
     if (count > total).any():
         place = np.unravel_index(int(np.argmax(count > total)), count.shape)
         raise ValueError(f"successes must be at most trials = {total[place]}, got {count[place]}")
     if count.ndim == 0:
-        return _cached_bounds(int(count), int(total), alpha)
+        return _scalar_bounds(int(count), int(total), alpha)
     return _lower(count, total, alpha), _upper(_lower(total - count, total, alpha))
 
 
-@lru_cache(maxsize=2**16)
-def _cached_bounds(count: int, total: int, alpha: float) -> tuple[float, float]:
+def _scalar_bounds(count: int, total: int, alpha: float) -> tuple[float, float]:
     """The bounds for scalars: the same numbers as in an array, without the cost of arrays."""
-    low, other_low = _scalar_lower(count, total, alpha), _scalar_lower(total - count, total, alpha)
-    return low, min(nextafter(1 - other_low, 2.0), 1.0)
+    other_low = _scalar_lower(total - count, total, alpha)
+    return _scalar_lower(count, total, alpha), min(nextafter(1 - other_low, 2.0), 1.0)
 
 
+# A function of two whole numbers and a level alone, so a cached bound is the one that would be computed.
+@lru_cache(maxsize=2**16)
 def _scalar_lower(count: int, total: int, alpha: float) -> float:
+    if not 0 <= count <= total <= LARGEST_LENGTH:
+        raise ValueError(f"successes must be at least 0 and at most trials = {total}, got {count}")
     if not count:
         return 0.0
     a, b = float(count), float(total - count + 1)
@@ -210,9 +213,9 @@ def vote_bounds(
     """
     best = (0.0, 1.0)
     if known and len(votes[0]) == 2 and k == 1:  # a single bound is enough: a shortcut for speed
-        low = max(
-            clopper_pearson(int(c[label]), int(c[0] + c[1]), a)[0] for c, a in zip(votes, looks.alphas, strict=False)
-        )
+        low = 0.0
+        for counts, alpha in zip(votes, looks.alphas, strict=False):
+            low = max(low, _scalar_lower(int(counts[label]), int(counts[0] + counts[1]), alpha))
         return low, complement(low)
     for counts, alpha in zip(votes, looks.alphas, strict=False):
         row = list(counts) if known and len(counts) > 1 else [*counts, 0, 0]

@@ -94,7 +94,7 @@ def certify_general(
                 work += (len(centre) + 1) * (len(neighbour) + 1)
                 if len(visited) > limit or work > COMPARISONS * limit:
                     raise ValueError(
-                        f"limit must be raised to go on: radius {radius} is certified, and the ball of radius "
+                        f"limit must be raised to continue: radius {radius} is certified, and the ball of radius "
                         f"{radius + 1} around {len(centre)} tokens over {len(words)} words holds more than {limit} "
                         f"sequences, or very long ones (max_radius={radius} gives the radius so far)"
                     )

@@ -112,6 +112,7 @@ def deletion_overlap(
 CHUNK_BYTES = 2**24
 MANY_CHOICES = 4096  # of kept tokens: more are not enumerated
 _DRAW_BYTES = 4  # of a 32-bit draw
+_BLOCK_BYTES = 120_000  # of rows that are drawn together: little enough for the cache of a core
 
 
 class Noise(Described):
@@ -141,7 +142,7 @@ class Noise(Described):
     changes_inputs: ClassVar[bool] = True
     """Whether a noisy copy can differ from the input."""
     certified_ops: ClassVar[tuple[str, ...]] = ("del", "ins", "sub")
-    """The operations that can be certified, which is what ops="edit" stands for."""
+    """The operations that can be certified: the meaning of ops="edit"."""
     has_paper_bound: ClassVar[bool] = False
     """Whether the AdaptDel paper's lemmas apply: for independent deletion only. Otherwise the tight bound is used."""
     shortest_is_worst: ClassVar[bool] = False
@@ -192,7 +193,7 @@ class Noise(Described):
         return self.immutable
 
     def used_bound(self, bound: str) -> str:
-        """The bound that is computed if ``bound`` is asked for."""
+        """The bound that is computed for the setting ``bound``."""
         return bound if self.has_paper_bound else "tight"
 
     def chunks(
@@ -228,6 +229,9 @@ def _draws(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.u
 
 def _words(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.uint64]:
     """64-bit draws, in the order of the generator, lowest byte first in memory."""
+    source = rng.bit_generator
+    if isinstance(source, np.random.Philox):  # its raw draws are the same integers, without the cost of a call
+        return source.random_raw(shape[0] * shape[1]).reshape(shape).astype("<u8", copy=False)
     return rng.integers(0, 2**64, size=shape, dtype=np.uint64).astype("<u8", copy=False)
 
 
@@ -244,22 +248,39 @@ def draw_at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: i
         return np.zeros(shape, dtype=np.bool_)
     width = -(-length // 8)
     spare = (ceil(length / 256 + 4 * sqrt(length / 256)) + 5) // 2
+    kept = np.empty(shape, dtype=np.bool_)
+    height = max(1, _BLOCK_BYTES // (8 * (width + spare)))
+    for top in range(0, rows, height):
+        _draw_block(rng, kept[top : top + height], (first, remainder), (width, spare))
+    return kept
+
+
+def _draw_block(rng: np.random.Generator, kept: BoolArray, threshold: tuple[int, int], draws: tuple[int, int]) -> None:
+    """Fill rows that are drawn together; ``draws`` are the 64-bit draws of a row: leading bytes, then spare ones."""
+    rows, length = kept.shape
+    first, remainder = threshold
+    width, spare = draws
     state = rng.bit_generator.state
     words = _words(rng, (rows, width + spare))
     leading = np.ascontiguousarray(words[:, :width].view(np.uint8)[:, :length])
     if not remainder:
-        return leading >= first
-    kept: BoolArray = leading > first
-    row, column = np.divmod(np.flatnonzero(leading == first), length)
-    place = np.arange(len(row)) - np.searchsorted(row, row)
+        np.greater_equal(leading, first, out=kept)
+        return
+    flat = kept.reshape(-1)
+    np.equal(leading, first, out=kept)
+    ties = np.flatnonzero(flat)
+    np.greater(leading, first, out=kept)
+    row = ties // length if length else ties
+    place = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
     if place.max(initial=0) < 2 * spare:
-        kept[row, column] = words[:, width:].view("<u4")[row, place] >> 8 >= remainder
+        rest = words.view("<u4").reshape(-1)[row * (2 * (width + spare)) + 2 * width + place]
+        flat[ties] = rest >> 8 >= remainder
     elif rows == 1:
-        kept[row, column] = _draws(rng, (1, len(row)))[0] >> 8 >= remainder
+        flat[ties] = _draws(rng, (1, len(row)))[0] >> 8 >= remainder
     else:  # draw again row by row, so that a row does not depend on those drawn with it
         rng.bit_generator.state = state
-        kept = np.concatenate([draw_at_least(rng, (1, length), threshold) for _ in range(rows)])
-    return kept
+        for place in range(rows):
+            _draw_block(rng, kept[place : place + 1], threshold, draws)
 
 
 @dataclass(frozen=True)

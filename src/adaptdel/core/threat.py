@@ -55,6 +55,19 @@ class Threat:
         """The number of edits beyond which no new neighbour is reached; None if insertions are allowed."""
         return None if self.inserts else length
 
+    def covering_radius(self, length: int) -> int | None:
+        """The least number of edits that reach every text of the same length; None if no number does.
+
+        A certificate with this radius holds for every text of its length, whatever it says. The empty text is the only
+        one of its length: there, every text of one token has to be reached too.
+
+        >>> Threat("edit").covering_radius(7), Threat("del,ins").covering_radius(7), Threat("del").covering_radius(7)
+        (7, 14, None)
+        """
+        if self.substitutes:
+            return max(1, length)
+        return max(1, 2 * length) if self.deletes and self.inserts else None
+
     def search_limit(self, length: int) -> int:
         """The largest radius that is searched for: max(65536, 4 · length), or the length without insertions.
 

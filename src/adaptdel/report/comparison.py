@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import nan
 from typing import Any
 
@@ -14,10 +15,16 @@ import numpy.typing as npt
 from adaptdel.core.checks import FloatArray, IntArray, check_alpha, check_int
 from adaptdel.measures import (
     ACCURACY_COLUMNS,
+    BALANCED_ACCURACY,
+    BALANCED_RADIUS,
+    CAPPED_RADIUS,
     CERTIFIED_ACCURACY,
     CLEAN_ACCURACY,
     MEAN_RADIUS,
+    SHOWN_CLASSES,
     Outcomes,
+    class_table,
+    confusion_table,
     log_cardinality_curve,
     radius_curve,
 )
@@ -27,9 +34,11 @@ from adaptdel.tables import UNDEFINED, Column, Row, Table, duration, number, per
 _CELLS = 2**18  # values that are resampled at a time
 STATISTICS = {  # the compared measures and their headings
     "clean_accuracy": CLEAN_ACCURACY,
+    "balanced_accuracy": BALANCED_ACCURACY,
     "certified_accuracy": CERTIFIED_ACCURACY,
     "certified_accuracy_1": "certified accuracy at radius\u00a01",
     "mean_radius": MEAN_RADIUS,
+    "class_balanced_mean_radius": BALANCED_RADIUS,
     "median_log_cardinality": "median log₁₀ size",
     "wasserstein": "Wasserstein",
     "calls": "votes",
@@ -112,7 +121,10 @@ def _statistics(inputs: Outcomes, counts: IntArray) -> dict[str, FloatArray]:
     unknown = np.full(len(counts), nan)
     radii, lengths = _sorted_resamples(inputs.radius, counts), _sorted_resamples(inputs.length, counts)
     logs = _sorted_resamples(inputs.log_cardinality, counts)
+    recall, class_radius = _balanced(inputs, counts)
     return {
+        "balanced_accuracy": recall if inputs.labelled else unknown,
+        "class_balanced_mean_radius": class_radius if inputs.labelled else unknown,
         "clean_accuracy": correct if inputs.labelled else unknown,
         "certified_accuracy": certified if inputs.labelled else unknown,
         "certified_accuracy_1": certified_at_1,
@@ -121,6 +133,17 @@ def _statistics(inputs: Outcomes, counts: IntArray) -> dict[str, FloatArray]:
         "wasserstein": np.abs(_standardised_rows(radii) - _standardised_rows(lengths)).mean(axis=1),
         "calls": calls,
     }
+
+
+def _balanced(inputs: Outcomes, counts: IntArray) -> tuple[FloatArray, FloatArray]:
+    """The balanced accuracy and the class-balanced mean radius of every resample, over the labels that it holds."""
+    names = sorted(set(inputs.label), key=str)
+    inside = np.array([[label == name for label in inputs.label] for name in names], dtype=np.float64).T
+    sizes = counts @ inside
+    held = (sizes > 0).sum(axis=1)
+    sums = [counts @ (inside * column[:, None]) for column in (inputs.correct, inputs.radius)]
+    shares = [np.divide(total, sizes, out=np.zeros_like(sizes), where=sizes > 0).sum(axis=1) for total in sums]
+    return shares[0] / held, shares[1] / held
 
 
 def _sorted_resamples(values: npt.NDArray[Any], counts: IntArray) -> FloatArray:
@@ -152,7 +175,12 @@ def differences(entries: Sequence[Entry], baseline: Entry, *, resamples: int, se
     return compared
 
 
+_BEST = (
+    "In bold: the best of the runs that can be compared, which certify the same inputs against the same attacker at "
+    "the same alpha, by the same bound; never a run that gives one answer to (almost) all inputs."
+)
 _NAME = Column("run", ("run",), number=False)
+_BALANCED = Column(BALANCED_ACCURACY, ("balanced_accuracy",), percent, "max")
 _RADIUS = Column(MEAN_RADIUS, ("mean_radius", "mean_radius_se"), with_error, "max")
 
 
@@ -163,7 +191,8 @@ def overview_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
         Column("inputs", ("inputs",), _count),
         *ACCURACY_COLUMNS,
         _RADIUS,
-        Column("median log₁₀ size", ("median_log_cardinality",), number),
+        _BALANCED,
+        Column(BALANCED_RADIUS, ("class_balanced_mean_radius",), number),
         Column("abstained", ("abstained",), _count),
         Column("votes per input", ("calls",), _whole_number),
     ]
@@ -173,12 +202,12 @@ def overview_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
 def main_table(entries: Sequence[Entry]) -> Table:
     """The paper's main table."""
     columns = [
-        _NAME,
+        Column("run", ("run", "constant_answer"), _with_answer, number=False),
         *ACCURACY_COLUMNS,
         _RADIUS,
-        Column("Wasserstein", ("wasserstein",), number, "min"),
-        Column("median log₁₀ size", ("median_log_cardinality",), number, "max"),
-        Column("quartiles of log₁₀ size", ("lower_log_cardinality", "upper_log_cardinality"), _between),
+        _BALANCED,
+        Column(BALANCED_RADIUS, ("class_balanced_mean_radius", "class_balanced_mean_radius_se"), with_error, "max"),
+        Column(CAPPED_RADIUS, ("capped_mean_radius",), number, "max"),
         Column("abstained", ("abstained", "inputs"), lambda count, size: percent(count / size) if size else UNDEFINED),
         Column("votes", ("calls",), _whole_number),
         Column("time", ("seconds",), duration),
@@ -186,11 +215,55 @@ def main_table(entries: Sequence[Entry]) -> Table:
     caption = (
         "Measures of each run. Clean accuracy: the share of correct answers, where an abstention counts by its "
         "predicted label. Certified accuracy at radius 0: the same with abstentions counted as wrong. Mean certified "
-        "radius with its standard error. Wasserstein: distance between standardised radii and standardised lengths. "
-        "Log₁₀ size: of the certified region. Radius and size of a wrong answer or an abstention count as 0. Votes and "
-        "time per input."
+        "radius with its standard error; a wrong answer or an abstention counts as 0. Balanced: the mean over the "
+        "classes, in which a rare class counts as much as a frequent one. Capped: no radius counts for more than the "
+        f"length of its input. Votes and time per input. {_BEST}"
     )
-    return Table("main", caption, columns, [{"run": entry.name, **entry.measures.to_dict()} for entry in entries])
+    return Table("main", caption, columns, [_measured(entry) for entry in entries])
+
+
+def _measured(entry: Entry) -> dict[str, Any]:
+    constant = None if entry.classes.constant is None else str(entry.classes.constant.label)
+    return {"run": entry.name, "constant_answer": constant, "group": entry.group, **entry.measures.to_dict()}
+
+
+def _with_answer(run: str, constant: str | None) -> str:
+    return run if constant is None else f"{run} (one answer: {constant})"
+
+
+def region_table(entries: Sequence[Entry]) -> Table:
+    """The size of the certified regions, and whether radii grow with the length, as in the paper's main table."""
+    columns = [
+        _NAME,
+        Column("median log₁₀ size", ("median_log_cardinality",), number, "max"),
+        Column("quartiles of log₁₀ size", ("lower_log_cardinality", "upper_log_cardinality"), _between),
+        Column("Wasserstein", ("wasserstein",), number, "min"),
+    ]
+    caption = (
+        "Certified regions. Log₁₀ size: the number of texts in the certified region, as a power of ten; 0 for a wrong "
+        "answer or an abstention. Wasserstein: distance between standardised radii and standardised lengths."
+    )
+    return Table("regions", caption, columns, [_measured(entry) for entry in entries])
+
+
+def class_tables(entries: Sequence[Entry]) -> list[Table]:
+    """The measures by class, and the confusion matrices; none without labels."""
+    labelled = [entry for entry in entries if entry.classes.classes]
+    rows = [
+        {"run": entry.name, **each.to_dict(), "label": str(each.label)}
+        for entry in labelled
+        for each in entry.classes.classes
+    ]
+    if not rows:
+        return []
+    tables = [class_table(rows, lead=[_NAME])]
+    if len({row["label"] for row in rows}) <= SHOWN_CLASSES:
+        parts = [
+            ({"run": entry.name}, [each.label for each in entry.classes.classes], entry.classes.confusion)
+            for entry in labelled
+        ]
+        tables.append(confusion_table(parts, lead=[_NAME]))
+    return tables
 
 
 def outcome_table(entries: Sequence[Entry]) -> Table:
@@ -204,39 +277,47 @@ def outcome_table(entries: Sequence[Entry]) -> Table:
         Column("abstained", ("abstained", "inputs"), _count_and_share),
         Column("abstained, label correct", ("abstained_right",), _count),
         Column("median radius if certified", ("median_certified_radius",), lambda v: f"{v:g}", "max"),
+        Column("certificates that cover every text of their length", ("covering", "inputs"), _count_and_share),
         Column("not measured", ("not_usable",), _count),
     ]
-    rows = [
-        {"run": e.name, **e.measures.to_dict(), "not_usable": e.outcomes.problems + e.outcomes.unlabelled}
-        for e in entries
-    ]
+    rows = [{**_measured(e), "not_usable": e.outcomes.problems + e.outcomes.unlabelled} for e in entries]
     caption = (
         "Outcomes: each input is counted in one of the four groups. Radius 0: the answer is certified for the unedited "
-        "input only. Abstained: the votes do not determine the answer with the required confidence. Not measured: rows "
-        "that could not be certified or have no label."
+        "input only. Abstained: the votes do not determine the answer with the required confidence. A certificate "
+        "covers every text of its length if the radius reaches that length: the answer does not depend on the words. "
+        "Not measured: rows that could not be certified or have no label."
     )
     return Table("outcomes", caption, columns, rows)
 
 
-def difference_table(compared: Differences, baseline: Entry) -> Table:
-    """Differences to the baseline with their intervals."""
+def difference_table(compared: Differences, baseline: Entry, entries: Sequence[Entry]) -> Table:
+    """Differences to the baseline with their intervals; clear ones are emphasised where they can be compared."""
     columns = [_NAME, Column("common inputs", ("common",), _count)]
+    by_name = {entry.name: entry for entry in entries}
     for name, title in STATISTICS.items():
         show = _points if "accuracy" in name else _whole_change if name == "calls" else _change
         keys = (name, f"{name}_low", f"{name}_high")
         columns.append(Column(title, keys, show, strong=lambda row, name=name: bool(row[f"{name}_clear"])))  # type: ignore[misc]
-    rows = [{"run": name, "common": common} | _flat(measures) for name, (common, measures) in compared.items()]
+    rows = [
+        {"run": name, "common": common} | _flat(measures, by_name[name], baseline)
+        for name, (common, measures) in compared.items()
+    ]
     caption = (
         f"Differences to {baseline.name} on the same inputs, with 95% intervals of the paired bootstrap, in bold where "
-        "the interval excludes 0. Accuracies in percentage points."
+        "the interval excludes 0 and the runs can be compared. Accuracies in percentage points."
     )
     return Table("differences", caption, columns, rows)
 
 
-def _flat(measures: Mapping[str, Difference]) -> dict[str, Any]:
+_WITHOUT_ATTACKER = ("clean_accuracy", "balanced_accuracy", "calls")  # measures that every attacker leaves the same
+
+
+def _flat(measures: Mapping[str, Difference], entry: Entry, baseline: Entry) -> dict[str, Any]:
     flat: dict[str, Any] = {}
+    constant, same = entry.is_constant or baseline.is_constant, entry.rule == baseline.rule
     for name, gap in measures.items():
-        flat |= {name: gap.value, f"{name}_low": gap.low, f"{name}_high": gap.high, f"{name}_clear": gap.clear}
+        clear = gap.clear and not constant and (same or name in _WITHOUT_ATTACKER)
+        flat |= {name: gap.value, f"{name}_low": gap.low, f"{name}_high": gap.high, f"{name}_clear": clear}
     return flat
 
 
@@ -247,7 +328,8 @@ def quartile_table(entries: Sequence[Entry]) -> Table:
         Column("quartile", ("quarter",), number=False),
         Column("lengths", ("shortest", "longest", "inputs"), _lengths),
         Column("inputs", ("inputs",), _count),
-        *(Column(column.title, column.keys, column.show) for column in (*ACCURACY_COLUMNS, _RADIUS)),
+        *(Column(column.title, column.keys, column.show) for column in (*ACCURACY_COLUMNS, _RADIUS, _BALANCED)),
+        Column("constant answer", ("constant",), number=False),
         Column("median log₁₀ size", ("median_log_cardinality",), number),
         Column("quartiles of log₁₀ size", ("lower_log_cardinality", "upper_log_cardinality"), _between),
         Column("Wasserstein", ("wasserstein",), number),
@@ -256,16 +338,23 @@ def quartile_table(entries: Sequence[Entry]) -> Table:
         Column("time", ("seconds",), duration),
     ]
     rows = [
-        {"quarter": quarter, "run": entry.name, **entry.quartiles[place].to_dict()}
+        {"quarter": quarter, "run": entry.name, **entry.quartiles[place].to_dict(), "constant": entry.constants[place]}
         for place, quarter in enumerate(("shortest", "second", "third", "longest"))
         for entry in entries
+        if entry.quartiles[place].inputs
     ]
-    return Table("quartiles", "The same measures by quartile of the input length.", columns, rows)
+    caption = (
+        "The same measures by quartile of the input length. Constant answer: the answer that (almost) all inputs of "
+        "these lengths get, although their labels differ."
+    )
+    return Table("quartiles", caption, columns, rows)
 
 
 def settings_table(entries: Sequence[Entry]) -> Table:
     """The settings of the runs."""
-    names = ("noise", "attacker", "bound", "alpha", "votes", "sampling", "seed", "unit", "model", "data", "finished")
+    names = ["noise", "attacker", "bound", "alpha", "votes", "sampling", "seed", "unit", "model", "data", "finished"]
+    if any(entry.run.manifest["threshold"] is not None for entry in entries):
+        names.insert(2, "threshold")
     columns = [_NAME, *(Column(name, (name,), number=False) for name in names)]
     return Table("settings", "Settings of the runs.", columns, [_settings(entry) for entry in entries])
 
@@ -279,6 +368,7 @@ def _settings(entry: Entry) -> Row:
         "noise": ", ".join(f"{key} {_shortened(value)}" for key, value in rate.items()),
         "attacker": ", ".join(manifest["ops"]),
         "bound": manifest["bound"],
+        "threshold": None if manifest["threshold"] is None else f"{manifest['threshold']:g}",
         "alpha": f"{manifest['alpha']:g}" if manifest.get("alpha") is not None else None,
         "votes": " + ".join(map(str, votes)) if isinstance(votes, (list, tuple)) else votes,
         "sampling": manifest.get("sampling"),
@@ -297,17 +387,25 @@ def _shortened(value: Any) -> str:
 
 
 def curves(entries: Sequence[Entry]) -> Table:
-    """Certified accuracy at every radius and log-cardinality, as a CSV file for other programs."""
-    columns = [Column(name, (name,)) for name in ("run", "against", "threshold", "certified_accuracy")]
+    """Certified accuracy at every radius and log-cardinality, of all inputs and by class, as a CSV file for programs.
+
+    The column class is empty for all inputs; with a class, the certified accuracy is the certified recall.
+    """
+    columns = [Column(name, (name,)) for name in ("run", "class", "against", "threshold", "certified_accuracy")]
     return Table("curves", "Certified accuracy", columns, list(_curve_points(entries)))
+
+
+_CURVES = {"radius": radius_curve, "log10_cardinality": log_cardinality_curve}
 
 
 def _curve_points(entries: Sequence[Entry]) -> Iterator[Row]:
     for entry in entries:
-        for against, curve in (("radius", radius_curve), ("log10_cardinality", log_cardinality_curve)):
-            for threshold, share in zip(*curve(entry.outcomes), strict=True):
+        parts = [(None, entry.outcomes), *((str(label), part) for label, part in entry.by_class.items())]
+        for (label, part), (against, curve) in product(parts, _CURVES.items()):
+            for threshold, share in zip(*curve(part), strict=True):
                 yield {
                     "run": entry.name,
+                    "class": label,
                     "against": against,
                     "threshold": threshold.item(),
                     "certified_accuracy": float(share),

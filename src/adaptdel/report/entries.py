@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ import numpy as np
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key, stream
+from adaptdel.class_measures import ClassTable
 from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Noise
+from adaptdel.core.threat import Threat
 from adaptdel.data import read_rows
 from adaptdel.measures import Measures, Outcomes, by_quartile, measure, outcomes
 from adaptdel.runs.inputs import content_id
+from adaptdel.runs.records import label_value
 from adaptdel.runs.storage import RESTORE, Run, read_run
 from adaptdel.units import Tokens, Unit, unit_from_dict
 
@@ -74,6 +77,52 @@ class Entry:
         """The measures by quartile of length."""
         return [measure(part) for part in by_quartile(self.outcomes)]
 
+    @cached_property
+    def classes(self) -> ClassTable:
+        """The measures by class; constant answers and missed classes."""
+        return self.outcomes.by_class(self.run.manifest["classes"])
+
+    @cached_property
+    def by_class(self) -> dict[Any, Outcomes]:
+        """The measured inputs of each label, in the order of the classes; empty without labels."""
+        labels = [each.label for each in self.classes.classes if each.inputs]
+        return {label: self.outcomes.take(np.array([own == label for own in self.outcomes.label])) for label in labels}
+
+    @cached_property
+    def constants(self) -> list[str | None]:
+        """By quartile of length: the answer that (almost) all inputs get, or None."""
+        constants = [part.by_class().constant for part in by_quartile(self.outcomes)]
+        return [None if constant is None else str(constant.label) for constant in constants]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether (almost) all inputs get one answer, although their labels differ, or are unknown."""
+        return self.classes.constant is not None
+
+    @property
+    def title(self) -> str:
+        """The name, and what a reader of a figure must know: that the run gives one answer to (almost) all inputs."""
+        constant = self.classes.constant
+        return self.name if constant is None else f"{self.name} (one answer: {clip(str(constant.label), 20)})"
+
+    @property
+    def is_smoothed(self) -> bool:
+        """Whether the run has noise, without which no radius is above 0."""
+        return bool(self.run.manifest["noise"]["kind"] != "none")
+
+    @property
+    def rule(self) -> tuple[str, ...]:
+        """What two runs must have in common for their radii to be comparable on the same inputs."""
+        return tuple(repr(self.run.manifest.get(name)) for name in ("ops", "alpha", "bound", "threshold", "k", "unit"))
+
+    @cached_property
+    def group(self) -> tuple[str, ...] | None:
+        """The same for runs that tables compare: those with the same inputs and rule. None for a constant run."""
+        if self.is_constant:
+            return None
+        inputs = repr(sorted(zip(self.outcomes.ids, self.outcomes.hashes, strict=True)))
+        return blake2b(inputs.encode(), digest_size=16).hexdigest(), str(self.outcomes.labelled), *self.rule
+
     @property
     def ops(self) -> tuple[str, ...]:
         """The operations of the attacker."""
@@ -109,7 +158,11 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
         names = [name if counts[name] == 1 else longer[place] for place, name in enumerate(names)]
     counts = Counter(names)
     names = [name if counts[name] == 1 else f"{name} #{place + 1}" for place, name in enumerate(names)]
-    return [Entry(names[place], place, run, outcomes(run.table, times_of(run))) for place, run in enumerate(runs)]
+    return [Entry(names[place], place, run, _outcomes(run)) for place, run in enumerate(runs)]
+
+
+def _outcomes(run: Run) -> Outcomes:
+    return outcomes(run.table, times_of(run), threat=Threat(run.manifest["ops"]), label_value=label_value)
 
 
 def _check_rows(run: Run) -> None:
@@ -216,7 +269,7 @@ def sample_inputs(
             if name in by_id
         )
         shortened = None if text is None else clip(text, MOST_TEXT)
-        label = None if row["truth"] is None else json.loads(row["truth"])
+        label = None if row["truth"] is None else label_value(row["truth"])
         sampled.append(SampledInput(name, row["row"], label, shortened, row["length"], answers))
     return sampled, missing
 

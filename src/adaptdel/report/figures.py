@@ -56,6 +56,7 @@ Axes = Any
 INK, MUTED, GRID = "#20242a", "#6a7280", "#e2e5ea"
 WIDTH = 4.8  # inches: two figures side by side on a desktop, one legible on a phone
 _LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1.2, 1.4)), (0, (1.2, 1.2)))
+_PANELS = 8  # classes with a panel of their own
 _TAIL, _BULK, _STRETCH = 0.01, 0.1, 2.5  # curves end where 1% of the inputs are left, at most 2.5 times as far as 10%
 
 Curve = Callable[[Outcomes], tuple[Any, Any]]
@@ -67,7 +68,7 @@ def typical(entries: Sequence[Entry]) -> str | None:
     Among the correct answers of the first run with a radius of at least 1: the one at the upper quartile of the radius,
     then closest to the mean length. Inputs that all runs hold are preferred.
     """
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: entry.is_constant):
         measured = entry.outcomes
         useful = measured.certified & (measured.radius >= 1)
         if useful.any():
@@ -90,6 +91,10 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
         "10ᶜ inputs. Curves end where few inputs are left."
     )
     radius = "A point (r, a): for a share a of the inputs, the answer is correct and certified against any r edits."
+    by_class = (
+        "A panel for each class. A point (r, a): for a share a of the inputs of the class, the answer is correct and "
+        "certified against any r edits. A run that gives one answer to all inputs is at 0 in all other panels."
+    )
     quartiles = (
         "The shortest quarter of the inputs at the top, the longest at the bottom. Right: the quantile function of the "
         f"lengths of {entries[0].name}, with dashed lines at the quartiles."
@@ -100,6 +105,8 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
         ("certified-cardinality", "Certified accuracy against the size of the certified region", cardinality,
          certified_by_cardinality(entries)),
         ("certified-radius", "Certified accuracy against the radius", radius, certified_by_radius(entries)),
+        *([("classes", "Certified recall by class against the radius", by_class, class_panels(entries))]
+          if any(entry.by_class for entry in entries) else []),
         ("quartiles", "Certified accuracy by quartile of length", quartiles, quartile_panels(entries)),
         ("rates", "Rate and kept length", rate, rates(entries)),
         ("costs", "Votes per input", cost, costs(entries)),
@@ -148,6 +155,31 @@ def certified_by_radius(entries: Sequence[Entry]) -> Figure:
     return figure
 
 
+def class_panels(entries: Sequence[Entry]) -> Figure:
+    """Certified recall against the radius, a panel for each class; of many classes, the most frequent ones."""
+    sizes: dict[Any, int] = {}
+    for entry in entries:
+        for label, part in entry.by_class.items():
+            sizes[label] = max(len(part), sizes.get(label, 0))
+    frequent = sorted(sizes, key=lambda label: -sizes[label])[:_PANELS]
+    labels = [label for label in sizes if label in frequent]
+    figure = new_figure(WIDTH, 0.9 + 1.5 * -(-len(labels) // 2))
+    panels = figure.subplots(-(-len(labels) // 2), 2, squeeze=False, sharex=True, sharey=True).ravel()
+    parts = [[(entry, entry.by_class[label]) for entry in entries if label in entry.by_class] for label in labels]
+    reach = max(_reach(part, radius_curve) for part in parts)
+    for axes, label, panel in zip(panels, labels, parts, strict=False):
+        _curves(axes, panel, radius_curve)
+        axes.set_xlim(-0.02 * reach, reach)
+        axes.set_title(f"{clip(str(label), 20)} ({sizes[label]:,})", loc="right", fontsize=8, color=MUTED, pad=2)
+        _whole(axes.xaxis)
+    for axes in panels[len(labels) :]:
+        axes.set_visible(False)
+    figure.supxlabel("radius: number of edits", fontsize=10, color=INK)
+    figure.supylabel("certified recall", fontsize=10, color=INK)
+    _legend(figure, panels[0])
+    return figure
+
+
 def quartile_panels(entries: Sequence[Entry]) -> Figure:
     """Certified accuracy against log-cardinality by quartile of length, beside the quantile function of the lengths."""
     figure = new_figure(WIDTH, 6.2)
@@ -166,6 +198,8 @@ def quartile_panels(entries: Sequence[Entry]) -> Figure:
         quarter = entries[0].quartiles[row]
         text = _range(quarter.shortest, quarter.longest, quarter.inputs)
         axes.set_title(text, loc="right", fontsize=8, color=MUTED, pad=2)
+        if not quarter.inputs and first is not axes:
+            axes.set_axis_off()
         axes.tick_params(labelbottom=row == 3 or not shared)
     axes.set_xlabel("log₁₀ of the size of the region", color=INK)
     figure.supylabel("certified accuracy", fontsize=10, color=INK)
@@ -234,7 +268,7 @@ def costs(entries: Sequence[Entry]) -> Figure:
         if len(entry.outcomes):
             share = np.histogram(entry.outcomes.calls, bins)[0] / len(entry.outcomes)
             axes.stairs(share, bins, fill=True, color=entry.colour, alpha=0.1)
-            axes.stairs(share, bins, color=entry.colour, lw=1.7, ls=_style(entry)["ls"], label=entry.name)
+            axes.stairs(share, bins, color=entry.colour, lw=1.7, ls=_style(entry)["ls"], label=entry.title)
     axes.yaxis.set_major_formatter(_percent)
     axes.xaxis.set_major_formatter(_thousands)
     axes.set_xlim(0, most * 1.02)
@@ -315,12 +349,12 @@ def _reach(parts: Sequence[tuple[Entry, Outcomes]], curve: Curve) -> float:
 
 def _smoothed(entries: Sequence[Entry]) -> Sequence[Entry]:
     """The runs with noise, or all runs if none has noise."""
-    return [entry for entry in entries if entry.run.manifest["noise"]["kind"] != "none"] or entries
+    return [entry for entry in entries if entry.is_smoothed] or entries
 
 
 def _style(entry: Entry) -> dict[str, Any]:
     line = _LINES[entry.number % len(_LINES)]
-    return {"color": entry.colour, "lw": 1.8, "ls": line, "label": entry.name}
+    return {"color": entry.colour, "lw": 1.8, "ls": line, "label": entry.title}
 
 
 def _whole(axis: Any) -> None:

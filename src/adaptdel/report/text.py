@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adaptdel.certification.certificate import Certificate
+from adaptdel.class_measures import ADVICE
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.report.comparison import Difference, Differences
@@ -12,6 +13,7 @@ from adaptdel.report.entries import Entry
 from adaptdel.tables import number, percent, signed
 
 _NAMED_CLASSES = 4
+_RECALLS = 6  # classes whose recall the summary gives
 _NAMED_RUNS = 3  # other runs that the summary compares
 TOKENS = {"word": "word", "char": "character", "byte": "byte", "chunk": "chunk", "labelled": "chunk"}
 _VERBS = {"del": "deletes", "ins": "inserts", "sub": "substitutes"}
@@ -58,7 +60,8 @@ def radius_words(certificate: Certificate) -> str:
     if certificate.radius == 0:
         return "radius 0: one edit might change the answer"
     edits = "1 edit" if certificate.radius == 1 else f"up to {certificate.radius:,} edits"
-    return f"radius {certificate.radius:,}: {edits} cannot change the answer"
+    covers = ", and this covers every text of its length" if certificate.covers_every_text else ""
+    return f"radius {certificate.radius:,}: {edits} cannot change the answer{covers}"
 
 
 def bound_words(certificate: Certificate) -> str:
@@ -105,12 +108,48 @@ def attacker(entry: Entry) -> str:
 
 def summary(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> str:
     """A paragraph: the results of the best run, and the other runs compared with the baseline."""
-    return " ".join(filter(None, [*_lead(leading(entries)), *_others(compared, entries, baseline)]))
+    best = leading(entries)
+    if best.is_constant and best.outcomes.labelled:
+        return " ".join(_nothing_to_lead(entries))
+    return " ".join(filter(None, [*_lead(best), *_others(compared, entries, baseline)]))
 
 
 def leading(entries: Sequence[Entry]) -> Entry:
-    """The run that the summary describes: the largest mean radius against the attacker with the most operations."""
-    return max(entries, key=lambda entry: (entry.measures.inputs > 0, len(entry.ops), entry.measures.mean_radius))
+    """The run that the summary describes.
+
+    A run that tells the classes apart comes before one that does not, and one with noise before one without. Of these:
+    the attacker with the most operations, then the largest class-balanced mean radius.
+    """
+
+    def order(entry: Entry) -> tuple[bool, bool, bool, bool, int, float]:
+        m, constant = entry.measures, entry.is_constant and entry.outcomes.labelled
+        radius = m.class_balanced_mean_radius if entry.outcomes.labelled else m.mean_radius
+        missed = bool(entry.classes.missed)
+        return (
+            m.inputs > 0,
+            not constant,
+            entry.is_smoothed,
+            not missed,
+            len(entry.ops),
+            radius if radius == radius else 0.0,
+        )
+
+    return max(entries, key=order)
+
+
+def default_baseline(entries: Sequence[Entry]) -> Entry:
+    """The first run with noise that tells the classes apart; without one, the first with noise, or the first."""
+    return min(entries, key=lambda entry: (not entry.is_smoothed, entry.is_constant, entry.number))
+
+
+def _nothing_to_lead(entries: Sequence[Entry]) -> list[str]:
+    """What to say if every run gives one answer; the notes say which, and what to do."""
+    who = "This run does not tell the classes apart" if len(entries) == 1 else "No run tells the classes apart"
+    return [
+        f"{who}: (almost) all inputs get one answer, although their labels differ.",
+        "The accuracy is that of a fixed answer, and the radii belong to an answer that hardly depends on the text: "
+        "they are no sign of robustness.",
+    ]
 
 
 def _lead(entry: Entry) -> list[str]:
@@ -123,12 +162,23 @@ def _lead(entry: Entry) -> list[str]:
         accuracies = (
             f"{CLEAN_ACCURACY}: {percent(m.clean_accuracy)}, {CERTIFIED_ACCURACY}: {percent(m.certified_accuracy)}"
         )
-        start = f"{entry.name} on {size}: {accuracies}, {radius}."
+        start = f"{entry.name} on {size}: {accuracies}, {radius}. {_balance(entry)}"
         outcome = f"The classifier {abstentions} and gives a wrong answer for {m.wrong:,}."
     else:
         start = f"{entry.name} on {size}: {radius}. The data has no labels, so the accuracies are unknown."
         outcome = f"The classifier {abstentions}."
     return [start, _certified(entry), outcome, _confidence(entry)]
+
+
+def _balance(entry: Entry) -> str:
+    """The measures in which every class counts the same, and the recall of each class."""
+    m, classes = entry.measures, [each for each in entry.classes.classes if each.inputs]
+    recalls = ", ".join(f"{each.label}: {percent(each.recall)}" for each in classes[:_RECALLS])
+    more = f" and {len(classes) - _RECALLS} more classes" if len(classes) > _RECALLS else ""
+    return (
+        f"With every class counting the same, the accuracy is {percent(m.balanced_accuracy)} and the mean radius "
+        f"{number(m.class_balanced_mean_radius)}. Recall by class: {recalls}{more}."
+    )
 
 
 def _certified(entry: Entry) -> str:
@@ -140,9 +190,17 @@ def _certified(entry: Entry) -> str:
         return f"All certified {answers}s have radius 0: a single edit might change them."
     return (
         f"For {percent(m.certified / m.inputs)} of the inputs the answer is "
-        f"{'correct and ' if entry.outcomes.labelled else ''}certified against at least one edit by {attacker(entry)}; "
-        f"the median radius of the certified {answers}s is {m.median_certified_radius:g}."
+        f"{'correct and ' if entry.outcomes.labelled else ''}certified against at least one edit by {attacker(entry)}"
+        f"{_certified_by_class(entry)}; the median radius of the certified {answers}s is {m.median_certified_radius:g}."
     )
+
+
+def _certified_by_class(entry: Entry) -> str:
+    """The certified recall at radius 1 of each class, for few classes."""
+    classes = [each for each in entry.classes.classes if each.inputs]
+    if not 1 < len(classes) <= _RECALLS:
+        return ""
+    return f" ({', '.join(f'{each.label}: {percent(each.certified_recall[1])}' for each in classes)})"
 
 
 def _confidence(entry: Entry) -> str:
@@ -152,7 +210,9 @@ def _confidence(entry: Entry) -> str:
 
 def _others(compared: Differences, entries: Sequence[Entry], baseline: Entry) -> list[str]:
     """The mean radii of the other runs relative to the baseline, where they have common inputs."""
-    noisy = [entry for entry in entries if entry.run.manifest["noise"]["kind"] != "none"]
+    if baseline.is_constant or not baseline.is_smoothed:
+        return []
+    noisy = [entry for entry in entries if entry.is_smoothed and not entry.is_constant]
     common = [entry for entry in noisy if compared.get(entry.name, (0, {}))[0]]
     if not common:
         return []
@@ -174,7 +234,7 @@ def _relative(entry: Entry, baseline: Entry, radius: Difference) -> str:
 
 def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> list[str]:
     """What a reader has to know before comparing the numbers."""
-    sentences = []
+    sentences = _warnings(entries)
     for entry in entries:
         measured, name = entry.outcomes, entry.name
         if not entry.run.finished:
@@ -196,6 +256,28 @@ def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> l
                 "these inputs."
             )
     return sentences + _different_settings(entries)
+
+
+def _warnings(entries: Sequence[Entry]) -> list[str]:
+    """Constant answers, missed classes, and certificates that cover every text of their length."""
+    sentences, advise = [], False
+    for entry in entries:
+        for warning in entry.classes.warnings(entry.name, advice=False):
+            sentences.append(f"{warning[0].upper()}{warning[1:]}.")
+            advise = True
+    if advise:
+        sentences.append(f"What to do about a class that is not recognised: {ADVICE}.")
+    covering = [
+        f"{entry.measures.covering:,} of {entry.measures.inputs:,} ({entry.name})"
+        for entry in entries
+        if entry.measures.covering
+    ]
+    if covering:
+        sentences.append(
+            f"Certificates that cover every text of their length: {listed(covering)}. There the answer provably does "
+            "not depend on the words: the classifier reads too little of such short texts to tell them apart."
+        )
+    return sentences
 
 
 def _different_settings(entries: Sequence[Entry]) -> list[str]:
@@ -229,7 +311,22 @@ def definitions() -> list[tuple[str, str]]:
          "Abstentions count as wrong, so at radius 0 it is at most the clean accuracy."),
         ("Mean certified radius",
          "The mean radius over all inputs. Wrong answers and abstentions count as 0, and so they do in medians and "
-         "quartiles of the size."),
+         "quartiles of the size. Capped at the length: no radius counts for more than the number of tokens of its "
+         "input."),
+        ("Recall and precision of a class",
+         "Recall: the share of the inputs of the class that get it as the answer. Precision: the share of the inputs "
+         "with this answer that belong to the class. Certified recall at a radius: the share of the inputs of the "
+         "class that are correct and certified at this radius."),
+        ("Balanced",
+         "The mean over the classes: balanced accuracy of the recall, class-balanced mean radius of the mean radius. A "
+         "rare class counts as much as a frequent one."),
+        ("Constant answer",
+         "(Almost) all inputs get one answer although their labels differ: other answers are at most a tenth as many "
+         "as other labels, of which there are at least five. Accuracy and radii then say nothing about the other "
+         "classes. A class of which at most a tenth is recognised is named too."),
+        ("Covers every text of its length",
+         "The radius is at least the number of tokens, so that substitutions lead to any text of this length: the "
+         "certificate proves that the answer does not depend on the words."),
         ("Abstained",
          "The votes do not determine the answer of the smoothed classifier with the required confidence."),
         ("Size of the certified region",

@@ -18,12 +18,14 @@ from adaptdel.files import replacing_folder
 from adaptdel.plots import FORMATS, new_figure, save
 from adaptdel.report.comparison import (
     Differences,
+    class_tables,
     curves,
     difference_table,
     differences,
     main_table,
     outcome_table,
     quartile_table,
+    region_table,
     settings_table,
 )
 from adaptdel.report.entries import COLOURS, Entry, SampledInput, file_name, read_entries, sample_inputs
@@ -31,6 +33,7 @@ from adaptdel.report.figures import GRID, INK, MUTED, draw, inline_svg
 from adaptdel.report.text import (
     answer_share,
     bound_words,
+    default_baseline,
     definitions,
     notes,
     plural,
@@ -98,7 +101,7 @@ def write_report(
     *,
     data: str | None = None,
     sample: int = 30,
-    baseline: int = 0,
+    baseline: int | None = None,
     title: str | None = None,
     resamples: int = 2000,
     seed: int = 0,
@@ -110,7 +113,8 @@ def write_report(
         out: a new folder, an empty folder, or a report, which is replaced. Any other folder is refused.
         data: the data file with the texts, if it is not where the runs read it.
         sample: the number of inputs to show with their certificates.
-        baseline: the index of the run that the others are compared with.
+        baseline: the index of the run that the others are compared with; None for the first run with noise that does
+            not give one answer to (almost) all inputs.
         title: the title; derived from the name of the data by default.
         resamples: the number of bootstrap resamples.
         seed: the seed of the sample, of the noisy copies and of the resamples.
@@ -119,18 +123,18 @@ def write_report(
     if not runs:
         raise ValueError("runs must name at least one run, got none")
     check_int("sample", sample)
-    check_int("baseline", baseline, most=len(runs) - 1)
+    if baseline is not None:
+        check_int("baseline", baseline, most=len(runs) - 1)
     check_int("seed", seed)
     check_out(out)
     template_environment()  # raises at once if Jinja2 or matplotlib is missing
     new_figure(1, 1)
     entries = read_entries([Path(run) for run in runs])
+    reference = default_baseline(entries) if baseline is None else entries[baseline]
     with replacing_folder(out, lambda: check_out(out)) as partial:  # checked again just before the folder is replaced
         drawings = write_figures(entries, partial / "figures")
-        compared = differences(entries, entries[baseline], resamples=resamples, seed=seed)
-        report = _report(
-            entries, entries[baseline], compared, drawings, data=data, sample=sample, title=title, seed=seed
-        )
+        compared = differences(entries, reference, resamples=resamples, seed=seed)
+        report = _report(entries, reference, compared, drawings, data=data, sample=sample, title=title, seed=seed)
         write_texts(report, [*report.tables, curves(entries)], partial)
     return report.values
 
@@ -169,8 +173,9 @@ def _report(
     seed: int,
 ) -> Report:
     sampled, missing = sample_inputs(entries, sample, data=data, seed=seed)
-    tables = [main_table(entries), *([difference_table(compared, baseline)] if compared else []),
-              outcome_table(entries), quartile_table(entries)]  # fmt: skip
+    tables = [main_table(entries), *class_tables(entries),
+              *([difference_table(compared, baseline, entries)] if compared else []),
+              outcome_table(entries), quartile_table(entries), region_table(entries)]  # fmt: skip
     name = re.sub(_ENDINGS, "", file_name(entries[0].run.manifest.get("data") or {}))
     words = (
         f"{plural(len(sampled), 'input')} drawn at random, with their certificates. The number next to a colour is the "
@@ -204,6 +209,8 @@ def _values(entries: Sequence[Entry], baseline: Entry, compared: Differences) ->
             "unlabelled": entry.outcomes.unlabelled,
             "measures": entry.measures.to_dict(),
             "quartiles": [quarter.to_dict() for quarter in entry.quartiles],
+            "by_class": entry.classes.to_dict(),
+            "warnings": entry.classes.warnings(entry.name, advice=False),
         }
         for entry in entries
     ]

@@ -31,7 +31,15 @@ from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
 from adaptdel.runs.manifest import check_complete
-from adaptdel.runs.records import CERTIFICATES, Record, Totals, certificate_of, label_text, values_of
+from adaptdel.runs.records import (
+    CERTIFICATES,
+    Record,
+    Totals,
+    certificate_of,
+    label_text,
+    values_of,
+    with_current_labels,
+)
 from adaptdel.runs.storage import Run
 
 ALPHA_ERROR = 1e-12  # relative rounding error of a scaled level
@@ -50,9 +58,10 @@ def audit(
         return
     stated = StatedPlan(run.manifest)
     classes = [label_text(label) for label in run.manifest["classes"]]
-    totals, readable = Totals(), True
+    totals, readable = Totals.of(run.manifest), True
     votes_of: dict[str, bytes] = {}
-    for record in run.records():
+    for stored in run.records():
+        record = with_current_labels(stored)
         problem = _problem(record)
         if record["problem"] is None:
             problem = check_record(stated, record, classes, work) or _unlike(record, votes_of)

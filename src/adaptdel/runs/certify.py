@@ -1,9 +1,10 @@
-"""Certify a data file into a run, resumable; new radii from the votes of a run."""
+"""Certify a data file into a run, which is resumable; derive new radii from the votes of a run (recertify)."""
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
@@ -19,10 +20,12 @@ from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, 
 from adaptdel.core.noise import noise_from_dict, registered_noise_modules
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.files import replacing_folder, write_json
+from adaptdel.file_formats import standard_input
+from adaptdel.files import replacing, replacing_folder, write_json
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.model_files import data_columns
 from adaptdel.progress import ProgressBar, reporter
-from adaptdel.runs.inputs import InvalidRow, Known, LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
+from adaptdel.runs.inputs import IdSet, InvalidRow, LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.records import Record, Totals, certificate_of, label_of, problem_record, record_of
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
@@ -66,7 +69,7 @@ def describe(totals: Totals) -> str:
     return ", ".join(parts)
 
 
-FAILURES = 25  # inputs that the model fails on one after the other: it is the model, then, and the run stops
+FAILURES = 25  # after so many failures in succession the run stops
 REPEATED = 4  # inputs that a resumed run certifies again if the model has no fingerprint
 _KEPT = "everything certified so far is kept: run the same command again"
 
@@ -74,18 +77,18 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is to be certified, by what, and how.
+class CertificationJob:
+    """A data set to certify, the model, and the settings.
 
     Attributes:
         model: the folder of a model, or the model.
         source: the data.
-        out: the folder of the run, new or to be gone on with.
-        settings: what replaces the model's own: alpha, ops, bound, sampling, n_select, n_estimate, seed.
-        limit: certify the first so many rows.
-        workers: processes; 1 means this one.
-        strict: stop at a row that cannot be certified, instead of noting it.
-        key: sign the run with it once it is finished.
+        out: the folder of the run; an unfinished run is resumed.
+        settings: replace those of the model: alpha, ops, bound, sampling, n_select, n_estimate, seed, threshold.
+        limit: the number of rows to certify, from the first; None for all.
+        workers: the number of processes; 1 certifies in this process.
+        strict: stop at a row that cannot be certified, instead of recording the problem.
+        key: signs the finished run.
     """
 
     model: Path | SmoothedClassifier
@@ -104,35 +107,35 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Result:
-    """A finished run: its manifest, and whether it was finished already."""
+class FinishedRun:
+    """The manifest of a finished run, and whether it was finished before the call."""
 
     manifest: dict[str, Any]
     already_done: bool = False
 
 
-def certify_data(order: Order, *, note: Note = lambda text: None, progress: Any = "auto") -> Result:
-    """Certify, or go on with what was begun; a run that is finished already is left as it is.
+def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progress: Any = "auto") -> FinishedRun:
+    """Certify, or resume an unfinished run; a finished run is left as it is.
 
     ``progress`` is True, False, "auto" (on a terminal) or a callable (done, total).
-    ValueError if the folder holds a run of something else, if the data cannot be read or the disk is full.
+    ValueError if the folder holds another run, if the data cannot be read or if the disk is full.
     """
     with ExitStack() as resources:
-        if isinstance(order.model, SmoothedClassifier):
+        if isinstance(job.model, SmoothedClassifier):
             name = "a model in memory"
-            model = with_settings(order.model, order.settings)
-            model_source = None if order.workers == 1 else _saved_for_workers(model, resources)
+            model = with_settings(job.model, job.settings)
+            model_source = None if job.workers == 1 else _saved_for_workers(model, resources)
         else:
-            name = str(order.model)
-            model_source = ModelSource(order.model, order.settings)
+            name = str(job.model)
+            model_source = ModelSource(job.model, job.settings)
             model = model_source.load()
-        manifest = new_manifest(name, model, order.source, order.limit)
+        manifest = new_manifest(name, model, job.source, job.limit)
         engine: Certifier | ModelSource = model.certifier()
-        if model_source is not None and order.workers > 1:
+        if model_source is not None and job.workers > 1:
             modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
             engine = replace(model_source, fingerprint=manifest["model_hash"], modules=modules)
-        del model  # workers load their own
-        return _certify_into(order, engine, manifest, note, progress)
+        del model  # each worker loads its own
+        return _certify_into(job, engine, manifest, note, progress)
 
 
 def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> ModelSource:
@@ -146,22 +149,22 @@ def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> Model
 
 
 def _certify_into(
-    order: Order, engine: Certifier | ModelSource, manifest: dict[str, Any], note: Note, progress: Any
-) -> Result:
-    _check_folder(order.out)
-    fresh = not order.out.exists()
+    job: CertificationJob, engine: Certifier | ModelSource, manifest: dict[str, Any], note: Note, progress: Any
+) -> FinishedRun:
+    _check_folder(job.out)
+    fresh = not job.out.exists()
     try:
-        order.out.mkdir(parents=True, exist_ok=True)
-        with locked(order.out):
-            return _Session(order, engine, note, progress).go(manifest)
+        job.out.mkdir(parents=True, exist_ok=True)
+        with locked(job.out):
+            return _Session(job, engine, note, progress).run(manifest)
     except OSError as error:
         if error.errno in FULL:
-            raise ValueError(f"{order.out}: the disk is full: {_KEPT} once there is space") from error
+            raise ValueError(f"{job.out}: the disk is full: {_KEPT} once there is space") from error
         raise
     finally:
         if fresh:
             with suppress(OSError):
-                order.out.rmdir()  # if nothing has been written
+                job.out.rmdir()  # if nothing has been written
 
 
 def evaluate(
@@ -170,8 +173,8 @@ def evaluate(
     *,
     out: str | Path,
     labels: Sequence[Any] | None = None,
-    text_column: str = DATA.text,
-    label_column: str = DATA.label,
+    text_column: str | None = None,
+    label_column: str | None = None,
     id_column: str = DATA.ids,
     encoding: str = DATA.encoding,
     limit: int | None = None,
@@ -181,21 +184,22 @@ def evaluate(
 ) -> Run:
     """Certify a data set into a run folder, as ``adaptdel certify`` does, and return the run.
 
-    Resumable: call it again with the same arguments after a stop or a crash. A finished run is returned as it is.
+    Resumable: call it again with the same arguments after an interruption. A finished run is returned as it is.
 
     Args:
         model: a `SmoothedClassifier` around any base classifier whose classes are known, or the folder of a saved one.
         data: a file (JSON lines, CSV or Parquet, also gzipped), a data set of Hugging Face, or a list of texts.
         out: the folder of the run.
         labels: the labels of a list of texts.
-        text_column: of a file.
-        label_column: of a file.
-        id_column: of a file; "" identifies inputs by their texts.
-        encoding: of a file.
-        limit: certify the first so many rows; it can be raised later.
-        workers: processes; more than 1 need a model that can be saved.
+        text_column: the column of the texts in a file; None for that of the training data, if the model has stored it,
+            or else "text".
+        label_column: the column of the labels in a file; None for that of the training data, or else "label".
+        id_column: the column of the ids in a file; "" identifies inputs by their texts.
+        encoding: the character encoding of a file.
+        limit: the number of rows to certify, from the first; it can be raised later. None for all.
+        workers: the number of processes; more than 1 need a model that can be saved.
         strict: raise at a row that cannot be certified, instead of recording its problem.
-        progress: True, False, "auto" (a bar if a terminal watches) or a callable (done, total).
+        progress: True, False, "auto" (a bar if standard error is a terminal) or a callable (done, total).
     """
     if isinstance(model, (str, Path)):
         model = Path(model)
@@ -206,26 +210,27 @@ def evaluate(
     if isinstance(data, (str, Path)):
         if labels is not None:
             raise ValueError("labels must be None for a data file, which has a column of labels")
-        source = Source(str(data), text_column, label_column, id_column, encoding)
+        columns = data_columns(model, text_column, label_column)
+        source = Source(str(data), **columns, ids=id_column, encoding=encoding)
     else:
         texts = list(data)
         if labels is not None and len(labels) != len(texts):
             raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
         source = MemorySource(texts=texts, labels=labels)
-    order = Order(model, source, Path(out), limit=limit, workers=workers, strict=strict)
-    certify_data(order, note=_log.warning, progress=progress)
+    job = CertificationJob(model, source, Path(out), limit=limit, workers=workers, strict=strict)
+    certify_data(job, note=_log.warning, progress=progress)
     return read_run(out)
 
 
 class _Session:
-    """One session of a run."""
+    """A call of `certify_data`: it starts or resumes a run."""
 
-    def __init__(self, order: Order, engine: Certifier | ModelSource, note: Note, progress: Any) -> None:
-        self.order, self.engine, self.note, self.progress = order, engine, note, progress
-        self.folder = order.out
+    def __init__(self, job: CertificationJob, engine: Certifier | ModelSource, note: Note, progress: Any) -> None:
+        self.job, self.engine, self.note, self.progress = job, engine, note, progress
+        self.folder = job.out
 
-    def go(self, manifest: dict[str, Any]) -> Result:
-        """Everything, from the manifest to the finished tables."""
+    def run(self, manifest: dict[str, Any]) -> FinishedRun:
+        """Certify what is left, and write the tables."""
         remove_leftovers(self.folder)
         old = read_manifest(self.folder) if (self.folder / MANIFEST).exists() else None
         if old is not None:
@@ -234,21 +239,32 @@ class _Session:
                 totals = self._checked_totals(old)
                 drop_store(self.folder)
                 self._sign()
-                return Result(old | {"totals": totals}, already_done=True)
+                return FinishedRun(old | {"totals": totals}, already_done=True)
             manifest = old | {"limit": manifest["limit"], "finished": None}
         label_map = LabelMap(manifest["classes"])
-        data_survey = survey(self.order.source, label_map, self.order.limit)
-        self._tell(data_survey)
-        drop_signature(self.folder)  # of what the run was so far
+        data_survey = survey(self.job.source, label_map, self.job.limit)
+        self._report_invalid_rows(data_survey)
+        drop_signature(self.folder)  # the run is about to change
         if old is not None and old["finished"]:  # the limit was raised
             fill_store(self.folder)
-        manifest["sessions"] = [*manifest["sessions"], session(self.order.workers)]
+        manifest["sessions"] = [*manifest["sessions"], session(self.job.workers)]
+        if self.job.source.is_standard_input:
+            manifest["data"] = manifest["data"] | {"path": str(self.folder / standard_input().name)}
         write_json(self.folder / MANIFEST, manifest)
+        self._keep_data(manifest)
         with open_store(self.folder) as store:
             self._certify(store, label_map, data_survey)
             self._finish(store, manifest, data_survey)
         self._sign()
-        return Result(manifest)
+        return FinishedRun(manifest)
+
+    def _keep_data(self, manifest: dict[str, Any]) -> None:
+        """Copy standard input into the folder, which is needed to resume the run and to show its texts."""
+        if self.job.source.is_standard_input:
+            copy = Path(manifest["data"]["path"])
+            with standard_input().open("rb") as data, replacing(copy) as file:
+                shutil.copyfileobj(data, file)
+            self.note(f"standard input is copied to {copy}: to resume the run, give this file as --data")
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         wrong = differences(old, new)
@@ -257,12 +273,12 @@ class _Session:
 
     def _checked_totals(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """The totals of the rows; ValueError if the manifest states others."""
-        totals = Totals()
+        totals = Totals.of(manifest)
         try:
             for record in read_run(self.folder).records():
                 totals.add(record)
         except TypeError:  # a null
-            totals = Totals()
+            totals = Totals.of(manifest)
         stated = manifest.get("totals")
         if json.dumps(stated, sort_keys=True) != json.dumps(totals.expected(stated), sort_keys=True):
             raise ValueError(
@@ -271,21 +287,21 @@ class _Session:
             )
         return totals.to_dict()
 
-    def _tell(self, data_survey: Survey) -> None:
-        """Say what the first look found; ``strict`` stops here."""
-        path = self.order.source.path
+    def _report_invalid_rows(self, data_survey: Survey) -> None:
+        """Report invalid rows and missing labels; with ``strict``, an invalid row is an error."""
+        path = self.job.source.name
         if data_survey.first is not None:
             where = f"{path}, row {data_survey.first.number}: {data_survey.first.problem}"
-            if self.order.strict:
+            if self.job.strict:
                 raise ValueError(where)
             others = f", and {data_survey.invalid - 1} more such rows" if data_survey.invalid > 1 else ""
             self.note(f"{where}{others}: not certified")
         if not data_survey.labelled:
-            self.note(f"{path}: no row has a label in the column {self.order.source.label!r}: no accuracy is known")
+            self.note(f"{path}: no row has a label in the column {self.job.source.label!r}: no accuracy is known")
 
     def _certify(self, store: WorkingStore, label_map: LabelMap, data_survey: Survey) -> None:
         """Certify the inputs that the store does not hold yet."""
-        totals, known = self._so_far(store)
+        totals, known = self._already_certified(store)
         report = reporter(self.progress, "inputs")
 
         def keep(record: Record) -> None:
@@ -305,8 +321,8 @@ class _Session:
                 failures = self._count_failure(record, failures)
                 keep(record)
 
-    def _so_far(self, store: WorkingStore) -> tuple[Totals, Known]:
-        """The totals and ids of the certificates in the store. Rows with a problem are tried again."""
+    def _already_certified(self, store: WorkingStore) -> tuple[Totals, IdSet]:
+        """The totals and ids of the certificates that a resumed run has stored. Rows with a problem are tried again."""
         totals = Totals()
 
         def ids() -> Iterator[str]:
@@ -315,14 +331,14 @@ class _Session:
                     totals.add(record)
                     yield record["id"]
 
-        known = Known(ids())
+        known = IdSet(ids())
         return totals, known
 
     def _check_function(
-        self, certifier: Certifier, store: WorkingStore, label_map: LabelMap, data_survey: Survey, known: Known
+        self, certifier: Certifier, store: WorkingStore, label_map: LabelMap, data_survey: Survey, known: IdSet
     ) -> None:
-        """Certify some inputs of an earlier session again: a function has no fingerprint by which to recognise it."""
-        rows = inputs(self.order.source, label_map, self.order.limit, data_survey.repeats)
+        """Certify some inputs of an earlier session again, because a function has no fingerprint to compare."""
+        rows = inputs(self.job.source, label_map, self.job.limit, data_survey.repeats)
         certified = (row for row in rows if isinstance(row, RunInput) and row.id in known)
         repeated = list(certify_here(certifier, islice(certified, REPEATED)))
         ids = {record["id"] for record in repeated}
@@ -335,10 +351,10 @@ class _Session:
                 )
 
     def _jobs(
-        self, label_map: LabelMap, data_survey: Survey, known: Known, keep: Callable[[Record], None]
+        self, label_map: LabelMap, data_survey: Survey, known: IdSet, keep: Callable[[Record], None]
     ) -> Iterator[RunInput]:
-        """The inputs that are left; invalid rows go straight to the store."""
-        for row in inputs(self.order.source, label_map, self.order.limit, data_survey.repeats):
+        """The inputs that are left; invalid rows are stored immediately."""
+        for row in inputs(self.job.source, label_map, self.job.limit, data_survey.repeats):
             if isinstance(row, InvalidRow):
                 keep(problem_record(row.problem, id=row.id, row=row.number))
             elif row.id not in known:
@@ -347,21 +363,21 @@ class _Session:
     def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
         if isinstance(self.engine, Certifier):
             return certify_here(self.engine, jobs)
-        return certify_in_workers(self.engine, jobs, left, min(self.order.workers, max(left, 1)))
+        return certify_in_workers(self.engine, jobs, left, min(self.job.workers, max(left, 1)))
 
     def _count_failure(self, record: Record, failures: int) -> int:
-        """How many inputs in a row the model has failed on; ValueError if it is enough."""
+        """The number of failures in succession; ValueError if it reaches `FAILURES`."""
         if record["problem"] is None:
             return 0
-        if self.order.strict:
-            raise ValueError(f"{self.order.source.path}, row {record['row']}: {record['problem']}: {_KEPT}")
+        if self.job.strict:
+            raise ValueError(f"{self.job.source.name}, row {record['row']}: {record['problem']}: {_KEPT}")
         if failures + 1 >= FAILURES:
-            raise ValueError(f"the model failed on {FAILURES} inputs one after the other: {record['problem']}: {_KEPT}")
+            raise ValueError(f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {_KEPT}")
         return failures + 1
 
     def _finish(self, store: WorkingStore, manifest: dict[str, Any], data_survey: Survey) -> None:
         """Write the tables, then mark the manifest as finished, then delete the store."""
-        totals = Totals()
+        totals = Totals.of(manifest)
 
         def counted() -> Iterator[Record]:
             for record in run_records(store.records()):
@@ -370,19 +386,19 @@ class _Session:
 
         write_tables(self.folder, counted())
         if totals.inputs != data_survey.rows:
-            raise ValueError(f"{self.order.source.path}: the data were changed while the run went on")
+            raise ValueError(f"{self.job.source.name}: the data were changed during the run")
         manifest["totals"] = totals.to_dict()
         manifest["finished"] = timestamp()
         write_json(self.folder / MANIFEST, manifest)
         store.delete()
 
     def _sign(self) -> None:
-        if self.order.key is not None:
-            sign_run(self.folder, self.order.key)
+        if self.job.key is not None:
+            sign_run(self.folder, self.job.key)
 
 
 def _check_folder(folder: Path) -> None:
-    """A folder that holds something else is not touched."""
+    """Raise if the folder holds something that is not a run."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: must be a folder for the run, got a file")
     if folder.exists() and not (folder / MANIFEST).exists():
@@ -401,9 +417,9 @@ def recertify(
     work: int | None = STEPS,
     key: SigningKey | None = None,
 ) -> dict[str, Any]:
-    """Write a run with new radii beside the one that has the votes; its manifest, which says where it came from.
+    """Write a new run with radii derived from the votes of a run, and return its manifest, which names the source.
 
-    ``work`` is how many steps of arithmetic may be spent on a row; ``key`` signs the new run.
+    ``work`` limits the number of arithmetic steps per row; ``key`` signs the new run.
     """
     run = read_run(source)
     if "alpha" not in run.manifest:
@@ -420,7 +436,7 @@ def recertify(
         "planned": _planned(run.manifest),
     }
     manifest["started"] = timestamp()
-    totals = Totals()
+    totals = Totals.of(manifest)
 
     def records() -> Iterator[Record]:
         for record in _rederived(run, changes, work):
@@ -438,7 +454,7 @@ def recertify(
 
 
 def _planned(manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """For which alpha and attacker the looks of a run were planned; None if it does not say."""
+    """The alpha and the operations that the looks of a run were planned for; None if they are not stated."""
     if manifest.get("source") is None:
         return {name: manifest[name] for name in ("alpha", "ops")}
     planned: dict[str, Any] | None = manifest["source"].get("planned")
@@ -446,7 +462,7 @@ def _planned(manifest: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _checked(run: Run, alpha: float | None, ops: str | None, bound: str | None) -> dict[str, Any]:
-    """What is to be changed, in the manifest's words."""
+    """The changed settings, checked, as fields of a manifest."""
     changes: dict[str, Any] = {}
     if alpha is not None:
         changes["alpha"] = check_alpha(alpha)
@@ -472,8 +488,8 @@ def _rederived(run: Run, changes: dict[str, Any], work: int | None) -> Iterator[
                 derived = record_of(certificate, id=record["id"], row=record["row"], label=label_of(record))
         except TooMuchWork:
             raise ValueError(
-                f"{run.place(record)}: to derive the radius for {record['length']} tokens takes more than the {work} "
-                "steps that are allowed: allow more with --work"
+                f"{run.place(record)}: deriving the radius for {record['length']} tokens takes more than {work} steps: "
+                "raise the limit with --work"
             ) from None
         except ValueError as error:
             raise ValueError(f"{run.place(record)}: {error}: {RESTORE}") from None

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.data import Row, read_rows
+from adaptdel.file_formats import STANDARD_INPUT, standard_input
 from adaptdel.runs.records import label_text
 from adaptdel.settings import DATA
 
@@ -33,12 +34,22 @@ class Source:
     ids: str = DATA.ids
     encoding: str = DATA.encoding
 
+    @property
+    def name(self) -> str:
+        """The name of the data in messages."""
+        return "standard input" if self.is_standard_input else self.path
+
+    @property
+    def is_standard_input(self) -> bool:
+        """Whether the rows come from standard input."""
+        return self.path == STANDARD_INPUT
+
     def identity(self) -> dict[str, Any]:
         """The columns, the encoding, the size and the SHA-256 of the file; of a gzipped file, before it is unpacked.
 
         A data set of Hugging Face has no size and no SHA-256; it is identified by its name.
         """
-        path = Path(self.path)
+        path = standard_input() if self.is_standard_input else Path(self.path)
         if "\0" in self.path or not path.is_file():
             return {**asdict(self), "bytes": None, "sha256": None}
         try:
@@ -57,7 +68,7 @@ class Source:
             invalid.append(InvalidRow(number, sentence))
             if not useful and len(invalid) >= GIVE_UP_ROWS:
                 raise UnusableFileError(
-                    f"{self.path}: none of the first {number} rows can be used; row 1: {invalid[0].problem}"
+                    f"{self.name}: none of the first {number} rows can be used; row 1: {invalid[0].problem}"
                 )
 
         rows = read_rows(
@@ -186,10 +197,10 @@ def survey(source: Source, label_map: LabelMap, limit: int | None) -> Survey:
             counts.invalid += 1
             counts.first = counts.first or checked
     if not counts.rows:
-        raise ValueError(f"{source.path}: holds no rows")
+        raise ValueError(f"{source.name}: holds no rows")
     if counts.invalid == counts.rows and counts.first:
         where = f"row {counts.first.number}: {counts.first.problem}"
-        raise UnusableFileError(f"{source.path}: none of the {counts.rows} rows can be used; {where}")
+        raise UnusableFileError(f"{source.name}: none of the {counts.rows} rows can be used; {where}")
     counts.repeats = _repeats(np.frombuffer(bytes(keys), "S16"), np.asarray(numbers))
     if counts.repeats and named:
         _refuse_doubles(source, counts.repeats, limit)
@@ -221,7 +232,7 @@ def key_of(id: str) -> bytes:
     return hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Known:
+class IdSet:
     """A set of ids that takes 16 bytes for each."""
 
     def __init__(self, ids: Iterable[str]) -> None:
@@ -270,6 +281,6 @@ def _refuse_doubles(source: Source, repeats: dict[int, int], limit: int | None) 
         if isinstance(row, Row) and row.id is not None and row.number in repeats:
             first = next(r for r in source.rows(limit) if isinstance(r, Row) and r.id == row.id)
             raise ValueError(
-                f"{source.path}, rows {first.number} and {row.number}: both have the id {row.id!r}: make the ids "
+                f"{source.name}, rows {first.number} and {row.number}: both have the id {row.id!r}: make the ids "
                 "unique, name another id column, or none ('') to identify inputs by their texts"
             )

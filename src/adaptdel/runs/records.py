@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from adaptdel.certification.certificate import Certificate, check_certificate
-from adaptdel.core.checks import LARGEST_LENGTH
+from adaptdel.class_measures import ClassTable, counted_radius, measure_classes
+from adaptdel.core.checks import LARGEST_LENGTH, IntArray
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
-from adaptdel.files import parse
 from adaptdel.measures import AnswerCounts
 
 _COUNTS = pa.list_(pa.int64())
@@ -23,8 +25,8 @@ CERTIFICATES = pa.schema(
     [
         ("id", pa.string()),  # None for an invalid row
         ("row", pa.int64()),  # in the file, from 1
-        ("truth", pa.string()),  # the label in the file as JSON, None if there is none
-        ("answer", pa.string()),  # a class as JSON
+        ("truth", pa.string()),  # the label in the file as `label_text` writes it, None if there is none
+        ("answer", pa.string()),  # a class as `label_text` writes it
         ("correct", pa.bool_()),  # whether the answer is the label, certified or not
         ("abstained", pa.bool_()),  # whether the smoothed classifier abstains
         ("length", pa.int64()),  # tokens
@@ -59,18 +61,49 @@ TIMES = pa.schema(
 
 Record = dict[str, Any]
 
+_SINCE_0_2 = {"capped_mean_radius", "covering", *measure_classes([], [], []).to_dict()}  # totals that 0.1 lacks
 OPTIONAL = ("truth", "correct", "exact", "problem")  # columns that may be null in a row that has a certificate
 _FILLED = tuple(name for name in CERTIFICATES.names if name not in OPTIONAL)
 
 
 def label_text(label: Any) -> str:
-    """A label as JSON."""
-    return json.dumps(label.item() if hasattr(label, "item") else label, ensure_ascii=False)
+    r"""A label as the tables hold it: a text as it is, a number, true, false or null as JSON.
+
+    A text that is JSON itself is quoted, so that `label_value` gives back the label and its type.
+
+    >>> [label_text(label) for label in ("spam", 1, "1")]
+    ['spam', '1', '"1"']
+    """
+    value = label.item() if hasattr(label, "item") else label
+    if isinstance(value, str) and label_value(value) is value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def label_value(text: str) -> Any:
+    """The label that `label_text` wrote. Version 0.1 quoted every text, which is read in the same way.
+
+    >>> [label_value(text) for text in ("spam", '"spam"', "1", '"1"')]
+    ['spam', 'spam', 1, '1']
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def label_of(record: Mapping[str, Any]) -> Any:
     """The label of a row, which the column ``truth`` holds, or None."""
-    return None if record["truth"] is None else parse(record["truth"])
+    return None if record["truth"] is None else label_value(record["truth"])
+
+
+def with_current_labels(record: Record) -> Record:
+    """A row of any version with its labels as `label_text` writes them."""
+    labels = {name: record[name] for name in ("truth", "answer") if isinstance(record[name], str)}
+    try:
+        return record | {name: label_text(label_value(text)) for name, text in labels.items()}
+    except RecursionError:  # not a label: checks say so
+        return record
 
 
 def record_of(certificate: Certificate, *, id: str, row: int, label: Any = None) -> Record:
@@ -140,9 +173,10 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Ce
             raise ValueError(f"{name} must not be null in a row that has a certificate")
     classes = tuple(manifest["classes"])
     names = [label_text(label) for label in classes]
-    if record["answer"] not in names:
-        raise ValueError(f"the answer {record['answer']!r} is not one of the classes")
-    answer = names.index(record["answer"])
+    text = label_text(label_value(record["answer"]))
+    if text not in names:
+        raise ValueError(f"the answer {text!r} is not one of the classes")
+    answer = names.index(text)
     exact, planned = record["exact"], (record["look_sizes"], record["look_alphas"])
     certificate = Certificate(
         label=classes[answer],
@@ -175,6 +209,46 @@ def _rows(name: str, rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
     return tuple(map(tuple, rows))
 
 
+class _Columns:
+    """What the measures by class follow from, in 24 bytes for each row."""
+
+    def __init__(self, classes: Sequence[Any]) -> None:
+        self._numbers = {label_text(label): place for place, label in enumerate(classes)}
+        self._labels, self._answers = array("i"), array("i")  # places in the classes; −1 for a row without a label
+        self._lengths, self._radii = array("q"), array("q")
+
+    def add(self, record: Record) -> None:
+        self._labels.append(-1 if record["truth"] is None else self._number(record["truth"]))
+        self._answers.append(self._number(record["answer"]))
+        self._lengths.append(record["length"])
+        self._radii.append(record["radius"])
+
+    def _number(self, text: str) -> int:
+        return self._numbers.setdefault(label_text(label_value(text)), len(self._numbers))
+
+    def measure(self, *, labelled: bool) -> ClassTable:
+        labels, answers, lengths, radii = self._used(labelled=labelled)
+        texts = list(self._numbers)
+        values = [label_value(text) for text in texts]
+        names = values if len(set(values)) == len(values) else texts  # 1 and true are equal in Python
+        true = [names[place] for place in labels.tolist()] if labelled else None
+        return measure_classes(true, [names[place] for place in answers.tolist()], radii, lengths, classes=names)
+
+    def capped(self, *, labelled: bool) -> int:
+        labels, answers, lengths, radii = self._used(labelled=labelled)
+        correct = labels == answers if labelled else np.full(len(radii), True)
+        return int(np.minimum(counted_radius(correct, radii), lengths).sum())
+
+    def _used(self, *, labelled: bool) -> list[IntArray]:
+        """Labels, answers, lengths and radii of the rows with a label, or of all rows."""
+        columns = [np.array(column, dtype=np.int64) for column in self._all]
+        return [column[columns[0] >= 0] for column in columns] if labelled else columns
+
+    @property
+    def _all(self) -> list[array[int]]:
+        return [self._labels, self._answers, self._lengths, self._radii]
+
+
 @dataclass
 class Totals:
     """Sums over the rows of a run.
@@ -190,6 +264,9 @@ class Totals:
         seconds: time.
         labelled: counts over the rows with a label.
         unlabelled: counts over the rows without a label, each counted as correct.
+        covering: certificates that cover every text of their length: see `Certificate.covers_every_text`.
+        classes: the classes, in the order of the manifest.
+        threat: the attacker of the certificates.
     """
 
     inputs: int = 0
@@ -199,6 +276,18 @@ class Totals:
     seconds: float = 0.0
     labelled: AnswerCounts = field(default_factory=AnswerCounts)
     unlabelled: AnswerCounts = field(default_factory=AnswerCounts)
+    covering: int = 0
+    classes: Sequence[Any] = ()
+    threat: Threat = field(default_factory=Threat)
+    _columns: _Columns = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._columns = _Columns(self.classes)
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Totals:
+        """Empty totals of a run with this manifest."""
+        return cls(classes=manifest["classes"], threat=Threat(manifest["ops"]))
 
     def add(self, record: Record) -> None:
         """Count a row."""
@@ -209,6 +298,9 @@ class Totals:
             return
         self.abstained += record["abstained"]
         self.calls += record["calls"]
+        needed = self.threat.covering_radius(record["length"])
+        self.covering += needed is not None and record["radius"] >= needed
+        self._columns.add(record)
         if record["correct"] is None:
             self.unlabelled.add(True, record["radius"])
         else:
@@ -235,6 +327,16 @@ class Totals:
         counts = self.labelled if self.labelled.inputs else self.unlabelled
         return counts.mean_radius if counts.inputs else None
 
+    def by_class(self) -> ClassTable:
+        """The measures by class of the rows with a label; if there is none, only constant answers are named."""
+        return self._columns.measure(labelled=bool(self.labelled.inputs))
+
+    @property
+    def capped_mean_radius(self) -> float | None:
+        """The mean certified radius if no radius counts for more than the length of its input."""
+        counts = self.labelled if self.labelled.inputs else self.unlabelled
+        return self._columns.capped(labelled=bool(self.labelled.inputs)) / counts.inputs if counts.inputs else None
+
     def to_dict(self) -> dict[str, Any]:
         """The totals as a manifest states them.
 
@@ -251,15 +353,20 @@ class Totals:
             "clean_accuracy": self.clean_accuracy,
             "certified_accuracy": self.certified_accuracy,
             "mean_radius": self.mean_radius,
+            "capped_mean_radius": self.capped_mean_radius,
+            "covering": self.covering,
+            **self.by_class().to_dict(),
         }
 
     def expected(self, stated: Mapping[str, Any] | None) -> dict[str, Any]:
         """What a manifest that states ``stated`` should state.
 
-        A run of version 0.1 has no ``clean_accuracy`` and no ``certified_accuracy``, and its mean radius is that of all
-        rows, with or without a label.
+        A run of version 0.1 has no measures by class, no ``clean_accuracy`` and no ``certified_accuracy``, and its mean
+        radius is that of all rows, with or without a label.
         """
         values = self.to_dict()
+        if stated is not None and not _SINCE_0_2 & stated.keys():
+            values = {name: value for name, value in values.items() if name not in _SINCE_0_2}
         if stated is not None and not {"clean_accuracy", "certified_accuracy"} & stated.keys():
             del values["clean_accuracy"], values["certified_accuracy"]
             radius = self.labelled.radius + self.unlabelled.radius

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from adaptdel.certification.certificate import Certificate
 from adaptdel.files import parse, replacing, sync_folder, write_json
 from adaptdel.runs.manifest import FORMAT, check_manifest, timestamp
-from adaptdel.runs.records import CERTIFICATES, TIMES, Record, certificate_of, is_record
+from adaptdel.runs.records import CERTIFICATES, TIMES, Record, certificate_of, is_record, with_current_labels
 from adaptdel.working_store import WorkingStore, delete_store, read_records
 
 MANIFEST, TABLE, TIMES_TABLE = "manifest.json", "certificates.parquet", "times.parquet"
@@ -84,7 +84,7 @@ def run_records(numbered: Iterable[tuple[int, Any]]) -> Iterator[Record]:
     """The valid records of a working store; the inputs of others are certified again."""
     for number, record in numbered:
         if isinstance(record, dict) and is_record(record) and record["row"] == number:
-            yield record
+            yield with_current_labels(record)
 
 
 def fill_store(folder: Path) -> None:
@@ -98,7 +98,7 @@ def fill_store(folder: Path) -> None:
             if not is_record(record):
                 where = f"{folder / TABLE}, row {record['row']}"
                 raise ValueError(f"{where}: not a row of a run: certify into another folder")
-            store.put(record["row"], record | {"seconds": time["seconds"]})
+            store.put(record["row"], with_current_labels(record) | {"seconds": time["seconds"]})
 
 
 def drop_store(folder: Path) -> None:

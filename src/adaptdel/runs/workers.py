@@ -31,12 +31,12 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class WorkerError(ValueError):
-    """A worker ended before its work."""
+    """A worker process ended before its inputs were certified."""
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model in a folder, the settings that replace its own, its fingerprint, and modules to import beforehand."""
+    """What a worker loads: the folder of a model, settings that replace its own, its fingerprint, modules to import."""
 
     model: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -44,12 +44,12 @@ class ModelSource:
     modules: tuple[str, ...] = ()
 
     def load(self) -> SmoothedClassifier:
-        """The model, checked to be the one that is meant."""
+        """Load the model; ValueError if its fingerprint differs."""
         for name in self.modules:
             import_module(name)
         model = with_settings(SmoothedClassifier.load(self.model), self.settings)
         if self.fingerprint is not None and model.base_classifier().fingerprint() != self.fingerprint:
-            raise ValueError(f"{self.model}: the model was changed while the run went on")
+            raise ValueError(f"{self.model}: the model was changed during the run")
         return model
 
 
@@ -59,7 +59,7 @@ def with_settings(model: SmoothedClassifier, settings: dict[str, Any]) -> Smooth
     for name, value in settings.items():
         setattr(model, name, value)
     if "ops" not in settings and model.rule().noise.masks_tokens:
-        model.ops = "edit"  # which stands for substitutions here
+        model.ops = "edit"  # under masking it means substitutions
     model.progress = False
     return model
 
@@ -67,7 +67,7 @@ def with_settings(model: SmoothedClassifier, settings: dict[str, Any]) -> Smooth
 def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[Record, None, None]:
     """Certify in this process: the records in the order in which they are finished.
 
-    An input that the model fails on has a problem in place of a certificate.
+    If the model fails on an input, its record states the problem instead of a certificate.
     """
     last = time.perf_counter()
     for result in certifier(Input(run_input.text, f"row {run_input.row}", run_input) for run_input in inputs):
@@ -84,7 +84,7 @@ def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[
 def certify_in_workers(
     source: ModelSource, inputs: Iterator[RunInput], total: int, workers: int
 ) -> Generator[Record, None, None]:
-    """Certify in ``workers`` processes, which ask for inputs when they need some; ``total`` is how many there are."""
+    """Certify ``total`` inputs in ``workers`` processes, each of which requests inputs when it is idle."""
     pool: list[_Worker] = []
     try:
         with _environment(workers):
@@ -109,7 +109,7 @@ class _Worker:
         other.close()
 
     def error(self) -> WorkerError:
-        """What to say when the process ended before its work."""
+        """The error for a process that ended too early."""
         self.process.join(5)
         code = self.process.exitcode
         how = f"exit status {code}"
@@ -123,7 +123,7 @@ class _Worker:
         )
 
     def stop(self) -> None:
-        """Stop the process; one that has no more to do may take its time."""
+        """Stop the process; a process that is finished gets ten seconds to end by itself."""
         self.connection.close()
         self.process.join(10 if self.finished else 0)
         self.process.terminate()
@@ -133,14 +133,14 @@ class _Worker:
 
 
 class _Dispatcher:
-    """Hand out inputs and collect records, until all are done."""
+    """Distribute the inputs to the workers and collect the records."""
 
     def __init__(self, pool: list[_Worker], inputs: Iterator[RunInput], total: int) -> None:
         self.pool, self.inputs, self.left = pool, inputs, total
         self.working = list(pool)
 
     def records(self) -> Iterator[Record]:
-        """Records in the order in which they come in."""
+        """The records in order of completion."""
         while self.working:
             ready = wait([worker.connection for worker in self.working])
             for worker in [worker for worker in self.working if worker.connection in ready]:
@@ -158,9 +158,9 @@ class _Dispatcher:
                     raise WorkerError(f"{value}: everything certified so far is kept")
 
     def _send_inputs(self, worker: _Worker) -> None:
-        """Send a worker its next inputs; none for now if it has its share; None if there are no more.
+        """Send a worker its next inputs; an empty list if it has its share; None if there are no more.
 
-        Towards the end shares shrink, so that all workers end together.
+        Towards the end the shares get smaller, so that all workers finish at about the same time.
         """
         share = max(1, ceil(self.left / (2 * len(self.pool)))) - len(worker.in_flight)
         if share <= 0:
@@ -183,8 +183,8 @@ class _Dispatcher:
 
 
 def _work(source: ModelSource, connection: Connection[Any, Any]) -> None:
-    """What a worker process does, until there is nothing left."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops it, in an orderly way
+    """The main function of a worker process: load the model, request inputs, certify, send records."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the worker
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
@@ -212,7 +212,7 @@ def _work(source: ModelSource, connection: Connection[Any, Any]) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit at once when the parent is gone, even if it was killed."""
+    """Exit when the parent process ends, even if it is killed."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -221,7 +221,7 @@ def _exit_with_parent() -> None:
 
 @contextmanager
 def _environment(workers: int) -> Iterator[None]:
-    """Give every worker its share of the cores, and no bars to draw, where the user has not said otherwise."""
+    """Give every worker its share of the cores and no progress bars, unless the environment sets them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = dict.fromkeys(_THREADS, str(max(1, cores // workers))) | {"TQDM_DISABLE": "1"}
     ours = [name for name in wanted if name not in os.environ]

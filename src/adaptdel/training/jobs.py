@@ -10,12 +10,14 @@ from typing import Any
 
 import yaml
 
+from adaptdel.core.checks import check_known_fields
 from adaptdel.data import Examples, read_examples
 from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.model_files import CONFIG, TRAINING, save_model
-from adaptdel.settings import DATA, TrainingSettings, check_known_fields
+from adaptdel.settings import DATA, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.training import history_csv, plot_history, train
+from adaptdel.units import check_unit
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ def train_job(
     held = None if isinstance(settings.validation, (int, float)) else _read(job, settings.validation)
     for sentence in examples.notes:
         note(f"{job.data}: {sentence}")
+    unit = check_unit(settings.unit)
+    tokens = [unit.split(text) for text in examples.texts]
+    settings = settings.resolved(map(len, tokens))
     identity = {**settings.effective(), "data": examples.digest}
     if held is not None:
         identity["validation"] = held.digest
@@ -94,9 +99,16 @@ def train_job(
         _open_checkpoints(work, identity, out)
     validation = None if held is None else (held.texts, held.labels)
     model = train(
-        examples.texts, examples.labels, settings, validation=validation, folder=work / "checkpoints", progress=progress
+        examples.texts,
+        examples.labels,
+        settings,
+        tokens=tokens,
+        validation=validation,
+        folder=work / "checkpoints",
+        progress=progress,
     )
     model.training_["identity"] = identity
+    model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take
     save_model(model, out, lambda folder: _write_history(folder, model))
     shutil.rmtree(work, ignore_errors=True)
     return FinishedTraining(model, examples.notes)
@@ -164,7 +176,7 @@ def _write_history(folder: Path, model: SmoothedClassifier) -> None:
 
 
 LONGEST_YAML = 2**18  # characters: enough for thousands of runs
-MOST_NODES = 20_000  # values with aliases expanded: a few lines can stand for billions
+MOST_NODES = 20_000  # values with aliases expanded: a few lines can expand to billions
 
 
 def read_jobs(path: str | Path) -> list[TrainingJob]:

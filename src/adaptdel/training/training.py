@@ -9,28 +9,42 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adaptdel import plots
+from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
-from adaptdel.core.rates import FixedRate, LengthRate
-from adaptdel.data import ExampleSet, Label, content_digest, split_examples
+from adaptdel.core.rates import FixedRate
+from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
 from adaptdel.progress import reporter
-from adaptdel.settings import BACKEND, DTYPE, METHOD, METHODS, UNSMOOTHED, TrainingSettings
+from adaptdel.protection import Protection, apply, choose_threshold, protected_class, vote_shares
+from adaptdel.settings import (
+    BACKEND,
+    DTYPE,
+    LINEAR,
+    METHOD,
+    METHODS,
+    UNSMOOTHED,
+    TrainingSettings,
+    adaptdel_rate,
+    few_kept,
+)
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
-from adaptdel.units import check_unit
+from adaptdel.units import Tokens, check_unit
 
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
 CHECKED = 2000  # held-out examples on which the accuracy of a linear model is measured, at most
 CHECK_VOTES = 100  # votes per example
+FOLDS = 3  # parts of a training set on which vote shares are measured by cross-validation
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ def method_noises(
         return MethodNoises(Masking(rate), Masking(rate))
     if method == "cert-ed":
         return MethodNoises(Deletion(FixedRate(rate)), Deletion(FixedRate(rate)))
-    adaptive = Deletion(LengthRate.from_lengths(lengths, rate))
+    adaptive = Deletion(adaptdel_rate(lengths, rate))
     if method == "adaptdel":
         return MethodNoises(adaptive, adaptive)
     return MethodNoises(RandomDeletion(*rates) if kept is None else RandomLength(*kept), adaptive)
@@ -74,6 +88,7 @@ def train(
     labels: Sequence[Label],
     settings: TrainingSettings | None = None,
     *,
+    tokens: Sequence[Tokens] | None = None,
     validation: float | tuple[Sequence[Any], Sequence[Label]] | None = None,
     folder: Path | None = None,
     progress: Any = "auto",
@@ -85,9 +100,10 @@ def train(
         texts: the examples.
         labels: their labels, whole numbers or names.
         settings: how to train; or give its fields by name: ``train(texts, labels, method="cert-ed", rate=0.95)``.
+        tokens: the tokens of the texts, if they are split already.
         validation: the fraction of the examples to hold out; or a pair (texts, labels) that takes its place.
-        folder: keeps the checkpoints of a transformer, so that the same call resumes an interrupted training; None for
-            a temporary folder.
+        folder: keeps the checkpoints of a transformer or an embedding network, so that the same call resumes an
+            interrupted training; None for a temporary folder.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
         fields: see `adaptdel.settings.TrainingSettings`.
     """
@@ -98,12 +114,15 @@ def train(
     settings = TrainingSettings.from_dict(fields) if settings is None else settings
     started = time.monotonic()
     fraction = 0.0 if validation is not None else settings.held_out_fraction
-    training_set, held = _split(texts, labels, settings, fraction, validation)
+    training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
+    settings = settings.resolved(training_set.lengths)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
-    report = reporter(progress, "steps")
+    report = None if settings.kind == "embedding" else reporter(progress, "steps")
     if settings.is_linear:
         base, history, record = _train_linear(settings, training_set, noises.training, report)
+    elif settings.kind == "embedding":
+        base, history, record = _train_embedding(settings, training_set, held, noises.training, folder, progress)
     else:
         base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report)
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
@@ -111,6 +130,8 @@ def train(
     model.classes_ = np.array(base.classes_)
     if settings.is_linear:
         history = [*history[:-1], _with_accuracy(history[-1], model, held)]
+    elif settings.kind == "embedding":
+        record["clean_accuracy"] = _with_accuracy({}, model, held).get("valid_accuracy")
     effective = settings.effective()
     model.training_ = {
         "method": settings.method,
@@ -129,12 +150,18 @@ def train(
     }
     if settings.method == "adaptdel+":
         model.training_["calibrated"] = False
+    if settings.protect is not None and settings.max_false_positives is not None:
+        set_protection(model, settings.protect, settings.max_false_positives, training_set, held)
+    sentence = few_kept(noises.smoothing, training_set.lengths)
+    if sentence is not None:
+        model.training_["warnings"] = [*model.training_.get("warnings", []), sentence]
     return model
 
 
 def _split(
     texts: Sequence[Any],
     labels: Sequence[Label],
+    tokens: Sequence[Tokens] | None,
     settings: TrainingSettings,
     fraction: float,
     validation: tuple[Sequence[Any], Sequence[Label]] | None,
@@ -144,7 +171,7 @@ def _split(
         raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
     unit = check_unit(settings.unit)
     plain = [label.item() if hasattr(label, "item") else label for label in labels]
-    examples = ExampleSet([unit.split(text) for text in texts], plain)
+    examples = ExampleSet([unit.split(text) for text in texts] if tokens is None else list(tokens), plain)
     held = None
     if validation is not None:
         if len(validation[0]) != len(validation[1]):
@@ -152,7 +179,7 @@ def _split(
                 f"validation must hold one label for each of its {len(validation[0])} texts, got {len(validation[1])}"
             )
         held = ExampleSet([unit.split(text) for text in validation[0]], list(validation[1]))
-    return split_examples(examples, map(str, texts), fraction=fraction, seed=settings.seed, validation=held)
+    return split_held_out(examples, map(str, texts), fraction=fraction, seed=settings.seed, validation=held)
 
 
 def _train_linear(
@@ -169,16 +196,138 @@ def _train_linear(
     return classifier, history, {}
 
 
+def _train_embedding(
+    settings: TrainingSettings,
+    examples: ExampleSet,
+    held: ExampleSet,
+    noise: Noise,
+    folder: Path | None,
+    progress: Any,
+) -> tuple[BaseClassifier, History, dict[str, Any]]:
+    """The base classifier, the votes on held-out examples at every evaluation, and what else is recorded."""
+    from adaptdel.classifiers.embedding import EmbeddingClassifier
+    from adaptdel.classifiers.word_encoders import word_encoder
+
+    chosen = settings.effective()
+    encoder = None
+    if settings.encoder is not None:
+        cache = settings.encoder_cache or (None if folder is None else folder / "vectors")
+        encoder = word_encoder(settings.encoder, cache=cache, progress=_first_use(progress, "words"))
+    classifier = EmbeddingClassifier(
+        encoder=encoder,
+        precision=chosen["dtype"],
+        settings=settings.embedding,
+        **{name: chosen[name] for name in ("on_unknown", "min_count", "bits", "networks")},
+    )
+    classifier.fit(
+        examples.tokens,
+        examples.labels,
+        noise=noise,
+        seed=settings.seed,
+        validation=(held.tokens, held.labels),
+        checkpoint=folder,
+        progress=_first_use(progress, "steps"),
+    )
+    history: History = []
+    for number, network in enumerate(classifier.training_["networks"]):
+        for row in network["history"]:
+            history.append({
+                "step": number * settings.embedding.steps + row["step"],
+                "train_loss": row["loss"],
+                "valid_accuracy": row.get("vote_accuracy"),
+                "valid_vote_share": row.get("vote_share"),
+            })  # fmt: skip
+    record = {"encoder": classifier.training_["encoder"], "words": classifier.training_["words"]}
+    return classifier, history, {**record, "versions": {"torch": version("torch")}}
+
+
+def _first_use(progress: Any, noun: str) -> Report:
+    """A report of progress whose clock starts when it is first called."""
+    reports: list[Report] = []
+
+    def report(done: int, total: int) -> None:
+        if not reports:
+            reports.append(reporter(progress, noun))
+        if reports[0] is not None:
+            reports[0](done, total)
+
+    return report
+
+
+def held_out_shares(
+    model: SmoothedClassifier, number: int, training_set: ExampleSet, held: ExampleSet, least: int
+) -> tuple[list[float], list[Any]]:
+    """The vote shares of a class, and the labels, on texts that the model was not trained on.
+
+    These are the held-out texts. If fewer than ``least`` of them are of the other class, and training takes seconds,
+    the training texts are added: in three parts, each voted on by a model that was trained on the other two.
+    """
+    unit = check_unit(model.unit)
+
+    def texts(tokens: Sequence[Any]) -> list[Any]:
+        return [unit.join(part) for part in tokens]
+
+    shares: list[float] = []
+    labels = list(held.labels)
+    if held.tokens:
+        shares = vote_shares(model, texts(held.tokens), number).tolist()
+    own = (model.base_classifier().classes_ or [])[number]
+    train_again = retraining(model.training_)
+    if sum(label != own for label in labels) >= least or train_again is None:
+        return shares, labels
+    noise = model.rule().noise
+    fold = np.array([int(content_key(tokens)[0]) % FOLDS for tokens in training_set.tokens])
+    for place in range(FOLDS):
+        inside, outside = (np.flatnonzero((fold == place) == wanted).tolist() for wanted in (True, False))
+        if not inside or len({training_set.labels[n] for n in outside}) < 2:
+            continue
+        base = train_again(noise, [training_set.tokens[n] for n in outside], [training_set.labels[n] for n in outside])
+        quick = SmoothedClassifier(base, noise, unit=model.unit, seed=model.seed, progress=False)
+        shares += vote_shares(quick, texts([training_set.tokens[n] for n in inside]), number).tolist()
+        labels += [training_set.labels[n] for n in inside]
+    return shares, labels
+
+
+def set_protection(
+    model: SmoothedClassifier, protect: Any, max_false_positives: float, training_set: ExampleSet, held: ExampleSet
+) -> Protection:
+    """Choose the threshold that protects a class on texts that the model was not trained on, and set it."""
+    number = protected_class(list(model.base_classifier().classes_ or []), protect)
+    label = (model.base_classifier().classes_ or [])[number]
+    shares, labels = held_out_shares(model, number, training_set, held, ceil(30 / max_false_positives))
+    own = [value == label for value in labels]
+    chosen = choose_threshold(shares, own, protect=label, number=number, max_false_positives=max_false_positives)
+    apply(model, chosen)
+    return chosen
+
+
+def retraining(record: Mapping[str, Any]) -> Callable[[Noise, Sequence[Any], Sequence[Any]], BaseClassifier] | None:
+    """A function that trains a base classifier as the record of a training says, under another noise.
+
+    None if there is no record, or if training takes more than seconds: linear models only are trained again.
+    """
+    known = record.get("settings") or {}
+    if known.get("model") != "linear":
+        return None
+    options = {name: known[name] for name in asdict(LINEAR) if name in known}
+    form = {name: options.pop(name) for name in ("features", "bits") if name in options}
+
+    def train_again(noise: Noise, tokens: Sequence[Any], labels: Sequence[Any]) -> BaseClassifier:
+        return LinearClassifier(**form).fit(tokens, labels, noise=noise, seed=known.get("seed", 0), **options)
+
+    return train_again
+
+
 def _with_accuracy(row: dict[str, Any], model: SmoothedClassifier, held: ExampleSet) -> dict[str, Any]:
-    """The last row of a linear history, with the accuracy of the smoothed classifier on held-out examples."""
+    """The last row of a history, with the accuracy of the smoothed classifier on held-out examples."""
     if not held.tokens:
         return row
-    unit = check_unit(model.unit)
-    quick = SmoothedClassifier(
-        model.base_, model.noise_, unit=model.unit, n_select=CHECK_VOTES, sampling="fixed", progress=False
+    certifier = model.certifier(n_select=CHECK_VOTES, n_estimate=0, sampling="fixed", exact=False)
+    inputs = (
+        certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens[:CHECKED])
     )
-    answers = quick.predict([unit.join(tokens) for tokens in held.tokens[:CHECKED]]).tolist()
-    return {**row, "valid_accuracy": float(np.mean([a == y for a, y in zip(answers, held.labels, strict=False)]))}
+    correct = [certifier.base.label(tally.label) == held.labels[n] for n, tally in certifier.votes(inputs)]
+    return {**row, "valid_accuracy": float(np.mean(correct))}
 
 
 def _train_transformer(

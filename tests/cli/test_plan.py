@@ -1,4 +1,4 @@
-"""The command line, as a user meets it."""
+"""``adaptdel plan``, as a user meets it, and the planner behind it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, __version__, certified_radius, clopper_pearson
+from adaptdel import Deletion, LengthRate, __version__, certified_radius, clopper_pearson
 from adaptdel.cli import main
-from adaptdel.planner import noise_from_spec, plan
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -103,14 +102,6 @@ def test_votes_that_settle_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the votes do not determine the answer, so the classifier abstains" in out
 
 
-def test_a_million_tokens_are_listed_in_part() -> None:
-    made = plan(10**5, Deletion(LengthRate(0.9, 23)))
-    assert made.radii[0] == 0
-    assert made.radii[-1] == made.largest > 2000
-    assert len(made.radii) == 51
-    assert list(made.least_probability) == sorted(made.least_probability)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -144,13 +135,6 @@ def test_nonsense(capsys: pytest.CaptureFixture[str], arguments: list[str], sent
     assert out == ""
     assert err.startswith(sentence)
     assert err.count("\n") == 1
-
-
-def test_specs() -> None:
-    assert noise_from_spec("ADAPTDEL:p_min=.5,k=2,p_max=0.9") == Deletion(LengthRate(0.5, 2, 0.9))
-    assert noise_from_spec("rs-del:p=0.9") == noise_from_spec("cert-ed:p=0.9") == Deletion(FixedRate(0.9))
-    assert noise_from_spec("ranmask:fraction=0.9") == Masking(0.9)
-    assert noise_from_spec("nosmooth") == NoNoise()
 
 
 def test_the_installed_command() -> None:

@@ -1,0 +1,35 @@
+"""Certificates: what they derive from the votes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from adaptdel import Deletion, FixedRate, SmoothedClassifier
+from adaptdel.certification.certificate import Rule
+from tests.test_smoothed import NOISE, TEXT, by_size
+
+
+def test_certificates_are_plain_json() -> None:
+    certificate = SmoothedClassifier(by_size, NOISE, classes=["a", "b"]).certify([TEXT])[0]
+    assert json.loads(certificate.to_json()) == certificate.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("threshold", "votes", "predicted"),
+    [
+        (None, [3, 7], 1),
+        (None, [5, 5], 0),  # a tie goes to the lowest number
+        (None, [2, 5, 5], 1),
+        (0.3, [7, 3], 0),  # at the threshold, not above it
+        (0.3, [6, 4], 1),
+        (0.9, [2, 8], 0),
+    ],
+)
+def test_the_decision_threshold_or_the_majority_predicts(
+    threshold: float | None, votes: list[int], predicted: int
+) -> None:
+    rule = Rule(Deletion(FixedRate(0.9)), ("ins",), threshold=threshold)
+    assert rule.predicted_class(votes, sum(votes)) == predicted
+    assert rule.predicted_class([count / sum(votes) for count in votes]) == predicted

@@ -1,0 +1,67 @@
+"""Functions and objects with ``predict`` as base classifiers: what they may return, and what is cached."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptdel import Deletion, FixedRate, SmoothedClassifier
+from adaptdel.classifiers.base import BaseClassifierError, Request
+from adaptdel.units import Words
+from tests.test_smoothed import by_size
+
+NOISE = Deletion(FixedRate(0.9))
+TEXT = " ".join(f"word{number}" for number in range(50))
+
+
+def test_a_scoring_function_that_rejects_long_inputs() -> None:
+    def limited(copies: list[str]) -> Any:
+        if max(map(len, copies)) > 200:
+            raise ValueError("too long")
+        return np.array([[0.1, 0.9]] * len(copies))
+
+    assert SmoothedClassifier(limited, NOISE).certify([TEXT])[0].label == 1
+
+
+def test_shares_of_unknown_classes_do_not_depend_on_the_order() -> None:
+    texts = [" ".join(f"w{i}" for i in range(20 + extra)) for extra in range(4)]
+    found = []
+    for order in (texts, texts[::-1]):
+        model = SmoothedClassifier(by_size, NOISE, n_select=50)
+        shares = model.predict_proba(iter(order))  # type: ignore[arg-type]
+        assert model.classes_.tolist() == ["a", "b"]
+        found.append(dict(zip(order, shares.tolist(), strict=True)))
+    assert found[0] == found[1]
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+def test_labels_of_any_kind() -> None:
+    model = SmoothedClassifier(lambda copies: [Colour.RED if len(c) % 2 else Colour.BLUE for c in copies], NOISE)
+    assert isinstance(model.certify([TEXT])[0].label, Colour)
+    mixed = SmoothedClassifier(lambda copies: [1 if len(c) % 2 else "a" for c in copies], NOISE)
+    assert {type(c) for c in mixed.certify([TEXT])[0].classes} == {int, str}
+    with pytest.raises(BaseClassifierError, match=r"^the base classifier returned an unknown label 0\.3\d* on input 0"):
+        SmoothedClassifier(lambda copies: [0.3] * len(copies), NOISE).certify([TEXT])
+
+
+def test_classes_are_used_for_anything_with_predict() -> None:
+    class Keras:
+        def predict(self, copies: list[str]) -> Any:
+            return np.array([[0.2, 0.8]] * len(copies))
+
+    assert SmoothedClassifier(Keras(), NOISE, classes=["neg", "pos"]).certify([TEXT])[0].label == "pos"
+
+
+def test_answers_to_long_copies_are_cached_by_a_hash() -> None:
+    model = SmoothedClassifier(lambda copies: [len(c) % 2 for c in copies], Deletion(FixedRate(0.5)), classes=[0, 1])
+    base = model.base_classifier()
+    prepared = base.prepare("x", tuple(f"{i}" for i in range(4000)), Words())
+    base.votes([Request(prepared, NOISE.sample(4000, 40, np.random.default_rng(0)))])
+    assert {len(key) for key in prepared.answers} == {32}  # type: ignore[arg-type]

@@ -1,0 +1,46 @@
+"""The folder of a run: reading what is no run, and writing one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adaptdel import Masking
+from adaptdel.certification.certificate import Certificate
+from adaptdel.runs.records import record_of, setting_of
+from adaptdel.runs.storage import Run, read_run, write_run
+from adaptdel.smoothed import SmoothedClassifier
+from tests.run_files import examples
+
+
+def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
+    with pytest.raises(ValueError, match=r"not a run: there is no manifest.json"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match="not the manifest of a run"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": 9}')
+    with pytest.raises(ValueError, match="the format must be 1, got 9"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
+    with pytest.raises(ValueError, match="missing from a run that is finished according to its manifest"):
+        read_run(tmp_path)
+    (tmp_path / "certificates.parquet").write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="not a Parquet file"):
+        read_run(tmp_path)
+    pq.write_table(pa.table({"id": ["a"]}), tmp_path / "certificates.parquet")
+    with pytest.raises(ValueError, match="must have the columns id, row"):
+        read_run(tmp_path)
+
+
+def test_runs_written_by_hand(tmp_path: Path) -> None:
+    model = SmoothedClassifier(lambda batch: ["w1" in t for t in batch], Masking(0.5), classes=[False, True])
+    certificates = model.certify([text for text, _ in examples(5)])
+    records = [record_of(c, id=f"a{n}", row=n, label=True) for n, c in enumerate(certificates, 1)]
+    write_run(tmp_path / "run", setting_of(certificates[0]), records)
+    found: Run = read_run(tmp_path / "run")
+    assert [c.to_dict() for c in found.certificates()] == [c.to_dict() for c in certificates]
+    assert all(isinstance(c, Certificate) for c in found.certificates())

@@ -1,0 +1,144 @@
+"""Measures by class against values worked out by hand and literal formulas; constant answers and missed classes."""
+
+from __future__ import annotations
+
+import json
+from math import isnan, sqrt
+
+import numpy as np
+import pytest
+
+from adaptdel.class_measures import (
+    answer_warnings,
+    balanced_accuracy,
+    class_balanced_mean_radius,
+    class_balanced_mean_radius_se,
+    constant_answer,
+    measure_classes,
+    missed_classes,
+)
+
+# label, answer, radius: an abstention has the radius -1 and counts by its predicted label
+HAND = [
+    ("ham", "ham", 4), ("ham", "ham", 0), ("ham", "ham", -1), ("ham", "spam", 9),
+    ("spam", "spam", 2), ("spam", "ham", 7), ("spam", "ham", -1),
+]  # fmt: skip
+
+
+def test_values_worked_out_by_hand() -> None:
+    labels, answers, radius = zip(*HAND, strict=True)
+    table = measure_classes(labels, answers, radius, classes=["spam", "ham", "other"], radii=(0, 1, 3))
+    spam, ham, other = table.classes
+    assert table.confusion == ((1, 2, 0), (1, 3, 0), (0, 0, 0))  # rows are labels, columns answers
+    assert (ham.inputs, ham.answers, ham.abstained) == (4, 5, 1)
+    assert (ham.recall, ham.precision) == (3 / 4, 3 / 5)
+    assert (ham.mean_radius, ham.median_radius) == (1.0, 0.0)  # 4 0 0 0
+    assert ham.certified_recall == {0: 2 / 4, 1: 1 / 4, 3: 1 / 4}
+    assert (spam.inputs, spam.answers, spam.abstained) == (3, 2, 1)
+    assert (spam.recall, spam.precision) == (1 / 3, 1 / 2)
+    assert spam.mean_radius == pytest.approx(2 / 3)
+    assert spam.certified_recall == {0: 1 / 3, 1: 1 / 3, 3: 0.0}
+    assert other.inputs == 0
+    assert isnan(other.recall)
+    assert isnan(other.mean_radius)
+    assert table.balanced_accuracy == pytest.approx((3 / 4 + 1 / 3) / 2)  # without the class that has no inputs
+    assert table.class_balanced_mean_radius == pytest.approx((1 + 2 / 3) / 2)
+    variances = (4 * 1 - 1 + 9 - 0) / 3 / 4, ((4 / 3) ** 2 + 2 * (2 / 3) ** 2) / 2 / 3
+    assert table.class_balanced_mean_radius_se == pytest.approx(sqrt(sum(variances)) / 2)
+    values = json.loads(json.dumps(table.to_dict(), allow_nan=False))
+    assert values["classes"][2]["recall"] is None
+    assert values["classes"][0]["certified_recall"] == {"0": 1 / 3, "1": 1 / 3, "3": 0.0}
+    assert values["confusion"] == [[1, 2, 0], [1, 3, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_literal_formulas(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels, answers = rng.choice(4, 80, p=[0.1, 0.2, 0.3, 0.4]), rng.integers(0, 4, 80)
+    radius = rng.integers(-1, 9, 80)
+    table = measure_classes(labels, answers, radius)
+    assert [each.label for each in table.classes] == [0, 1, 2, 3]
+    rows = list(zip(labels.tolist(), answers.tolist(), radius.tolist(), strict=True))
+    for each in table.classes:
+        own = [max(r, 0) if y == a else 0 for y, a, r in rows if y == each.label]
+        assert each.recall == sum(y == a == each.label for y, a, _ in rows) / len(own)
+        assert each.mean_radius == pytest.approx(sum(own) / len(own))
+        assert each.median_radius == np.median(own)
+        for r, share in each.certified_recall.items():
+            assert share == sum(y == a == each.label and q >= r for y, a, q in rows) / len(own)
+    assert sum(map(sum, table.confusion)) == 80
+    assert table.balanced_accuracy == pytest.approx(sum(each.recall for each in table.classes) / 4)
+    assert table.class_balanced_mean_radius == pytest.approx(sum(each.mean_radius for each in table.classes) / 4)
+
+
+def test_balanced_means_of_equal_classes_are_the_plain_means() -> None:
+    labels, correct, radius = [0, 1, 0, 1], [True, False, True, True], [3, 8, -1, 5]
+    assert balanced_accuracy(labels, correct) == 3 / 4
+    assert class_balanced_mean_radius(labels, correct, radius) == (3 + 5) / 4
+    assert isnan(balanced_accuracy([], []))
+    assert isnan(class_balanced_mean_radius([], [], []))
+    assert isnan(class_balanced_mean_radius_se(["a", "b", "b"], [True] * 3, [1, 2, 3]))  # one input of a
+
+
+# The data set of the issue: 15 words, 11% spam, of which the model finds 1 of 107.
+@pytest.mark.parametrize(
+    ("others", "found", "false", "constant"),
+    [
+        (107, 1, 0, True),
+        (107, 10, 0, True),
+        (107, 11, 0, False),  # more than a tenth
+        (107, 0, 10, True),
+        (20, 0, 0, True),  # a class of 2%
+        (5, 0, 0, True),
+        (4, 0, 0, False),  # too few to tell
+        (10, 1, 0, True),
+        (10, 2, 0, False),
+        (0, 0, 0, False),  # one answer is right if there is one label
+    ],
+)
+def test_constant_is_relative_to_the_labels(others: int, found: int, false: int, constant: bool) -> None:
+    ham = 1000 - others
+    labels = ["ham"] * ham + ["spam"] * others
+    answers = ["spam"] * false + ["ham"] * (ham - false) + ["spam"] * found + ["ham"] * (others - found)
+    flagged = constant_answer(answers, labels)
+    assert (flagged is not None) == constant
+    if flagged is not None:
+        assert (flagged.label, flagged.inputs, flagged.others) == ("ham", 1000, others)
+        assert flagged.answers == 1000 - found - false
+        assert answer_warnings(answers, labels)[0].startswith(flagged.sentence("the model"))
+
+
+def test_a_constant_answer_need_not_be_the_most_frequent_label() -> None:
+    labels = np.array([0] * 60 + [1] * 40)
+    flagged = constant_answer(np.ones(100, dtype=np.int64), labels)
+    assert flagged is not None
+    assert (flagged.label, flagged.others, flagged.share) == (1, 60, 1.0)
+    assert json.dumps(flagged.to_dict())
+
+
+def test_four_classes_of_which_one_is_missed() -> None:
+    labels = ["a"] * 40 + ["b"] * 40 + ["c"] * 40 + ["d"] * 10
+    answers = ["a"] * 40 + ["b"] * 40 + ["c"] * 40 + ["a"] * 9 + ["d"]
+    assert constant_answer(answers, labels) is None
+    assert [(each.label, each.correct, each.inputs) for each in missed_classes(answers, labels)] == [("d", 1, 10)]
+    [warning] = answer_warnings(answers, labels, what="the run", advice=False)
+    assert warning == "the run recognises 1 of 10 inputs of the class d"
+    assert missed_classes(answers[:124], labels[:124]) == []  # four inputs of d
+
+
+def test_without_labels_only_nearly_identical_answers_of_many_inputs_are_named() -> None:
+    assert constant_answer(["ham"] * 49) is None
+    flagged = constant_answer(["ham"] * 98 + ["spam"] * 2)
+    assert flagged is not None
+    assert flagged.others is None
+    assert constant_answer(["ham"] * 97 + ["spam"] * 3) is None
+    assert "no labels" in answer_warnings(["ham"] * 60)[0]
+
+
+def test_nothing_to_measure() -> None:
+    assert constant_answer([], []) is None
+    table = measure_classes([], [], [], classes=["a", "b"])
+    assert isnan(table.balanced_accuracy)
+    assert table.constant is None
+    with pytest.raises(ValueError, match="one for each of the 2 answers, got 1"):
+        constant_answer(["a", "b"], ["a"])

@@ -1,0 +1,105 @@
+"""The paths of docs/architecture.md: each command is run, and the files that it uses are compared with the drawing."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adaptdel
+from tests.run_files import run, write_rows
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path(adaptdel.__file__).parent
+DRAWN = re.compile(r"^<!-- path: ([\w ]+) -->\n((?:    .*\n)+)", re.MULTILINE)
+
+
+def drawings(page: str) -> dict[str, list[str]]:
+    """The files of every drawing, each once, as paths inside the package without ".py"."""
+    paths = {}
+    for name, drawing in DRAWN.findall(page):
+        steps = re.split(r"->|;", re.sub(r"\(.*?\)", "", drawing))
+        files = [re.sub(r"^\s*at the end", "", step).strip() for step in steps]
+        paths[name] = list(dict.fromkeys(files))
+    return paths
+
+
+PATHS = drawings((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+
+
+def files_used(*arguments: Any) -> set[str]:
+    """The files of the package whose functions a command calls; importing a module does not count."""
+    used: set[str] = set()
+
+    def record(frame: Any, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event == "call" and frame.f_back is not None and code.co_flags & 0x02 and "<" not in code.co_name:
+            path = Path(code.co_filename)
+            if path.is_relative_to(SOURCE):
+                used.add(path.relative_to(SOURCE).with_suffix("").as_posix())
+
+    previous = sys.getprofile()
+    sys.setprofile(record)
+    threading.setprofile(record)
+    try:
+        status = run(*arguments)
+    finally:
+        sys.setprofile(previous)
+        threading.setprofile(None)
+    assert status == 0
+    return used
+
+
+def test_every_drawing_is_short_and_names_files_that_exist() -> None:
+    assert set(PATHS) == {"engine", "certify", "train", "train a transformer", "calibrate", "calibrate in bins"}
+    for files in PATHS.values():
+        assert 5 <= len(files) <= 10
+        assert [name for name in files if not (SOURCE / f"{name}.py").is_file()] == []
+
+
+def test_drawings_are_read() -> None:
+    page = (
+        "<!-- path: a b -->\n    cli/x -> y (once -> z) -> cli/x\n      -> data/w ; at the end runs/v (tables)\n\nend\n"
+    )
+    assert drawings(page) == {"a b": ["cli/x", "y", "data/w", "runs/v"]}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = [("buy cheap pills now " * 8, "spam"), ("see you at lunch then " * 8, "ham")] * 20
+    rows = [{"text": f"{text} {number}", "label": label} for number, (text, label) in enumerate(texts)]
+    return write_rows(tmp_path_factory.mktemp("paths") / "data.jsonl", rows)
+
+
+def test_the_commands_take_the_drawn_paths(tmp_path: Path, data: Path) -> None:
+    model, votes = tmp_path / "model", ("--votes", "16,32")
+    bins = ("--objective", "paper", "--bins", 0, "--tol", 9)
+    used = {
+        "train": files_used("train", "--data", data, "--method", "adaptdel+", "--bits", 8, "--out", model),
+        "calibrate": files_used("calibrate", model, "--data", data, "--examples", 20, *votes),
+        "calibrate in bins": files_used("calibrate", model, "--data", data, "--out", tmp_path / "bins", *bins, *votes),
+        "certify": files_used("certify", model, "--data", data, "--limit", 3, "--out", tmp_path / "run", *votes),
+    }
+    for name, files in used.items():
+        assert [file for file in PATHS[name] if file not in files] == [], name
+    for name in ("calibrate", "calibrate in bins", "certify"):
+        assert [file for file in PATHS["engine"] if file not in used[name]] == [], name
+    assert "classifiers/transformers" not in used["train"]  # the comparison can fail
+
+
+@pytest.mark.slow
+def test_the_training_of_a_transformer_takes_the_drawn_path(tmp_path: Path, data: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.classifiers.test_transformers import fixed, tiny
+
+    tokenizer = fixed("bert")
+    tiny("bert", tokenizer, spread=0.1).bert.save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    options = ("--model", tmp_path / "encoder", "--epochs", 1, "--out", tmp_path / "model")
+    files = files_used("train", "--data", data, *options)
+    assert [file for file in PATHS["train a transformer"] if file not in files] == []

@@ -1,0 +1,21 @@
+"""The planner: noise from a short text, and plans for long inputs."""
+
+from __future__ import annotations
+
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
+from adaptdel.planner import noise_from_spec, plan
+
+
+def test_a_million_tokens_are_listed_in_part() -> None:
+    made = plan(10**5, Deletion(LengthRate(0.9, 23)))
+    assert made.radii[0] == 0
+    assert made.radii[-1] == made.largest > 2000
+    assert len(made.radii) == 51
+    assert list(made.least_probability) == sorted(made.least_probability)
+
+
+def test_specs() -> None:
+    assert noise_from_spec("ADAPTDEL:p_min=.5,k=2,p_max=0.9") == Deletion(LengthRate(0.5, 2, 0.9))
+    assert noise_from_spec("rs-del:p=0.9") == noise_from_spec("cert-ed:p=0.9") == Deletion(FixedRate(0.9))
+    assert noise_from_spec("ranmask:fraction=0.9") == Masking(0.9)
+    assert noise_from_spec("nosmooth") == NoNoise()

@@ -1,0 +1,185 @@
+"""Training jobs of the embedding network: from a file to a certificate, killed and resumed, bad input."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptdel import SmoothedClassifier
+from adaptdel.calibration.folders import calibrate_folder
+from adaptdel.classifiers.word_encoders import write_vectors
+from adaptdel.cli import main
+from adaptdel.data import read_examples
+from adaptdel.training import TrainingJob, TrainingSettings, train, train_job
+from tests.classifiers.test_embedding import BAD, GOOD, texts
+
+pytest.importorskip("torch")
+
+SMALL: dict[str, Any] = {"steps": 60, "batch_size": 64, "bits": 8}
+SHAPE: dict[str, Any] = {"dimensions": 8, "width": 8, "hidden": [16], "copies_per_text": 2, "evaluations": 3}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rows, labels = texts(120)
+    lines = [json.dumps({"text": " ".join(map(str, row)), "label": y}) for row, y in zip(rows, labels, strict=True)]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path / "data.jsonl"
+
+
+def job(data: Path, out: str, **fields: Any) -> TrainingJob:
+    settings = TrainingSettings(model="embedding", validation=0.2, network=SHAPE, **{**SMALL, **fields})
+    return TrainingJob(str(data), str(data.parent / out), settings)
+
+
+def call(*arguments: object) -> int:
+    """The exit status of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("nosmooth", {}),
+        ("ranmask", {"rate": 0.6}),
+        ("cert-ed", {"rate": 0.6}),
+        ("adaptdel", {"rate": 0.5}),
+        ("adaptdel+", {"kept": (3.0, 8.0), "networks": 2}),
+    ],
+)
+def test_every_method_from_a_file_to_a_certificate(data: Path, method: str, fields: dict[str, Any]) -> None:
+    trained = train_job(job(data, "model", method=method, **fields), progress=False).model
+    assert sorted(path.name for path in data.parent.iterdir()) == ["data.jsonl", "model"]
+    record = trained.training_
+    assert record["clean_accuracy"] > 0.8 or method == "adaptdel+"  # which is not calibrated yet
+    assert record["history"][-1]["step"] == 60 * fields.get("networks", 1)
+    card = (data.parent / "model" / "README.md").read_text(encoding="utf-8")
+    assert "Base classifier: embedding" in card
+    assert "dimensions 8" in card
+    if method == "adaptdel+":
+        assert "Not calibrated yet" in card
+        calibrate_folder(data.parent / "model", read_examples(data), {}, on="all", progress=False)
+    loaded = SmoothedClassifier.load(data.parent / "model").set_params(n_estimate=50, progress=False)
+    found = loaded.certify(["good great the film fine lovely good good", "bad awful plot poor the dull bad bad"])
+    assert [certificate.label for certificate in found] == ["pos", "neg"]
+    assert train_job(job(data, "model", method=method, **fields), progress=False).already_done
+
+
+def test_a_stopped_job_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train_job(job(data, "whole", networks=2), progress=False).model
+
+    def stop(done: int, total: int) -> None:
+        if done == 110:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_job(job(data, "model", networks=2), progress=stop)
+    assert not (data.parent / "model").exists()
+    with pytest.raises(ValueError, match="another training of this model was interrupted"):
+        train_job(job(data, "model", networks=2, seed=1), progress=False)
+    resumed = train_job(job(data, "model", networks=2), progress=False).model
+    assert resumed.base_.fingerprint() == whole.base_.fingerprint()
+    assert resumed.training_["history"] == whole.training_["history"]
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on(data: Path) -> None:
+    """kill -9, and the same command again: the same model."""
+    common = ["train", "--data", data, "--model", "embedding", "--steps", 4000, "--batch-size", 64, "--bits", 8]
+    common += ["--network", "dimensions=8", "--network", "width=8", "--network", "evaluations=200", "--patience", 10**6]
+    assert call(*common, "--out", data.parent / "whole") == 0
+    command = [
+        sys.executable,
+        "-c",
+        "from adaptdel.cli import main; main()",
+        *map(str, common),
+        "--out",
+        str(data.parent / "model"),
+    ]
+    kills = 0
+    while kills < 3:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        checkpoint = data.parent / ".model.training" / "checkpoints" / "network0.safetensors"
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
+            time.sleep(0.05)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills
+    assert call(*common, "--out", data.parent / "model") == 0
+    one, other = (SmoothedClassifier.load(data.parent / name).base_.fingerprint() for name in ("whole", "model"))
+    assert one == other
+
+
+def test_static_vectors_and_yaml(data: Path) -> None:
+    vectors = data.parent / "vectors.safetensors"
+    write_vectors(vectors, [*GOOD, *BAD], np.eye(8))
+    lines = [f"data: {data}", "model: embedding", f"encoder: {vectors}", "steps: 60", "batch_size: 64", "bits: 8"]
+    lines += [f"network: {json.dumps(SHAPE)}", f"out: {data.parent / 'model'}"]
+    (data.parent / "runs.yaml").write_text("\n".join(lines), encoding="utf-8")
+    assert call("train", "--config", data.parent / "runs.yaml", "--json") == 0
+    record = SmoothedClassifier.load(data.parent / "model").training_
+    assert record["words"] == 8
+    assert record["encoder"]["kind"] == "static"
+    assert record["settings"]["hidden"] == [16]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["--method", "freelb"], "method freelb is for transformers"),
+        (["--epochs", "3"], "epochs has no meaning for model embedding: leave it out"),
+        (["--features", "hash"], "features has no meaning for model embedding: leave it out"),
+        (["--on-unknown", "encode"], "on_unknown must be 'ngrams' unless the encoder is a transformer"),
+        (["--encoder", "no/such"], "encoder must be a transformer that can be read, got 'no/such'"),
+        (["--encoder", "no.safetensors"], "no.safetensors cannot be read: No such file"),
+        (["--network", "dropout"], "network must be NAME=VALUE such as dropout=0.1"),
+        (["--network", "dropot=1"], "'dropot' is not a field: did you mean 'dropout'?"),
+        (["--network", "hidden=128"], "hidden must be a list of whole numbers"),
+        (["--network", "dropout=7"], "dropout must be a probability"),
+        (["--network", "steps=7"], "'steps' is not a field"),
+        (["--steps", "0"], "steps must be a whole number of at least 1"),
+        (["--networks", "99"], "networks must be a whole number of at least 1 and at most 16"),
+        (["--dtype", "bfloat16"], "dtype must be one of 'int8', 'float32', got 'bfloat16'"),
+        (["--learning-rate", "1e6", "--network", "embedding_rate=1e6", "--steps", "40", "--batch-size", "32"], "rate"),
+    ],
+)
+def test_bad_input_gets_one_sentence(
+    data: Path, fields: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert call("train", "--data", data, "--out", data.parent / "model", "--model", "embedding", *fields) == 2
+    printed = capsys.readouterr().err.strip()
+    assert printed.startswith(f"adaptdel: {message}") or (message == "rate" and "must be smaller" in printed)
+    assert "\n" not in printed
+    assert not (data.parent / "model").exists()
+
+
+def test_options_of_the_network_need_the_network(data: Path) -> None:
+    for field, value in (("steps", 5), ("encoder", "x"), ("networks", 2), ("network", {"dropout": 0.1})):
+        with pytest.raises(ValueError, match=f"{field} has no meaning for model linear: leave it out"):
+            TrainingSettings(**{field: value})
+
+
+@pytest.mark.parametrize("unit", ["char", "byte", "chunk:3"])
+def test_other_units(unit: str) -> None:
+    rows, labels = texts(60)
+    inputs: list[Any] = ["".join(map(str, row)) for row in rows]
+    if unit != "char":
+        inputs = [text.encode() for text in inputs]
+    shape = {**SHAPE, "hidden": (16,)}
+    model = train(inputs, labels, model="embedding", unit=unit, network=shape, progress=False, **SMALL)
+    assert model.training_["clean_accuracy"] is not None
