@@ -143,11 +143,11 @@ def start(
         raise ValueError(
             f"backend must be 'torch' for {title}, which {name} cannot run: {type(error).__name__}: {reason:.120}"
         ) from None
-    found, wanted = map(np.array, zip(*pairs, strict=True))
+    exported_scores, wanted = map(np.array, zip(*pairs, strict=True))
     finite = np.isfinite(wanted)
-    largest = float(np.abs(found - wanted)[finite].max(initial=0.0))
+    largest = float(np.abs(exported_scores - wanted)[finite].max(initial=0.0))
     scale = float(np.ptp(wanted[finite])) if finite.any() else 0.0
-    if largest > SAME_SCORES[dtype] * scale or not np.array_equal(np.isfinite(found), finite):
+    if largest > SAME_SCORES[dtype] * scale or not np.array_equal(np.isfinite(exported_scores), finite):
         raise ValueError(
             f"backend must be 'torch' for {title}: in {dtype} its scores differ by up to {largest:.2g} between torch "
             f"and {name}, in a range of {scale:.2g}"
@@ -323,8 +323,8 @@ def _compute_first_only(model: Any, copies: Sequence[IntArray]) -> None:
     wanted = np.array([_logits(model, row) for row in copies])
     try:
         layers[len(layers) - 1] = _first_token_layer(original)
-        found = np.array([_logits(model, row) for row in copies])
-        same = np.abs(found - wanted).max() <= FIRST_ONLY * np.ptp(wanted)
+        exported_scores = np.array([_logits(model, row) for row in copies])
+        same = np.abs(exported_scores - wanted).max() <= FIRST_ONLY * np.ptp(wanted)
     except Exception:  # whatever a layer of another build leads to
         same = False
     if not same:
