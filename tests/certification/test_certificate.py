@@ -33,3 +33,14 @@ def test_the_decision_threshold_or_the_majority_predicts(
     rule = Rule(Deletion(FixedRate(0.9)), ("ins",), threshold=threshold)
     assert rule.predicted_class(votes, sum(votes)) == predicted
     assert rule.predicted_class([count / sum(votes) for count in votes]) == predicted
+
+
+def test_repr_shows_label_and_radius_and_whether_every_text_is_covered() -> None:
+    certify = SmoothedClassifier(lambda texts: ["a"] * len(texts), NOISE, classes=["a", "b"]).certify
+    long, short = certify([" ".join("w" * 90).replace("w", "word"), "two words"])
+    assert repr(long) == f"<Certificate 'a': radius={long.radius}, length=90, alpha=0.05>"
+    assert not long.covers_every_text
+    assert short.radius >= 2
+    assert short.covers_every_text
+    assert repr(short).endswith(", covers every text of this length>")
+    assert not short.rederive(ops="ins").covers_every_text  # another text of two words takes a substitution

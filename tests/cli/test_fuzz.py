@@ -127,6 +127,7 @@ VALUES = (
 
 
 WORK = 10_000  # steps that are allowed for one certificate, as many as the longest of those here needs
+IN_BINS = ("--objective", "paper", "--votes", "8,20", "--bins", "0,40", "--tol", 20)
 
 
 class Workspace:
@@ -173,7 +174,7 @@ class Workspace:
         data.write_text("\n".join(json.dumps(row) for row in rows if row["text"]))
         settings = {"method": "adaptdel+", "bits": 6, "copies": 2, "iterations": 5, "validation": 0.4}
         train_job(TrainingJob.from_dict({"data": str(data), "out": str(folder), **settings}), progress=False)
-        assert run("calibrate", folder, "--data", data, "--votes", "8,20", "--bins", "0,40", "--tol", 20) == 0
+        assert run("calibrate", folder, "--data", data, "--in-place", *IN_BINS) == 0
         settings_file = folder / "adaptdel.json"
         values = json.loads(settings_file.read_text())
         settings_file.write_text(json.dumps(values | {"n_select": 20, "n_estimate": 50}))
@@ -540,9 +541,7 @@ def trained_before(space: Workspace, edits: list[int]) -> None:
         if {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} != kept:
             raise Failure("a model that was refused was changed")
     elif rng.random() < 0.05:
-        refused(
-            ["calibrate", folder, "--data", data, "--votes", "8,20", "--bins", "0,40", "--tol", 20], folder.parent.name
-        )
+        refused(["calibrate", folder, "--data", data, "--in-place", *IN_BINS], folder.parent.name)
 
 
 def transformer_folder(space: Workspace, edits: list[int]) -> None:

@@ -8,7 +8,8 @@ from math import comb, inf, log10
 import pytest
 
 from adaptdel import log10_cardinality
-from adaptdel.core.threat import EVERY_SET
+from adaptdel.core import cardinality
+from adaptdel.core.threat import EVERY_SET, Threat
 from tests.exact import neighbours
 
 
@@ -54,3 +55,11 @@ def test_bad_arguments() -> None:
         log10_cardinality(-2, length=3)
     with pytest.raises(ValueError, match="vocab_size must be a whole number of at least 1, got 0"):
         log10_cardinality(2, length=3, vocab_size=0)
+
+
+def test_cached_sizes_are_those_that_are_computed_and_the_cache_is_bounded() -> None:
+    compute = cardinality._log10_cardinality.__wrapped__
+    for radius, length, ops in ((0, 0, "edit"), (5, 200, "edit"), (5, 200, "sub"), (5, 201, "edit"), (-1, 9, "ins")):
+        for _ in range(2):
+            assert log10_cardinality(radius, length=length, ops=ops) == compute(radius, length, Threat(ops), 50265)
+    assert cardinality._log10_cardinality.cache_info().maxsize == 2**14

@@ -43,6 +43,7 @@ from adaptdel.core.noise import (
     RandomDeletion,
     RandomLength,
     _smallest,
+    _words,
     draw_at_least,
     masking_overlap,
     registered_noise_modules,
@@ -114,6 +115,21 @@ def test_a_row_whose_spare_draws_run_out_is_still_exact(monkeypatch: pytest.Monk
     assert np.array_equal(np.concatenate(list(noise.chunks(100, 300, rng(), max_bytes=2000))), whole)
     kept = int(noise.sample(1000, 500, rng(2)).sum())
     assert stats.binomtest(kept, 500_000, 0.1).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("length", [0, 1, 8, 100, 333])
+def test_rows_do_not_depend_on_the_rows_that_are_drawn_together(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    noise = Deletion(FixedRate(0.9))
+    together = noise.sample(length, 500, rng(7))
+    for size in (1, 1000, 2**30):
+        monkeypatch.setattr("adaptdel.core.noise._BLOCK_BYTES", size)
+        assert np.array_equal(noise.sample(length, 500, rng(7)), together)
+
+
+def test_raw_draws_are_those_of_the_generator() -> None:
+    ours, theirs = (np.random.Generator(np.random.Philox(key=9)) for _ in range(2))
+    for shape in ((3, 5), (1, 1), (0, 4), (7, 2)):
+        assert np.array_equal(_words(ours, shape), theirs.integers(0, 2**64, size=shape, dtype=np.uint64))
 
 
 def test_a_higher_rate_keeps_a_subset() -> None:

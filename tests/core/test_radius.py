@@ -26,7 +26,7 @@ from adaptdel import (
 )
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius import ToleranceTable
+from adaptdel.core.radius import ToleranceTable, largest
 from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.threat import EVERY_SET, Threat
 from tests.exact import TableRate
@@ -362,3 +362,29 @@ def test_bad_arguments_of_the_others() -> None:
         certified_top_k(0.5, [0.2, 0.1], k=3, length=3, noise=ADAPTDEL)
     with pytest.raises(ValueError, match="others must hold the probability of at least one other class"):
         certified_top_k(0.5, [], k=1, length=3, noise=ADAPTDEL)
+
+
+def _searched(table: ToleranceTable, q: float) -> int:
+    return largest(lambda radius: table.tolerance(radius) >= q, 0, table.reach)
+
+
+@pytest.mark.parametrize("ops", EVERY_SET)
+@pytest.mark.parametrize("noise", [ADAPTDEL, BINNED, Deletion(FixedRate(0.9)), Deletion(FixedRate(0.0))], ids=repr)
+def test_a_table_that_is_filled_at_once_gives_the_radii_of_a_search(noise: Noise, ops: tuple[str, ...]) -> None:
+    """Also where q is exactly a tolerance, and next to it."""
+    for length in (0, 1, 2, 40, 137, 230, 400):
+        table, other = (ToleranceTable(length, noise, Threat(ops), 0.5) for _ in range(2))
+        tolerances = [other.tolerance(radius) for radius in range(1, min(other.reach, 16) + 1)]
+        edges = [q for t in tolerances for q in (t, nextafter(t, -1), nextafter(t, 1)) if 0 <= q < 0.5]
+        for q in (0.0, 0.01, 0.1, 0.3, 0.499, *edges):
+            assert table.radius(q) == _searched(other, q), (length, q)
+
+
+def test_a_small_table_certifies_no_radius_whose_smaller_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a rounding error to make a tolerance exceed that of a smaller radius, the smaller one would count."""
+    table = ToleranceTable(100, Deletion(FixedRate(0.9)), Threat("edit"), 0.5)
+    radius = np.arange(1, table.reach + 1)
+    tolerances = np.where(radius == 2, 0.1, 0.3)
+    monkeypatch.setattr("adaptdel.core.radius.tolerance", lambda level, overlap: np.repeat(tolerances, 2 * radius + 1))
+    assert table.radius(0.2) == 1
+    assert table.radius(0.05) == table.reach

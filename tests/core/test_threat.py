@@ -53,3 +53,15 @@ def test_names() -> None:
 def test_bad_names(ops: object) -> None:
     with pytest.raises(ValueError, match=r'^ops must be "edit" or some of "del", "ins", "sub", got .+$'):
         Threat(ops)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ops", EVERY_SET, ids="+".join)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_covering_radius_reaches_every_text_of_the_length_and_no_smaller_one_does(
+    ops: tuple[str, ...], n: int
+) -> None:
+    """No token in common with a text of the same length: the farthest there is."""
+    needed = Threat(ops).covering_radius(n)
+    reached = [r for r in range(4 * n) if (n, 0) in by_triples(n, r, ops)]
+    assert needed == (reached[0] if reached else None)
+    assert Threat("edit").covering_radius(0) == 1

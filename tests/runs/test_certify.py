@@ -168,7 +168,7 @@ def test_a_bad_row_is_noted_and_the_rest_goes_on(
         ("test.jsonl", b'{"text": "a", "label": 5}\n' * 5, "none of the 5 rows can be used; row 1: the label 5 is not"),
         ("test.jsonl.gz", b"no gzip", "the gzip file is damaged after row 0"),
         ("test.parquet", b"no parquet", "not a Parquet file"),
-        ("test.doc", b"x", "must be a .jsonl, .csv"),
+        ("test.doc", b"x", "must be a .jsonl, .json, .csv"),
         ("test.csv", b"text,label\na,0\nb\nc,1,2\n", None),
         ("test.jsonl", b'{"text": "a", "id": 1}\n{"text": "b", "id": 2}\n{"text": "c", "id": "1"}\n',
          "rows 1 and 3: both have the id '1'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from adaptdel import Masking
 from adaptdel.certification.certificate import Certificate
-from adaptdel.runs.records import record_of, setting_of
+from adaptdel.runs.records import label_text, label_value, record_of, setting_of, with_current_labels
 from adaptdel.runs.storage import Run, read_run, write_run
 from adaptdel.smoothed import SmoothedClassifier
 from tests.run_files import examples
@@ -44,3 +45,16 @@ def test_runs_written_by_hand(tmp_path: Path) -> None:
     found: Run = read_run(tmp_path / "run")
     assert [c.to_dict() for c in found.certificates()] == [c.to_dict() for c in certificates]
     assert all(isinstance(c, Certificate) for c in found.certificates())
+
+
+@pytest.mark.parametrize(
+    "label", ["spam", "1", 1, 0, -3, "", "true", True, None, 0.5, '"spam"', " 1", "{", "[1]", "NaN", "é"]
+)
+def test_labels_are_plain_texts_from_which_the_type_is_recovered(label: object) -> None:
+    text = label_text(label)
+    assert label_value(text) == label
+    assert type(label_value(text)) is type(label)
+    if label in ("spam", "", "{", "é"):
+        assert text == label
+    old = with_current_labels({"truth": json.dumps(label), "answer": None})  # as version 0.1 wrote it
+    assert old == {"truth": text, "answer": None}

@@ -169,7 +169,8 @@ def test_bad_input_gets_one_sentence(
 
 
 def test_options_of_the_network_need_the_network(data: Path) -> None:
-    for field, value in (("steps", 5), ("encoder", "x"), ("networks", 2), ("network", {"dropout": 0.1})):
+    fields: dict[str, Any] = {"steps": 5, "encoder": "x", "networks": 2, "network": {"dropout": 0.1}}
+    for field, value in fields.items():
         with pytest.raises(ValueError, match=f"{field} has no meaning for model linear: leave it out"):
             TrainingSettings(**{field: value})
 

@@ -36,7 +36,7 @@ def job(encoder: str, folder: Path, out: str, method: str, **fields: Any) -> Tra
         lines = [json.dumps({"text": " ".join(row), "label": y}) for row, y in zip(rows, labels, strict=True)]
         data.write_text("\n".join(lines))
     schedule: dict[str, Any] = {"epochs": 6, "batch_size": 8, "learning_rate": 5e-3, "warmup": 0.0}
-    settings = TrainingSettings(method=method, model=encoder, validation=0.2, **schedule, **fields)
+    settings = TrainingSettings(method=method, model=encoder, validation=0.2, seed=1, **schedule, **fields)
     return TrainingJob(str(data), str(folder / out), settings)
 
 

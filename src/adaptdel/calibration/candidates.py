@@ -59,6 +59,8 @@ def curve_rate(lengths: npt.ArrayLike, keep: npt.ArrayLike) -> InterpolatedRate:
     """Interpolate kept lengths, of at least one token and at most half of the tokens."""
     places = np.asarray(lengths, dtype=np.float64)
     kept = np.clip(np.asarray(keep, dtype=np.float64), LEAST_KEEP, None)
+    if (start := float(kept[0]) / MOST_SHARE) < places[0]:  # from here down to one token, half of the tokens are kept
+        places, kept = np.append([1.0, start], places), np.append([1.0, kept[0]], kept)
     kept = np.minimum(kept, np.maximum(MOST_SHARE * places, 0.5))
     return InterpolatedRate([round(float(n), 1) for n in places], [round(float(value), 3) for value in kept])
 
@@ -294,8 +296,8 @@ def grouped_rate(
 
 def _smoothed(table: FloatArray) -> FloatArray:
     padded = np.concatenate([table[:1], table, table[-1:]])
-    before, own, after = SMOOTHING
-    return np.asarray(before * padded[:-2] + own * padded[1:-1] + after * padded[2:], dtype=np.float64)
+    shorter, own, longer = SMOOTHING
+    return np.asarray(shorter * padded[:-2] + own * padded[1:-1] + longer * padded[2:], dtype=np.float64)
 
 
 def _lagrangian(

@@ -19,7 +19,7 @@ from adaptdel.calibration.selection import FORMAT as SELECTION_FORMAT
 from adaptdel.calibration.selection import RateSelection, SelectionTask
 from adaptdel.core.checks import check_choice
 from adaptdel.core.rates import rate_from_dict
-from adaptdel.data import Examples, ExampleSet, held_out
+from adaptdel.data import Examples, ExampleSet, held_out, held_out_rows
 from adaptdel.files import replacing_folder
 from adaptdel.model_files import CALIBRATION, CONFIG, save_model, store_calibration
 from adaptdel.plots import new_figure, save
@@ -91,7 +91,7 @@ def choose_rows(
             )
         raise ValueError(f"on must be 'all' or 'auto' for a model whose training held out no rows, got {on!r}")
     assert training is not None
-    chosen = _select(examples, [held_out(text, share, training["seed"]) == (on != "train") for text in examples.texts])
+    chosen = _select(examples, [is_held == (on != "train") for is_held in rows_held_out(examples, training)])
     if not chosen.texts:
         raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
     if on == "auto" and not _enough([len(split(text)) for text in chosen.texts], bins, min_count):
@@ -99,6 +99,16 @@ def choose_rows(
         return CalibrationRows(examples.texts, examples.labels, note)
     which = "those the model was trained on" if on == "train" else "those held out in training"
     return CalibrationRows(chosen.texts, chosen.labels, f"calibrating on {len(chosen.texts)} rows: {which}")
+
+
+def rows_held_out(examples: Examples, training: Mapping[str, Any]) -> list[bool]:
+    """Which rows of the training file were held out; version 0.1 did not hold out the same share of every class."""
+    share, seed = training.get("validation") or 0.0, training["seed"]
+    if not share:
+        return [False] * len(examples.texts)
+    if training.get("stratified"):
+        return held_out_rows(examples.texts, examples.labels, share, seed)
+    return [held_out(text, share, seed) for text in examples.texts]
 
 
 def _select(examples: Examples, selected: list[bool]) -> CalibrationRows:
@@ -296,8 +306,8 @@ def _task(
             note(rows.note)
         return selection_task(model, rows.texts, rows.labels, replace(settings, refit=False), split=split)
     assert training is not None
-    share, seed = training.get("validation") or 0.0, training["seed"]
-    held = [share > 0 and held_out(text, share, seed) for text in examples.texts]
+    share = training.get("validation") or 0.0
+    held = rows_held_out(examples, training) if share else [False] * len(examples.texts)
     kept = _select(examples, [not is_held for is_held in held])
     rows = _select(examples, held)
     if on == "held-out" and not rows.texts:
@@ -346,8 +356,9 @@ def _protect(model: SmoothedClassifier, examples: Examples, protect: Any, max_fa
     """Choose the threshold under the calibrated rate, on rows that the model was not trained on if that is known."""
     training, unit = getattr(model, "training_", None), check_unit(model.unit)
     is_training_file = training is not None and training["data"]["digest"] == examples.digest
-    share = ((training or {}).get("validation") or 0.0) if is_training_file else 1.0
-    held = [share >= 1 or (share > 0 and held_out(text, share, (training or {})["seed"])) for text in examples.texts]
+    held = [True] * len(examples.texts)
+    if is_training_file and training is not None:
+        held = rows_held_out(examples, training)
     kept, rows = (_select(examples, [is_held == wanted for is_held in held]) for wanted in (False, True))
     sets = [ExampleSet([unit.split(text) for text in part.texts], part.labels) for part in (kept, rows)]
     return set_protection(model, protect, max_false_positives, *sets)

@@ -262,8 +262,8 @@ class SelectionTask:
         sentences += answer_warnings(answers, labels, what="the model with the chosen rate")
         if size < self.settings["min_count"]:
             sentences.append(f"the rate was chosen on {size} inputs only")
-        before, after = (class_recalls(outcomes, self.sample, classes) for outcomes in (reference, chosen))
-        for label, old, new in zip(classes, before, after, strict=True):
+        uncalibrated, calibrated = (class_recalls(outcomes, self.sample, classes) for outcomes in (reference, chosen))
+        for label, old, new in zip(classes, uncalibrated, calibrated, strict=True):
             if old is not None and new is not None and old - new > RECALL_LOSS:
                 sentences.append(f"the recall of class {label!r} is {new:.3g}, and {old:.3g} without calibration")
         return sentences

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, Tally, content_key, vote_on_inputs
+from adaptdel.certification.sampling import SamplingPlan, Tally, vote_on_inputs
 from adaptdel.classifiers.base import (
     BaseClassifier,
     BaseClassifierError,
@@ -136,7 +136,7 @@ class Certifier:
             seed=self.plan.seed,
             unit=self.unit.description(),
             model_hash=self.fingerprint,
-            input_hash=content_key(prepared.tokens).hex(),
+            input_hash=tally.key.hex(),
         )
 
     def _together(self, source: _Source) -> Iterator[InputResult]:

@@ -73,6 +73,7 @@ class Tally:
         votes: the votes at each look that was taken, each of shape (classes,).
         exact: choices of kept tokens by class and number kept, shape (classes, length + 1), if all were enumerated;
             then nothing was sampled.
+        key: the `content_key` of the input.
     """
 
     label: int
@@ -80,6 +81,7 @@ class Tally:
     looks: Looks | None
     votes: list[IntArray]
     exact: IntArray | None = None
+    key: bytes = b""
 
 
 def content_key(tokens: Tokens) -> bytes:
@@ -125,12 +127,12 @@ def take_votes(
     """The votes on one input: a coroutine that yields arrays of kept tokens and is sent class numbers."""
     length = len(prepared.tokens)
     noise = plan.rule.noise
-    if plan.exact and noise.choices(length) <= AT_ONCE:
-        return (yield from _enumerate(noise, length, plan, known_classes))
     key = content_key(prepared.tokens)
+    if plan.exact and noise.choices(length) <= AT_ONCE:
+        return (yield from _enumerate(noise, length, plan, known_classes, key))
     label, selection = yield from _select(noise, length, plan, stream(plan.seed, key, plan.phases[0]))
     if not plan.n_estimate:  # a prediction without a certificate
-        return Tally(label, selection, None, [])
+        return Tally(label, selection, None, [], key=key)
     unused = plan.n_select - int(selection.sum())  # selection votes are independent: the looks stay valid
     looks = plan_looks(plan, length, known_classes, plan.n_estimate + unused)
     rng = stream(plan.seed, key, plan.phases[1])
@@ -142,9 +144,9 @@ def take_votes(
         if len(taken) < len(looks.sizes) and radius_is_final(taken, label, looks, plan.rule, length, known_classes):
             break
         if plan.exact and noise.choices(length) <= EXACT_COPIES:  # fewer than the votes to come
-            return (yield from _enumerate(noise, length, plan, known_classes))
+            return (yield from _enumerate(noise, length, plan, known_classes, key))
     width = max(len(row) for row in (*taken, selection))
-    return Tally(label, _widen(selection, width), looks, [_widen(row, width) for row in taken])
+    return Tally(label, _widen(selection, width), looks, [_widen(row, width) for row in taken], key=key)
 
 
 def _number_by_input(task: Generator[BoolArray, IntArray, Tally]) -> Generator[BoolArray, IntArray, Tally]:
@@ -172,7 +174,8 @@ def _number_by_input(task: Generator[BoolArray, IntArray, Tally]) -> Generator[B
 
     exact = None if tally.exact is None else renumber(tally.exact)
     label = originals[tally.label] if originals else tally.label
-    return Tally(label, renumber(tally.selection), tally.looks, [renumber(row) for row in tally.votes], exact)
+    votes = [renumber(row) for row in tally.votes]
+    return Tally(label, renumber(tally.selection), tally.looks, votes, exact, tally.key)
 
 
 def _widen(counts: IntArray, width: int) -> IntArray:
@@ -280,12 +283,14 @@ def radius_is_final(
     now = vote_bounds(looks, [row.tolist() for row in taken], label, known=known, k=rule.k)
     final = vote_bounds(_last_look(looks), [last], label, known=known, k=rule.k)
     hoped = max(now[0], final[0]), min(now[1], final[1])
+    if hoped == now:
+        return True
     radii = [rule.radius(*bounds, label=label, length=length, is_binary=classes == 2) for bounds in (hoped, now)]
     return radii[0] <= radii[1]
 
 
 def _enumerate(
-    noise: Noise, length: int, plan: SamplingPlan, classes: int | None
+    noise: Noise, length: int, plan: SamplingPlan, classes: int | None, key: bytes
 ) -> Generator[BoolArray, IntArray, Tally]:
     """Evaluate every choice of kept tokens once, which gives exact probabilities."""
     kept = noise.all_choices(length)
@@ -294,7 +299,7 @@ def _enumerate(
     counts = np.zeros((width, length + 1), dtype=np.int64)
     np.add.at(counts, (answers, kept.sum(axis=1)), 1)
     shares = exact_shares(counts.tolist(), noise, length)
-    return Tally(plan.rule.predicted_class(shares), np.zeros(width, dtype=np.int64), None, [], counts)
+    return Tally(plan.rule.predicted_class(shares), np.zeros(width, dtype=np.int64), None, [], counts, key)
 
 
 def vote_on_inputs(

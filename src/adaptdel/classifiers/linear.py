@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,11 +33,19 @@ from adaptdel.classifiers.features import (
     token_rows,
     total,
 )
-from adaptdel.classifiers.linear_training import Progress, check_examples, class_numbers, noisy_counts, rounded, train
+from adaptdel.classifiers.linear_training import (
+    Progress,
+    balanced_weights,
+    check_examples,
+    class_numbers,
+    noisy_counts,
+    rounded,
+    train,
+)
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_real
 from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
-from adaptdel.settings import LINEAR, TRAINING
+from adaptdel.settings import CLASS_WEIGHTS, LINEAR, TRAINING
 from adaptdel.units import Tokens, Unit
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"
@@ -226,6 +236,8 @@ class LinearClassifier(BaseClassifier):
         l2: float = LINEAR.l2,
         iterations: int = LINEAR.iterations,
         seed: int = TRAINING.seed,
+        class_weight: str | None = TRAINING.class_weight,
+        max_minutes: float | None = TRAINING.max_minutes,
         progress: Progress | None = None,
     ) -> LinearClassifier:
         """Train on ``copies`` noisy copies of every example, or on the examples themselves if there is no noise.
@@ -243,6 +255,8 @@ class LinearClassifier(BaseClassifier):
                 training sets, half and twice the default are about as accurate.
             iterations: the largest number of steps of the optimiser; under noise it usually converges in fewer than 60.
             seed: of the noise.
+            class_weight: "balanced" gives every class the same weight in the loss; None every example.
+            max_minutes: the optimiser stops after this time, with the weights so far; None for no limit.
             progress: called with (steps done, steps in total).
         """
         self._check_settings()
@@ -251,6 +265,9 @@ class LinearClassifier(BaseClassifier):
         l2 = check_real("l2", l2, accepted="a finite number of at least 0", least=0.0, most=1e300)
         if noise is not None and not isinstance(noise, Noise):
             raise ValueError(f"noise must be None or a noise such as Deletion(FixedRate(0.9)), got {noise!r}")
+        if class_weight is not None:
+            check_choice("class_weight", class_weight, CLASS_WEIGHTS)
+        deadline = inf if max_minutes is None else time.monotonic() + 60 * max_minutes
         active = noise if noise is not None and noise.changes_inputs else None
         copies = copies if active is not None else 1
         classes, answers = class_numbers(labels)
@@ -279,11 +296,14 @@ class LinearClassifier(BaseClassifier):
             len(classes),
             l2=l2,
             iterations=iterations,
+            weights=None if class_weight is None else np.repeat(balanced_weights(answers), copies),
+            stop=lambda: time.monotonic() >= deadline,
             progress=lambda done, _: report(len(answers) + done),
         )
         report(steps)
         self._set(features, classes, *rounded(fitted))
-        settings = {"copies": copies, "l2": l2, "iterations": iterations, "seed": seed, "examples": len(answers)}
+        settings: dict[str, Any] = {"copies": copies, "l2": l2, "iterations": iterations, "seed": seed}
+        settings |= {"examples": len(answers)} | ({} if class_weight is None else {"class_weight": class_weight})
         described = None if active is None else active.to_dict()
         self.training_ = {"noise": described, **settings, **{k: v for k, v in fitted.record.items() if k != "copies"}}
         return self

@@ -49,7 +49,13 @@ class Minimum:
 
 
 def minimise(
-    objective: Objective, start: FloatArray, *, iterations: int, tolerance: float, step: Callable[[int], None]
+    objective: Objective,
+    start: FloatArray,
+    *,
+    iterations: int,
+    tolerance: float,
+    step: Callable[[int], None],
+    stop: Callable[[], bool] = lambda: False,
 ) -> Minimum:
     """Minimise a smooth convex function.
 
@@ -60,6 +66,7 @@ def minimise(
         tolerance: stop when a step decreases the value by at most ``tolerance`` times the value (times 1 for values
             below 1).
         step: called with the number of steps after each step.
+        stop: called after each step; the optimisation ends if it returns True.
     """
     point = start
     value, gradient = objective(point)
@@ -82,7 +89,7 @@ def minimise(
         point, value, gradient = new_point, new_value, new_gradient
         values.append(value)
         step(number)
-        if gain <= tolerance * max(1.0, abs(value)):
+        if gain <= tolerance * max(1.0, abs(value)) or stop():
             return Minimum(point, value, number, values)
     return Minimum(point, value, iterations, values)
 
@@ -210,6 +217,8 @@ def train(
     *,
     l2: float,
     iterations: int,
+    weights: FloatArray | None = None,
+    stop: Callable[[], bool] = lambda: False,
     progress: Progress = lambda done, total: None,
 ) -> Fitted:
     """Minimise the mean logistic loss of the copies plus ``penalty / 2`` times the sum of squared weights.
@@ -225,6 +234,8 @@ def train(
         classes: the number of classes.
         l2: see above.
         iterations: the largest number of steps of L-BFGS.
+        weights: the weight of every copy, with a mean of 1; None for equal weights.
+        stop: called after each step; training ends if it returns True.
         progress: called with (steps done, largest number of steps).
     """
     rows = counts.shape[0]
@@ -245,7 +256,7 @@ def train(
 
     def objective(flat: FloatArray) -> tuple[float, FloatArray]:
         table = flat.reshape(-1, scores)
-        loss, slope = _loss(features @ table[:-1] + table[-1], answers)
+        loss, slope = _loss(features @ table[:-1] + table[-1], answers, weights)
         gradient = np.empty_like(table)
         gradient[:-1] = transposed @ slope + shrink * table[:-1]
         gradient[-1] = slope.sum(axis=0)
@@ -253,11 +264,16 @@ def train(
 
     start = np.zeros((len(used) + 1) * scores)
     minimum = minimise(
-        objective, start, iterations=iterations, tolerance=TOLERANCE, step=lambda steps: progress(steps, iterations)
+        objective,
+        start,
+        iterations=iterations,
+        tolerance=TOLERANCE,
+        step=lambda steps: progress(steps, iterations),
+        stop=stop,
     )
     table = minimum.point.reshape(-1, scores)
-    weights = np.zeros((composition.shape[1], scores))
-    weights[used] = table[:-1] * scale[:, None]
+    fitted = np.zeros((composition.shape[1], scores))
+    fitted[used] = table[:-1] * scale[:, None]
     record: dict[str, Any] = {
         "copies": rows,
         "kept_mean": kept,
@@ -266,11 +282,23 @@ def train(
         "steps": minimum.steps,
     }
     record["losses"] = minimum.values
-    return Fitted(weights, table[-1].copy(), record)
+    return Fitted(fitted, table[-1].copy(), record)
 
 
-def _loss(scores: FloatArray, answers: IntArray) -> tuple[float, FloatArray]:
-    """The mean logistic loss, and its derivative by every score."""
+def balanced_weights(answers: IntArray) -> FloatArray:
+    """A weight for every example with a mean of 1 and the same sum for every class.
+
+    >>> balanced_weights(np.array([0, 0, 0, 1])).round(3).tolist()
+    [0.667, 0.667, 0.667, 2.0]
+    """
+    counts = np.bincount(answers)
+    return np.asarray(len(answers) / (np.count_nonzero(counts) * counts[answers]), dtype=np.float64)
+
+
+def _loss(scores: FloatArray, answers: IntArray, weights: FloatArray | None) -> tuple[float, FloatArray]:
+    """The mean logistic loss, and its derivative by every score; weighted, if there are weights."""
+    if weights is not None:
+        return _weighted_loss(scores, answers, weights)
     rows = len(scores)
     if scores.shape[1] == 1:
         sign = np.where(answers == 1, 1.0, -1.0)[:, None]
@@ -281,6 +309,18 @@ def _loss(scores: FloatArray, answers: IntArray) -> tuple[float, FloatArray]:
     places = np.arange(rows)
     slope[places, answers] -= 1.0
     return -float(log_share[places, answers].mean()), slope / rows
+
+
+def _weighted_loss(scores: FloatArray, answers: IntArray, weights: FloatArray) -> tuple[float, FloatArray]:
+    rows = len(scores)
+    if scores.shape[1] == 1:
+        sign = np.where(answers == 1, 1.0, -1.0)[:, None]
+        margin, column = scores * sign, weights[:, None]
+        return float((column * np.logaddexp(0.0, -margin)).mean()), -column * sign * expit(-margin) / rows
+    log_share = scores - logsumexp(scores, axis=1, keepdims=True)
+    slope, places = np.exp(log_share), np.arange(rows)
+    slope[places, answers] -= 1.0
+    return -float((weights * log_share[places, answers]).mean()), slope * weights[:, None] / rows
 
 
 def rounded(fitted: Fitted) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:

@@ -8,7 +8,7 @@ model trains on the current ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from adaptdel.classifiers.base import Request
 from adaptdel.classifiers.subwords import Ids
-from adaptdel.classifiers.transformer_training import LOSS, mark
+from adaptdel.classifiers.transformer_training import LOSS, history_of, mark
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.noise import Noise
 from adaptdel.settings import TransformerTrainingSettings
@@ -187,6 +187,15 @@ KEPT_CHECKPOINTS = 2  # the best and the last
 TOKENS = 4096  # per forward pass, with padding: attention over 32 long texts at once takes many gigabytes
 
 
+@dataclass(frozen=True)
+class EpochLimits:
+    """What else governs a training: a time limit, weights of the classes in the loss, and a report of every epoch."""
+
+    max_minutes: float | None = None
+    class_weights: list[float] | None = None
+    epoch_done: Callable[[Mapping[str, float]], None] | None = None
+
+
 class NoisyTrainer(transformers.Trainer):
     """The Trainer on fresh noisy copies in batches of similar length; its log holds the times of every epoch."""
 
@@ -198,7 +207,11 @@ class NoisyTrainer(transformers.Trainer):
         valid: NoisyCopies,
         folder: Path,
         progress: Callable[[int, int], None] | None = None,
+        limits: EpochLimits | None = None,
     ) -> None:
+        limits = limits or EpochLimits()
+        weights = limits.class_weights
+        self.class_weights = None if weights is None else torch.tensor(weights, dtype=torch.float32)
         self.settings, self.train_copies, self.valid_copies = settings, train, valid
         self.share = 1.0  # the fraction of the batch that the current pass reads
         self.epochs = EpochBatches(train, settings.batch_size)
@@ -212,7 +225,7 @@ class NoisyTrainer(transformers.Trainer):
             compute_metrics=_measures,
             preprocess_logits_for_metrics=_logits,
             callbacks=[
-                EpochCallback(self.epochs, folder, progress),
+                EpochCallback(self.epochs, folder, progress, limits),
                 transformers.EarlyStoppingCallback(settings.patience),
             ],
         )
@@ -247,6 +260,10 @@ class NoisyTrainer(transformers.Trainer):
     ) -> Any:
         """The mean loss of a part, weighted by its fraction of the batch."""
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self.class_weights is not None and model.training:
+            weights = self.class_weights.to(outputs.logits.device)[inputs["labels"]]
+            losses = torch.nn.functional.cross_entropy(outputs.logits, inputs["labels"], reduction="none")
+            loss = (weights * losses).mean()
         loss = loss if self.share == 1 else loss * self.share
         return (loss, outputs) if return_outputs else loss
 
@@ -267,17 +284,34 @@ def in_parts(inputs: dict[str, Any]) -> list[dict[str, Any]]:
 class EpochCallback(transformers.TrainerCallback):
     """Sets the epoch of the batches, reports progress and marks complete checkpoints."""
 
-    def __init__(self, epochs: EpochBatches, folder: Path, progress: Callable[[int, int], None] | None) -> None:
+    def __init__(
+        self,
+        epochs: EpochBatches,
+        folder: Path,
+        progress: Callable[[int, int], None] | None,
+        limits: EpochLimits | None = None,
+    ) -> None:
         self.epochs, self.folder, self.progress = epochs, folder, progress
+        self.limits, self.began = limits or EpochLimits(), time.monotonic()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Set the epoch, which follows from the number of steps, also after resuming."""
         self.epochs.epoch = state.global_step // len(self.epochs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Report progress."""
+        """Report progress, and stop when the time is up: the epoch ends here, is measured and saved."""
         if self.progress is not None:
             self.progress(state.global_step, state.max_steps)
+        limit = self.limits.max_minutes
+        if limit is not None and time.monotonic() - self.began >= 60 * limit:
+            control.should_training_stop = True
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Report the epoch."""
+        if self.limits.epoch_done is not None:
+            rows = history_of({"log_history": state.log_history})
+            if rows:
+                self.limits.epoch_done(rows[-1])
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Mark the checkpoint: all of its files are written."""

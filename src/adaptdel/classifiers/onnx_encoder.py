@@ -209,14 +209,14 @@ def export(tokenizer: Any, model: Any) -> OnnxEncoder:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Without advice of the exporters: what goes wrong is raised."""
-    before = logging.root.manager.disable
+    level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        logging.disable(level)
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from math import inf, isnan
+from math import ceil, inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,11 @@ from adaptdel.classifiers.transformers import (
     libraries,
     quietly,
 )
-from adaptdel.core.checks import check_fields
+from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.core.noise import Noise
 from adaptdel.data import ExampleSet
 from adaptdel.files import read_json, write_json
-from adaptdel.settings import TransformerTrainingSettings
+from adaptdel.settings import CLASS_WEIGHTS, TransformerTrainingSettings
 from adaptdel.units import Unit
 
 STATE = "trainer_state.json"
@@ -111,7 +111,7 @@ def history_of(state: State) -> list[dict[str, float]]:
     """Losses, accuracy, learning rate and time of every epoch."""
     return [
         {
-            "epoch": round(entry["epoch"]),
+            "epoch": max(1, ceil(entry["epoch"] - 1e-6)),
             "train_loss": entry["loss"],
             "valid_loss": entry[f"eval_{LOSS}"],
             "valid_accuracy": entry["eval_accuracy"],
@@ -178,7 +178,10 @@ def train_transformer(
     settings: TransformerTrainingSettings,
     folder: Path,
     freelb: bool = False,
+    class_weight: str | None = None,
+    max_minutes: float | None = None,
     progress: Callable[[int, int], None] | None = None,
+    epoch_done: Callable[[Mapping[str, float]], None] | None = None,
 ) -> TrainedTransformer:
     """Train a classifier on noisy copies, drawn anew for every example and epoch.
 
@@ -195,7 +198,11 @@ def train_transformer(
         settings: the hyperparameters.
         folder: for checkpoints: at most three at a time, two at the end.
         freelb: whether to perturb the embeddings as FreeLB does.
+        class_weight: "balanced" gives every class the same weight in the training loss; None every example.
+        max_minutes: training stops after this time, in the middle of an epoch if need be, and keeps the best checkpoint
+            so far. The result then depends on the speed of the machine.
         progress: called with (steps done, largest possible number of steps).
+        epoch_done: called with the history's row of every epoch that ends.
     """
     versions = _versions()
     classes, targets, valid_targets = _targets(examples, validation)
@@ -203,12 +210,22 @@ def train_transformer(
     model_name = classifier.name if classifier.has_source else f"{classifier.name} {classifier.fingerprint()}"
     run = {"model": model_name, "noise": json.dumps(noise.to_dict(), sort_keys=True), "unit": unit.kind}
     run |= {"schedule": json.dumps(asdict(settings)), "method": "FreeLB" if freelb else "ordinary"}
+    if class_weight is not None:
+        check_choice("class_weight", class_weight, CLASS_WEIGHTS)
+        run["method"] += f", class weights {class_weight}"
     run |= {"training data": _digest(examples), "validation data": _digest(validation)}
     with quietly(), isolated_randomness(settings.seed):
         claim(folder, run)
         last = last_whole(folder)
         if last is None or not _is_finished_at(last, settings):
-            from adaptdel.classifiers.noisy_trainer import COPIES, VALIDATION, FreeLBTrainer, NoisyCopies, NoisyTrainer
+            from adaptdel.classifiers.noisy_trainer import (
+                COPIES,
+                VALIDATION,
+                EpochLimits,
+                FreeLBTrainer,
+                NoisyCopies,
+                NoisyTrainer,
+            )
 
             train_copies, valid_copies = (
                 NoisyCopies(
@@ -228,12 +245,23 @@ def train_transformer(
             )
             model = classifier.with_head(classes)
             model.config.problem_type = "single_label_classification"
+            limits = EpochLimits(
+                max_minutes,
+                None if class_weight is None else balanced_class_weights(targets, len(classes)),
+                epoch_done,
+            )
             trainer = (FreeLBTrainer if freelb else NoisyTrainer)(
-                model, settings, train_copies, valid_copies, folder, progress
+                model, settings, train_copies, valid_copies, folder, progress, limits
             )
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
             last = last_whole(folder)
         return _result(classifier, last, versions)
+
+
+def balanced_class_weights(targets: list[int], classes: int) -> list[float]:
+    """A weight for every class, such that all classes have the same sum of weights and the mean weight is 1."""
+    counts = np.bincount(targets, minlength=classes)
+    return [float(len(targets) / (classes * count)) if count else 1.0 for count in counts]
 
 
 def _result(classifier: TransformersClassifier, last: Path | None, versions: dict[str, str]) -> TrainedTransformer:

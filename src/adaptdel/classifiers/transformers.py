@@ -242,7 +242,10 @@ class TransformersClassifier(SubwordClassifier):
         validation: Any = TRAINING.validation,
         folder: str | Path | None = None,
         freelb: bool = False,
+        class_weight: str | None = TRAINING.class_weight,
+        max_minutes: float | None = TRAINING.max_minutes,
         progress: Callable[[int, int], None] | None = None,
+        epoch_done: Callable[[Mapping[str, float]], None] | None = None,
         **settings: Any,
     ) -> TransformersClassifier:
         """Train on noisy copies, drawn anew for every example and epoch, with early stopping.
@@ -263,7 +266,10 @@ class TransformersClassifier(SubwordClassifier):
                 labels). The weights of the epoch with the smallest validation loss are kept.
             folder: keeps checkpoints, so that the same call resumes an interrupted training; None for a temporary one.
             freelb: whether to perturb the embeddings as FreeLB does.
+            class_weight: "balanced" gives every class the same weight in the loss; None every example.
+            max_minutes: training stops after this time and keeps the best epoch so far; None for no limit.
             progress: called with (steps done, largest possible number of steps).
+            epoch_done: called with the history's row of every epoch that ends.
             settings: fields of `adaptdel.settings.TransformerTrainingSettings` that replace those of ``training``.
         """
         from adaptdel.classifiers.transformer_training import check_counts, train_transformer
@@ -298,7 +304,10 @@ class TransformersClassifier(SubwordClassifier):
                 settings=chosen,
                 folder=Path(temporary if folder is None else folder),
                 freelb=freelb,
+                class_weight=class_weight,
+                max_minutes=max_minutes,
                 progress=progress,
+                epoch_done=epoch_done,
             )
         self.training_ = {"noise": noise.to_dict(), "history": trained.history, **trained.record}
         return self

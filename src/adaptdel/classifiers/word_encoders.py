@@ -244,8 +244,9 @@ def encode_cached(
     return kept, stacked.astype(np.float32)
 
 
-def write_vectors(path: Path, words: Sequence[str], vectors: npt.NDArray[Any]) -> None:
+def write_vectors(path: str | Path, words: Sequence[str], vectors: npt.NDArray[Any]) -> None:
     """Write words and vectors (in half precision) to a safetensors file, whole or not at all."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     listed = np.frombuffer("\n".join(words).encode("utf-8", "surrogatepass"), dtype=np.uint8)
     content = tensors_to_bytes({"words": listed, "vectors": np.ascontiguousarray(vectors, dtype=np.float16)})

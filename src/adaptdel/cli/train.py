@@ -13,6 +13,7 @@ from adaptdel.measures import CLEAN_ACCURACY
 from adaptdel.protection import Protection
 from adaptdel.settings import (
     BACKENDS,
+    CLASS_WEIGHTS,
     DATA,
     DTYPES,
     METHODS,
@@ -86,6 +87,8 @@ def _shown(value: Any) -> str:
 @setting("validation", "Fraction to hold out, or a labelled file.", callback=_fraction_or_file)
 @setting("unit", "word, char, byte or chunk:SIZE.")
 @setting("seed", "Seed of all random numbers.", type=int)
+@setting("class_weight", "balanced: every class has the same weight.", type=click.Choice(CLASS_WEIGHTS))
+@setting("max_minutes", "Stop after this time, and keep the best model so far.", type=float)
 @setting("protect", "Of two classes, the one whose answers are protected from being turned.")
 @setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
 @click.option("--text-column", "text", default=None, help=f"Column of the texts.  [default: {DATA.text}]")
@@ -105,7 +108,7 @@ def _shown(value: Any) -> str:
 @setting("networks", "Embedding: networks that vote together.", type=int)
 @setting("steps", "Embedding: optimiser steps per network.", type=int)
 @setting("network", "Embedding: NAME=VALUE of another setting; repeatable.", multiple=True, callback=_named_values)
-@setting("epochs", "Transformers: largest number of epochs.", type=int)
+@setting("epochs", "Transformers: largest number of epochs; fewer by default for many examples.", type=int)
 @setting("learning_rate", "Transformers, embedding: learning rate of AdamW.", type=float)
 @setting("weight_decay", "Transformers, embedding: weight decay of AdamW.", type=float)
 @setting("clip", "Transformers: largest gradient norm.", type=float)
@@ -169,17 +172,21 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     record = finished.model.training_
     if finished.already_done:
         return f"{job.out}: trained already, nothing to do"
-    data, last = record["data"], record["history"][-1]
+    data = record["data"]
     lines = [history_text(record["history"]), ""]
     lines.append(
         f"{job.out}: {record['method']}, {len(data['classes'])} classes, {data['rows']} examples of "
         f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
     )
     lines.append(f"noise: {finished.model.noise_!r}")
-    accuracy = record.get("clean_accuracy", last.get("valid_accuracy"))
-    if accuracy is not None:
-        measured = "accuracy on noisy copies of" if "epoch" in last else f"{CLEAN_ACCURACY} on"
-        lines.append(f"{measured} held-out examples: {percent(accuracy, 2)}")
+    held = record.get("held_out")
+    if held is not None:
+        recalls = ", ".join(f"{label} {percent(share)}" for label, share in list(held["recall"].items())[:10])
+        lines.append(
+            f"{held['inputs']} held-out examples, by {held['votes']} votes: {CLEAN_ACCURACY} "
+            f"{percent(held['accuracy'], 2)}, balanced accuracy {percent(held['balanced_accuracy'], 2)}; "
+            f"recall by class: {recalls}"
+        )
     if getattr(finished.model, "protection_", None) is not None:
         lines.append(Protection(**finished.model.protection_).sentence())
     next_step = "calibrate" if record.get("calibrated") is False else "certify"

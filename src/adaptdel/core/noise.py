@@ -279,8 +279,8 @@ def _draw_block(rng: np.random.Generator, kept: BoolArray, threshold: tuple[int,
         flat[ties] = _draws(rng, (1, len(row)))[0] >> 8 >= remainder
     else:  # draw again row by row, so that a row does not depend on those drawn with it
         rng.bit_generator.state = state
-        for place in range(rows):
-            _draw_block(rng, kept[place : place + 1], threshold, draws)
+        for number in range(rows):
+            _draw_block(rng, kept[number : number + 1], threshold, draws)
 
 
 @dataclass(frozen=True)

@@ -98,14 +98,16 @@ def train_job(
     if not settings.is_linear:  # a linear model trains in seconds and has no checkpoints
         _open_checkpoints(work, identity, out)
     validation = None if held is None else (held.texts, held.labels)
+    checkpoints = work / "checkpoints"
     model = train(
         examples.texts,
         examples.labels,
         settings,
         tokens=tokens,
         validation=validation,
-        folder=work / "checkpoints",
+        folder=checkpoints,
         progress=progress,
+        note=note,
     )
     model.training_["identity"] = identity
     model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take

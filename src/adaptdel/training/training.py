@@ -6,6 +6,7 @@ import csv
 import io
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -17,6 +18,7 @@ import numpy as np
 
 from adaptdel import plots
 from adaptdel.certification.sampling import content_key
+from adaptdel.class_measures import answer_warnings, balanced_accuracy
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
@@ -44,6 +46,9 @@ History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
 CHECKED = 2000  # held-out examples on which the accuracy of a linear model is measured, at most
 CHECK_VOTES = 100  # votes per example
+CHECKED_SLOW, CHECK_VOTES_SLOW = 200, 32  # the same for a transformer
+FEW_EXAMPLES = 10  # of a class, in training: with fewer, a warning says so
+TIMED_STEPS = 10  # from which the time of a training is estimated
 FOLDS = 3  # parts of a training set on which vote shares are measured by cross-validation
 
 
@@ -92,6 +97,7 @@ def train(
     validation: float | tuple[Sequence[Any], Sequence[Label]] | None = None,
     folder: Path | None = None,
     progress: Any = "auto",
+    note: Callable[[str], None] = lambda text: None,
     **fields: Any,
 ) -> SmoothedClassifier:
     """Train a smoothed classifier; its attribute ``training_`` describes the training.
@@ -105,6 +111,7 @@ def train(
         folder: keeps the checkpoints of a transformer or an embedding network, so that the same call resumes an
             interrupted training; None for a temporary folder.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
+        note: called with remarks as they come: the expected time, and a line for every epoch of a transformer.
         fields: see `adaptdel.settings.TrainingSettings`.
     """
     if isinstance(validation, (int, float)):
@@ -124,14 +131,15 @@ def train(
     elif settings.kind == "embedding":
         base, history, record = _train_embedding(settings, training_set, held, noises.training, folder, progress)
     else:
-        base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report)
+        base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report, note)
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
     model.base_, model.noise_ = base, noises.smoothing
     model.classes_ = np.array(base.classes_)
-    if settings.is_linear:
-        history = [*history[:-1], _with_accuracy(history[-1], model, held)]
-    elif settings.kind == "embedding":
-        record["clean_accuracy"] = _with_accuracy({}, model, held).get("valid_accuracy")
+    checked = _held_out_check(model, held, quick=settings.kind != "transformer")
+    if settings.is_linear and checked is not None:
+        history = [*history[:-1], {**history[-1], "valid_accuracy": checked["accuracy"]}]
+    if settings.kind == "embedding" and checked is not None:
+        record["clean_accuracy"] = checked["accuracy"]
     effective = settings.effective()
     model.training_ = {
         "method": settings.method,
@@ -139,6 +147,8 @@ def train(
         "settings": effective,
         "seed": settings.seed,
         "validation": fraction or None,
+        "stratified": True,
+        "held_out": checked,
         "noise": noises.training.to_dict(),
         "data": {"digest": content_digest(map(str, texts), labels), **_described(training_set, held)},
         "history": history,
@@ -152,10 +162,25 @@ def train(
         model.training_["calibrated"] = False
     if settings.protect is not None and settings.max_false_positives is not None:
         set_protection(model, settings.protect, settings.max_false_positives, training_set, held)
-    sentence = few_kept(noises.smoothing, training_set.lengths)
-    if sentence is not None:
-        model.training_["warnings"] = [*model.training_.get("warnings", []), sentence]
+    sentences = _small_classes(training_set)
+    if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
+        sentences.append(sentence)
+    sentences += (checked or {}).pop("warnings", [])
+    model.training_["warnings"] = sentences
     return model
+
+
+def _small_classes(examples: ExampleSet) -> list[str]:
+    """A sentence if there are few examples, in all or of a class."""
+    counts = Counter(examples.labels)
+    label, count = min(counts.items(), key=lambda item: item[1])
+    if count >= FEW_EXAMPLES:
+        return []
+    noun = "example" if count == 1 else "examples"
+    return [
+        f"the class {label!s} has {count} {noun} to train on, of {len(examples.labels)} in all: give at least "
+        f"{FEW_EXAMPLES} of each class; figures about it have no meaning"
+    ]
 
 
 def _split(
@@ -186,7 +211,7 @@ def _train_linear(
     settings: TrainingSettings, examples: ExampleSet, noise: Noise, report: Report
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
     """The base classifier, the loss of every step, and nothing more to record."""
-    options = asdict(settings.linear)
+    options = asdict(settings.linear) | {"class_weight": settings.class_weight, "max_minutes": settings.max_minutes}
     classifier = LinearClassifier(features=options.pop("features"), bits=options.pop("bits"))
     classifier.fit(examples.tokens, examples.labels, noise=noise, seed=settings.seed, progress=report, **options)
     losses = classifier.training_["losses"] or [classifier.training_["loss"]]
@@ -313,21 +338,33 @@ def retraining(record: Mapping[str, Any]) -> Callable[[Noise, Sequence[Any], Seq
     form = {name: options.pop(name) for name in ("features", "bits") if name in options}
 
     def train_again(noise: Noise, tokens: Sequence[Any], labels: Sequence[Any]) -> BaseClassifier:
-        return LinearClassifier(**form).fit(tokens, labels, noise=noise, seed=known.get("seed", 0), **options)
+        chosen = options | {"class_weight": known.get("class_weight"), "seed": known.get("seed", 0)}
+        return LinearClassifier(**form).fit(tokens, labels, noise=noise, **chosen)
 
     return train_again
 
 
-def _with_accuracy(row: dict[str, Any], model: SmoothedClassifier, held: ExampleSet) -> dict[str, Any]:
-    """The last row of a history, with the accuracy of the smoothed classifier on held-out examples."""
+def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool) -> dict[str, Any] | None:
+    """The answers of the smoothed classifier on held-out examples, as users see them: by the vote, and by class."""
     if not held.tokens:
-        return row
-    certifier = model.certifier(n_select=CHECK_VOTES, n_estimate=0, sampling="fixed", exact=False)
-    inputs = (
-        certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens[:CHECKED])
-    )
-    correct = [certifier.base.label(tally.label) == held.labels[n] for n, tally in certifier.votes(inputs)]
-    return {**row, "valid_accuracy": float(np.mean(correct))}
+        return None
+    most, votes = (CHECKED, CHECK_VOTES) if quick else (CHECKED_SLOW, CHECK_VOTES_SLOW)
+    certifier = model.certifier(n_select=votes, n_estimate=0, sampling="fixed", exact=False)
+    inputs = (certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens[:most]))
+    answers = {number: certifier.base.label(tally.label) for number, tally in certifier.votes(inputs)}
+    labels = list(held.labels[:most])
+    given = [answers[number] for number in range(len(labels))]
+    correct = [answer == label for answer, label in zip(given, labels, strict=True)]
+    counts = Counter(labels)
+    hits = Counter(label for label, is_right in zip(labels, correct, strict=True) if is_right)
+    return {
+        "inputs": len(labels),
+        "votes": votes,
+        "accuracy": float(np.mean(correct)),
+        "balanced_accuracy": balanced_accuracy(labels, correct),
+        "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
+        "warnings": answer_warnings(given, labels),
+    }
 
 
 def _train_transformer(
@@ -337,6 +374,7 @@ def _train_transformer(
     noise: Noise,
     folder: Path | None,
     report: Report,
+    note: Callable[[str], None],
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
     """The base classifier, its history by epochs, and what else is recorded."""
     from adaptdel.classifiers.transformers import TransformersClassifier
@@ -360,10 +398,44 @@ def _train_transformer(
         validation=(held.tokens, held.labels),
         folder=folder,
         freelb=settings.method == "freelb",
-        progress=report,
+        class_weight=settings.class_weight,
+        max_minutes=settings.max_minutes,
+        progress=_ExpectedTime(settings, len(examples.tokens), report, note),
+        epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
     )
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
     return classifier, classifier.training_["history"], record
+
+
+class _ExpectedTime:
+    """Says how long a training can take: the steps before it starts, the time after the first few of them."""
+
+    def __init__(self, settings: TrainingSettings, examples: int, report: Report, note: Callable[[str], None]) -> None:
+        chosen = settings.transformer
+        steps = -(-examples // chosen.batch_size)
+        self.report, self.note, self.first = report, note, (0, 0.0)
+        self.said = False
+        limit = "" if settings.max_minutes is None else f", at most {settings.max_minutes:g} minutes"
+        note(
+            f"trains for up to {chosen.epochs} epochs of {steps} steps{limit}; stops after {chosen.patience} epochs "
+            "without a smaller loss on held-out examples, and keeps the best"
+        )
+
+    def __call__(self, done: int, total: int) -> None:
+        """Count a step."""
+        if self.report is not None:
+            self.report(done, total)
+        if not self.first[0]:
+            self.first = done, time.monotonic()
+        elif not self.said and done >= self.first[0] + TIMED_STEPS:
+            self.said = True
+            each = (time.monotonic() - self.first[1]) / (done - self.first[0])
+            self.note(f"{each:.2g} s a step: about {each * (total - done) / 60:.2g} minutes if no epoch is saved")
+
+
+def _epoch_line(row: Mapping[str, float], epochs: int) -> str:
+    parts = [f"{name.replace('_', ' ')} {row[name]:.4g}" for name in ("train_loss", "valid_loss", "valid_accuracy")]
+    return f"epoch {row['epoch']:g} of {epochs}: {', '.join(parts)}, {row['seconds']:.3g} s"
 
 
 def _described(examples: ExampleSet, held: ExampleSet) -> dict[str, Any]:

@@ -1,0 +1,312 @@
+"""The objective "balanced": candidates, paired comparisons, refits, resuming, folders and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from adaptdel.calibration import RateSelection, calibrate, plot_calibration
+from adaptdel.calibration.candidates import (
+    Candidate,
+    CandidateOutcomes,
+    Sample,
+    choose,
+    compare,
+    grouped_rate,
+    power_rate,
+    reference_of,
+)
+from adaptdel.calibration.folders import CHECKPOINT, calibrate_folder
+from adaptdel.calibration.search import CalibrationExamples
+from adaptdel.calibration.selection import cross_validation
+from adaptdel.cli.calibrate import calibrate_command
+from adaptdel.core.rates import FixedRate, LengthRate
+from adaptdel.data import read_examples
+from adaptdel.settings import CalibrationSettings, TrainingSettings
+from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.training import TrainingJob, train, train_job
+from adaptdel.working_store import read_records
+from tests.calibration.test_calibration import documents
+
+QUICK: dict[str, Any] = {"examples": 80, "n_select": 16, "n_estimate": 64, "min_count": 20}
+
+
+def sample(size: int = 200, share: float = 0.5) -> Sample:
+    label = (np.arange(size) < share * size).astype(np.int64)
+    return Sample(np.full(size, 50), label, 2)
+
+
+def outcomes(
+    given: Sample, wrong: int, radius: int, *, name: str = "power 0", complexity: int = 1
+) -> CandidateOutcomes:
+    """Answers that are wrong on the first inputs, all with the same radius."""
+    answer = given.label.copy()
+    answer[:wrong] = 1 - answer[:wrong]
+    candidate = Candidate(name, FixedRate(0.5 + radius / 1000), complexity)
+    return CandidateOutcomes(candidate, answer, np.full(len(answer), radius))
+
+
+def test_a_class_counts_as_much_as_another() -> None:
+    given = sample(100, 0.1)
+    assert given.balanced_mean(given.label) == pytest.approx(0.5)
+    assert given.class_weights.sum() == pytest.approx(1)
+    radii = np.where(given.label == 1, 10, 0)
+    assert given.balanced_mean(radii) == pytest.approx(5)
+    noise = np.random.default_rng(0).normal(size=(2000, 100))
+    spread = np.std([given.balanced_mean(row) for row in noise])
+    assert np.mean([given.balanced_error(row) for row in noise]) == pytest.approx(spread, rel=0.1)
+
+
+def test_radii_count_up_to_the_length_and_only_right_answers() -> None:
+    given = sample(10)
+    found = CandidateOutcomes(Candidate("x", FixedRate(0.9), 1), given.label, np.full(10, 80))
+    assert found.radii(given).tolist() == [50] * 10
+    wrong = replace(found, answer=1 - given.label)
+    assert wrong.radii(given).tolist() == [0] * 10
+
+
+def test_the_largest_radius_within_the_points_is_chosen() -> None:
+    given = sample()
+    best = outcomes(given, 10, 3, name="fixed", complexity=0)
+    near, far = outcomes(given, 10, 5), outcomes(given, 30, 40)
+    assert reference_of([outcomes(given, 20, 9, complexity=0), best], given) is best
+    assert choose([best, near, far], best, given, 1.0) is near
+    assert choose([best, near, far], best, given, 50.0) is far
+    assert not compare(far, best, given, 1.0).feasible
+    assert compare(near, best, given, 1.0).radius_difference == pytest.approx(2 * 0.95)
+
+
+def test_a_calibrated_rate_has_to_be_clearly_as_accurate() -> None:
+    """Two more errors of 200 are a point, which is not shown with a standard error to spare; a baseline is believed."""
+    given = sample()
+    best, close = outcomes(given, 10, 3, name="fixed", complexity=0), outcomes(given, 12, 9)
+    assert not compare(close, best, given, 1.0).feasible
+    assert compare(replace(close, candidate=replace(close.candidate, complexity=0)), best, given, 1.0).feasible
+    assert compare(close, best, given, 2.5).feasible
+
+
+def test_a_constant_answer_is_never_chosen() -> None:
+    given = sample(200, 0.05)
+    best = outcomes(given, 2, 1, name="fixed", complexity=0)
+    constant = CandidateOutcomes(
+        Candidate("power 0", FixedRate(0.99), 1), np.zeros(200, dtype=np.int64), np.full(200, 40)
+    )
+    assert constant.is_constant(given)
+    assert constant.right(given).mean() >= best.right(given).mean() - 0.05
+    assert choose([best, constant], best, given, 10.0) is best
+    alone = replace(constant, candidate=replace(constant.candidate, complexity=0))
+    assert reference_of([alone, best], given) is best
+    assert choose([alone], alone, given, 1.0) is alone  # there is nothing else
+
+
+def test_a_more_complex_rate_must_be_better_beyond_noise() -> None:
+    given = sample()
+    rng = np.random.default_rng(1)
+    simple = outcomes(given, 10, 5, name="fixed", complexity=0)
+    radius = simple.radius + rng.integers(-4, 5, size=200)
+    radius += round(5 - radius.mean())
+    noisy = CandidateOutcomes(Candidate("groups", FixedRate(0.8), 2), simple.answer, radius)
+    assert abs(compare(noisy, simple, given, 1.0).radius_difference) < 1
+    better = replace(noisy, radius=radius + 2)
+    assert choose([simple, better], simple, given, 1.0) is better
+    worse = replace(noisy, radius=radius - 1)
+    assert choose([simple, worse], simple, given, 1.0) is simple
+
+
+def test_a_tie_goes_to_the_larger_mean_radius() -> None:
+    given = Sample(np.full(8, 50), np.array([0, 0, 0, 0, 0, 0, 1, 1]), 2)
+    small = CandidateOutcomes(Candidate("power 0", FixedRate(0.8), 1), given.label, np.array([2] * 6 + [4] * 2))
+    large = CandidateOutcomes(Candidate("power 1/3", FixedRate(0.9), 1), given.label, np.array([4] * 6 + [2] * 2))
+    for order in ([small, large], [large, small]):
+        assert choose(order, small, given, 100.0) is large
+
+
+def test_powers_of_the_length() -> None:
+    constant, half = power_rate(8, 64, 0.0), power_rate(8, 64, 0.5)
+    kept = lambda rate, n: n * (1 - rate(n))  # noqa: E731
+    assert [round(kept(constant, n), 2) for n in (20, 64, 5000)] == [8, 8, 8]
+    assert [round(kept(half, n), 1) for n in (16, 64, 256)] == [4, 8, 16]
+    assert kept(constant, 4) == pytest.approx(2)  # at most half of the tokens
+    assert kept(power_rate(0.1, 64, 0.0), 64) == pytest.approx(1)  # at least one
+
+
+def test_groups_take_what_is_best_at_their_length() -> None:
+    """Short texts gain from one candidate and long ones from another, at the same accuracy."""
+    length = np.repeat([20, 60, 200, 600], 100)
+    given = Sample(length, np.tile([0, 1], 200), 2)
+    low, high = power_rate(4, 100, 0.0), power_rate(30, 100, 0.0)
+    few = CandidateOutcomes(Candidate("power 0", low, 1), given.label, np.where(length < 100, 9, 1))
+    many = CandidateOutcomes(Candidate("power 0", high, 1), given.label, np.where(length < 100, 1, 9))
+    reference = replace(few, candidate=Candidate("fixed", FixedRate(0.9), 0), radius=np.full(400, 3))
+    rate = grouped_rate([reference, few, many], reference, given, 1.0, 50)
+    assert rate is not None
+    kept = [n * (1 - rate(n)) for n in (20, 600)]
+    assert kept[0] == pytest.approx(4, abs=0.1)
+    assert kept[1] == pytest.approx(30, abs=0.1)
+    assert grouped_rate([reference, few, many], reference, given, 1.0, 300) is None
+
+
+def test_folds_are_disjoint_and_keep_equal_texts_together() -> None:
+    texts = [f"text {number % 40}" for number in range(120)]
+    examples = CalibrationExamples([tuple(text.split()) for text in texts], [0, 1] * 60)
+    places = list(range(0, 120, 2))
+    folds = cross_validation(texts, examples, places, 3, 0)
+    assert sorted(index for _, inside in folds for index in inside) == list(range(60))
+    for outside, inside in folds:
+        inner = {texts[places[index]] for index in inside}
+        assert not inner & {" ".join(tokens) for tokens in outside.tokens}
+        assert 0 < len(inner) < 40
+
+
+def balanced(**changed: Any) -> RateSelection:
+    texts, labels = documents(160, 5)
+    model = train(*documents(200, 6), method="adaptdel+", rate=0.8, progress=False, bits=10)
+    found = calibrate(model, texts, labels, **{"progress": False, **QUICK, **changed})
+    assert isinstance(found, RateSelection)
+    return found
+
+
+def test_the_default_objective_compares_the_baselines_first() -> None:
+    found = balanced()
+    assert [candidate.name for candidate in found.candidates[:2]] == ["fixed", "adaptdel"]
+    assert found.candidates[found.reference].complexity == 0
+    assert found.candidates[found.chosen].feasible or found.chosen == found.reference
+    chosen, feasible = found.candidates[found.chosen], [one for one in found.candidates if one.feasible]
+    assert chosen.balanced_radius >= max(one.balanced_radius for one in feasible if one.complexity == 0)
+    assert found.rate.to_dict() == chosen.rate
+    assert found == balanced()
+    assert RateSelection.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    for damaged in ({"chosen": 99}, {"candidates": [{}]}, {"warnings": None}):
+        with pytest.raises(ValueError, match="a selection of a rate must have its fields"):
+            RateSelection.from_dict(found.to_dict() | damaged)
+
+
+def test_an_interrupted_selection_resumes(tmp_path: Path) -> None:
+    whole, checkpoint = balanced(), tmp_path / "checkpoint"
+
+    class Stop(Exception):
+        pass
+
+    def progress(done: int, total: int) -> None:
+        assert done <= total
+        if done >= 80 * 3 + 7:
+            raise Stop
+
+    with pytest.raises(Stop):
+        balanced(checkpoint=checkpoint, progress=progress)
+    assert len(list(read_records(checkpoint, "calibration"))) == 3
+    counts: list[int] = []
+    assert balanced(checkpoint=checkpoint, progress=lambda done, total: counts.append(done)) == whole
+    assert counts[:4] == [80, 160, 240, 241]
+    with pytest.raises(ValueError, match=r"another calibration \(points was 1.0 and is now 2.0\)"):
+        balanced(checkpoint=checkpoint, points=2.0)
+
+
+def test_refits_need_the_training_set() -> None:
+    texts, labels = documents(80, 5)
+    training = documents(120, 6)
+    model = train(*training, method="adaptdel+", rate=0.8, progress=False, bits=10)
+    found = calibrate(model, texts, labels, training=training, progress=False, **QUICK)
+    assert isinstance(found, RateSelection)
+    assert found.base is not None
+    assert found.base.fingerprint() != model.base_.fingerprint()
+    again = train(*training, method="cert-ed", rate=0.8, validation=0.0, progress=False, bits=10)
+    assert again.base_.classes_ == found.base.classes_
+    with pytest.raises(ValueError, match="refit must be False: the training set has to be given"):
+        calibrate(model, texts, labels, refit=True, progress=False, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"threshold": 0.5}, "threshold has no meaning for the objective 'balanced': leave it out"),
+        ({"objective": "paper", "points": 2.0}, "points has no meaning for the objective 'paper': leave it out"),
+        ({"points": -1}, "points must be a number of percentage points from 0 to 100, got -1"),
+        ({"refit": "yes"}, "refit must be True, False or None, got 'yes'"),
+        ({"protect": "spam"}, "protect and max_false_positives must be given together, such as spam and 0.01"),
+    ],
+)
+def test_wrong_settings(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        CalibrationSettings(**fields)
+    assert str(error.value) == sentence
+    assert CalibrationSettings(objective="certified").objective == "paper"
+
+
+def trained(folder: Path, **fields: Any) -> tuple[Path, Path]:
+    texts, labels = documents(150, 6)
+    data = folder / "train.jsonl"
+    rows = [json.dumps({"text": t, "label": y}) for t, y in zip(texts, labels, strict=True)]
+    data.write_text("\n".join(rows), encoding="utf-8")
+    settings = TrainingSettings(method="adaptdel+", rate=0.8, bits=10, copies=4, **fields)
+    train_job(TrainingJob(str(data), str(folder / "model"), settings), progress=False)
+    return folder / "model", data
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_the_command_writes_a_new_folder(tmp_path: Path) -> None:
+    model, data = trained(tmp_path)
+    stored = contents(model)
+    arguments = [str(model), "--data", str(data), "--examples", "60", "--votes", "16,64", "--min-count", "20"]
+    ran = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
+    assert ran.exit_code == 0
+    assert contents(model) == stored
+    out = tmp_path / "model-calibrated"
+    assert f"{out}: calibrated" in ran.stdout
+    assert "candidate" in ran.stdout
+    assert "Measured on 60 inputs" in ran.stdout
+    assert "by cross-validation; each candidate trains the model again" in ran.stderr
+    loaded = SmoothedClassifier.load(out)
+    selection = RateSelection.from_dict(loaded.calibration_)
+    assert loaded.noise_ == selection.noise
+    assert loaded.training_["calibrated"] is True
+    assert (out / "calibration.png").exists()
+    assert not list(tmp_path.glob(f"*{CHECKPOINT}*"))
+    again = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
+    assert "was calibrated before, nothing to do" in again.stdout
+    inside = CliRunner().invoke(calibrate_command, [*arguments, "--in-place"], catch_exceptions=False)
+    assert f"{model}: calibrated" in inside.stdout
+    twice = CliRunner().invoke(calibrate_command, [*arguments, "--in-place"], catch_exceptions=False)
+    assert f"{model}: was calibrated before" in twice.stdout
+    assert SmoothedClassifier.load(model).base_.fingerprint() == loaded.base_.fingerprint()
+
+
+def test_a_protecting_threshold_follows_the_rate(tmp_path: Path) -> None:
+    model, data = trained(tmp_path, protect="1", max_false_positives=0.1)
+    assert SmoothedClassifier.load(model).protection_["protect"] == 1
+    examples = read_examples(str(data))
+    done = calibrate_folder(model, examples, QUICK, out=tmp_path / "out", progress=False)
+    loaded = SmoothedClassifier.load(done.folder)
+    assert loaded.threshold == loaded.protection_["threshold"]
+    assert loaded.protection_["max_false_positives"] == 0.1
+    assert "Protects **1**" in (done.folder / "README.md").read_text(encoding="utf-8")
+    other = QUICK | {"protect": "0", "max_false_positives": 0.2}
+    changed = calibrate_folder(model, examples, other, out=tmp_path / "out", overwrite=True, progress=False)
+    assert not changed.already_done
+    assert SmoothedClassifier.load(changed.folder).protection_["protect"] == 0
+    assert changed.calibration == done.calibration
+
+
+def test_the_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot_calibration(balanced(), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_baselines_are_those_of_the_model() -> None:
+    texts, labels = documents(60, 8)
+    model = train(texts, labels, method="adaptdel", rate=0.7, progress=False, bits=8)
+    found = calibrate(model, texts, labels, progress=False, **QUICK)
+    assert isinstance(found, RateSelection)
+    rates = [candidate.rate for candidate in found.candidates[:2]]
+    assert isinstance(model.noise_.rate, LengthRate)
+    assert rates == [FixedRate(0.7).to_dict(), model.noise_.rate.to_dict()]

@@ -1,0 +1,129 @@
+"""What ``adaptdel certify`` says about classes, and where it takes data, columns and the threshold from."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptdel import Deletion, FixedRate
+from adaptdel.runs.storage import MANIFEST, read_run
+from tests.run_files import call, examples, make_data, make_model, run, write_rows
+
+
+def write_csv(path: Path, rows: list[tuple[str, Any]]) -> Path:
+    """A file as spreadsheets of many countries write it, with columns of its own."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=";").writerows([("message", "kind"), *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that answers ham to everything, since hardly a word is left of a text; a model that works; data."""
+    folder = tmp_path_factory.mktemp("runs")
+    labels = ("ham", "spam")
+    with pytest.warns(UserWarning, match="the answer hardly depends on the text"):
+        make_model(folder / "constant", Deletion(FixedRate(0.997)), labels)
+    make_model(folder / "model", labels=labels)
+    write_rows(folder / "test.jsonl", [{"text": text, "label": label} for text, label in examples(60, 3, labels)])
+    return folder
+
+
+def test_a_constant_answer_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("certify", folder / "constant", "--data", folder / "test.jsonl", "--out", tmp_path / "run")
+    assert run(*arguments) == 0
+    output = capsys.readouterr().out
+    answer = read_run(tmp_path / "run").table["answer"][0].as_py()
+    assert answer in ("ham", "spam")  # a plain text
+    [warning] = [line for line in output.splitlines() if line.startswith("warning: ")]
+    assert warning.startswith(f"warning: the model answers {answer} on 60 of 60 inputs, although ")
+    assert "lower rate" in warning
+    assert "cover every text of their length" in output
+    assert run(*arguments, "--json") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [f"warning: {sentence}" for sentence in values["warnings"]] == [warning]
+    assert values["balanced_accuracy"] == 0.5
+    assert [each["label"] for each in values["classes"]] == ["ham", "spam"]
+    assert sum(map(sum, values["confusion"])) == 60
+    table = read_run(tmp_path / "run").table.select(["length", "radius"]).to_pylist()
+    assert values["covering"] == sum(row["radius"] >= max(1, row["length"]) for row in table) > 30
+    assert values["mean_radius"] > values["capped_mean_radius"]
+    assert run("verify", tmp_path / "run") == 0
+
+
+def test_a_model_that_tells_the_classes_apart_gets_no_warning(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_rows(
+        tmp_path / "test.jsonl",
+        [{"text": t, "label": y} for t, y in examples(60, 4, ("ham", "spam")) if len(t.split()) > 20],
+    )
+    assert run("certify", folder / "model", "--data", data, "--out", tmp_path / "run") == 0
+    output = capsys.readouterr().out
+    assert "warning" not in output
+    assert "answer: ham  answer: spam" in output
+    manifest = json.loads((tmp_path / "run" / MANIFEST).read_text(encoding="utf-8"))
+    for name, wrong in (("balanced_accuracy", 0.25), ("confusion", [[0, 0], [0, 0]]), ("covering", 7)):
+        assert manifest["totals"][name] != wrong
+        changed = manifest | {"totals": manifest["totals"] | {name: wrong}}
+        (tmp_path / "run" / MANIFEST).write_text(json.dumps(changed), encoding="utf-8")
+        assert run("verify", tmp_path / "run") == 1
+        assert f"the manifest states {name} = " in capsys.readouterr().out
+
+
+def test_columns_are_those_of_the_training(tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "train.csv", examples(120, 1, ("ham", "spam")))
+    test = write_csv(tmp_path / "test.csv", [row for row in examples(20, 2, ("ham", "spam")) if row[0]])
+    options = ("--text-column", "message", "--label-column", "kind", "--rate", 0.5, "--validation", 0)
+    assert run("train", "--data", train, "--out", tmp_path / "model", *options) == 0
+    assert run("certify", tmp_path / "model", "--data", test, "--out", tmp_path / "run") == 0
+    totals = read_run(tmp_path / "run").manifest["totals"]
+    assert totals["labelled"] == totals["inputs"] > 5
+    other = make_data(tmp_path / "other.jsonl", 4)
+    assert run("certify", tmp_path / "model", "--data", other, "--out", tmp_path / "other") == 2  # no column 'message'
+
+
+def test_standard_input_is_kept_with_the_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = (folder / "test.jsonl").read_bytes()
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(content)))
+    assert run("certify", folder / "model", "--data", "-", "--out", tmp_path / "run", "--limit", 9) == 0
+    copy = tmp_path / "run" / "stdin.jsonl"
+    assert copy.read_bytes() == content
+    assert f"standard input is copied to {copy}" in capsys.readouterr().err
+    assert run("certify", folder / "model", "--data", copy, "--out", tmp_path / "run", "--limit", 20) == 0
+    assert len(read_run(tmp_path / "run").table) == 20
+    assert run("verify", tmp_path / "run") == 0
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"")))
+    assert run("certify", folder / "model", "--data", "-", "--out", tmp_path / "empty") == 2
+    assert not (tmp_path / "empty").exists()
+
+
+def test_standard_input_of_a_process(folder: Path, tmp_path: Path) -> None:
+    text = (folder / "test.jsonl").read_text(encoding="utf-8")
+    done = call("certify", folder / "model", "--data", "-", "--out", tmp_path / "run", input=text)
+    assert done.returncode == 0, done.stderr
+    assert len(read_run(tmp_path / "run").table) == 60
+
+
+def test_a_threshold_on_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = {}
+    for threshold in (0.02, 0.5, 0.98):
+        out = tmp_path / f"run{threshold}"
+        arguments = ("certify", folder / "model", "--data", folder / "test.jsonl", "--out", out)
+        assert run(*arguments, "--threshold", threshold) == 0
+        assert run("verify", out) == 0
+        assert read_run(out).manifest["threshold"] == threshold
+        answers[threshold] = read_run(out).table["answer"].to_pylist().count("spam")
+    assert answers[0.02] > answers[0.5] > answers[0.98]
+    capsys.readouterr()
+    assert run(*arguments, "--threshold", 2) == 2
+    assert "threshold must be" in capsys.readouterr().err
