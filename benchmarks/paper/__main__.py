@@ -20,6 +20,7 @@ from adaptdel.report.write import write_report
 from benchmarks.paper import experiments
 from benchmarks.paper.figures import draw_pareto, draw_runs
 from benchmarks.paper.pages import write_page
+from benchmarks.paper.seeds import over_seeds
 from benchmarks.paper.study import ROWS, TITLES, Study
 
 QUICK_LIMIT = 400
@@ -29,8 +30,9 @@ SMALLER = {
     ("sampling", "imdb"): 2500,
     **{("bounds", name): 1000 for name in ("yelp", "imdb", "spamassassin")},
 }
-BASES = ("linear", "minilm")
-PARTS = ("main", "ablation", "bounds", "sampling", "pareto", "costs")
+BASES = ("linear", "embedding", "minilm")
+ONLY = {"ablation": "linear", "seeds": "embedding"}  # parts that are made for one base model
+PARTS = ("main", "ablation", "bounds", "sampling", "pareto", "costs", "seeds")
 
 
 def main() -> None:
@@ -44,19 +46,26 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help=f"experiments, of {', '.join(PARTS)}")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of the main table, of {', '.join(ROWS)}")
     parser.add_argument("--limit", type=int, default=300, help="test inputs for minilm")
+    parser.add_argument("--network-limit", type=int, help="test inputs for the network  [default: all]")
+    parser.add_argument("--seeds", default="0,1,2", help="of the part seeds")
+    parser.add_argument("--workers", type=int, default=2, help="processes that certify")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
         parser.error(f"--data must be a folder, got {arguments.data}")
     sets = _chosen(
         parser, "--sets", arguments.sets or ("spamassassin" if arguments.quick else ",".join(TITLES)), TITLES
     )
-    bases = _chosen(parser, "--bases", arguments.bases or ("linear" if arguments.quick else "linear,minilm"), BASES)
+    bases = _chosen(parser, "--bases", arguments.bases or ("linear" if arguments.quick else ",".join(BASES)), BASES)
     parts = _chosen(parser, "--parts", arguments.parts, PARTS)
-    if bases == ["minilm"] and parts == ["ablation"]:
+    if "linear" not in bases and parts == ["ablation"]:
         parser.error("the ablation is for --bases linear: MiniLM takes an hour for each of its rates")
-    limits = {"linear": QUICK_LIMIT if arguments.quick else None, "minilm": arguments.limit}
+    if "embedding" not in bases and parts == ["seeds"]:
+        parser.error("the part seeds is for --bases embedding")
+    limit = QUICK_LIMIT if arguments.quick else None
+    limits = {"linear": limit, "embedding": arguments.network_limit or limit, "minilm": arguments.limit}
     rows = _chosen(parser, "--rows", arguments.rows, ROWS)
-    study = Study(arguments.data, arguments.out, limits, tuple(rows))
+    seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
+    study = Study(arguments.data, arguments.out, limits, tuple(rows), arguments.workers, seeds=seeds)
     arguments.results.mkdir(parents=True, exist_ok=True)
     for base in bases:
         for name in sets:
@@ -64,7 +73,7 @@ def main() -> None:
                 study.say(f"{TITLES[name]}: not with MiniLM")
                 continue
             for part in parts:
-                if base == "linear" or part != "ablation":
+                if base == ONLY.get(part, base):
                     _keep(study, arguments.results, part, name, base)
             _draw(study, arguments.results, name, base)
     write_page(arguments.results)
@@ -121,6 +130,7 @@ PART_MAKERS: dict[str, Callable[[Study, str, str], Any]] = {
     "sampling": experiments.sampling,
     "pareto": experiments.pareto,
     "costs": experiments.costs,
+    "seeds": over_seeds,
 }
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adaptdel.files import write_text
 from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.tables import UNDEFINED, text_table, with_error
@@ -14,7 +16,7 @@ from benchmarks.paper.published import ABLATION, COSTS, MAIN
 from benchmarks.paper.study import NAMES, TITLES
 
 GLANCE = "<!-- at a glance -->"  # where in head.md the first table comes
-BASES = {"linear": "linear", "minilm": "MiniLM"}
+BASES = {"linear": "linear", "embedding": "network", "minilm": "MiniLM"}
 Values = dict[str, Any]
 
 
@@ -40,7 +42,7 @@ def write_page(results: Path) -> None:
 
 def _order(item: tuple[tuple[str, str, str], Values]) -> tuple[int, int]:
     _, name, base = item[0]
-    return [*TITLES].index(name), ["linear", "minilm"].index(base)
+    return [*TITLES].index(name), [*BASES].index(base)
 
 
 def _heading(title: str, values: Values) -> str:
@@ -233,6 +235,38 @@ def _costs(name: str, base: str, values: Values) -> str:
     return _table(head, rows) + "\n\n" + after
 
 
+def _seeds(name: str, base: str, values: Values) -> str:
+    """By wanted accuracy and by accuracy reached: the mean over seeds and their standard deviation."""
+    texts = []
+    for which, found in values["values"].items():
+        points = found["points"]
+        rows = []
+        for setting in dict.fromkeys(point["setting"] for point in points):
+            own = [point for point in points if point["setting"] == setting]
+            cells = [", ".join(f"{point['keep']:g}" for point in own)]
+            for key, scale in (("clean_accuracy", 100), ("certified_accuracy", 100), ("mean_radius", 1)):
+                cells.append(_mean_and_spread([scale * point[key] for point in own]))
+            rows.append([setting, *cells, f"± {np.mean([point['mean_radius_se'] for point in own]):.2f}"])
+        head = ["wanted on held-out rows", "kept words", f"{CLEAN_ACCURACY} %", f"{CERTIFIED_ACCURACY} %", MEAN_RADIUS]
+        inputs, seeds = points[0]["inputs"], len({point["seed"] for point in points})
+        start = "All test inputs" if which == "all" else f"{inputs:,} test inputs drawn by a seed"
+        texts.append(f"{start}, {seeds} {'seeds' if seeds > 1 else 'seed'}:")
+        texts.append(_table([*head, "standard error over inputs"], rows))
+        read = [
+            f"{_mean_and_spread([radius for radius in row['radii'] if radius is not None])} at {at}"
+            + (f" ({row['radii'].count(None)} of {seeds} seeds do not reach it)" if None in row["radii"] else "")
+            for at, row in found["at"].items()
+            if row["mean"] is not None
+        ]
+        texts.append(f"Read off the front of each seed, linear between its points: {', '.join(read) or 'nothing'}.")
+    return "\n\n".join(texts)
+
+
+def _mean_and_spread(values: list[float]) -> str:
+    mean = f"{np.mean(values):.2f}"
+    return mean if len(values) < 2 else f"{mean} ± {np.std(values, ddof=1):.2f}"
+
+
 SECTIONS = (
     ("main", "Main table", _main),
     ("main", "By length and by rate", _panels),
@@ -241,4 +275,5 @@ SECTIONS = (
     ("sampling", "Adaptive against fixed votes", _sampling),
     ("pareto", "Accuracy against radius", _pareto),
     ("costs", "Costs", _costs),
+    ("seeds", "The network over seeds", _seeds),
 )

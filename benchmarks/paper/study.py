@@ -21,6 +21,7 @@ from adaptdel.runs.certify import CertificationJob, certify_data, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import read_run
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
+from benchmarks.paper.networks import NetworkJob
 from benchmarks.real import FINE_TUNING, minilm, shorter
 
 TITLES = {"yelp": "Yelp", "imdb": "IMDB", "spamassassin": "SpamAssassin", "lun": "LUN"}
@@ -69,6 +70,8 @@ class Study:
         limits: how many test inputs are certified, by base model; None for all.
         rows: which ones the main table has.
         workers: processes that certify.
+        seed: of the trainings of networks.
+        seeds: over which the front of the network is measured.
     """
 
     data: Path
@@ -76,6 +79,8 @@ class Study:
     limits: dict[str, int | None]
     rows: tuple[str, ...] = ROWS
     workers: int = 2
+    seed: int = 0
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     def say(self, text: str) -> None:
         """A line of progress."""
@@ -90,6 +95,13 @@ class Study:
             tuning = {**FINE_TUNING, **TUNING.get((name, method), {}), "dtype": "int8"}
             fields = {**fields, "model": pretrained, **tuning}
         out = self.out / "models" / f"{name}-{base}-{method}-{fields['rate'] or 0:g}"
+        if base == "embedding":
+            out = out.with_name(f"{out.name}-seed{self.seed}" if self.seed else out.name)
+            self.say(f"{out.name}: train")
+            train, test = (self.part(name, which, None) for which in ("train", "test"))
+            cache = self.out / "vectors"
+            NetworkJob(name, train, test, method, fields["rate"], self.seed, cache).train_into(out)
+            return out
         self.say(f"{out.name}: train")
         train_job(TrainingJob(str(self.train_file(name, base, method)), str(out), TrainingSettings(**fields)))
         return out
@@ -107,13 +119,15 @@ class Study:
     def calibrated(self, model: Path, name: str, tag: str, *, base: str = "linear", **settings: Any) -> Path:
         """A calibrated copy of a model; of what the first copy measured, others make rates without asking again."""
         out = model.with_name(f"{model.name}-{tag}")
+        settings = {"objective": "paper", **settings}
         if base == "minilm":
             own = {key: CALIBRATION[key][name] for key in ("bins", "per_bin")}
             settings = {**own, **CALIBRATION["votes"], **settings}
         first = model.with_name(f"{model.name}-paper")
         model = first if tag != "paper" and first.exists() else model
         self.say(f"{out.name}: calibrate")
-        calibrate_folder(model, read_examples(self.train_file(name, base)), settings, out=out, note=self.say)
+        on = "held-out" if base == "embedding" else "auto"
+        calibrate_folder(model, read_examples(self.train_file(name, base)), settings, on=on, out=out, note=self.say)
         return out
 
     def run(self, model: Path, name: str, *, base: str = "linear", tag: str = "", **settings: Any) -> Path:
@@ -121,8 +135,9 @@ class Study:
         out = self.folder(model, base, tag)
         self.say(f"{out.name}: certify")
         limit = self.limits[base]
-        workers = self.workers if base == "linear" else 1
-        votes = {} if base == "linear" else WHOLE_VOTES if "-ranmask-" in model.name else VOTES
+        workers = self.workers if base != "minilm" else 1
+        minilm_votes = WHOLE_VOTES if "-ranmask-" in model.name else VOTES
+        votes = minilm_votes if base == "minilm" else {}
         settings = {**votes, **settings}
         certify_data(
             CertificationJob(model, Source(str(self.part(name, "test", limit))), out, settings, workers=workers)
@@ -131,7 +146,7 @@ class Study:
 
     def train_file(self, name: str, base: str, method: str = "adaptdel+") -> Path:
         """What a model is trained on: all, but for MiniLM on IMDB a part."""
-        if name != "imdb" or base == "linear":
+        if name != "imdb" or base != "minilm":
             return self.part(name, "train", None)
         return self.part(name, "train", IMDB_WHOLE if method in WHOLE_TEXTS else IMDB_PART)
 

@@ -291,13 +291,14 @@ class EmbeddingSettings:
         averaging: decay of the moving average of the weights; 0 takes the last weights.
         validation: share of the examples that is held out.
         evaluations: how often the votes on held-out inputs are counted.
-        patience: evaluations without a better vote after which training stops.
+        patience: evaluations without a larger share of right votes after which training stops. The default never stops:
+            most of the share is gained while the learning rate falls to 0.
     """
 
     dimensions: int = 96
     width: int = 96
     hidden: tuple[int, ...] = (128, 128)
-    steps: int = 800
+    steps: int = 1200
     batch_size: int = 2048
     copies_per_text: int = 8
     learning_rate: float = 2e-3
@@ -310,7 +311,7 @@ class EmbeddingSettings:
     averaging: float = 0.0
     validation: float = 0.1
     evaluations: int = 10
-    patience: int = 5
+    patience: int = 10
 
     def __post_init__(self) -> None:
         for name in ("dimensions", "width", "steps", "batch_size", "copies_per_text", "evaluations", "patience"):

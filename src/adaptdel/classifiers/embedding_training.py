@@ -370,7 +370,7 @@ def _measure(state: Training, loss: float) -> None:
     measured = _evaluate(state, weights)
     state.history.append({"step": state.step, "loss": loss, **measured})
     if measured:
-        rank = (measured["vote_accuracy"], measured["vote_share"])
+        rank = (measured["vote_share"], measured["vote_accuracy"])  # few votes on few inputs: accuracy is mostly noise
         if rank > state.best_rank:
             state.best_rank, state.waited = rank, 0
             state.best = {name: value.clone() for name, value in weights.items()}
