@@ -199,7 +199,7 @@ def export(
         if dtype == "int8":
             _quantise(running, _scales(running, copies), levels)
     example = _arrays([copies[0], copies[0]], inputs)
-    file = io.BytesIO()
+    file: Any = io.BytesIO()  # the old exporter takes it, though torch's annotation names paths alone
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # of the tracer: what it gets wrong, `start` finds
         torch.onnx.export(
@@ -212,7 +212,8 @@ def export(
             opset_version=OPSET,
             dynamo=False,
         )
-    return file.getvalue()
+    graph: bytes = file.getvalue()
+    return graph
 
 
 def _arrays(rows: Sequence[IntArray], inputs: Sequence[str]) -> dict[str, IntArray]:
