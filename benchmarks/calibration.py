@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptdel.calibration.candidates import ACCURACY_ERRORS
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.calibration.selection import RateSelection
 from adaptdel.class_measures import constant_answer, counted_radius
@@ -122,6 +123,7 @@ def measured(data: Path, name: str, words: int | None, seed: int, train: int, te
             "set": name,
             "words": words,
             "seed": seed,
+            "accuracy_errors": ACCURACY_ERRORS,
             "train": len(listed),
             "test": len(held),
             "rate": rates["adaptdel"],

@@ -44,15 +44,15 @@ def summary(certificates: list[Any], labels: list[int]) -> dict[str, Any]:
     answers = np.array([certificate.label for certificate in certificates]) == SPAM
     radius = np.array([certificate.radius for certificate in certificates])
     detected = np.where(answers, radius, -1)[spam]
-    found = np.maximum(detected, 0)
+    certified_radii = np.maximum(detected, 0)
     return {
         "spam": int(spam.sum()),
         "ham": int((~spam).sum()),
         "false_positives": int(answers[~spam].sum()),
         "detection": {str(r): float((detected >= r).mean()) for r in RADII},
-        "mean_radius": float(found.mean()),
-        "mean_radius_se": float(found.std(ddof=1) / np.sqrt(len(found))),
-        "median_radius": float(np.median(found)),
+        "mean_radius": float(certified_radii.mean()),
+        "mean_radius_se": float(certified_radii.std(ddof=1) / np.sqrt(len(certified_radii))),
+        "median_radius": float(np.median(certified_radii)),
     }
 
 

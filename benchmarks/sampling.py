@@ -436,10 +436,10 @@ def main() -> None:
         if not arguments.without_minilm:
             folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}")
         embedding = network(arguments.data, name, arguments.kept, arguments.steps)
-        found = side_by_side(arguments.data, name, folder, embedding, arguments.side_by_side)
-        found["two_workers"] = in_two_workers(embedding, arguments.data / f"{name}.test.jsonl.gz", None)
-        print(json.dumps(found, indent=2), flush=True)
-        (arguments.out / f"side-by-side-{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+        comparison = side_by_side(arguments.data, name, folder, embedding, arguments.side_by_side)
+        comparison["two_workers"] = in_two_workers(embedding, arguments.data / f"{name}.test.jsonl.gz", None)
+        print(json.dumps(comparison, indent=2), flush=True)
+        (arguments.out / f"side-by-side-{name}.json").write_text(json.dumps(comparison, indent=2) + "\n")
         return
     if arguments.skip != "linear":
         small = {"million_bytes": million()}  # first: a child's peak counts from its parent's

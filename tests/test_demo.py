@@ -43,7 +43,7 @@ def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         main(arguments)
     assert not stop.value.code
     said = capsys.readouterr()
-    for name in ("NoSmooth", "RanMASK 90%", "CERT-ED 90%", "AdaptDel 90%", "AdaptDel+"):
+    for name in ("NoSmooth", "RanMASK", "CERT-ED", "AdaptDel", "AdaptDel+"):
         assert f"\n{name} " in said.out
     assert "with 95% confidence" in said.out
     page = tmp_path / "out" / "report" / "index.html"

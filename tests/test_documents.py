@@ -40,7 +40,7 @@ LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex")
 NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate")
 # Options that are added to a command to make it quick on small data.
 QUICKER = {
-    "calibrate": ["--votes", "8,32", "--per-bin", "12", "--tol", "4"],
+    "calibrate": ["--votes", "16,64"],
     "certify": ["--limit", "12"],
     "train --model": ["--epochs", "1", "--batch-size", "16"],
     "train --model embedding": ["--steps", "20", "--batch-size", "64"],

@@ -12,7 +12,9 @@ import pytest
 from benchmarks.paper.__main__ import main
 from benchmarks.paper.experiments import Clock
 from benchmarks.paper.figures import draw_pareto, front
+from benchmarks.paper.networks import Choice, choose
 from benchmarks.paper.pages import write_page
+from benchmarks.paper.seeds import at_accuracy
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -92,3 +94,17 @@ def test_a_clock_counts_and_leaves_no_trace() -> None:
     assert clock.seconds == counted
     assert Slow.work is before
     assert "work" not in vars(one)
+
+
+class TestNetworks:
+    GRID = (Choice(4, 0.95, 0.95, 9.0), Choice(8, 0.97, 0.97, 6.0), Choice(16, 0.965, 0.97, 3.0))
+
+    @pytest.mark.parametrize(("least", "keep"), [(0.9, 4), (0.95, 4), (0.96, 8), (0.99, 8)])
+    def test_the_largest_radius_at_the_wanted_accuracy(self, least: float, keep: float) -> None:
+        assert choose(self.GRID, least).keep == keep
+
+    def test_a_radius_is_read_off_the_front_of_each_seed(self) -> None:
+        values = [(0, 0.99, 10.0), (0, 0.97, 20.0), (0, 0.97, 5.0), (1, 0.975, 12.0), (1, 0.96, 30.0)]
+        points = [{"seed": seed, "clean_accuracy": a, "mean_radius": r} for seed, a, r in values]
+        assert at_accuracy(points, 0.98) == {"radii": [15.0, None], "mean": 15.0, "spread": None}
+        assert at_accuracy(points, 0.96)["radii"] == [20.0, 30.0]  # nothing is read off beyond the least accurate point

@@ -123,6 +123,7 @@ class Study:
         if base == "minilm":
             own = {key: CALIBRATION[key][name] for key in ("bins", "per_bin")}
             settings = {**own, **CALIBRATION["votes"], **settings}
+        settings = {"objective": "paper", **settings}
         first = model.with_name(f"{model.name}-paper")
         model = first if tag != "paper" and first.exists() else model
         self.say(f"{out.name}: calibrate")

@@ -28,7 +28,7 @@ from adaptdel.training.jobs import TrainingJob, train_job
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 CLASS_NAMES = ("negative", "positive")
 # The calibration maximises the radius at which half of the reviews are certified.
-DEMO_CALIBRATION = {"threshold": 0.5, "interpolate": True, "monotone": True}
+DEMO_CALIBRATION: dict[str, Any] = {}  # the defaults
 
 Note = Callable[[str], None]
 

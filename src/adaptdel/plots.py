@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from adaptdel.files import replacing
 from adaptdel.planner import RadiusPlan
+from adaptdel.protection import DetectionCurve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +42,22 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     metadata = {"Date": None} if target.suffix.lower() == ".svg" else None
     with replacing(target) as file:
         figure.savefig(file, format=target.suffix[1:].lower(), dpi=150, metadata=metadata)
+
+
+def plot_detection(curve: DetectionCurve, path: str | os.PathLike[str]) -> None:
+    """Draw a ROC curve under attack: certified detection at each radius against the rate of false positives."""
+    figure = new_figure(7, 4)
+    axes = figure.subplots()
+    shades = [f"{0.75 * place / max(len(curve.radii) - 1, 1):.3f}" for place in range(len(curve.radii))]
+    for column, (radius, shade) in enumerate(zip(curve.radii.tolist(), shades, strict=True)):
+        label = "no attack" if radius == 0 else "1 edit" if radius == 1 else f"{radius} edits"
+        axes.step(100 * curve.false_positives, 100 * curve.detection[:, column], where="post", color=shade, label=label)
+    axes.set(xlabel="false positives (%)", ylabel="certified detection (%)", ylim=(0, 101))
+    axes.set_xscale("symlog", linthresh=0.1)
+    axes.set_xlim(left=0)
+    axes.legend(frameon=False, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
 
 
 def plot_plan(plan: RadiusPlan, path: str | os.PathLike[str]) -> None:

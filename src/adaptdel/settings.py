@@ -738,7 +738,9 @@ def few_kept(noise: Noise, lengths: Iterable[int]) -> str | None:
         return None
     middle = round(median(counted))
     kept = middle * (1 - noise.share_removed(middle))
-    if kept >= FEW_KEPT or middle < FEW_KEPT:
+    if (
+        kept >= FEW_KEPT - 1e-6 or middle * (1 - LEAST_RATE) < FEW_KEPT
+    ):  # of so short a text no useful rate keeps two tokens
         return None
     return (
         f"the noise keeps {kept:.2g} of the {middle} tokens of a typical text: the answer hardly depends on the text; "

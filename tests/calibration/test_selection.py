@@ -26,7 +26,8 @@ from adaptdel.calibration.folders import CHECKPOINT, calibrate_folder
 from adaptdel.calibration.search import CalibrationExamples
 from adaptdel.calibration.selection import cross_validation
 from adaptdel.cli.calibrate import calibrate_command
-from adaptdel.core.rates import FixedRate, LengthRate
+from adaptdel.core.noise import Deletion
+from adaptdel.core.rates import FixedRate, LengthRate, Rate
 from adaptdel.data import read_examples
 from adaptdel.settings import CalibrationSettings, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
@@ -129,7 +130,10 @@ def test_a_tie_goes_to_the_larger_mean_radius() -> None:
 
 def test_powers_of_the_length() -> None:
     constant, half = power_rate(8, 64, 0.0), power_rate(8, 64, 0.5)
-    kept = lambda rate, n: n * (1 - rate(n))  # noqa: E731
+
+    def kept(rate: Rate, n: int) -> float:
+        return n * (1 - rate(n))
+
     assert [round(kept(constant, n), 2) for n in (20, 64, 5000)] == [8, 8, 8]
     assert [round(kept(half, n), 1) for n in (16, 64, 256)] == [4, 8, 16]
     assert kept(constant, 4) == pytest.approx(2)  # at most half of the tokens
@@ -160,7 +164,7 @@ def test_folds_are_disjoint_and_keep_equal_texts_together() -> None:
     assert sorted(index for _, inside in folds for index in inside) == list(range(60))
     for outside, inside in folds:
         inner = {texts[places[index]] for index in inside}
-        assert not inner & {" ".join(tokens) for tokens in outside.tokens}
+        assert not inner & {" ".join(map(str, tokens)) for tokens in outside.tokens}
         assert 0 < len(inner) < 40
 
 
@@ -182,7 +186,8 @@ def test_the_default_objective_compares_the_baselines_first() -> None:
     assert found.rate.to_dict() == chosen.rate
     assert found == balanced()
     assert RateSelection.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-    for damaged in ({"chosen": 99}, {"candidates": [{}]}, {"warnings": None}):
+    damages: tuple[dict[str, Any], ...] = ({"chosen": 99}, {"candidates": [{}]}, {"warnings": None})
+    for damaged in damages:
         with pytest.raises(ValueError, match="a selection of a rate must have its fields"):
             RateSelection.from_dict(found.to_dict() | damaged)
 
@@ -308,5 +313,6 @@ def test_baselines_are_those_of_the_model() -> None:
     found = calibrate(model, texts, labels, progress=False, **QUICK)
     assert isinstance(found, RateSelection)
     rates = [candidate.rate for candidate in found.candidates[:2]]
+    assert isinstance(model.noise_, Deletion)
     assert isinstance(model.noise_.rate, LengthRate)
     assert rates == [FixedRate(0.7).to_dict(), model.noise_.rate.to_dict()]

@@ -141,6 +141,6 @@ def test_the_installed_command() -> None:
     command = Path(sys.executable).with_name("adaptdel")
     done = subprocess.run([command, "plan", "--length", "9"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "adaptdel plan: Missing option '--rate'.\n"
+    assert done.stderr == ("adaptdel: --rate or --model must be given with --length: --rate adaptdel:p_min=0.9,k=23\n")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"adaptdel, version {__version__}\n")

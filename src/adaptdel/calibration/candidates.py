@@ -24,7 +24,8 @@ LONGEST = 100_000  # tokens; a power of the length is constant beyond
 KNOTS = 40  # lengths between which a power of the length is interpolated
 MOST_SHARE = 0.5  # of the tokens that a candidate keeps: below a rate of 1/2 no radius above 0 can be certified
 LEAST_KEEP = 1.0  # tokens: see `adaptdel.calibration.search.search_interval`
-STANDARD_ERRORS = 1.0  # to spare in comparisons: a one-sided confidence of about 84%
+STANDARD_ERRORS = 1.0  # to spare in comparisons of radii: a one-sided confidence of about 84%
+ACCURACY_ERRORS = 1.645  # to spare in comparisons of accuracies: a one-sided confidence of about 95%
 
 
 @dataclass(frozen=True)
@@ -183,15 +184,15 @@ def compare(outcomes: CandidateOutcomes, reference: CandidateOutcomes, sample: S
     """Compare a candidate with the reference, which has the accuracy to stay close to.
 
     A candidate is feasible if its answers are not constant, and if its accuracy is lower than that of the reference by
-    less than ``points`` percentage points. A calibrated rate has to show it with a standard error of the paired
-    difference to spare; a rate that needs no calibration gets the benefit of the doubt by as much.
+    less than ``points`` percentage points. A calibrated rate has to show it with a confidence of about 95% (of
+    the paired difference); a rate that needs no calibration gets the benefit of the doubt by a standard error.
     """
     right, radii = outcomes.right(sample), outcomes.radii(sample)
     accuracies = right.astype(np.float64) - reference.right(sample)
     differences = radii - reference.radii(sample)
     error = float(accuracies.std(ddof=1)) / sqrt(len(accuracies)) if len(accuracies) > 1 else 1.0
     constant = outcomes.is_constant(sample)
-    margin = STANDARD_ERRORS * error * (1 if outcomes.candidate.complexity else -1)
+    margin = error * (ACCURACY_ERRORS if outcomes.candidate.complexity else -STANDARD_ERRORS)
     is_close = float(accuracies.mean()) - margin >= -points / 100
     median = max(1, round(float(np.median(sample.length))))
     return Comparison(
@@ -281,7 +282,7 @@ def grouped_rate(
             radius[row, column], accuracy[row, column] = radii[mask].sum(), change[mask].sum() / len(base)
     radius, accuracy = _smoothed(radius), _smoothed(accuracy)
     error = max(compare(outcomes, reference, sample, points).accuracy_error for outcomes in varied)
-    least_change = STANDARD_ERRORS * error - points / 100
+    least_change = ACCURACY_ERRORS * error - points / 100
     rows = np.arange(len(groups))
     chosen = _lagrangian(lambda factor: np.argmax(radius + factor * accuracy, axis=1), rows, accuracy, least_change)
     centres = [float(np.median(sample.length[mask])) for mask in groups]

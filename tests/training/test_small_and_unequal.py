@@ -1,0 +1,168 @@
+"""Training on unequal classes and few examples: weights, the stratified hold-out, time limits, sentences."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from adaptdel.classifiers.linear import LinearClassifier
+from adaptdel.classifiers.linear_training import balanced_weights, train
+from adaptdel.cli.plan import plan_command
+from adaptdel.cli.train import train_command
+from adaptdel.data import held_out_rows
+from adaptdel.planner import plan_lengths
+from adaptdel.settings import TrainingSettings, default_rate, few_kept
+from adaptdel.training import train as train_model
+from adaptdel.training.training import method_noises
+from tests.calibration.test_calibration import documents
+
+
+def unequal(count: int = 300, rare: int = 15) -> tuple[list[str], list[int]]:
+    texts, labels = documents(count, 11)
+    chosen = [n for n, label in enumerate(labels) if label == 0] + [n for n, label in enumerate(labels) if label][:rare]
+    return [texts[n] for n in chosen], [labels[n] for n in chosen]
+
+
+def test_every_class_is_held_out_by_its_share() -> None:
+    texts = [f"text {number}" for number in range(400)]
+    labels = ["a"] * 350 + ["b"] * 49 + ["c"]
+    for seed in range(5):
+        held = held_out_rows(texts, labels, 0.1, seed)
+        counts = Counter(label for label, is_held in zip(labels, held, strict=True) if is_held)
+        assert counts == {"a": 35, "b": 5}  # the only example of c stays
+    doubled = held_out_rows(texts * 2, labels * 2, 0.1, 0)
+    assert doubled[:400] == doubled[400:] == held_out_rows(texts, labels, 0.1, 0)
+    contradictory = held_out_rows(["x", "y", "z", "x"], ["a", "a", "a", "b"], 0.4, 0)
+    assert contradictory[0] == contradictory[3]
+
+
+def test_balanced_weights_give_every_class_the_same_sum() -> None:
+    answers = np.array([0] * 90 + [1] * 9 + [2])
+    weights = balanced_weights(answers)
+    assert weights.mean() == pytest.approx(1)
+    assert [weights[answers == number].sum() for number in range(3)] == pytest.approx([100 / 3] * 3)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_weights_are_those_of_repeated_examples(classes: int) -> None:
+    """An example of weight 3 counts as three examples of weight 1."""
+    from scipy import sparse
+
+    rng = np.random.default_rng(3)
+    counts = sparse.csr_array(rng.integers(0, 3, size=(30, 6)).astype(float))
+    answers = np.arange(30) % classes
+    weights = np.where(answers == 1, 3.0, 1.0)
+    composition = sparse.csr_array(np.eye(6))
+    repeats = np.repeat(np.arange(30), weights.astype(int))
+    repeated = train(sparse.csr_array(counts[repeats]), composition, answers[repeats], classes, l2=0.01, iterations=200)
+    scaled = weights * len(weights) / weights.sum()
+    factor = (
+        repeated.record["penalty"]
+        / train(counts, composition, answers, classes, l2=0.01, iterations=1).record["penalty"]
+    )
+    weighted = train(counts, composition, answers, classes, l2=0.01 * factor, iterations=200, weights=scaled)
+    assert weighted.weights == pytest.approx(repeated.weights, abs=2e-3)
+
+
+def test_a_rare_class_is_found_with_balanced_weights() -> None:
+    texts, labels = unequal()
+    plain, balanced = (
+        train_model(texts, labels, rate=0.95, progress=False, bits=10, validation=0.2, class_weight=weight)
+        for weight in (None, "balanced")
+    )
+    assert balanced.training_["settings"]["class_weight"] == "balanced"
+    assert "class_weight" not in plain.training_["settings"]
+    recalls = [model.training_["held_out"]["recall"]["1"] for model in (plain, balanced)]
+    assert recalls[1] > recalls[0]
+    assert plain.training_["stratified"] is True
+    assert plain.training_["held_out"]["inputs"] == plain.training_["data"]["held_out"] == 33
+
+
+def test_a_constant_model_and_a_small_class_are_named() -> None:
+    texts, labels = unequal(rare=8)
+    model = train_model(texts, labels, rate=0.97, progress=False, bits=10, validation=0.0)
+    (sentence,) = [text for text in model.training_["warnings"] if "examples to train on" in text]
+    assert sentence.startswith("the class 1 has 8 examples to train on, of 158 in all: give at least 10 of each class")
+    texts, labels = unequal(rare=30)
+    constant = train_model(texts, labels, rate=0.97, progress=False, bits=10, validation=0.5)
+    assert any("answers 0 on" in text or "recognises" in text for text in constant.training_["warnings"])
+
+
+def test_three_rows(tmp_path: Path) -> None:
+    data = tmp_path / "data.csv"
+    data.write_text("text,label\nbuy cheap pills now,spam\nlunch at noon then,ham\nsee you at lunch,ham\n")
+    ran = CliRunner().invoke(train_command, ["--data", str(data), "--out", str(tmp_path / "model")])
+    assert ran.exit_code == 0
+    assert "warning: the class spam has 1 example to train on, of 3 in all" in ran.stderr
+
+
+def test_training_stops_when_the_time_is_up() -> None:
+    texts, labels = documents(60, 1)
+    tokens = [tuple(text.split()) for text in texts]
+    stopped = LinearClassifier(bits=8).fit(tokens, labels, max_minutes=1e-9)
+    assert stopped.training_["steps"] == 1
+    assert LinearClassifier(bits=8).fit(tokens, labels).training_["steps"] > 1
+    for fields, sentence in (
+        ({"max_minutes": 0}, "max_minutes must be a positive number, got 0"),
+        ({"class_weight": "equal"}, "class_weight must be one of 'balanced', got 'equal'"),
+        ({"model": "embedding", "class_weight": "balanced"}, "class_weight is for linear models and transformers"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            TrainingSettings(**fields)
+
+
+@pytest.mark.parametrize(("rows", "epochs", "patience"), [(40, 200, 25), (2650, 24, 3), (22500, 3, 2)])
+def test_epochs_suit_the_size(rows: int, epochs: int, patience: int) -> None:
+    chosen = TrainingSettings(model="bert").resolved([100] * rows)
+    assert (chosen.transformer.epochs, chosen.transformer.patience) == (epochs, patience)
+    assert TrainingSettings(model="bert", epochs=7).resolved([100] * rows).epochs == 7
+
+
+def test_the_rate_suits_the_lengths() -> None:
+    assert [default_rate([n]) for n in (400, 40, 20, 15, 10, 3, 0)] == [0.9, 0.9, 0.8, 0.73, 0.6, 0.6, 0.6]
+    resolved = TrainingSettings(method="adaptdel+").resolved([15] * 5)
+    assert (resolved.rate, resolved.rates) == (0.73, (0.5, 0.973))
+    assert TrainingSettings(method="adaptdel+").resolved([230]).rates is None
+    assert TrainingSettings(rate=0.95).resolved([15]).rate == 0.95
+    noise = method_noises("cert-ed", 0.9, [15]).smoothing
+    assert few_kept(noise, [15]) == (
+        "the noise keeps 1.5 of the 15 tokens of a typical text: the answer hardly depends on the text; choose a lower "
+        "rate, such as 0.73"
+    )
+    for lengths in ([15], [230], [5], [1]):
+        assert few_kept(method_noises("adaptdel", default_rate(lengths), lengths).smoothing, lengths) is None
+
+
+def run_plan(*arguments: str) -> Any:
+    return CliRunner().invoke(plan_command, list(arguments), catch_exceptions=False)
+
+
+def test_a_plan_for_a_file(tmp_path: Path) -> None:
+    data = tmp_path / "data.csv"
+    data.write_text("text\n" + "\n".join(["one two three four five six seven eight nine ten"] * 9))
+    shown = run_plan("--data", str(data))
+    assert "9 texts of 10 tokens on average; quartiles 10, 10 and 10." in shown.stdout
+    assert "warning: adaptdel 0.9: the noise keeps 1 of the 10 tokens" in shown.stdout
+    values = json.loads(run_plan("--data", str(data), "--json").stdout)
+    assert [entry["name"] for entry in values["rates"]][-1] == "adaptdel 0.6 (default)"
+    single = json.loads(run_plan("--data", str(data), "--rate", "cert-ed:p=0.8", "--json").stdout)
+    assert [(entry["kept"], entry["radii"]) for entry in single["rates"]] == [([2, 2, 2], [3, 3, 3])]
+    assert plan_lengths([10] * 3)[-1].radii == (1, 1, 1)
+    texts, labels = documents(40, 1)
+    model = train_model(texts, labels, rate=0.8, progress=False, bits=8)
+    model.save(tmp_path / "model")
+    assert "deletes 80% of them" in run_plan("--model", str(tmp_path / "model"), "--length", "20").stdout
+    for arguments, sentence in (
+        ([], "give either --length or --data"),
+        (["--length", "5"], "--rate or --model must be given with --length"),
+        (["--data", str(data), "--votes", "3/4"], "--votes needs --length instead of --data"),
+        (["--length", "5", "--model", str(tmp_path)], "must be the folder of a model"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            run_plan(*arguments)
