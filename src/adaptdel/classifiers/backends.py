@@ -4,6 +4,9 @@ An exported graph computes what the torch model computes, up to rounding, in flo
 weights of linear layers are whole numbers of 8 bits at static scales: one a layer for its inputs, set beforehand on
 random copies, and one an output for its weights. Nothing depends on the batch. (Dynamic quantisation, which both
 libraries recommend for transformers, scales by batch: a copy's answer would depend on the other copies.)
+
+Scales from copies of training texts were tried instead of random ones: scores of MiniLM on SpamAssassin came no closer
+to float32. Least-squares scales were much worse, as they cut off the few large inputs that matter.
 """
 
 from __future__ import annotations
