@@ -103,13 +103,26 @@ def test_auto_takes_the_fastest_and_keeps_it() -> None:
     assert model.fingerprint() == classifier(model.backend, "float32").fingerprint()
 
 
-def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for library, extra in (("openvino", "openvino"), ("onnxruntime", "onnx")):
-        monkeypatch.setitem(sys.modules, library, None)
-        tokenizer = fixed("bert")
-        with pytest.raises(ImportError) as error:
-            TransformersClassifier(tiny("bert", tokenizer), tokenizer=tokenizer, backend=library)
-        assert str(error.value) == f"backend '{library}' needs {library}: pip install 'adaptdel[{extra}]'"
+@pytest.mark.parametrize("missing", ["library", "onnx"])
+@pytest.mark.parametrize(("backend", "extra"), [("openvino", "openvino"), ("onnxruntime", "onnx")])
+def test_a_missing_library_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, missing: str, backend: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, backend if missing == "library" else missing, None)
+    tokenizer = fixed("bert")
+    with pytest.raises(ImportError) as error:
+        TransformersClassifier(tiny("bert", tokenizer), tokenizer=tokenizer, backend=backend)
+    assert str(error.value) == f"backend '{backend}' needs {backend} and onnx: pip install 'adaptdel[{extra}]'"
+
+
+def test_a_missing_library_is_noticed_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = fixed("bert")
+    tiny("bert", tokenizer).base_model.save_pretrained(tmp_path)  # an encoder without a head
+    tokenizer.save_pretrained(tmp_path)
+    assert TransformersClassifier(str(tmp_path), backend="openvino").untrained_
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ImportError, match="backend 'openvino' needs openvino"):
+        TransformersClassifier(str(tmp_path), backend="openvino")
 
 
 @pytest.mark.parametrize(

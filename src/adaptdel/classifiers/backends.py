@@ -19,6 +19,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,14 +46,34 @@ class Backend(ABC):
     """A library that runs an exported graph.
 
     Attributes:
-        name: as in `adaptdel.settings.BACKENDS`.
+        name: as in `adaptdel.settings.BACKENDS`, and of the module.
+        extra: what installs it.
         dtypes: the precisions that it has.
         activation_range: least and largest whole number of an input of a layer in int8: the kernels that are fast.
     """
 
     name: ClassVar[str]
+    extra: ClassVar[str]
     dtypes: ClassVar[tuple[str, ...]]
     activation_range: ClassVar[tuple[int, int]]
+
+    @classmethod
+    def library(cls) -> Any:
+        """The module, or an ImportError that names the extra."""
+        try:
+            import_module("onnx")  # torch exports with it
+            return import_module(cls.name)
+        except ImportError as error:
+            needed = f"{cls.name} and onnx: pip install 'adaptdel[{cls.extra}]'"
+            raise ImportError(f"backend {cls.name!r} needs {needed}") from error
+
+    @classmethod
+    def check(cls, dtype: str) -> None:
+        """Raise unless the library is installed and has this precision: before a training, not after it."""
+        if dtype not in cls.dtypes:
+            known = " or ".join(map(repr, cls.dtypes))
+            raise ValueError(f"dtype must be {known} for backend {cls.name!r}, got {dtype!r}")
+        cls.library()
 
     @abstractmethod
     def __init__(self, graph: bytes, *, dtype: str, threads: int) -> None: ...
@@ -66,14 +87,12 @@ class OnnxRuntime(Backend):
     """ONNX Runtime on the CPU."""
 
     name = "onnxruntime"
+    extra = "onnx"
     dtypes = ("float32", "int8")
     activation_range = (0, 255)
 
     def __init__(self, graph: bytes, *, dtype: str, threads: int) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise ImportError("backend 'onnxruntime' needs onnxruntime: pip install 'adaptdel[onnx]'") from error
+        onnxruntime = self.library()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3  # errors
@@ -88,17 +107,19 @@ class OpenVino(Backend):
     """OpenVINO on the CPU."""
 
     name = "openvino"
+    extra = "openvino"
     dtypes = ("float32", "bfloat16", "int8")
     activation_range = (-128, 127)
 
-    def __init__(self, graph: bytes, *, dtype: str, threads: int) -> None:
-        try:
-            import openvino
-        except ImportError as error:
-            raise ImportError("backend 'openvino' needs openvino: pip install 'adaptdel[openvino]'") from error
-        core = openvino.Core()
-        if dtype == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    @classmethod
+    def check(cls, dtype: str) -> None:
+        """As for every backend; bfloat16 needs a processor that has it."""
+        super().check(dtype)
+        if dtype == "bfloat16" and "BF16" not in cls.library().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise ValueError("dtype must be 'float32' or 'int8' for backend 'openvino' on a processor without bfloat16")
+
+    def __init__(self, graph: bytes, *, dtype: str, threads: int) -> None:
+        core = self.library().Core()
         settings = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
@@ -129,9 +150,7 @@ def start(
         title: what the model is called in messages.
     """
     kind = EXPORTED[name]
-    if dtype not in kind.dtypes:
-        known = " or ".join(map(repr, kind.dtypes))
-        raise ValueError(f"dtype must be {known} for backend {name!r}, got {dtype!r}")
+    kind.check(dtype)
     rng = np.random.Generator(np.random.Philox(0))
     most = LONGEST if probes.limit is None else min(LONGEST, probes.limit - len(probes.prefix) - len(probes.suffix))
     copies = [probes.copy(int(rng.integers(1, most, endpoint=True)), rng) for _ in range(CALIBRATION_COPIES)]

@@ -146,6 +146,8 @@ class TransformersClassifier(SubwordClassifier):
             raise ValueError(f"device must be 'cpu' for dtype 'int8', got {self.device!r}")
         if backend in EXPORTED and self.device != "cpu":
             raise ValueError(f"device must be 'cpu' for backend {backend!r}, got {self.device!r}")
+        if backend in EXPORTED:
+            EXPORTED[backend].check(dtype)
         loaded = not isinstance(model, (str, Path))
         if loaded and tokenizer is None:
             raise ValueError("tokenizer must be given with a loaded model, got None")
