@@ -174,7 +174,7 @@ FRONTS = {
     ("spamassassin", "minilm"): Looked((0.98,), few=(0.97, 0.96)),
     ("imdb", "minilm"): Looked((0.78,)),
     ("spamassassin", "embedding"): Looked((0.985, 0.983, 0.98, 0.97)),
-    ("imdb", "embedding"): Looked((0.9, 0.89, 0.88)),
+    ("imdb", "embedding"): Looked((0.89, 0.88, 0.86)),
     ("lun", "embedding"): Looked((0.96, 0.95, 0.93)),
     ("yelp", "embedding"): Looked((0.58, 0.56, 0.54)),
 }

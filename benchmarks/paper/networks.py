@@ -62,11 +62,11 @@ class EveryWord(TransformerEncoder):
 
     def encode(self, words: Sequence[str]) -> Vectors:
         """All words of the files besides those asked for."""
-        found = set(words)
+        every_word = set(words)
         for path in self.files:
             for text in read_examples(str(path)).texts:
-                found.update(str(core_word(token, lowercase=True)) for token in Words().split(text))
-        return super().encode(sorted(found))
+                every_word.update(str(core_word(token, lowercase=True)) for token in Words().split(text))
+        return super().encode(sorted(every_word))
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ def _measure(model: SmoothedClassifier, keep: float, texts: list[str], labels: l
     """The kept length with its clean accuracy and mean radius."""
     noise = Deletion(InterpolatedRate((1,), (keep,)))
     certificates = SmoothedClassifier(model.base_, noise, seed=1, progress=False, **CHOOSING).certify(texts)
-    right = [one.label == label for one, label in zip(certificates, labels, strict=True)]
-    counts = AnswerCounts.of(right, [one.radius for one in certificates])
+    right = [certificate.label == label for certificate, label in zip(certificates, labels, strict=True)]
+    counts = AnswerCounts.of(right, [certificate.radius for certificate in certificates])
     return [keep, counts.clean_accuracy, counts.mean_radius]
 
 
@@ -200,10 +200,10 @@ def choose(measured: Sequence[Choice], least: float) -> Choice:
     >>> choose([Choice(4, 0.95, 0.95, 9.0), Choice(8, 0.97, 0.97, 6.0), Choice(16, 0.97, 0.97, 3.0)], 0.96).keep
     8
     """
-    able = [one for one in measured if one.fitted >= least]
+    able = [choice for choice in measured if choice.fitted >= least]
     if able:
-        return max(able, key=lambda one: one.mean_radius)
-    return max(measured, key=lambda one: (one.fitted, one.mean_radius))
+        return max(able, key=lambda choice: choice.mean_radius)
+    return max(measured, key=lambda choice: (choice.fitted, choice.mean_radius))
 
 
 def with_kept_length(folder: Path, keep: float) -> Path:

@@ -238,8 +238,8 @@ def _costs(name: str, base: str, values: Values) -> str:
 def _seeds(name: str, base: str, values: Values) -> str:
     """By wanted accuracy and by accuracy reached: the mean over seeds and their standard deviation."""
     texts = []
-    for which, found in values["values"].items():
-        points = found["points"]
+    for which, measured in values["values"].items():
+        points = measured["points"]
         rows = []
         for setting in dict.fromkeys(point["setting"] for point in points):
             own = [point for point in points if point["setting"] == setting]
@@ -249,17 +249,24 @@ def _seeds(name: str, base: str, values: Values) -> str:
             rows.append([setting, *cells, f"± {np.mean([point['mean_radius_se'] for point in own]):.2f}"])
         head = ["wanted on held-out rows", "kept words", f"{CLEAN_ACCURACY} %", f"{CERTIFIED_ACCURACY} %", MEAN_RADIUS]
         inputs, seeds = points[0]["inputs"], len({point["seed"] for point in points})
-        start = "All test inputs" if which == "all" else f"{inputs:,} test inputs drawn by a seed"
-        texts.append(f"{start}, {seeds} {'seeds' if seeds > 1 else 'seed'}:")
+        whole = which == "all" and values["limit"] is None
+        start = f"All {inputs:,} test inputs" if whole else f"{inputs:,} test inputs drawn by a seed"
+        texts.append(f"{start}; {seeds} {'seeds' if seeds > 1 else 'seed'}; {_trained(points[0])}:")
         texts.append(_table([*head, "standard error over inputs"], rows))
         read = [
             f"{_mean_and_spread([radius for radius in row['radii'] if radius is not None])} at {at}"
             + (f" ({row['radii'].count(None)} of {seeds} seeds do not reach it)" if None in row["radii"] else "")
-            for at, row in found["at"].items()
+            for at, row in measured["at"].items()
             if row["mean"] is not None
         ]
         texts.append(f"Read off the front of each seed, linear between its points: {', '.join(read) or 'nothing'}.")
     return "\n\n".join(texts)
+
+
+def _trained(point: Values) -> str:
+    number = "one network" if point["networks"] == 1 else f"{point['networks']} networks"
+    words = "with MiniLM's encodings of words" if point["encoder"] else "without pretrained encodings"
+    return f"{number} of {point['steps']:,} steps, {words}"
 
 
 def _mean_and_spread(values: list[float]) -> str:

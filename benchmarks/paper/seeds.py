@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from adaptdel.measures import measure, outcomes
 from adaptdel.runs.storage import read_run
 from benchmarks.paper.experiments import FRONTS, for_the_mean
-from benchmarks.paper.study import Study
+from benchmarks.paper.study import Study, history
 
 PART = {"spamassassin": 1000}  # the test inputs that MiniLM was measured on, besides all of them
 WANTED = {  # accuracies at which a radius is read off the front
@@ -27,24 +27,26 @@ Point = dict[str, Any]
 
 def over_seeds(study: Study, name: str, base: str) -> dict[str, Any]:
     """For every seed, the points of AdaptDel+ for the mean radius, on all test inputs and on a part of them."""
-    found: dict[str, list[Point]] = {"all": []}
+    measured: dict[str, list[Point]] = {"all": []}
     for seed in study.seeds:
-        one = replace(study, seed=seed)
-        model = one.model(name, "adaptdel+", base=base)
+        seeded = replace(study, seed=seed)
+        model = seeded.model(name, "adaptdel+", base=base)
+        settings = history(model)["settings"]
+        trained = {field: settings[field] for field in ("networks", "steps", "encoder")}
         for least in FRONTS[name, base].accuracies:
-            chosen = for_the_mean(one, model, name, base, least)
-            run = one.run(chosen, name, base=base)
+            chosen = for_the_mean(seeded, model, name, base, least)
+            run = seeded.run(chosen, name, base=base)
             rate = json.loads((chosen / "adaptdel.json").read_text(encoding="utf-8"))["noise"]["rate"]
-            label = {"seed": seed, "setting": f"{100 * least:g}%", "keep": rate["keep"][0], "run": run.name}
+            label = {"seed": seed, "setting": f"{100 * least:g}%", "keep": rate["keep"][0], "run": run.name, **trained}
             table = read_run(run).table
-            found["all"].append({**label, **_measured(table)})
+            measured["all"].append({**label, **_measured(table)})
             if name in PART and study.limits[base] is None:
                 inside = pc.is_in(table["id"], pa.array(_ids(study.part(name, "test", PART[name]))))
-                found.setdefault(f"{PART[name]} inputs", []).append({**label, **_measured(table.filter(inside))})
+                measured.setdefault(f"{PART[name]} inputs", []).append({**label, **_measured(table.filter(inside))})
     wanted = WANTED[name]
     return {
         which: {"points": points, "at": {f"{100 * at:g}%": at_accuracy(points, at) for at in wanted}}
-        for which, points in found.items()
+        for which, points in measured.items()
     }
 
 

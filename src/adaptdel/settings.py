@@ -298,7 +298,7 @@ class EmbeddingSettings:
     dimensions: int = 96
     width: int = 96
     hidden: tuple[int, ...] = (128, 128)
-    steps: int = 1200
+    steps: int = 800
     batch_size: int = 2048
     copies_per_text: int = 8
     learning_rate: float = 2e-3

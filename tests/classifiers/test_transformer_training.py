@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, SmoothedClassifier  # noqa: E402
+from adaptdel import Deletion, FixedRate, Masking, NoNoise, SmoothedClassifier  # noqa: E402
 from adaptdel.classifiers import transformer_training as checkpoints  # noqa: E402
 from adaptdel.classifiers.noisy_trainer import (  # noqa: E402
     VALIDATION,
@@ -562,11 +562,11 @@ def texts(count: int = 60) -> tuple[list[str], list[str]]:
 
 
 def test_a_smoothed_classifier_fits_as_train_does(encoder: str) -> None:
-    noise = Deletion(LengthRate.from_lengths([len(text.split()) for text in texts()[0]], 0.9))
+    trained = train_smoothed(*texts(), method="adaptdel", model=encoder, epochs=2, seed=3, progress=False)
+    noise = trained.noise_  # whose rate follows from the lengths
     state = torch.get_rng_state()
     smoothed = SmoothedClassifier(TransformersClassifier(encoder), noise, copies=2, seed=3, progress=False)
     fitted = smoothed.fit(*texts())
-    trained = train_smoothed(*texts(), method="adaptdel", model=encoder, epochs=2, seed=3, progress=False)
     assert fitted.base_.fingerprint() == trained.base_.fingerprint()
     assert torch.equal(torch.get_rng_state(), state)
     base: Any = fitted.base_

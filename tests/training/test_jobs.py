@@ -67,3 +67,23 @@ def test_a_stopped_job_goes_on_and_another_is_refused(encoder: str, tmp_path: Pa
     assert done.model.base_.fingerprint() == whole.model.base_.fingerprint()
     assert SmoothedClassifier.load(tmp_path / "model").base_.options()["dtype"] == "int8"
     assert train_job(wanted, progress=False).already_done
+
+
+def test_a_time_limit_keeps_the_best_so_far(encoder: str, tmp_path: Path) -> None:
+    notes: list[str] = []
+    limited = job(encoder, tmp_path, "model", "adaptdel", rate=0.3, max_minutes=1e-6, class_weight="balanced")
+    done = train_job(limited, progress=False, note=notes.append)
+    history = done.model.training_["history"]
+    assert [row["epoch"] for row in history] == [1]
+    notes = [note for note in notes if "repeated" not in note]
+    assert notes[0].startswith("trains for up to 6 epochs of 9 steps, at most 1e-06 minutes; stops after 25 epochs")
+    assert [note.partition(":")[0] for note in notes[1:]] == ["epoch 1 of 6"]
+    assert SmoothedClassifier.load(tmp_path / "model").training_["held_out"]["votes"] == 32
+
+
+def test_every_epoch_has_a_line(encoder: str, tmp_path: Path) -> None:
+    notes: list[str] = []
+    train_job(job(encoder, tmp_path, "model", "adaptdel", rate=0.3), progress=False, note=notes.append)
+    lines = [note for note in notes if note.startswith("epoch ")]
+    assert [line.split(":")[0] for line in lines] == [f"epoch {number} of 6" for number in range(1, 7)]
+    assert any("minutes for all epochs" in note for note in notes)

@@ -139,7 +139,7 @@ def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
         ({"rate": 1.5}, "rate must be"),
         ({"validation": 0.95}, "validation must be a fraction below 0.9 or a file, got 0.95"),
         ({"model": "x", "epochs": 0}, "epochs must be"),
-        ({"model": ""}, "model must be 'linear', a folder or a name on the hub, got ''"),
+        ({"model": ""}, "model must be 'linear', 'embedding', a folder or a name on the hub, got ''"),
     ],
 )
 def test_wrong_settings_get_one_sentence(fields: dict[str, Any], sentence: str) -> None:

@@ -430,7 +430,7 @@ class _ExpectedTime:
         elif not self.said and done >= self.first[0] + TIMED_STEPS:
             self.said = True
             each = (time.monotonic() - self.first[1]) / (done - self.first[0])
-            self.note(f"{each:.2g} s a step: about {each * (total - done) / 60:.2g} minutes if no epoch is saved")
+            self.note(f"{each:.2g} s a step: about {each * (total - done) / 60:.2g} minutes for all epochs")
 
 
 def _epoch_line(row: Mapping[str, float], epochs: int) -> str:
