@@ -5,8 +5,8 @@ weights of linear layers are whole numbers of 8 bits at static scales: one a lay
 random copies, and one an output for its weights. Nothing depends on the batch. (Dynamic quantisation, which both
 libraries recommend for transformers, scales by batch: a copy's answer would depend on the other copies.)
 
-Scales from copies of training texts were tried instead of random ones: scores of MiniLM on SpamAssassin came no closer
-to float32. Least-squares scales were much worse, as they cut off the few large inputs that matter.
+Scales from copies of training texts, tried instead of random ones, brought scores of MiniLM on SpamAssassin hardly
+closer to float32. Least-squares scales, which cut off the few largest inputs, were much worse.
 """
 
 from __future__ import annotations
