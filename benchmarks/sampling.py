@@ -11,6 +11,10 @@ fine-tuned under AdaptDel noise; and the embedded linear model.
 ``--side-by-side`` certifies the same inputs by MiniLM int8, by the embedding network and by the linear model, one after
 the other in one process, by the library's adaptive votes. The rates of runs in two workers are of all their processes
 together: what two cores would do without other work is twice the inputs by the processor time.
+
+``--backends`` certifies the same inputs by MiniLM int8 under each backend of transformers, beside the baseline, in the
+processor's seconds. Adaptive votes end early or late as a radius is clear or close, so their number varies by chance
+between backends on few inputs; so each backend also classifies the same copies, a fixed number an input.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,7 +44,7 @@ from adaptdel.core.noise import Noise, RandomLength
 from adaptdel.measures import MEAN_RADIUS, AnswerCounts
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
-from adaptdel.settings import EmbeddingSettings
+from adaptdel.settings import BACKENDS, EmbeddingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
 from benchmarks.embedding import TRAINED
@@ -47,6 +52,8 @@ from benchmarks.real import fine_tuned, load
 
 OPS = ("del", "ins", "sub")
 SHARE = 0.05  # of the baseline's batches that are run
+SAME_COPIES = {"n_select": 32, "n_estimate": 224}  # of each input, that all backends classify
+Clock = Callable[[], float]
 
 
 class Naive:
@@ -57,9 +64,15 @@ class Naive:
     """
 
     def __init__(
-        self, classifier: Any, noise: Noise, levers: frozenset[str] = frozenset(), *, share: float = 1.0
+        self,
+        classifier: Any,
+        noise: Noise,
+        levers: frozenset[str] = frozenset(),
+        *,
+        share: float = 1.0,
+        clock: Clock = time.perf_counter,
     ) -> None:
-        self.classifier, self.noise, self.levers, self.share = classifier, noise, levers, share
+        self.classifier, self.noise, self.levers, self.share, self.clock = classifier, noise, levers, share, clock
         self.calls = 0
         self.unspent = 0.0
         self.rng = random.Random(0)
@@ -90,10 +103,10 @@ class Naive:
             groups = [order[start : start + 32] for start in range(0, len(order), 32)]
         few = groups if self.share == 1 else self.rng.sample(groups, max(1, round(len(groups) * self.share)))
         out = np.zeros(len(rows), dtype=np.int64)
-        began = time.perf_counter()
+        began = self.clock()
         for group in few:
             out[group] = np.argmax(self.classifier.scores(subwords.padded([rows[i] for i in group])), axis=1)
-        self.unspent += (time.perf_counter() - began) * (len(groups) / len(few) - 1)
+        self.unspent += (self.clock() - began) * (len(groups) / len(few) - 1)
         return out[where]
 
     def certify(self, text: str) -> tuple[int, int]:
@@ -126,9 +139,9 @@ class Naive:
 
 
 def timed(model: Naive, inputs: list[str], labels: list[int]) -> dict[str, Any]:
-    start = time.perf_counter()
+    start = model.clock()
     answers = [model.certify(text) for text in inputs]
-    taken = time.perf_counter() - start + model.unspent
+    taken = model.clock() - start + model.unspent
     row = {
         "inputs": len(inputs),
         "share_run": model.share,
@@ -193,7 +206,13 @@ def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) 
 
 
 def library(
-    classifier: Any, noise: Noise, inputs: list[str], labels: list[int], sampling: str = "adaptive"
+    classifier: Any,
+    noise: Noise,
+    inputs: list[str],
+    labels: list[int],
+    sampling: str = "adaptive",
+    clock: Clock = time.perf_counter,
+    **options: Any,
 ) -> dict[str, Any]:
     """The library as it comes, with the time in the model measured apart."""
     calls = 0
@@ -202,17 +221,19 @@ def library(
 
     def counted(batch: dict[str, Any]) -> Any:
         nonlocal calls, inside
-        start = time.perf_counter()
+        start = clock()
         scores = original(batch)
-        inside += time.perf_counter() - start
+        inside += clock() - start
         calls += len(scores)
         return scores
 
     classifier.scores = counted
     try:
-        start = time.perf_counter()
-        certificates = SmoothedClassifier(classifier, noise, sampling=sampling, progress=False).certify(inputs)
-        taken = time.perf_counter() - start
+        start = clock()
+        certificates = SmoothedClassifier(classifier, noise, sampling=sampling, progress=False, **options).certify(
+            inputs
+        )
+        taken = clock() - start
     finally:
         del classifier.scores
     return {
@@ -318,6 +339,28 @@ def side_by_side(
     return result
 
 
+def backends_side_by_side(data: Path, name: str, folder: Path, count: int, out: Path) -> None:
+    """The same inputs by the baseline and by MiniLM int8 under each backend, in the processor's seconds."""
+    from adaptdel.classifiers.transformers import TransformersClassifier
+
+    noise = SmoothedClassifier.load(folder).noise_
+    inputs, labels = load(data, f"{name}.test", count)
+    clock = time.process_time
+    full = TransformersClassifier.load(folder / "base", dtype="float32")
+    full.scores(full.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))  # warm up
+    result: dict[str, Any] = {"baseline": timed(Naive(full, noise, share=SHARE, clock=clock), inputs, labels)}
+    for backend in BACKENDS:
+        classifier = TransformersClassifier.load(folder / "base", dtype="int8", backend=backend)
+        classifier.scores(classifier.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))
+        same = library(classifier, noise, inputs, labels, "fixed", clock, **SAME_COPIES)
+        row = library(classifier, noise, inputs, labels, "adaptive", clock)
+        row["times_less_than_baseline"] = result["baseline"]["seconds_per_input"] / row["seconds_per_input"]
+        row["seconds_per_input_for_the_same_copies"] = same["seconds_per_input"]
+        result[backend] = row
+        print(json.dumps({backend: row}), flush=True)
+        out.write_text(json.dumps(result, indent=2) + "\n")
+
+
 def million() -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.sampling", "--million"], check=True, capture_output=True, text=True
@@ -362,6 +405,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a MiniLM that `adaptdel train` made, instead of training one")
     parser.add_argument("--skip", choices=["linear"], help="linear, to do MiniLM only")
     parser.add_argument("--side-by-side", type=int, metavar="INPUTS", help="only compare the models on so many inputs")
+    parser.add_argument("--backends", type=int, metavar="INPUTS", help="only compare backends on so many inputs")
     parser.add_argument("--kept", type=float, default=9.0, help="kept words on average, of the embedding network")
     parser.add_argument("--steps", type=int, default=400, help="of the training of the embedding network")
     parser.add_argument("--without-minilm", action="store_true", help="compare the network and the linear model only")
@@ -380,6 +424,12 @@ def main() -> None:
         parser.error(f"--model was trained on one data set: name it with --sets, got {arguments.sets}")
     few, many = (1, 6) if arguments.quick else _pair(parser, arguments.inputs)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.backends:
+        name = sets[0]
+        folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}")
+        out = arguments.out / f"backends-{name}.json"
+        backends_side_by_side(arguments.data, name, folder, arguments.backends, out)
+        return
     if arguments.side_by_side:
         name = sets[0]
         folder = None

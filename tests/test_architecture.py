@@ -32,7 +32,7 @@ ALLOWED = {
     "yaml": {"training"},
     "tqdm": {"progress"},
     "cryptography": {"runs"},
-} | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime", "skops")}
+} | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime", "openvino", "skops")}
 
 
 def layers() -> list[str]:

@@ -99,7 +99,7 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "EmbeddingClassifier", defaults(embedding), asdict(s.EMBEDDING_MODEL)
     yield "EmbeddingClassifier.settings", asdict(embedding().settings), asdict(s.EMBEDDING)
     transformers = import_module("adaptdel.classifiers.transformers").TransformersClassifier
-    yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE}
+    yield "TransformersClassifier", defaults(transformers), {"dtype": s.DTYPE, "backend": s.BACKEND}
     fitted = {name: getattr(training, name) for name in ("unit", "seed", "validation")}
     yield "TransformersClassifier.fit", defaults(transformers.fit), fitted
     methods = import_module("adaptdel.training.training")

@@ -354,6 +354,8 @@ STEPS, LEAST_EPOCHS = 2000, 3  # of a transformer's training by default; small d
 DTYPES = ("float32", "bfloat16", "int8")
 EMBEDDING_DTYPES = ("int8", "float32")
 DTYPE = "float32"  # the precision of a transformer that classifies
+BACKENDS = ("torch", "onnxruntime", "openvino")
+BACKEND = "torch"  # the library that runs a transformer: the same on every machine, unlike the choice of "auto"
 
 CLASS_WEIGHTS = ("balanced",)
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
@@ -365,6 +367,7 @@ _LINEAR_DEFAULTS: dict[str, Any] = asdict(LINEAR)
 _TRANSFORMER_DEFAULTS: dict[str, Any] = {
     **{name: value for name, value in asdict(TRANSFORMER).items() if name != "seed"},
     "dtype": DTYPE,
+    "backend": BACKEND,
 }
 _EMBEDDING_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("encoder", "encoder_cache", "network")),
@@ -417,6 +420,8 @@ class TrainingSettings:
         patience: epochs without a smaller validation loss after which training stops.
         precision: of matrix products in training, "float32" or "bfloat16".
         dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
+        backend: what runs the trained transformer: "torch", "onnxruntime", "openvino", or "auto": the fastest of those
+            that are installed, measured after the training and kept with the model.
         encoder: of single words, for the embedding network: the folder or hub name of a transformer, or a
             ``.safetensors`` file of vectors.
         encoder_cache: a folder that keeps the vectors of words for further trainings.
@@ -457,6 +462,7 @@ class TrainingSettings:
     patience: int | None = None
     precision: str | None = None
     dtype: str | None = None
+    backend: str | None = None
     encoder: str | None = None
     encoder_cache: str | None = None
     on_unknown: str | None = None
@@ -493,6 +499,8 @@ class TrainingSettings:
             check_probability("rate", self.rate)
         if self.dtype is not None:
             check_choice("dtype", self.dtype, EMBEDDING_DTYPES if self.kind == "embedding" else DTYPES)
+        if self.backend is not None:
+            check_choice("backend", self.backend, (*BACKENDS, "auto"))
         self._check_ranges()
         _ = self.embedding if self.kind == "embedding" else self.transformer  # raises if a field is wrong
 
@@ -560,7 +568,7 @@ class TrainingSettings:
     @property
     def transformer(self) -> TransformerTrainingSettings:
         """The settings of a transformer, with the defaults filled in."""
-        names = [name for name in _TRANSFORMER_DEFAULTS if name != "dtype"]
+        names = [name for name in _TRANSFORMER_DEFAULTS if name not in ("dtype", "backend")]
         return TransformerTrainingSettings(**self._chosen(names), seed=self.seed)
 
     @property
@@ -626,6 +634,8 @@ class TrainingSettings:
             names = ("encoder", "on_unknown", "min_count", "bits", "networks", "dtype")  # nothing depends on the cache
             return {**chosen, **{name: model[name] for name in names}, **network, "hidden": list(network["hidden"])}
         used = {name: value for name, value in defaults.items() if self.method == "freelb" or name not in _ADVERSARIAL}
+        if self.backend in (None, BACKEND):
+            used.pop("backend", None)  # as before there were others
         return {**chosen, **used, **self._chosen(used)}
 
     @classmethod

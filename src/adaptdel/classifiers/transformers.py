@@ -10,7 +10,7 @@ import random
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,23 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from adaptdel.classifiers.backends import EXPORTED, GRAPH, Backend, fastest, start
 from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier
-from adaptdel.classifiers.self_test import BATCHING
+from adaptdel.classifiers.self_test import BATCHING, Probes
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
 from adaptdel.data import ExampleSet, split_held_out
 from adaptdel.files import read_json
-from adaptdel.settings import DTYPE, DTYPES, TRAINING, TRANSFORMER, TransformerTrainingSettings
+from adaptdel.settings import (
+    BACKEND,
+    BACKENDS,
+    DTYPE,
+    DTYPES,
+    TRAINING,
+    TRANSFORMER,
+    TransformerTrainingSettings,
+)
 from adaptdel.units import Tokens, check_unit
 
 # Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
@@ -89,6 +98,9 @@ class TransformersClassifier(SubwordClassifier):
         tokenizer: a loaded tokenizer, a folder or a name; needed with a loaded model, else that of the model.
         device: "cpu", "cuda", ... or "auto": the GPU if there is one.
         dtype: "float32", "bfloat16", or "int8": linear layers in 8 bits, on the CPU.
+        backend: what runs the model: "torch"; "onnxruntime" or "openvino", on the CPU; or "auto": the fastest of those
+            that are installed, by a measurement here. Scores of backends differ in their last digits, and in int8 by
+            more, so the backend is part of the fingerprint, and a saved model keeps it.
         batch_tokens: the largest number of ids in a batch; None for 1024 on a CPU and 16384 elsewhere.
         tokenise: "auto", "gather" or "join": see `Subwords`.
         revision: of a model on the hub.
@@ -98,6 +110,8 @@ class TransformersClassifier(SubwordClassifier):
         training: the hyperparameters of `fit`; None for the defaults.
 
     Attributes:
+        backend: the backend that runs the model, also where "auto" was asked for.
+        backend_seconds_: the processor's seconds a copy of 32 ids of the backends that "auto" compared; else empty.
         self_test_: the outcome of the self-test, or None for a model that has no trained head yet.
         training_: how `fit` trained the model, with the history of its epochs, in plain values.
     """
@@ -109,6 +123,7 @@ class TransformersClassifier(SubwordClassifier):
         tokenizer: Any = None,
         device: str = "auto",
         dtype: str = DTYPE,
+        backend: str = BACKEND,
         batch_tokens: int | None = None,
         tokenise: str = "auto",
         revision: str | None = None,
@@ -118,6 +133,7 @@ class TransformersClassifier(SubwordClassifier):
     ) -> None:
         torch, transformers = libraries()
         check_choice("dtype", dtype, DTYPES)
+        self._wanted_backend = check_choice("backend", backend, (*BACKENDS, "auto"))
         check_choice("batching", batching, BATCHING)
         if not isinstance(training, (TransformerTrainingSettings, NoneType)):
             raise ValueError(f"training must be TransformerTrainingSettings or None, got {training!r:.60}")
@@ -128,6 +144,10 @@ class TransformersClassifier(SubwordClassifier):
         self.batch_tokens = check_int("batch_tokens", usual if batch_tokens is None else batch_tokens, least=1)
         if dtype == "int8" and self.device != "cpu":
             raise ValueError(f"device must be 'cpu' for dtype 'int8', got {self.device!r}")
+        if backend in EXPORTED and self.device != "cpu":
+            raise ValueError(f"device must be 'cpu' for backend {backend!r}, got {self.device!r}")
+        if backend in EXPORTED:
+            EXPORTED[backend].check(dtype)
         loaded = not isinstance(model, (str, Path))
         if loaded and tokenizer is None:
             raise ValueError("tokenizer must be given with a loaded model, got None")
@@ -146,7 +166,8 @@ class TransformersClassifier(SubwordClassifier):
         self.install(model)
 
     def __repr__(self) -> str:
-        return f"TransformersClassifier({self.name!r}, device={self.device!r}, dtype={self.dtype!r})"
+        backend = "" if self.backend == "torch" else f", backend={self.backend!r}"
+        return f"TransformersClassifier({self.name!r}, device={self.device!r}, dtype={self.dtype!r}{backend})"
 
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> Self:
@@ -164,7 +185,7 @@ class TransformersClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class."""
-        check_names("options", options, (), ("dtype", "margin", "batching", "tokenise"))
+        check_names("options", options, (), ("dtype", "backend", "margin", "batching", "tokenise"))
         check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
 
     def save(self, folder: str | Path) -> None:
@@ -178,16 +199,20 @@ class TransformersClassifier(SubwordClassifier):
         torch, _ = libraries()
         if self.untrained_:
             raise BaseClassifierError(f"the model {self.name} has no trained classification head: call fit first")
+        if self._exported is not None:
+            return self._exported.scores({name: inputs[name] for name in self._read_arrays()})
         with torch.inference_mode():
             logits = self._running(**self.tensors(inputs)).logits
         scores: npt.NDArray[Any] = logits.float().cpu().numpy()
         return scores
 
     def fingerprint(self) -> str:
-        """The SHA-256 of configuration, tokenizer, weights and precision: everything that the answers depend on."""
+        """The SHA-256 of configuration, tokenizer, weights, precision and backend: what the answers depend on."""
         if self._fingerprint is None:
             config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
             digest = hashlib.sha256(json.dumps([config, self.dtype], sort_keys=True, default=str).encode())
+            if self.backend != "torch":
+                digest.update(f"{self.backend} {GRAPH}".encode())
             digest.update(self.subwords.state().encode())
             for name, tensor in sorted(self.model.state_dict().items()):
                 values = tensor.detach().cpu().contiguous()
@@ -198,9 +223,10 @@ class TransformersClassifier(SubwordClassifier):
         return self._fingerprint
 
     def options(self) -> dict[str, Any]:
-        """Precision, margin, batching and the way of tokenising."""
+        """Precision, backend, margin, batching and the way of tokenising."""
         return {
             "dtype": self.dtype,
+            "backend": self.backend,
             "margin": self.margin,
             "batching": self.batching,
             "tokenise": self.tokenise,
@@ -332,7 +358,6 @@ class TransformersClassifier(SubwordClassifier):
 
     def install(self, model: Any) -> None:
         """Take a model: in full precision to save and train, and a copy in the wanted one to run, which is tested."""
-        torch, _ = libraries()
         if model.config.num_labels < 2:
             raise ValueError(f"model must have at least 2 labels, got {model.config.num_labels} in {self.name}")
         self.model = model.eval()
@@ -342,12 +367,7 @@ class TransformersClassifier(SubwordClassifier):
         check_labels(self.classes_)
         most = _longest(self.tokenizer, model)
         self.subwords = Subwords(self.tokenizer, max_length=most, tokenise=self.tokenise, name=self.name)
-        if self.dtype == "int8":
-            self._running = int8_copy(model)
-        elif any(parameter.dtype != getattr(torch, self.dtype) for parameter in model.parameters()):
-            self._running = copy.deepcopy(model).to(getattr(torch, self.dtype)).to(self.device)
-        else:
-            self._running = model.to(self.device)
+        self._running, self._exported = self._choose_backend()
         self.margin, self.batching, self.self_test_ = self._least_margin, self._batching, None
         if not self.untrained_:
             # Low precision rounds the last bits that padding changes to other values: shifts grow to 1e-2.
@@ -356,6 +376,45 @@ class TransformersClassifier(SubwordClassifier):
             table = model.get_input_embeddings()
             ids = getattr(table, "num_embeddings", None)
             self.run_self_test(name=self.name, pads=pads and None not in padding_ids, ids=ids)
+
+    def _choose_backend(self) -> tuple[Any, Backend | None]:
+        """What runs the model: in torch, or an exported graph; sets ``backend``."""
+        self.backend, self.backend_seconds_ = "torch", dict[str, float]()
+        if self._wanted_backend == "torch" or self.untrained_ or self.device != "cpu":
+            return self._in_torch(), None
+        if self._wanted_backend != "auto":
+            self.backend = self._wanted_backend
+            return None, self._export(self.backend)
+        running, exported = self._in_torch(), dict[str, Backend]()
+        for name, kind in EXPORTED.items():
+            if self.dtype in kind.dtypes:
+                with suppress(ImportError, ValueError):  # not installed, or not able to run this model
+                    exported[name] = self._export(name)
+        self._running, self._exported = running, None
+        scores = {"torch": self.scores} | {name: backend.scores for name, backend in exported.items()}
+        self.backend, self.backend_seconds_ = fastest(scores, self._read_arrays(), self._probes())
+        return (running, None) if self.backend == "torch" else (None, exported[self.backend])
+
+    def _export(self, name: str) -> Backend:
+        threads = libraries()[0].get_num_threads()
+        arrays, probes = self._read_arrays(), self._probes()
+        return start(name, self.model, arrays, probes, dtype=self.dtype, threads=threads, title=self.name)
+
+    def _probes(self) -> Probes:
+        return self.subwords.probes(getattr(self.model.get_input_embeddings(), "num_embeddings", None))
+
+    def _read_arrays(self) -> list[str]:
+        """The names of the arrays that the model reads."""
+        return [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in self._accepted]
+
+    def _in_torch(self) -> Any:
+        """The model in the wanted precision on its device."""
+        precision = getattr(libraries()[0], self.dtype)
+        if self.dtype == "int8":
+            return int8_copy(self.model)
+        if any(parameter.dtype != precision for parameter in self.model.parameters()):
+            return copy.deepcopy(self.model).to(precision).to(self.device)
+        return self.model.to(self.device)
 
     def tensors(self, inputs: dict[str, IntArray]) -> dict[str, Any]:
         """The inputs that the model reads, as tensors on its device."""

@@ -12,6 +12,7 @@ import click
 from adaptdel.measures import CLEAN_ACCURACY
 from adaptdel.protection import Protection
 from adaptdel.settings import (
+    BACKENDS,
     CLASS_WEIGHTS,
     DATA,
     DTYPES,
@@ -116,6 +117,9 @@ def _shown(value: Any) -> str:
 @setting("patience", "Transformers: epochs without improvement until training stops; embedding: evaluations.", type=int)
 @setting("precision", "Transformers: precision of products in training.", type=click.Choice(PRECISIONS))
 @setting("dtype", "Transformers, embedding: precision of the trained model.", type=click.Choice(DTYPES))
+@setting(
+    "backend", "Transformers: what runs the trained model; auto: the fastest.", type=click.Choice([*BACKENDS, "auto"])
+)
 @setting("adv_steps", "FreeLB: ascent steps.", type=int)
 @setting("adv_lr", "FreeLB: step size.", type=float)
 @setting("adv_init", "FreeLB: size of the initial perturbation.", type=float)

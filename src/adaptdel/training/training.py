@@ -27,7 +27,17 @@ from adaptdel.core.rates import FixedRate
 from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
 from adaptdel.progress import reporter
 from adaptdel.protection import Protection, apply, choose_threshold, protected_class, vote_shares
-from adaptdel.settings import DTYPE, LINEAR, METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
+from adaptdel.settings import (
+    BACKEND,
+    DTYPE,
+    LINEAR,
+    METHOD,
+    METHODS,
+    UNSMOOTHED,
+    TrainingSettings,
+    adaptdel_rate,
+    few_kept,
+)
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
 from adaptdel.units import Tokens, check_unit
@@ -373,7 +383,12 @@ def _train_transformer(
         raise ValueError(
             "validation must hold out at least one example for early stopping: give a larger fraction, or a file"
         )
-    classifier = TransformersClassifier(settings.model, dtype=settings.dtype or DTYPE, training=settings.transformer)
+    classifier = TransformersClassifier(
+        settings.model,
+        dtype=settings.dtype or DTYPE,
+        backend=settings.backend or BACKEND,
+        training=settings.transformer,
+    )
     classifier.fit(
         examples.tokens,
         examples.labels,
