@@ -26,8 +26,8 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.word_encoders import TransformerEncoder
 from adaptdel.core.noise import RandomLength
 from adaptdel.data import read_examples
+from adaptdel.hyperparameters import EmbeddingSettings
 from adaptdel.measures import AnswerCounts
-from adaptdel.settings import EmbeddingSettings
 from adaptdel.units import Tokens, Words
 from benchmarks.real import minilm
 

@@ -41,10 +41,10 @@ from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
 from adaptdel.core.noise import Noise, RandomLength
+from adaptdel.hyperparameters import BACKENDS, EmbeddingSettings
 from adaptdel.measures import MEAN_RADIUS, AnswerCounts
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
-from adaptdel.settings import BACKENDS, EmbeddingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
 from benchmarks.embedding import TRAINED

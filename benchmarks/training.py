@@ -30,7 +30,7 @@ from adaptdel import Deletion, FixedRate
 from adaptdel.classifiers.noisy_trainer import VALIDATION, EpochBatches, NoisyCopies, NoisyTrainer
 from adaptdel.classifiers.subwords import Ids
 from adaptdel.classifiers.transformers import TransformersClassifier, isolated_randomness, quietly
-from adaptdel.settings import TransformerTrainingSettings
+from adaptdel.hyperparameters import TransformerTrainingSettings
 from adaptdel.units import Words
 from benchmarks.real import load, minilm
 

@@ -49,15 +49,16 @@ class Altered(ast.NodeTransformer):
 
 
 def alter_settings() -> int:
-    """Put a module with other defaults in the place of `adaptdel.settings`; returns how many were changed."""
-    name = "adaptdel.settings"
-    assert name not in sys.modules
-    path = Path(adaptdel.__file__).with_name("settings.py")
+    """Put modules with other defaults in the place of those that hold them; returns how many were changed."""
     altered = Altered()
-    tree = ast.fix_missing_locations(altered.visit(ast.parse(path.read_text(encoding="utf-8"))))
-    module = ModuleType(name)
-    sys.modules[name] = module
-    exec(compile(tree, str(path), "exec"), module.__dict__)
+    for stem in ("hyperparameters", "settings"):
+        name = f"adaptdel.{stem}"
+        assert name not in sys.modules
+        path = Path(adaptdel.__file__).with_name(f"{stem}.py")
+        tree = ast.fix_missing_locations(altered.visit(ast.parse(path.read_text(encoding="utf-8"))))
+        module = ModuleType(name)
+        sys.modules[name] = module
+        exec(compile(tree, str(path), "exec"), module.__dict__)
     return altered.count
 
 

@@ -25,9 +25,9 @@ from adaptdel.classifiers.word_encoders import TransformerEncoder, Vectors, Word
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.data import Examples, held_out, read_examples
 from adaptdel.files import read_json, write_json
+from adaptdel.hyperparameters import EmbeddingSettings
 from adaptdel.measures import AnswerCounts
 from adaptdel.model_files import save_model
-from adaptdel.settings import EmbeddingSettings
 from adaptdel.training.training import method_noises
 from adaptdel.units import Words
 from benchmarks.real import minilm

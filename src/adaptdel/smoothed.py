@@ -23,8 +23,9 @@ from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
+from adaptdel.hyperparameters import LINEAR
 from adaptdel.progress import reporter
-from adaptdel.settings import CERTIFICATION, LINEAR, default_noise, few_kept
+from adaptdel.settings import CERTIFICATION, default_noise, few_kept
 from adaptdel.units import Tokens, check_unit
 
 try:

@@ -27,7 +27,7 @@ from adaptdel.classifiers.integer_network import (
     quantised,
 )
 from adaptdel.classifiers.word_encoders import StaticVectors, TransformerEncoder, write_vectors
-from adaptdel.settings import EmbeddingSettings
+from adaptdel.hyperparameters import EmbeddingSettings
 from adaptdel.units import Bytes, Characters, Tokens, Unit, Words
 
 RNG = np.random.default_rng(0)

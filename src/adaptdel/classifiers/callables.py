@@ -24,7 +24,8 @@ from adaptdel.classifiers.base import (
 from adaptdel.core.checks import IntArray, check_int, check_names, token_key
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import replacing
-from adaptdel.settings import CERTIFICATION, LINEAR
+from adaptdel.hyperparameters import LINEAR
+from adaptdel.settings import CERTIFICATION
 from adaptdel.units import UNITS, Tokens, Unit
 
 ESTIMATOR = "estimator.skops"

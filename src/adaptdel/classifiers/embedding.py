@@ -39,7 +39,7 @@ from adaptdel.classifiers.word_encoders import WordEncoder
 from adaptdel.core.checks import IntArray, check_choice, check_int
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import read_json, replacing
-from adaptdel.settings import EMBEDDING, EMBEDDING_MODEL, ON_UNKNOWN, EmbeddingSettings
+from adaptdel.hyperparameters import EMBEDDING, EMBEDDING_MODEL, ON_UNKNOWN, EmbeddingSettings
 from adaptdel.units import Tokens, Unit
 
 TENSORS, DESCRIPTION = "embedding.safetensors", "embedding.json"

@@ -36,7 +36,7 @@ from adaptdel.classifiers.integer_network import FloatNetwork, TokenFeatures, co
 from adaptdel.core.checks import IntArray
 from adaptdel.core.noise import Noise
 from adaptdel.files import replacing
-from adaptdel.settings import EmbeddingSettings
+from adaptdel.hyperparameters import EmbeddingSettings
 
 NEEDS = "training an EmbeddingClassifier needs torch: pip install 'adaptdel[embedding]'"
 Progress = Callable[[int, int], None]

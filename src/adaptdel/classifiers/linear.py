@@ -45,7 +45,8 @@ from adaptdel.classifiers.linear_training import (
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_real
 from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
-from adaptdel.settings import CLASS_WEIGHTS, LINEAR, TRAINING
+from adaptdel.hyperparameters import CLASS_WEIGHTS, LINEAR
+from adaptdel.settings import TRAINING
 from adaptdel.units import Tokens, Unit
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"

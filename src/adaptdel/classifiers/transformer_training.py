@@ -30,7 +30,7 @@ from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.core.noise import Noise
 from adaptdel.data import ExampleSet
 from adaptdel.files import read_json, write_json
-from adaptdel.settings import CLASS_WEIGHTS, TransformerTrainingSettings
+from adaptdel.hyperparameters import CLASS_WEIGHTS, TransformerTrainingSettings
 from adaptdel.units import Unit
 
 STATE = "trainer_state.json"

@@ -28,15 +28,8 @@ from adaptdel.core.checks import IntArray, check_choice, check_int, check_names,
 from adaptdel.core.noise import Noise
 from adaptdel.data import ExampleSet, split_held_out
 from adaptdel.files import read_json
-from adaptdel.settings import (
-    BACKEND,
-    BACKENDS,
-    DTYPE,
-    DTYPES,
-    TRAINING,
-    TRANSFORMER,
-    TransformerTrainingSettings,
-)
+from adaptdel.hyperparameters import BACKEND, BACKENDS, DTYPE, DTYPES, TRANSFORMER, TransformerTrainingSettings
+from adaptdel.settings import TRAINING
 from adaptdel.units import Tokens, check_unit
 
 # Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
@@ -272,7 +265,7 @@ class TransformersClassifier(SubwordClassifier):
             max_minutes: training stops after this time and keeps the best epoch so far; None for no limit.
             progress: called with (steps done, largest possible number of steps).
             epoch_done: called with the history's row of every epoch that ends.
-            settings: fields of `adaptdel.settings.TransformerTrainingSettings` that replace those of ``training``.
+            settings: fields of `TransformerTrainingSettings` that replace those of ``training``.
         """
         from adaptdel.classifiers.transformer_training import check_counts, train_transformer
 

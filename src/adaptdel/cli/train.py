@@ -9,19 +9,10 @@ from typing import Any
 
 import click
 
+from adaptdel.hyperparameters import BACKENDS, CLASS_WEIGHTS, DTYPES, ON_UNKNOWN, PRECISIONS
 from adaptdel.measures import CLEAN_ACCURACY
 from adaptdel.protection import Protection
-from adaptdel.settings import (
-    BACKENDS,
-    CLASS_WEIGHTS,
-    DATA,
-    DTYPES,
-    METHODS,
-    ON_UNKNOWN,
-    PRECISIONS,
-    default_of,
-    embedding_default_of,
-)
+from adaptdel.settings import DATA, METHODS, default_of, embedding_default_of
 from adaptdel.tables import percent
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
 from adaptdel.training.training import history_text

@@ -25,19 +25,10 @@ from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate
 from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
+from adaptdel.hyperparameters import BACKEND, DTYPE, LINEAR
 from adaptdel.progress import reporter
 from adaptdel.protection import Protection, apply, choose_threshold, protected_class, vote_shares
-from adaptdel.settings import (
-    BACKEND,
-    DTYPE,
-    LINEAR,
-    METHOD,
-    METHODS,
-    UNSMOOTHED,
-    TrainingSettings,
-    adaptdel_rate,
-    few_kept,
-)
+from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
 from adaptdel.units import Tokens, check_unit
