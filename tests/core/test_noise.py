@@ -294,9 +294,9 @@ class RootRate(Rate):
 @pytest.fixture
 def registered() -> Iterator[None]:
     register_noise("scattered_masking")(ScatteredMasking)
-    register_rate("root")(RootRate)
+    register_rate("square_root")(RootRate)
     yield
-    del noise_module.NOISES["scattered_masking"], RATES["root"]
+    del noise_module.NOISES["scattered_masking"], RATES["square_root"]
 
 
 OWN: list[Noise] = [ScatteredMasking(0.9), Deletion(RootRate(0.6))]
@@ -467,7 +467,7 @@ class Unfinished(Noise):
             lambda: register_noise("loud")(Unfinished),  # type: ignore[type-abstract]
             "a registered noise must define every abstract method, Unfinished lacks draw_rows, overlap, share_removed",
         ),
-        (lambda: rate_from_dict({"kind": "root", "scale": 1}), "the kind of a rate must be one of binned, fixed"),
+        (lambda: rate_from_dict({"kind": "square_root", "scale": 1}), "the kind of a rate must be one of binned, fixed"),
     ],
 )
 def test_bad_registrations(make: Callable[[], object], sentence: str) -> None:
