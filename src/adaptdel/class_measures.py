@@ -28,7 +28,7 @@ UNLABELLED_LEAST, UNLABELLED_SHARE = 50, 0.98  # without labels: inputs, and the
 _CONSTANT = ("label", "answers", "inputs", "others")
 ADVICE = (
     "train at a lower rate, which keeps more words of each text, with --class-weight balanced, or on more examples of "
-    "the other classes"
+    "the classes that it misses"
 )
 
 

@@ -21,6 +21,7 @@ from adaptdel.settings import DATA
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit, unit_from_dict
 
+LONGEST_NOISE = 200  # characters of a noise that a model card shows as code
 SHOWN = 12  # rows of the training history in a model card
 
 
@@ -34,7 +35,7 @@ def model_card(
         "---\nlibrary_name: adaptdel\ntags: [certified-robustness, randomized-smoothing]\n---",
         f"# {title}\n",
         f"- Classes: {classes}",
-        f"- Noise: `{noise_from_dict(settings['noise'])!r}`, on units of kind `{settings['unit']['kind']}`",
+        f"- Noise: {_noise_text(settings['noise'])}, on units of kind `{settings['unit']['kind']}`",
         f"- Base classifier: {settings['base']}, fingerprint `{settings['fingerprint'][:16]}`",
         f"- Written by adaptdel {settings['version']}",
     ]
@@ -43,7 +44,7 @@ def model_card(
             f"- Protects **{protection.get('protect')}**: threshold {settings['threshold']:.4g}, for a rate of false "
             f"positives of {protection.get('max_false_positives'):g}; with 95% confidence it is at most "
             f"{protection.get('upper'):.3g} ({protection.get('false_positives')} of {protection.get('negatives')} "
-            "held-out texts)"
+            "texts, by models that were not trained on them)"
         )
     if training is not None:
         parts.append(_training(training))
@@ -53,12 +54,21 @@ def model_card(
     return "\n".join(parts)
 
 
+def _noise_text(values: Mapping[str, Any]) -> str:
+    """The noise as code; for a curve with many knots, what it keeps at a few lengths."""
+    noise = noise_from_dict(values)
+    if len(repr(noise)) <= LONGEST_NOISE:
+        return f"`{noise!r}`"
+    kept = ", ".join(f"{n * (1 - noise.share_removed(n)):.3g} of {n}" for n in (10, 30, 100, 300, 1000))
+    return f"{type(noise).__name__} that keeps {kept} tokens (the whole curve is in the JSON files)"
+
+
 def _training(record: Mapping[str, Any]) -> str:
     data, versions = record["data"], record["versions"]
     lines = [
         "\n## Training\n",
         f"- Method: {record['method']}" + (f" at {record['rate']:.4g}" if record.get("rate") is not None else ""),
-        f"- Noise while training: `{noise_from_dict(record['noise'])!r}`",
+        f"- Noise while training: {_noise_text(record['noise'])}",
         f"- Data: {data['rows']} examples, {data['mean_length']:.4g} tokens on average; {data['held_out']} held out; "
         f"SHA-256 `{data['digest'][:16]}`",
         f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
@@ -105,7 +115,7 @@ import adaptdel as ad
 
 model = ad.SmoothedClassifier.load("this folder")
 certificate = model.certify(["a text"])[0]
-print(certificate.label, certificate.radius)  # no attacker with up to that many edits can change the label
+print(certificate.label, certificate.radius)  # no attacker with up to so many edits can change the label; -1: none
 ```
 
 A certificate holds with probability {1 - settings["alpha"]:g} over the noise that is drawn for the input. It says
@@ -207,8 +217,9 @@ def load_model(cls: type[Model], path: Path) -> Model:
         settings = _read(config)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
-            f"path must be a folder that save wrote, got {str(path)!r} without {config.name}: give the folder of a "
-            "model, such as adaptdel train writes"
+            f"path must be a folder that save wrote, got {str(path)!r}"
+            + (f" without {config.name}" if path.exists() else ", which does not exist")
+            + ": give the folder of a model, such as adaptdel train writes"
         ) from None
     if settings.get("format") != FORMAT:
         raise ValueError(f"{config}: the format must be {FORMAT}, got {settings.get('format')!r:.60}")

@@ -243,14 +243,17 @@ def plan_lengths(
         trials: the number of votes.
         alpha: the error level.
 
-    >>> [(plan.name, plan.kept[1], plan.radii[1]) for plan in plan_lengths([15] * 9)][-2:]
-    [('adaptdel 0.95', 0.75, 13), ('adaptdel 0.73 (default)', 4.0, 2)]
+    >>> [(plan.name, plan.kept[1], plan.radii[1]) for plan in plan_lengths([15] * 9)][1:3]
+    [('adaptdel 0.7', 4.5, 1), ('adaptdel 0.73 (default)', 4.0, 2)]
     """
     if noises is None:
-        noises = {f"adaptdel {rate:g}": Deletion(adaptdel_rate(lengths, rate)) for rate in CANDIDATE_RATES}
-        rate = default_rate(lengths)
-        noises.pop(f"adaptdel {rate:g}", None)
-        noises[f"adaptdel {rate:g} (default)"] = default_noise(lengths)
+        default = default_rate(lengths)
+        noises = {
+            f"adaptdel {rate:g} (default)" if rate == default else f"adaptdel {rate:g}": (
+                default_noise(lengths) if rate == default else Deletion(adaptdel_rate(lengths, rate))
+            )
+            for rate in sorted({*CANDIDATE_RATES, default})
+        }
     places = [int(n) for n in np.quantile(np.asarray(lengths), [0.25, 0.5, 0.75], method="nearest")]
     plans = []
     for name, noise in noises.items():

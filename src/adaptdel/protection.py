@@ -64,8 +64,9 @@ class Protection:
         reason = "" if self.is_shown else ", more than was asked for: hold out more texts of the other class"
         return (
             f"protects {self.protect!s}: threshold {self.threshold:.4g}; {self.false_positives} of {self.negatives} "
-            f"held-out texts of the other class get that answer (at most {100 * self.upper:.2g}% with a confidence of "
-            f"95%{reason}), and {self.detected} of {self.positives} of the class itself"
+            f"texts of the other class get that answer from models that were not trained on them "
+            f"(at most {100 * self.upper:.2g}% with a confidence of 95%{reason}), "
+            f"and {self.detected} of {self.positives} of the class itself"
         )
 
 

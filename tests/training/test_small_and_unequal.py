@@ -150,10 +150,10 @@ def test_a_plan_for_a_file(tmp_path: Path) -> None:
     assert "9 texts of 10 tokens on average; quartiles 10, 10 and 10." in shown.stdout
     assert "warning: adaptdel 0.9: the noise keeps 1 of the 10 tokens" in shown.stdout
     values = json.loads(run_plan("--data", str(data), "--json").stdout)
-    assert [entry["name"] for entry in values["rates"]][-1] == "adaptdel 0.6 (default)"
+    assert values["rates"][0]["name"] == "adaptdel 0.6 (default)"
     single = json.loads(run_plan("--data", str(data), "--rate", "cert-ed:p=0.8", "--json").stdout)
     assert [(entry["kept"], entry["radii"]) for entry in single["rates"]] == [([2, 2, 2], [3, 3, 3])]
-    assert plan_lengths([10] * 3)[-1].radii == (1, 1, 1)
+    assert plan_lengths([10] * 3)[0].radii == (1, 1, 1)
     texts, labels = documents(40, 1)
     model = train_model(texts, labels, rate=0.8, progress=False, bits=8)
     model.save(tmp_path / "model")

@@ -298,7 +298,10 @@ class CalibrationTask:
                 why = "; the monotone fit changed them" if fitted else ", nor does any other candidate"
                 sentences.append(f"{kept} do not reach {self._wanted(evaluation)}{why}")
             if evaluation.constant and len(set(map(repr, sample.labels))) > 1:
-                sentences.append(f"{kept} give every input the same prediction: the radius has no meaning")
+                sentences.append(
+                    f"{kept} give (almost) every input the same prediction: the radius has no meaning; "
+                    "--objective balanced does not choose such rates"
+                )
             if evaluation.count < self.settings["min_count"]:
                 sentences.append(f"{kept} were chosen on {evaluation.count} examples only")
         return sentences

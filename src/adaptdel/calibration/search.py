@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -17,6 +18,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from adaptdel.certification.sampling import content_key
+from adaptdel.class_measures import CONSTANT, LEAST
 from adaptdel.core.checks import FloatArray, IntArray, check_fields, check_int, check_list
 from adaptdel.core.rates import BinnedRate, InterpolatedRate
 from adaptdel.measures import AnswerCounts
@@ -226,7 +228,7 @@ class Evaluation:
         certified: the certified accuracy at that radius; at radius 0 if none reaches the threshold.
         clean: the share of right predictions, certified or not: the accuracy of ``predict`` with the same votes.
         mean_radius: the mean certified radius; wrong predictions and abstentions count as 0.
-        constant: whether every example got the same prediction.
+        constant: whether (almost) every example got the same prediction, although labels differ.
         count: the number of examples.
     """
 
@@ -294,6 +296,19 @@ def max_certified_radius(radii: Sequence[int], threshold: float) -> tuple[int, f
     return -1, float(np.mean(array >= 0))
 
 
+def is_constant(outcomes: Sequence[Outcome]) -> bool:
+    """Whether all examples got one prediction, or almost all, as `adaptdel.class_measures.constant_answer` defines it.
+
+    Outcomes do not hold the labels: a wrong answer other than the most frequent one is not counted as another label.
+
+    >>> is_constant([Outcome(0, True, 7)] * 176 + [Outcome(0, False, 7)] * 23 + [Outcome(1, True, 0)])
+    True
+    """
+    label, count = Counter(outcome.answer for outcome in outcomes).most_common(1)[0]
+    others = sum(outcome.right != (outcome.answer == label) for outcome in outcomes)
+    return count == len(outcomes) or (others >= LEAST and len(outcomes) - count <= CONSTANT * others)
+
+
 def evaluate_outcomes(bin: int, keep: float, outcomes: Sequence[Outcome], threshold: float) -> Evaluation:
     """Summarise the outcomes of a bin's examples at a kept length."""
     certified = [outcome.radius if outcome.right else -1 for outcome in outcomes]
@@ -306,7 +321,7 @@ def evaluate_outcomes(bin: int, keep: float, outcomes: Sequence[Outcome], thresh
         certified=accuracy,
         clean=counts.clean_accuracy,
         mean_radius=counts.mean_radius,
-        constant=len({outcome.answer for outcome in outcomes}) == 1,
+        constant=is_constant(outcomes),
         count=len(outcomes),
     )
 

@@ -12,7 +12,7 @@ import click
 from adaptdel.calibration.calibration import BinResult
 from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate_folder
 from adaptdel.calibration.selection import RateSelection
-from adaptdel.cli.certify import read_votes
+from adaptdel.cli.certify import next_certify, read_votes
 from adaptdel.data import read_examples
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.model_files import data_columns
@@ -135,11 +135,12 @@ def describe(done: FinishedCalibration) -> str:
     calibration = done.calibration
     verb = "was calibrated before, nothing to do" if done.already_done else "calibrated"
     if isinstance(calibration, RateSelection):
-        return "\n".join([*_candidates(calibration), "", f"{done.folder}: {verb}", f"noise: {_short(calibration)}"])
+        noise = f"noise: {_short(calibration)}"
+        return "\n".join([*_candidates(calibration), "", f"{done.folder}: {verb}", noise, next_certify(done.folder)])
     titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
     table = text_table(titles, [_row(bin) for bin in calibration.bins])
     noise = f"noise: {done.calibration.noise!r}"
-    return "\n".join([table.to_terminal(), "", f"{done.folder}: {verb}", noise])
+    return "\n".join([table.to_terminal(), "", f"{done.folder}: {verb}", noise, next_certify(done.folder)])
 
 
 def _short(selection: RateSelection) -> str:
@@ -163,13 +164,22 @@ def _candidates(selection: RateSelection) -> list[str]:
         difference = f"{100 * candidate.accuracy_difference:+.2f} ± {100 * candidate.accuracy_error:.2f}"
         shares = [percent(candidate.accuracy), percent(candidate.balanced_accuracy)]
         radii = [number(candidate.balanced_radius), number(candidate.mean_radius)]
-        name = candidate.name + ("" if candidate.feasible else " (accuracy too low)" * (not candidate.constant))
+        name = candidate.name
+        if not candidate.feasible and not candidate.constant:
+            is_lower = 100 * candidate.accuracy_difference < -selection.settings["points"]
+            name += " (accuracy too low)" if is_lower else " (accuracy uncertain)"
         rows.append([name, f"{candidate.kept:.4g}", *shares, *radii, difference, remark])
     table = text_table(titles, rows).to_terminal()
     rows_used = (
         f"Measured on {selection.settings['rows']} inputs, radii at most the length; kept tokens at the median length."
     )
-    return [table, "", rows_used]
+    explained = [
+        "fixed: CERT-ED's rate. power x: kept tokens grow with the length to the power of x. groups: by length.",
+        f"Chosen: the largest class-balanced mean radius among accuracies within {selection.settings['points']:g} "
+        "percentage points of the best of fixed and adaptdel;",
+        "for other candidates with a confidence of 95% (otherwise: accuracy uncertain) and a clear gain.",
+    ]
+    return [table, "", rows_used, *explained]
 
 
 def _row(bin: BinResult) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,13 @@ def certify_command(
     context.exit(1 if result.manifest["totals"]["problems"] else 0)
 
 
+def next_certify(model: Path) -> str:
+    """The command that certifies with a model; the user has to name data that it was not trained on."""
+    return (
+        f"next: {shlex.join(['adaptdel', 'certify', str(model)])} --data TEST_FILE --out {shlex.quote(f'{model}-run')}"
+    )
+
+
 def read_votes(text: str) -> dict[str, int]:
     """Read "1000,4000"."""
     parts = text.split(",")
@@ -124,8 +132,9 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     certified = totals["inputs"] - totals["problems"]
     ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
     lines = [
-        f"{certified} of {totals['inputs']} inputs certified{ops} at alpha {manifest['alpha']:g}, "
-        f"{totals['abstained']} of them abstentions"
+        f"{certified - totals['abstained']} of {totals['inputs']} inputs certified{ops} at alpha "
+        f"{manifest['alpha']:g}; {totals['abstained']} abstained"
+        + (f", {totals['problems']} could not be read or certified" if totals["problems"] else "")
     ]
     rows = [(column.title, column.text(totals)) for column in MEASURE_COLUMNS]
     if certified:

@@ -51,6 +51,8 @@ def report_command(
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
     else:
         click.echo(overview_table([(run["name"], run["measures"]) for run in values["runs"]]).to_terminal())
+        for sentence in values["notes"]:
+            click.echo(f"note: {sentence}")
         warnings = [sentence for run in values["runs"] for sentence in run["warnings"]]
         for sentence in warnings:
             click.echo(f"warning: {sentence}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from adaptdel.cli.certify import next_certify
 from adaptdel.hyperparameters import BACKENDS, CLASS_WEIGHTS, DTYPES, ON_UNKNOWN, PRECISIONS
 from adaptdel.measures import CLEAN_ACCURACY
 from adaptdel.protection import Protection
@@ -180,7 +182,12 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
         )
     if getattr(finished.model, "protection_", None) is not None:
         lines.append(Protection(**finished.model.protection_).sentence())
-    next_step = "calibrate" if record.get("calibrated") is False else "certify"
-    arguments = "--data FILE" if next_step == "calibrate" else "--data FILE --out RUN"
-    lines.append(f"next: adaptdel {next_step} {Path(job.out)} {arguments}")
+    lines.append(_next_calibrate(job) if record.get("calibrated") is False else next_certify(Path(job.out)))
     return "\n".join(lines)
+
+
+def _next_calibrate(job: TrainingJob) -> str:
+    """The command that calibrates the model on the file of the training."""
+    encoding = [] if job.encoding == DATA.encoding else ["--encoding", job.encoding]
+    data = "FILE" if job.data == "-" else job.data
+    return "next: " + shlex.join(["adaptdel", "calibrate", str(Path(job.out)), "--data", data, *encoding])

@@ -233,8 +233,13 @@ def _relative(entry: Entry, baseline: Entry, radius: Difference) -> str:
 
 
 def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> list[str]:
-    """What a reader has to know before comparing the numbers."""
-    sentences = _warnings(entries)
+    """What a reader has to know before comparing the numbers, with the warnings."""
+    return _warnings(entries) + comparison_notes(entries, compared, baseline)
+
+
+def comparison_notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> list[str]:
+    """Unfinished runs, inputs that are left out, and settings that make runs incomparable."""
+    sentences = []
     for entry in entries:
         measured, name = entry.outcomes, entry.name
         if not entry.run.finished:

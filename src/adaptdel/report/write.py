@@ -34,6 +34,7 @@ from adaptdel.report.figures import GRID, INK, MUTED, draw, inline_svg
 from adaptdel.report.text import (
     answer_share,
     bound_words,
+    comparison_notes,
     default_baseline,
     definitions,
     notes,
@@ -221,7 +222,8 @@ def _values(entries: Sequence[Entry], baseline: Entry, compared: Differences) ->
         name: {"inputs": common} | {key: [_or_null(v) for v in (d.value, d.low, d.high)] for key, d in measures.items()}
         for name, (common, measures) in compared.items()
     }
-    return {"runs": runs, "baseline": baseline.name, "differences": gaps}
+    remarks = comparison_notes(entries, compared, baseline)
+    return {"runs": runs, "baseline": baseline.name, "differences": gaps, "notes": remarks}
 
 
 def _or_null(value: float) -> float | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from adaptdel import plots
 from adaptdel.certification.sampling import content_key
-from adaptdel.class_measures import answer_warnings, balanced_accuracy
+from adaptdel.class_measures import NAMED, answer_warnings, balanced_accuracy
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
@@ -354,8 +354,20 @@ def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool)
         "accuracy": float(np.mean(correct)),
         "balanced_accuracy": balanced_accuracy(labels, correct),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
-        "warnings": answer_warnings(given, labels),
+        "warnings": answer_warnings(given, labels) or _missed_rare_classes(counts, hits),
     }
+
+
+def _missed_rare_classes(counts: Counter[Label], hits: Counter[Label]) -> list[str]:
+    """A sentence if no held-out example of a class is recognised, and there are too few of them to conclude from it."""
+    missed = [f"{count} of {label!s}" for label, count in counts.items() if not hits[label]]
+    if not missed:
+        return []
+    return [
+        f"none of the few held-out examples of some classes is recognised ({', '.join(sorted(missed)[:NAMED])}): hold "
+        "out more, with --validation, to see whether the model finds these classes at all, or train with "
+        "--class-weight balanced"
+    ]
 
 
 def _train_transformer(
