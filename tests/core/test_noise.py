@@ -467,7 +467,10 @@ class Unfinished(Noise):
             lambda: register_noise("loud")(Unfinished),  # type: ignore[type-abstract]
             "a registered noise must define every abstract method, Unfinished lacks draw_rows, overlap, share_removed",
         ),
-        (lambda: rate_from_dict({"kind": "square_root", "scale": 1}), "the kind of a rate must be one of binned, fixed"),
+        (
+            lambda: rate_from_dict({"kind": "square_root", "scale": 1}),
+            "the kind of a rate must be one of binned, fixed",
+        ),
     ],
 )
 def test_bad_registrations(make: Callable[[], object], sentence: str) -> None:
