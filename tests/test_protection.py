@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 from scipy.stats import binom
 
 import adaptdel as ad
-from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.classifiers import CallableClassifier
+from adaptdel.core.confidence import Looks
 from adaptdel.protection import (
     CONFIDENCE,
+    LEAST_THRESHOLD,
     allowed_false_positives,
     choose_threshold,
     detection_curve,
@@ -53,9 +56,54 @@ def test_the_threshold_of_a_class() -> None:
     assert (few.negatives, few.false_positives, few.is_shown) == (100, 0, False)
     assert "more than was asked for: hold out more texts" in few.sentence()
     mirrored = choose_threshold(shares, own, protect="ham", number=0, max_false_positives=0.01)
-    assert mirrored.threshold == model_threshold(chosen.threshold, 0)
+    assert mirrored.threshold == pytest.approx(1 - chosen.threshold, abs=1e-14)
     for share in shares:  # class 0 is answered iff the probability of class 1 does not exceed the threshold
         assert (not (1 - share) > mirrored.threshold) == (share > chosen.threshold)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_text_at_the_limit_does_not_get_the_protected_answer(number: int) -> None:
+    """The held-out text whose share is the limit is not counted as a false positive: nor is it in use."""
+    for total in (100, 1000, 4096):
+        for count in range(1, total):
+            threshold = model_threshold(count / total, number)
+            rule = Rule(ad.Deletion(ad.FixedRate(0.9)), ("del", "ins", "sub"), threshold=threshold)
+            for own, is_answered in ((count, False), (count + 1, True)):
+                shares = [total - own, own] if number else [own, total - own]
+                assert (rule.predicted_class(shares, total) == number) == is_answered, (count, total)
+    for denominator in range(3, 200):  # probabilities of enumerated texts
+        exact = Fraction(1, denominator)
+        rule = Rule(ad.Deletion(ad.FixedRate(0.9)), ("del",), threshold=model_threshold(float(exact), number))
+        assert rule.predicted_class([1 - exact, exact] if number else [exact, 1 - exact]) != number
+    assert 0 <= model_threshold(float(np.nextafter(1.0, 0.0)), number) < 1
+
+
+def test_the_bound_on_false_positives_holds_where_many_texts_have_the_same_share() -> None:
+    """The exact probability that the true rate exceeds the bound, for shares of 0.9, 0.6 and 0.3 only."""
+    negatives, asked = 300, 0.05
+    allowed = allowed_false_positives(negatives, asked)
+    high, middle = 3.05 / negatives, 0.05  # P(share > 0.6) and P(share > 0.3)
+    broken = 0.0
+    for above in range(negatives + 1):  # texts above 0.3
+        mass = binom.pmf(above, negatives, middle)
+        for top in range(above + 1):
+            chance = mass * binom.pmf(top, above, high / middle)
+            if chance < 1e-7:
+                continue
+            counts = [top, above - top, negatives - above, 1]
+            shares, own = np.repeat([0.9, 0.6, 0.3, 1.0], counts), np.arange(negatives + 1) == negatives
+            chosen = choose_threshold(shares, own, protect="spam", number=1, max_false_positives=asked)
+            true = 0.0 if chosen.threshold > 0.8 else high if chosen.threshold > 0.5 else middle
+            broken += chance * (true > chosen.upper)
+    assert allowed > 3
+    assert broken <= 1 - CONFIDENCE
+
+
+def test_the_bound_on_false_positives_where_no_text_has_votes() -> None:
+    shares, own = np.append(np.zeros(2000), 1.0), np.arange(2001) == 2000
+    chosen = choose_threshold(shares, own, protect="spam", number=1, max_false_positives=0.01)
+    assert chosen.threshold == pytest.approx(LEAST_THRESHOLD)
+    assert chosen.upper == pytest.approx(1 - 0.05 ** (1 / 2000))
 
 
 def test_a_report_shows_detection_under_attack(tmp_path: Path) -> None:
@@ -160,6 +208,24 @@ def test_detection_under_attack() -> None:
     assert len(detection_curve(certificates, truth, 1).thresholds) > 3
     with pytest.raises(ValueError, match="labels must be one for each certificate, of both classes"):
         detection_curve(certificates, [1] * 40, 1)
+
+
+def test_false_positives_of_a_curve_are_judged_by_all_votes() -> None:
+    """A selection that ended after 32 votes cannot tell a share of 2% from none."""
+    noise, looks = ad.Deletion(ad.FixedRate(0.9)), Looks.fixed(1000, 0.05)
+
+    def certificate(selection: tuple[int, int], votes: tuple[int, int]) -> Certificate:
+        answer = int(selection[1] > selection[0])
+        return Certificate(("ham", "spam")[answer], ("ham", "spam"), True, answer, 50, noise, selection, looks,
+                           (votes,), None)  # fmt: skip
+
+    rows = [certificate((32, 0), (980, 20))] * 10 + [certificate((2, 30), (50, 950))] * 10
+    labels = ["ham"] * 10 + ["spam"] * 10
+    curve = detection_curve(rows, labels, "spam", thresholds=[0.01, 0.5])
+    assert curve.false_positives.tolist() == [0.0, 1.0]
+    free = detection_curve(rows, labels, "spam")
+    assert free.thresholds.min() >= LEAST_THRESHOLD
+    assert free.thresholds[free.at(0.05)] >= 20 / 1032
 
 
 @pytest.mark.slow

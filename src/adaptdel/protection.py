@@ -24,6 +24,7 @@ from adaptdel.smoothed import SmoothedClassifier
 CONFIDENCE = 0.95  # of the bound on the false-positive rate
 VOTES = 1000  # for each held-out text
 LEAST_THRESHOLD = 0.01  # fewer votes than 1 in 100 are not told apart from none
+SLACK = 2.0**-50  # more than the rounding of shares and of their comparison with a threshold
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,15 @@ def choose_threshold(
     if not len(negatives) or not len(positives):
         missing = "the other class" if not len(negatives) else f"the class {protect!r}"
         raise ValueError(f"protect needs held-out texts of both classes, got none of {missing}")
-    limit = max(float(negatives[allowed_false_positives(len(negatives), rate)]), LEAST_THRESHOLD)
+    allowed = allowed_false_positives(len(negatives), rate)
+    limit = max(float(negatives[allowed]), LEAST_THRESHOLD)
     limit = min(limit, float(np.nextafter(1.0, 0.0)))
     false_positives = int((negatives > limit).sum())
-    upper = (
-        1.0
-        if false_positives >= len(negatives)
-        else float(beta.ppf(CONFIDENCE, false_positives + 1, len(negatives) - false_positives))
-    )
+    # Where several texts have the limit as their share, fewer than ``allowed`` are above it. How many is then a matter
+    # of chance, like the limit, and a bound for that number alone would fail more often than in 5% of the cases.
+    # LEAST_THRESHOLD is fixed in advance: the bound for the number above it is valid.
+    judged = false_positives if limit <= LEAST_THRESHOLD else max(allowed, false_positives)
+    upper = 1.0 if judged >= len(negatives) else float(beta.ppf(CONFIDENCE, judged + 1, len(negatives) - judged))
     return Protection(
         protect=protect,
         max_false_positives=rate,
@@ -126,8 +128,11 @@ def choose_threshold(
 
 
 def model_threshold(limit: float, number: int) -> float:
-    """The threshold of class 1 at which the class ``number`` is answered iff its probability exceeds ``limit``."""
-    return limit if number == 1 else float(np.nextafter(1.0 - limit, 0.0))
+    """The threshold of class 1 at which the class ``number`` is answered iff its probability exceeds ``limit``.
+
+    A probability that equals the limit before rounding does not exceed it: hence `SLACK`.
+    """
+    return min(limit + SLACK, float(np.nextafter(1.0, 0.0))) if number == 1 else max(1.0 - limit - SLACK, 0.0)
 
 
 def protected_class(classes: Sequence[Any], protect: Any) -> int:
@@ -192,7 +197,7 @@ class DetectionCurve:
 
     Attributes:
         thresholds: η of the protected class, shape (thresholds,), from strict to loose.
-        false_positives: the share of inputs of the other class that get the protected answer, shape (thresholds,).
+        false_positives: the share of inputs of the other class whose vote share exceeds η, shape (thresholds,).
         radii: the numbers of edits, shape (radii,).
         detection: the share of inputs of the protected class whose answer is certified at each radius, shape
             (thresholds, radii).
@@ -222,30 +227,34 @@ def detection_curve(
 ) -> DetectionCurve:
     """A ROC curve under attack: certified detection at each radius against false positives.
 
-    The votes of the certificates are used again for every threshold. The answer is chosen by the selection votes, or by
-    exact probabilities; the bound comes from the other votes. Every point of the curve holds with the confidence of the
-    certificates, for a threshold that was fixed in advance: the curve describes a model, it does not choose one.
+    The votes of the certificates are used again for every threshold. A detection is an answer that is chosen by the
+    selection votes, or by exact probabilities; the bound comes from the other votes. A false positive is judged by all
+    votes, because a selection may have ended early, for another threshold. Every point of the curve holds with the
+    confidence of the certificates, for a threshold that was fixed in advance: the curve describes a model, it does not
+    choose one.
 
     Args:
         certificates: of inputs of two classes.
         labels: their true labels.
         protect: the protected class.
         radii: the numbers of edits.
-        thresholds: η of the protected class; None for the vote shares at which the false positives change.
+        thresholds: η of the protected class; None for the vote shares at which the false positives change, from
+            `LEAST_THRESHOLD` on.
     """
     columns = [_evidence(certificate, protected_class(certificate.classes, protect)) for certificate in certificates]
-    shares, lower = np.array([share for share, _ in columns]), [bound for _, bound in columns]
+    chosen, lower = [share for share, _, _ in columns], [bound for _, _, bound in columns]
+    shares = np.array([share for _, share, _ in columns])
     own = np.array([str(label) == str(protect) for label in labels], dtype=np.bool_)
     if len(own) != len(certificates) or not own.any() or own.all():
         raise ValueError("labels must be one for each certificate, of both classes")
     if thresholds is None:
-        values = np.unique(np.append(shares[~own], 0.5))
+        values = np.unique(np.append(np.maximum(shares[~own], LEAST_THRESHOLD), 0.5))
         thresholds = values[np.unique(np.linspace(0, len(values) - 1, 40).round().astype(int))].tolist()
     places, order = np.flatnonzero(own).tolist(), sorted(thresholds, reverse=True)
     detection = np.zeros((len(order), len(radii)))
     for row, threshold in enumerate(order):
         reached = [
-            _radius(certificates[place], lower[place], threshold, protect) if shares[place] > threshold else -1
+            _radius(certificates[place], lower[place], threshold, protect) if chosen[place] > threshold else -1
             for place in places
         ]
         detection[row] = [float(np.mean(np.asarray(reached) >= radius)) for radius in radii]
@@ -253,14 +262,16 @@ def detection_curve(
     return DetectionCurve(np.array(order), np.array(false_positives), np.array(radii, dtype=np.int64), detection)
 
 
-def _evidence(certificate: Certificate, number: int) -> tuple[float, float]:
-    """The vote share of a class by which the answer is chosen, and a lower bound on its probability."""
+def _evidence(certificate: Certificate, number: int) -> tuple[float, float, float]:
+    """The share of a class in the votes that choose the answer and in all votes, and a bound on its probability."""
     if certificate.exact is not None:
-        share = exact_shares(certificate.exact, certificate.noise, certificate.length)[number]
-        return float(share), exact_bounds(certificate.exact, number, certificate.noise, certificate.length)[0]
+        share = float(exact_shares(certificate.exact, certificate.noise, certificate.length)[number])
+        return share, share, exact_bounds(certificate.exact, number, certificate.noise, certificate.length)[0]
     assert certificate.looks is not None
     bound = vote_bounds(certificate.looks, certificate.votes, number, known=certificate.known)[0]
-    return certificate.selection[number] / max(sum(certificate.selection), 1), bound
+    selection, votes = certificate.selection, certificate.votes[-1]
+    total = sum(selection) + sum(votes)
+    return selection[number] / max(sum(selection), 1), (selection[number] + votes[number]) / total, bound
 
 
 def _radius(certificate: Certificate, lower: float, threshold: float, protect: Any) -> int:
