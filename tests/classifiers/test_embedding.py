@@ -418,6 +418,30 @@ class TestPretrained:
         assert stored[::-1].tolist() == vectors.tolist()
         assert again.description() == encoder.description()
 
+    def test_the_hash_of_a_transformer_covers_all_that_vectors_depend_on(self, tmp_path: Path) -> None:
+        """Otherwise the cache would give the vectors of another encoder with the same weights and vocabulary."""
+        from tests.classifiers.test_transformers import fixed, tiny
+
+        folder = tmp_path / "encoder"
+        tokenizer = fixed("bert")
+        tokenizer.save_pretrained(folder)
+        tiny("bert", tokenizer).base_model.save_pretrained(folder)
+        hashes = [TransformerEncoder(folder).encoder_hash()]
+        used = TransformerEncoder(folder)
+        used.encode(["film"])
+        assert used.encoder_hash() == hashes[0]
+        moved = folder.rename(tmp_path / "moved")
+        assert TransformerEncoder(moved).encoder_hash() == hashes[0]
+        config = json.loads((moved / "config.json").read_text(encoding="utf-8"))
+        changed = config | {"hidden_act": "relu" if config["hidden_act"] != "relu" else "gelu"}
+        (moved / "config.json").write_text(json.dumps(changed), encoding="utf-8")
+        hashes.append(TransformerEncoder(moved).encoder_hash())
+        rules = json.loads((moved / "tokenizer.json").read_text(encoding="utf-8"))
+        rules["normalizer"] = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+        (moved / "tokenizer.json").write_text(json.dumps(rules), encoding="utf-8")
+        hashes.append(TransformerEncoder(moved).encoder_hash())
+        assert len(set(hashes)) == 3
+
     def test_no_vectors_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"v\.safetensors cannot be read"):
             StaticVectors(tmp_path / "v.safetensors").encode(["a"])

@@ -25,6 +25,8 @@ MOST_CHARACTERS = 96  # of a word that a tokenizer reads
 BATCH_SUBWORDS = 4096
 BLOCK_WORDS = 2048  # that are encoded between two reports of progress
 WRITTEN_EVERY = 20.0  # seconds between two writes of the cache
+# Parts of a configuration and of a tokenizer that vectors do not depend on.
+_NOT_HASHED = {"_name_or_path", "name_or_path", "vocab_file", "transformers_version", "truncation", "padding"}
 Vectors = tuple[list[str], npt.NDArray[np.float32]]
 Progress = Callable[[int, int], None]
 
@@ -138,8 +140,10 @@ class TransformerEncoder(WordEncoder):
         """The SHA-256 of configuration, tokenizer and weights."""
         if not self._hash:
             tokenizer, model = self._load()
-            digest = hashlib.sha256(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode())
-            digest.update(f"{type(model).__name__} {MOST_SUBWORDS}".encode())
+            digest = hashlib.sha256(json.dumps(_rules(tokenizer), sort_keys=True).encode())
+            config = {name: value for name, value in model.config.to_dict().items() if name not in _NOT_HASHED}
+            digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+            digest.update(f"{type(model).__name__} {MOST_SUBWORDS} {MOST_CHARACTERS}".encode())
             for name, tensor in sorted(model.state_dict().items()):
                 digest.update(name.encode())
                 digest.update(tensor.detach().contiguous().numpy().data)
@@ -188,6 +192,15 @@ class TransformerEncoder(WordEncoder):
                     states = model(input_ids=batch, attention_mask=torch.ones_like(batch)).last_hidden_state
                     vectors[block] = states.mean(dim=1).numpy()
         return vectors
+
+
+def _rules(tokenizer: Any) -> dict[str, Any]:
+    """All that subwords depend on, except where they are cut: that changes whenever the tokenizer is called."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:  # written in Python: its rules are its class and its arguments
+        arguments = {name: str(value) for name, value in tokenizer.init_kwargs.items() if name not in _NOT_HASHED}
+        return {"class": type(tokenizer).__name__, "arguments": arguments, "vocabulary": tokenizer.get_vocab()}
+    return {name: value for name, value in json.loads(backend.to_str()).items() if name not in _NOT_HASHED}
 
 
 def word_encoder(name: str, *, cache: str | Path | None = None, progress: Progress | None = None) -> WordEncoder:
