@@ -274,6 +274,11 @@ def test_the_command_writes_a_new_folder(tmp_path: Path) -> None:
     selection = RateSelection.from_dict(loaded.calibration_)
     assert loaded.noise_ == selection.noise
     assert loaded.training_["calibrated"] is True
+    earlier = SmoothedClassifier.load(model).training_  # its figures are those of another base classifier
+    assert earlier["held_out"] is not None
+    assert loaded.training_["held_out"] is None
+    assert {row["valid_accuracy"] for row in loaded.training_["history"]} == {None}
+    assert loaded.training_["history"] != [row | {"valid_accuracy": None} for row in earlier["history"]]
     assert (out / "calibration.png").exists()
     assert not list(tmp_path.glob(f"*{CHECKPOINT}*"))
     again = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)

@@ -27,7 +27,7 @@ from adaptdel.protection import Protection, protected_class
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.training.training import retraining, set_protection
+from adaptdel.training.training import retrained_record, retraining, set_protection
 from adaptdel.units import Tokens, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
@@ -326,7 +326,7 @@ def _task(
 def _save_refitted(model: SmoothedClassifier, target: Path, calibration: RateSelection) -> None:
     """Write the model with the base classifier that was trained under the calibrated rate; whole or not at all."""
     model.calibration_ = calibration.to_dict()
-    model.training_ = {**model.training_, "noise": calibration.noise.to_dict(), "calibrated": True}
+    model.training_ = retrained_record(model.training_, model.base_classifier(), calibration.noise)
     save_model(model, target, lambda folder: _draw(calibration, folder))
 
 

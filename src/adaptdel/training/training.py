@@ -205,11 +205,22 @@ def _train_linear(
     options = asdict(settings.linear) | {"class_weight": settings.class_weight, "max_minutes": settings.max_minutes}
     classifier = LinearClassifier(features=options.pop("features"), bits=options.pop("bits"))
     classifier.fit(examples.tokens, examples.labels, noise=noise, seed=settings.seed, progress=report, **options)
+    return classifier, _linear_history(classifier), {}
+
+
+def _linear_history(classifier: LinearClassifier) -> History:
+    """The loss of every step."""
     losses = classifier.training_["losses"] or [classifier.training_["loss"]]
-    history: History = [
-        {"step": step, "train_loss": loss, "valid_accuracy": None} for step, loss in enumerate(losses, start=1)
-    ]
-    return classifier, history, {}
+    return [{"step": step, "train_loss": loss, "valid_accuracy": None} for step, loss in enumerate(losses, start=1)]
+
+
+def retrained_record(record: Mapping[str, Any], base: BaseClassifier, noise: Noise) -> dict[str, Any]:
+    """The record of a training whose base classifier was replaced by one that `retraining` trained under a noise.
+
+    What was measured on held-out texts belongs to the earlier base classifier, and is dropped.
+    """
+    history = _linear_history(base) if isinstance(base, LinearClassifier) else record["history"]
+    return {**record, "noise": noise.to_dict(), "calibrated": True, "history": history, "held_out": None}
 
 
 def _train_embedding(
