@@ -946,12 +946,13 @@ def test_the_command(tmp_path: Path) -> None:
     arguments += ["--objective", "mean", "--min-accuracy", "0.9"]
     ran = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
     assert ran.exit_code == 0
-    *heading, first, second, third, _, where, noise = ran.stdout.splitlines()
+    *heading, first, second, third, _, where, noise, following = ran.stdout.splitlines()
     words = {word for line in heading for word in line.split()}
     assert words == {"tokens", "kept", "radius", "certified", "accuracy", "at", "this", "clean", "mean", "examples"}
     assert [line.split("  ")[0].strip() for line in (first, second, third)] == ["0 to 40", "40 to 80", "from 80"]
     assert len({len(line) for line in (heading[-1], first, second, third)}) == 1
     assert where == f"{model}: calibrated"
+    assert following.startswith("next: adaptdel certify ")
     assert noise == f"noise: {whole().noise!r}"
     assert "## Calibration" in (model / "README.md").read_text(encoding="utf-8")
     again = CliRunner().invoke(calibrate_command, [*arguments, "--json"], catch_exceptions=False)

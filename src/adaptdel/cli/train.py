@@ -172,15 +172,16 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
         f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
     )
     lines.append(f"noise: {finished.model.noise_!r}")
-    held = record.get("held_out")
+    held, is_protected = record.get("held_out"), getattr(finished.model, "protection_", None) is not None
     if held is not None:
+        decided = " without the threshold below" if is_protected else ""
         recalls = ", ".join(f"{label} {percent(share)}" for label, share in list(held["recall"].items())[:10])
         lines.append(
-            f"{held['inputs']} held-out examples, by {held['votes']} votes: {CLEAN_ACCURACY} "
+            f"{held['inputs']} held-out examples, by {held['votes']} votes{decided}: {CLEAN_ACCURACY} "
             f"{percent(held['accuracy'], 2)}, balanced accuracy {percent(held['balanced_accuracy'], 2)}; "
             f"recall by class: {recalls}"
         )
-    if getattr(finished.model, "protection_", None) is not None:
+    if is_protected:
         lines.append(Protection(**finished.model.protection_).sentence())
     lines.append(_next_calibrate(job) if record.get("calibrated") is False else next_certify(Path(job.out)))
     return "\n".join(lines)

@@ -156,7 +156,8 @@ def train(
     sentences = _small_classes(training_set)
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
-    sentences += (checked or {}).pop("warnings", [])
+    unprotected = (checked or {}).pop("warnings", [])  # by the largest share of votes, which --protect replaces
+    sentences += unprotected if settings.protect is None else []
     model.training_["warnings"] = sentences
     return model
 
@@ -376,8 +377,8 @@ def _missed_rare_classes(counts: Counter[Label], hits: Counter[Label]) -> list[s
         return []
     return [
         f"none of the few held-out examples of some classes is recognised ({', '.join(sorted(missed)[:NAMED])}): hold "
-        "out more, with --validation, to see whether the model finds these classes at all, or train with "
-        "--class-weight balanced"
+        "out more, with --validation, to see whether the model finds these classes at all, or train at a "
+        "lower rate with --class-weight balanced; of two classes, --protect answers the rare one more often"
     ]
 
 
