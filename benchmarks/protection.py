@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     texts, labels = rows(options.data / "spamassassin.train.jsonl.gz", None, options.seed)
     held, truth = rows(options.data / "spamassassin.test.jsonl.gz", options.test, options.seed)
     results = []
