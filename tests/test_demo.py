@@ -54,7 +54,8 @@ def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert len(tested) == 40
     assert not set(tested) & set(trained.splitlines())
     assert trained.count("a repeated review") == 2
-    assert "calibrate" in said.err
+    assert "adaptdel+: calibrate\nadaptdel+: chose the candidate " in said.err
+    assert "These are linear models." in said.out
     # once more: nothing is made again
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "models").rglob("*.safetensors")}
     with pytest.raises(SystemExit) as stop:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.calibration.folders import calibrate_folder
+from adaptdel.calibration.selection import RateSelection
 from adaptdel.certification.certificate import Certificate
 from adaptdel.core.checks import check_int
 from adaptdel.data import Row, read_examples, read_rows
@@ -84,7 +85,10 @@ def run_demo(
         train_job(TrainingJob(str(train), str(model), TrainingSettings(method=method, seed=seed)))
         if method == "adaptdel+":
             note(f"{method}: calibrate")
-            calibrate_folder(model, read_examples(train), DEMO_CALIBRATION)
+            calibration = calibrate_folder(model, read_examples(train), DEMO_CALIBRATION).calibration
+            if isinstance(calibration, RateSelection):
+                chosen = calibration.candidates[calibration.chosen]
+                note(f"{method}: chose the candidate {chosen.name!r} of {len(calibration.candidates)} rates")
         note(f"{method}: certify {reviews} reviews")
         certify_data(CertificationJob(model, Source(str(test)), run, {}, workers=workers))
         runs.append(run)

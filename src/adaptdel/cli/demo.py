@@ -8,6 +8,12 @@ import click
 
 from adaptdel.demo import DEMO, run_demo
 
+NETWORK = (
+    "These are linear models. The embedding network (adaptdel train --model embedding, which needs torch) has mean "
+    "radii of 3.44 at a clean\naccuracy of 87.4% and 4.28 at 86.4% on 2,000 other reviews of IMDB, with one seed: see "
+    "docs/results.md."
+)
+
 
 @click.command("demo")
 @click.option(
@@ -30,3 +36,4 @@ def demo_command(out: Path, reviews: int, workers: int, seed: int) -> None:
     click.echo("\nA certificate in words\n")
     click.echo(result.explained)
     click.echo(f"\nReport: {result.page}")
+    click.echo(f"\n{NETWORK}")
