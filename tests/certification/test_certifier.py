@@ -16,6 +16,7 @@ from adaptdel import Certifier, Deletion, FixedRate, SmoothedClassifier
 from adaptdel.calibration import calibrate
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.certification.certifier import Input
+from adaptdel.certification.pool import VotePool
 from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, Request
 from adaptdel.core.checks import IntArray
 from adaptdel.data import read_examples
@@ -63,16 +64,16 @@ def splits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> list[Certifier]:
-    """The certifiers that votes were asked of."""
-    used: list[Certifier] = []
-    votes = Certifier.votes
+def engines(monkeypatch: pytest.MonkeyPatch) -> set[VotePool]:
+    """The pools that took votes."""
+    used: set[VotePool] = set()
+    step = VotePool.step
 
-    def recording(self: Certifier, *arguments: Any, **options: Any) -> Any:
-        used.append(self)
-        return votes(self, *arguments, **options)
+    def recording(self: VotePool, work: int | None = None) -> Any:
+        used.add(self)
+        return step(self, work)
 
-    monkeypatch.setattr(Certifier, "votes", recording)
+    monkeypatch.setattr(VotePool, "step", recording)
     return used
 
 
@@ -136,7 +137,7 @@ def test_every_path_uses_the_engine_and_splits_each_text_once(
     folder: Path,
     tmp_path: Path,
     splits: Counter[str],
-    engines: list[Certifier],
+    engines: set[VotePool],
 ) -> None:
     model = SmoothedClassifier.load(folder)
     path(model, tmp_path)

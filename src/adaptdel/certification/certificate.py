@@ -133,7 +133,7 @@ class Certificate:
         bound: "tight" or "paper".
         threshold: a decision threshold for two classes, or None.
         k: the label has to stay among the k most probable classes.
-        seed: the seed of the noise.
+        seed: the seed of the noise; None if it is kept secret, as a server does.
         unit: what a token is, or None for a unit that has no description.
         model_hash: a hash of the base classifier, or "".
         input_hash: a hash of the tokens.
@@ -153,7 +153,7 @@ class Certificate:
     bound: str = "tight"
     threshold: float | None = None
     k: int = 1
-    seed: int = 0
+    seed: int | None = 0
     unit: Mapping[str, Any] | None = None
     model_hash: str = ""
     input_hash: str = ""
@@ -328,7 +328,8 @@ def check_certificate(certificate: Certificate) -> None:
     classes = check_classes(certificate.classes)
     check_int("length", certificate.length, most=LARGEST_LENGTH)
     check_int("answer", certificate.answer, most=len(classes) - 1)
-    check_int("seed", certificate.seed, most=2**63 - 1)
+    if certificate.seed is not None:
+        check_int("seed", certificate.seed, most=2**63 - 1)
     if not isinstance(certificate.known, bool):
         raise ValueError(f"known must be true or false, got {certificate.known!r}")
     if label_key(certificate.label) != label_key(classes[certificate.answer]):

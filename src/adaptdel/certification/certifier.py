@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, Tally, vote_on_inputs
+from adaptdel.certification.pool import vote_in_window, vote_on_inputs
+from adaptdel.certification.sampling import SamplingPlan, Tally
 from adaptdel.classifiers.base import (
     BaseClassifier,
     BaseClassifierError,
-    InconsistentAnswerError,
     Prepared,
     check_labels,
 )
@@ -69,8 +69,12 @@ class Certifier:
 
     def under(self, noise: Noise) -> Certifier:
         """The same certifier under another noise. Inputs that were prepared before can still be used."""
+        return self.with_plan(replace(self.plan, rule=replace(self.rule, noise=noise)))
+
+    def with_plan(self, plan: SamplingPlan) -> Certifier:
+        """The same certifier with another plan. Inputs that were prepared before can still be used."""
         other = copy(self)
-        other.plan = replace(self.plan, rule=replace(self.rule, noise=noise))
+        other.plan = plan
         return other
 
     def with_base(self, base: BaseClassifier) -> Certifier:
@@ -80,13 +84,12 @@ class Certifier:
     def __call__(self, inputs: Iterable[Input]) -> Generator[InputResult, None, None]:
         """Yield a result for every input, in the order in which they are finished.
 
-        Several inputs are processed together. If the base classifier fails on one of them, the inputs in flight are
-        certified one by one, so that only the input that fails gets a failure. An error of the iterable ``inputs`` is
-        raised after everything that was read from it is finished. An `InconsistentAnswerError` is raised at once.
+        Several inputs are processed together, see `VotePool`. If the base classifier fails on one of them, only that
+        input gets a failure. An error of the iterable ``inputs`` is raised after everything that was read from it is
+        finished. An `InconsistentAnswerError` is raised at once.
         """
         source = _Source(inputs)
-        while not source.exhausted:
-            yield from self._together(source)
+        yield from self._together(source)
         if source.error is not None:
             raise source.error
 
@@ -133,29 +136,23 @@ class Certifier:
             bound=rule.bound,
             threshold=rule.threshold,
             k=rule.k,
-            seed=self.plan.seed,
+            seed=None if self.plan.secret else self.plan.seed,
             unit=self.unit.description(),
             model_hash=self.fingerprint,
             input_hash=tally.key.hex(),
         )
 
     def _together(self, source: _Source) -> Iterator[InputResult]:
-        """Certify until the inputs end or one fails; in the latter case certify those in flight one by one."""
         in_flight: dict[int, tuple[Input, Prepared]] = {}
         invalid: list[InputResult] = []
-        votes = self.votes(self._prepared(source, in_flight, invalid))
-        while True:
-            try:
-                number, tally = next(votes)
-            except StopIteration:
-                break
-            except InconsistentAnswerError:
-                raise
-            except Exception:
-                yield from (self._alone(input, prepared) for input, prepared in in_flight.values())
-                break
-            input, prepared = in_flight.pop(number)
-            yield InputResult(input, self.certificate(prepared, tally))
+        for ticket in vote_in_window(self._prepared(source, in_flight, invalid), self.plan, self.base):
+            input, prepared = in_flight.pop(ticket.tag)
+            if ticket.failure is None:
+                yield InputResult(input, self.certificate(prepared, ticket.tally))
+            elif isinstance(ticket.failure, (ValueError, BaseClassifierError)):
+                yield InputResult(input, None, str(ticket.failure))
+            else:
+                raise ticket.failure
             yield from _drained(invalid)
         yield from _drained(invalid)
 
@@ -172,16 +169,6 @@ class Certifier:
             in_flight[number] = input, prepared
             number += 1
             yield prepared
-
-    def _alone(self, input: Input, prepared: Prepared) -> InputResult:
-        """Certify a single input, so that a failure is due to it."""
-        try:
-            [(_, tally)] = self.votes([prepared])
-        except InconsistentAnswerError:
-            raise
-        except (ValueError, BaseClassifierError) as error:
-            return InputResult(input, None, str(error))
-        return InputResult(input, self.certificate(prepared, tally))
 
 
 class _Source:

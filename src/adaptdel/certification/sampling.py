@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import sqrt
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Rule
-from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
+from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import BoolArray, IntArray, check_alpha, check_choice, check_int
 from adaptdel.core.confidence import Looks, clopper_pearson, exact_shares, vote_bounds
 from adaptdel.core.noise import MANY_CHOICES, Noise
@@ -28,11 +28,10 @@ from adaptdel.units import Tokens
 
 # Up to so many choices of kept tokens are enumerated: immediately, or instead of further votes after the first look.
 AT_ONCE, EXACT_COPIES = 512, MANY_CHOICES
-WINDOW_INPUTS = 64
-WINDOW_TOKENS = 200_000  # the largest number of tokens of inputs that are processed together, unless it is one input
 LEAD = 3.5  # the selection ends when the first class leads by so many standard deviations of an even vote
 FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
 LEAST_VOTES = 16  # at the first look
+SECRET_BITS = 256  # of a seed that is kept secret: too many to try them all
 # Phases of the selection and of the estimation.
 CERTIFICATION = ("select", "estimate")
 CALIBRATION = ("calibration select", "calibration estimate")
@@ -42,7 +41,8 @@ CALIBRATION = ("calibration select", "calibration estimate")
 class SamplingPlan:
     """How votes are sampled; `adaptdel.SmoothedClassifier` documents the fields.
 
-    ``phases`` name the random streams that select the class and that bound its probability.
+    ``phases`` name the random streams that select the class and that bound its probability. With ``secret``, the seed
+    has up to `SECRET_BITS` bits, and appears neither in certificates nor in the representation of the plan.
     """
 
     rule: Rule
@@ -53,35 +53,53 @@ class SamplingPlan:
     seed: int = SETTINGS.seed
     exact: bool = True
     phases: tuple[str, str] = CERTIFICATION
+    secret: bool = False
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
         check_int("n_select", self.n_select, least=1)
         check_int("n_estimate", self.n_estimate)
-        check_int("seed", self.seed, most=2**63 - 1)
+        check_int("seed", self.seed, most=2 ** (SECRET_BITS if self.secret else 63) - 1)
         check_choice("sampling", self.sampling, ("adaptive", "fixed"))
+
+    def __repr__(self) -> str:
+        names = [field.name for field in fields(self) if not (self.secret and field.name == "seed")]
+        return f"SamplingPlan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
 
 @dataclass
 class Tally:
-    """The votes on one input.
+    """The votes on one input. `take_votes` fills it as votes come, so that sampling may be stopped at any time.
 
     Attributes:
-        label: the class number that was selected on the selection votes.
+        label: the class number that was selected on the selection votes; −1 until it is.
         selection: the selection votes, shape (classes,); they bound nothing.
         looks: the planned looks of the estimation.
         votes: the votes at each look that was taken, each of shape (classes,).
         exact: choices of kept tokens by class and number kept, shape (classes, length + 1), if all were enumerated;
             then nothing was sampled.
         key: the `content_key` of the input.
+        stage: what votes are taken for: "selection", "estimation" or "enumeration".
     """
 
-    label: int
-    selection: IntArray
-    looks: Looks | None
-    votes: list[IntArray]
+    label: int = -1
+    selection: IntArray = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+    looks: Looks | None = None
+    votes: list[IntArray] = field(default_factory=list)
     exact: IntArray | None = None
     key: bytes = b""
+    stage: str = "selection"
+
+    @property
+    def proves(self) -> bool:
+        """Whether there is a look or an enumeration, so that a certificate can be derived."""
+        return bool(self.votes) or self.exact is not None
+
+    def add_look(self, counts: IntArray) -> None:
+        """Add the votes of a look; all counts get the same number of classes."""
+        width = max(len(counts), len(self.selection))
+        self.selection = _widen(self.selection, width)
+        self.votes = [_widen(row, width) for row in (*self.votes, counts)]
 
 
 def content_key(tokens: Tokens) -> bytes:
@@ -122,60 +140,39 @@ Votes = Generator[BoolArray, IntArray, Any]
 
 
 def take_votes(
-    prepared: Prepared, plan: SamplingPlan, known_classes: int | None
+    prepared: Prepared, plan: SamplingPlan, known_classes: int | None, tally: Tally | None = None
 ) -> Generator[BoolArray, IntArray, Tally]:
-    """The votes on one input: a coroutine that yields arrays of kept tokens and is sent class numbers."""
+    """The votes on one input: a coroutine that yields arrays of kept tokens and is sent class numbers.
+
+    The looks are planned before the first estimation vote. All their bounds hold together, so the looks in ``tally``
+    prove what they say whenever the coroutine is stopped, even if the time of the stop depends on the votes.
+    """
+    tally = Tally() if tally is None else tally
     length = len(prepared.tokens)
     noise = plan.rule.noise
-    key = content_key(prepared.tokens)
+    tally.key = content_key(prepared.tokens)
     if plan.exact and noise.choices(length) <= AT_ONCE:
-        return (yield from _enumerate(noise, length, plan, known_classes, key))
-    label, selection = yield from _select(noise, length, plan, stream(plan.seed, key, plan.phases[0]))
+        return (yield from _enumerate(noise, length, plan, known_classes, tally))
+    yield from _select(noise, length, plan, stream(plan.seed, tally.key, plan.phases[0]), tally)
     if not plan.n_estimate:  # a prediction without a certificate
-        return Tally(label, selection, None, [], key=key)
-    unused = plan.n_select - int(selection.sum())  # selection votes are independent: the looks stay valid
+        return tally
+    unused = plan.n_select - int(tally.selection.sum())  # selection votes are independent: the looks stay valid
     looks = plan_looks(plan, length, known_classes, plan.n_estimate + unused)
-    rng = stream(plan.seed, key, plan.phases[1])
-    counts = np.zeros(len(selection), dtype=np.int64)
+    tally.looks, tally.stage = looks, "estimation"
+    rng = stream(plan.seed, tally.key, plan.phases[1])
+    counts = np.zeros(len(tally.selection), dtype=np.int64)
     taken: list[IntArray] = []
     for size in looks.sizes:
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
         taken.append(counts)
-        if len(taken) < len(looks.sizes) and radius_is_final(taken, label, looks, plan.rule, length, known_classes):
+        tally.add_look(counts)
+        if len(taken) < len(looks.sizes) and radius_is_final(
+            taken, tally.label, looks, plan.rule, length, known_classes
+        ):
             break
         if plan.exact and noise.choices(length) <= EXACT_COPIES:  # fewer than the votes to come
-            return (yield from _enumerate(noise, length, plan, known_classes, key))
-    width = max(len(row) for row in (*taken, selection))
-    return Tally(label, _widen(selection, width), looks, [_widen(row, width) for row in taken], key=key)
-
-
-def _number_by_input(task: Generator[BoolArray, IntArray, Tally]) -> Generator[BoolArray, IntArray, Tally]:
-    """Number unknown classes in the order in which they occur in the votes on this input.
-
-    The classifier numbers them in the order in which they occur in any input. A tie goes to the lowest number, which
-    must not depend on other inputs.
-    """
-    numbers: dict[int, int] = {}
-    kept = next(task)
-    while True:
-        answers = (yield kept).tolist()
-        try:
-            kept = task.send(np.array([numbers.setdefault(answer, len(numbers)) for answer in answers], dtype=np.int64))
-        except StopIteration as stop:
-            tally: Tally = stop.value
-            break
-    originals = list(numbers)
-    width = max(2, *(number + 1 for number in originals)) if originals else 2
-
-    def renumber(counts: IntArray) -> IntArray:
-        renumbered = np.zeros((width, *counts.shape[1:]), dtype=np.int64)
-        renumbered[originals] = counts[: len(originals)]
-        return renumbered
-
-    exact = None if tally.exact is None else renumber(tally.exact)
-    label = originals[tally.label] if originals else tally.label
-    votes = [renumber(row) for row in tally.votes]
-    return Tally(label, renumber(tally.selection), tally.looks, votes, exact, tally.key)
+            return (yield from _enumerate(noise, length, plan, known_classes, tally))
+    return tally
 
 
 def _widen(counts: IntArray, width: int) -> IntArray:
@@ -191,20 +188,22 @@ def _draw(noise: Noise, length: int, size: int, rng: np.random.Generator, counts
     return counts
 
 
-def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Generator) -> Votes:
+def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Generator, tally: Tally) -> Votes:
     """Select the class. Sampling stops when its lead is clear; these votes bound nothing, so any rule is valid."""
-    counts = np.zeros(2, dtype=np.int64)
+    counts = tally.selection
     size = plan.n_select if plan.sampling == "fixed" else min(32, plan.n_select)
     threshold = plan.rule.threshold
     while True:
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
+        tally.selection = counts
         if threshold is None:
             first, second = np.sort(counts)[::-1][:2]
             lead = float(first - second)
         else:
             lead = 2 * abs(float(counts[1]) - threshold * size)
         if size >= plan.n_select or lead >= LEAD * sqrt(size):
-            return plan.rule.predicted_class(counts.tolist(), size), counts
+            tally.label = plan.rule.predicted_class(counts.tolist(), size)
+            return
         size = min(2 * size, plan.n_select)
 
 
@@ -290,59 +289,16 @@ def radius_is_final(
 
 
 def _enumerate(
-    noise: Noise, length: int, plan: SamplingPlan, classes: int | None, key: bytes
+    noise: Noise, length: int, plan: SamplingPlan, classes: int | None, tally: Tally
 ) -> Generator[BoolArray, IntArray, Tally]:
-    """Evaluate every choice of kept tokens once, which gives exact probabilities."""
+    """Evaluate every choice of kept tokens once, which gives exact probabilities; they replace the votes."""
+    tally.stage = "enumeration"
     kept = noise.all_choices(length)
     answers = yield kept
     width = max(classes or 2, int(answers.max()) + 1)
     counts = np.zeros((width, length + 1), dtype=np.int64)
     np.add.at(counts, (answers, kept.sum(axis=1)), 1)
     shares = exact_shares(counts.tolist(), noise, length)
-    return Tally(plan.rule.predicted_class(shares), np.zeros(width, dtype=np.int64), None, [], counts, key)
-
-
-def vote_on_inputs(
-    inputs: Iterable[Prepared],
-    plan: SamplingPlan,
-    classifier: BaseClassifier,
-    *,
-    done: Callable[[int], None] | None = None,
-) -> Iterator[tuple[int, Tally]]:
-    """Yield the votes on many inputs in order of completion; copies of several inputs are classified together."""
-
-    def start(prepared: Prepared) -> Generator[BoolArray, IntArray, Tally]:
-        known = classifier.classes_
-        task = take_votes(prepared, plan, None if known is None else len(known))
-        return task if known is not None else _number_by_input(task)
-
-    waiting = iter(enumerate(inputs))
-    active: list[tuple[int, Prepared, Generator[BoolArray, IntArray, Tally], BoolArray]] = []
-    tokens = finished = 0
-    held: tuple[int, Prepared] | None = None
-    while True:
-        while len(active) < WINDOW_INPUTS:
-            number, prepared = held or next(waiting, (-1, None))
-            held = None
-            if prepared is None:
-                break
-            if active and tokens + len(prepared.tokens) > WINDOW_TOKENS:
-                held = (number, prepared)
-                break
-            task = start(prepared)
-            active.append((number, prepared, task, next(task)))
-            tokens += len(prepared.tokens)
-        if not active:
-            return
-        answers = classifier.votes([Request(prepared, kept) for _, prepared, _, kept in active])
-        still = []
-        for (number, prepared, task, _), answer in zip(active, answers, strict=True):
-            try:
-                still.append((number, prepared, task, task.send(answer)))
-            except StopIteration as stop:
-                tokens -= len(prepared.tokens)
-                finished += 1
-                if done is not None:
-                    done(finished)
-                yield number, stop.value
-        active = still
+    tally.label, tally.exact = plan.rule.predicted_class(shares), counts
+    tally.selection, tally.looks, tally.votes = np.zeros(width, dtype=np.int64), None, []
+    return tally

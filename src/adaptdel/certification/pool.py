@@ -1,0 +1,299 @@
+"""A pool of inputs that are voted on together: each has its own plan, and all share the batches of one classifier.
+
+Runs, calibration and the server take their votes here. A pool is used by one thread. The votes on an input depend
+neither on the other inputs in the pool nor on how its copies are split between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from adaptdel.certification.sampling import SamplingPlan, Tally, take_votes
+from adaptdel.classifiers.base import BaseClassifier, InconsistentAnswerError, Prepared, Request
+from adaptdel.core.checks import BoolArray, IntArray
+
+WINDOW_INPUTS = 64
+WINDOW_TOKENS = 200_000  # the largest number of tokens of inputs that are processed together, unless it is one input
+
+
+class VoteObserver(Protocol):
+    """What is told of the votes on an input, in the thread of the pool."""
+
+    def saw_votes(self, stage: str, kept: BoolArray, answers: IntArray) -> None:
+        """Copies were classified: the tokens that they keep, shape (copies, length), and their class numbers."""
+
+    def saw_look(self, tally: Tally) -> None:
+        """A planned look was taken: the last of ``tally.votes``."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """An input in a pool.
+
+    Attributes:
+        prepared: the input.
+        plan: how it is sampled.
+        tag: whatever the caller wants to find here again.
+        observer: told of votes and looks.
+        tally: the votes so far.
+        failure: why there are no more votes, if the classifier failed on this input.
+    """
+
+    prepared: Prepared
+    plan: SamplingPlan
+    tag: Any = None
+    observer: VoteObserver | None = None
+    tally: Tally = field(default_factory=Tally)
+    failure: Exception | None = None
+
+    @property
+    def width(self) -> int:
+        """The number of tokens of a copy before deletion, at least 1: the cost of classifying it is about that."""
+        return max(1, len(self.prepared.tokens))
+
+
+class _Active:
+    """The sampling of one input: its coroutine, and the copies that wait for answers."""
+
+    def __init__(self, ticket: Ticket, classes: int | None) -> None:
+        self.ticket = ticket
+        self._task: Generator[BoolArray, IntArray, Tally] = take_votes(
+            ticket.prepared, ticket.plan, classes, ticket.tally
+        )
+        self._numbers = None if classes is not None else _Numbering()
+        self._kept = next(self._task)
+        self._answers: list[IntArray] = []
+        self._sent = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of copies that wait."""
+        return len(self._kept) - self._sent
+
+    def request(self, copies: int) -> Request:
+        """The next copies."""
+        whole = not self._sent and copies == len(self._kept)
+        return Request(self.ticket.prepared, self._kept if whole else self._kept[self._sent : self._sent + copies])
+
+    def receive(self, answers: IntArray) -> bool:
+        """Take the answers to the copies of the last request; returns whether the votes are complete."""
+        ticket = self.ticket
+        observer, stage = ticket.observer, ticket.tally.stage
+        if observer is not None:
+            observer.saw_votes(stage, self._kept[self._sent : self._sent + len(answers)], answers)
+        self._answers.append(answers)
+        self._sent += len(answers)
+        if self._sent < len(self._kept):
+            return False
+        complete = answers if len(self._answers) == 1 else np.concatenate(self._answers)
+        if self._numbers is not None:
+            complete = self._numbers.local(complete)
+        looks = len(ticket.tally.votes)
+        finished = False
+        try:
+            self._kept = self._task.send(complete)
+        except StopIteration:
+            finished = True
+        self._answers, self._sent = [], 0
+        if observer is not None and len(ticket.tally.votes) > looks:
+            observer.saw_look(self.tally())
+        return finished
+
+    def tally(self) -> Tally:
+        """The votes so far, with the class numbers of the classifier."""
+        return self.ticket.tally if self._numbers is None else self._numbers.restored(self.ticket.tally)
+
+    def stop(self) -> Tally:
+        """End the sampling and return the votes so far; without a label that was selected, the most frequent one."""
+        self._task.close()
+        tally = self.tally()
+        counts = tally.selection
+        if tally.label < 0 and counts.any():
+            tally = replace(tally, label=self.ticket.plan.rule.predicted_class(counts.tolist(), int(counts.sum())))
+        return tally
+
+
+class _Numbering:
+    """Numbers of unknown classes in the order in which they occur in the votes on one input.
+
+    The classifier numbers them in the order in which they occur in any input. A tie goes to the lowest number, which
+    must not depend on other inputs.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def local(self, answers: IntArray) -> IntArray:
+        """The numbers within this input, for the classifier's numbers."""
+        numbers = self._numbers
+        return np.array([numbers.setdefault(answer, len(numbers)) for answer in answers.tolist()], dtype=np.int64)
+
+    def restored(self, tally: Tally) -> Tally:
+        """The votes by the classifier's numbers."""
+        originals = list(self._numbers)
+        if not originals:
+            return tally
+        width = max(2, *(number + 1 for number in originals))
+
+        def renumber(counts: IntArray) -> IntArray:
+            renumbered = np.zeros((width, *counts.shape[1:]), dtype=np.int64)
+            occurred = originals[: len(counts)]  # the other classes occurred later
+            renumbered[occurred] = counts[: len(occurred)]
+            return renumbered
+
+        return replace(
+            tally,
+            label=originals[tally.label] if tally.label >= 0 else -1,
+            selection=renumber(tally.selection),
+            votes=[renumber(row) for row in tally.votes],
+            exact=None if tally.exact is None else renumber(tally.exact),
+        )
+
+
+class VotePool:
+    """Inputs that are voted on together. Each `step` is one call of the base classifier.
+
+    Attributes:
+        classifier: the base classifier.
+        tokens: the number of tokens of the inputs in the pool.
+        copies: the number of copies that the last step classified.
+        work: the number of copies times tokens of the last step.
+    """
+
+    def __init__(self, classifier: BaseClassifier) -> None:
+        self.classifier = classifier
+        self._active: dict[Ticket, _Active] = {}
+        self.tokens = self.copies = self.work = 0
+
+    def __len__(self) -> int:
+        """The number of inputs in the pool."""
+        return len(self._active)
+
+    def accepts(self, length: int, *, inputs: int = WINDOW_INPUTS, tokens: int = WINDOW_TOKENS) -> bool:
+        """Whether an input of so many tokens fits in; an empty pool accepts any."""
+        return not self._active or (len(self) < inputs and self.tokens + length <= tokens)
+
+    def add(self, ticket: Ticket) -> None:
+        """Begin to vote on an input; it takes part in the next step."""
+        known = self.classifier.classes_
+        self._active[ticket] = _Active(ticket, None if known is None else len(known))
+        self.tokens += len(ticket.prepared.tokens)
+
+    def tickets(self) -> list[Ticket]:
+        """The inputs in the pool."""
+        return list(self._active)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Drop an input; nothing happens if it is not in the pool."""
+        if ticket in self._active:
+            self._remove(ticket)
+
+    def stop(self, ticket: Ticket) -> None:
+        """End the votes on an input now: ``ticket.tally`` holds the looks that were taken, which are valid."""
+        ticket.tally = self._remove(ticket).stop()
+
+    def _remove(self, ticket: Ticket) -> _Active:
+        self.tokens -= len(ticket.prepared.tokens)
+        return self._active.pop(ticket)
+
+    def step(self, work: int | None = None) -> list[Ticket]:
+        """Classify copies of every input in the pool; returns the inputs that are finished or failed.
+
+        If the classifier fails, the copies of each input are classified alone, so that only the input that fails gets
+        a failure. An `InconsistentAnswerError` is raised at once.
+
+        Args:
+            work: about how many copies times tokens to classify, shared fairly: an input gets at most its share, and
+                what short inputs do not need goes to long ones. None for all copies that wait.
+        """
+        active = list(self._active.values())
+        if not active:
+            return []
+        requests = [a.request(copies) for a, copies in zip(active, _shares(active, work), strict=True)]
+        self.copies = sum(len(request.kept) for request in requests)
+        self.work = sum(request.kept.size for request in requests)
+        results: list[IntArray | Exception]
+        try:
+            results = list(self.classifier.votes(requests))
+        except InconsistentAnswerError:
+            raise
+        except Exception:
+            results = [self._alone(request) for request in requests]
+        finished = []
+        for sampled, result in zip(active, results, strict=True):
+            ticket = sampled.ticket
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                if not sampled.receive(result):
+                    continue
+                ticket.tally = sampled.tally()
+            except InconsistentAnswerError:
+                raise
+            except Exception as error:
+                ticket.failure = error
+            self._remove(ticket)
+            finished.append(ticket)
+        return finished
+
+    def _alone(self, request: Request) -> IntArray | Exception:
+        """The votes on one input, so that a failure is due to it."""
+        try:
+            return self.classifier.votes([request])[0]
+        except InconsistentAnswerError:
+            raise
+        except Exception as error:
+            return error
+
+
+def _shares(active: list[_Active], work: int | None) -> list[int]:
+    """The number of copies of each input that are classified in a step, at least one of each."""
+    if work is None:
+        return [sampled.waiting for sampled in active]
+    copies = [0] * len(active)
+    needs = sorted(range(len(active)), key=lambda place: active[place].waiting * active[place].ticket.width)
+    for rank, place in enumerate(needs):
+        width = active[place].ticket.width
+        copies[place] = min(active[place].waiting, max(1, work // (len(active) - rank) // width))
+        work = max(0, work - copies[place] * width)
+    return copies
+
+
+def vote_in_window(inputs: Iterable[Prepared], plan: SamplingPlan, classifier: BaseClassifier) -> Iterator[Ticket]:
+    """Yield a ticket for every input, with its number as tag, in order of completion; some carry a failure."""
+    pool = VotePool(classifier)
+    waiting = enumerate(inputs)
+    held: tuple[int, Prepared] | None = None
+    while True:
+        while len(pool) < WINDOW_INPUTS:
+            number, prepared = held or next(waiting, (-1, None))
+            held = None
+            if prepared is None:
+                break
+            if not pool.accepts(len(prepared.tokens)):
+                held = (number, prepared)
+                break
+            pool.add(Ticket(prepared, plan, number))
+        if not len(pool):
+            return
+        yield from pool.step()
+
+
+def vote_on_inputs(
+    inputs: Iterable[Prepared],
+    plan: SamplingPlan,
+    classifier: BaseClassifier,
+    *,
+    done: Callable[[int], None] | None = None,
+) -> Iterator[tuple[int, Tally]]:
+    """Yield the number and the votes of every input, in order of completion; a failure is raised."""
+    for finished, ticket in enumerate(vote_in_window(inputs, plan, classifier), start=1):
+        if ticket.failure is not None:
+            raise ticket.failure
+        if done is not None:
+            done(finished)
+        yield ticket.tag, ticket.tally

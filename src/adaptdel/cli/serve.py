@@ -1,0 +1,141 @@
+"""``adaptdel serve``: models as a service."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adaptdel.demo import DEMO_FOLDER, demo_model
+from adaptdel.serve.configuration import SERVE, ServeSettings, named_folders
+from adaptdel.serve.credentials import TOKEN_VARIABLE, read_shared_seed, read_token
+
+SHORT_TOKEN = 16  # characters
+DEMO_NAME = "film-reviews"
+DEMO_REPORT = DEMO_FOLDER / "report"  # which adaptdel demo writes
+# Options that set a field of `ServeSettings`, with what they limit.
+LIMITS = {
+    "texts": ("--max-texts", "Largest number of texts in a request."),
+    "tokens": ("--max-tokens", "Largest number of tokens of a text."),
+    "body_bytes": ("--max-body", "Largest size of a request in bytes."),
+    "votes": ("--max-votes", "Largest number of votes, of each kind, that a request may ask for."),
+    "deadline_ms": ("--max-deadline", "Longest time for a request in milliseconds."),
+    "in_flight": ("--max-in-flight", "Largest number of requests at a time; more are refused with 429."),
+    "queue": ("--max-queue", "Largest number of texts that wait for a model; more are refused with 429."),
+    "grace_seconds": ("--grace", "Seconds that requests in flight may take after SIGTERM; then they get 503."),
+}
+
+
+def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for every limit."""
+    for name, (option, text) in reversed(LIMITS.items()):
+        command = click.option(option, name, default=getattr(SERVE, name), show_default=True, help=text)(command)
+    return command
+
+
+@click.command("serve")
+@click.argument("models", nargs=-1, metavar="MODEL [MODEL]...")
+@click.option(
+    "--demo", is_flag=True, help=f"Serve a model of film reviews; without {DEMO_FOLDER}, it is trained in seconds."
+)
+@click.option("--host", default=SERVE.host, show_default=True, help="Address to listen on.")
+@click.option("--port", default=SERVE.port, show_default=True, help="Port to listen on; 0 for any free one.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help=f"File with the token that clients have to present.  [default: the variable {TOKEN_VARIABLE}, or no token]",
+)
+@click.option(
+    "--report", "reports", multiple=True, metavar="FOLDER", help="Also serve this report at /reports. Repeatable."
+)
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer only requests for this host name. Repeatable.  [default: localhost, or any with another --host]",
+)
+@click.option(
+    "--cors-origin",
+    "cors_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let pages of this origin call the server. Repeatable.  [default: none]",
+)
+@click.option("--seed-per-request", is_flag=True, help="Draw a new secret seed for every request.")
+@click.option(
+    "--seed",
+    default=None,
+    type=int,
+    help="Seed of the noise, FOR TESTS ONLY: who knows it can search for a text whose votes go wrong.  "
+    "[default: a secret one, drawn at the start]",
+)
+@click.option(
+    "--seed-file",
+    type=click.Path(path_type=Path),
+    help="File with a secret from which servers derive the same seed, so that they answer a text alike.",
+)
+@click.option("--log-texts", is_flag=True, help="Log the details of internal errors, which may contain texts.")
+@_limits
+def serve_command(
+    models: tuple[str, ...],
+    demo: bool,
+    token_file: Path | None,
+    reports: tuple[str, ...],
+    seed: int | None,
+    seed_file: Path | None,
+    **options: Any,
+) -> None:
+    """Serve the models in the folders MODEL over HTTP.
+
+    A model is called by the name of its folder, or by NAME if it is given as NAME=FOLDER. The first one answers
+    requests that name none. Ctrl+C or SIGTERM ends the server: requests in flight are finished, new ones are refused.
+    """
+    try:
+        from adaptdel.serve.server import bind, serve
+        from adaptdel.serve.service import ModelToServe, Service
+    except ModuleNotFoundError as error:
+        raise ImportError(f"a server needs {error.name}: pip install 'adaptdel[serve]'") from None
+    from adaptdel.serve.reports import check_report
+
+    if not models and not demo:
+        raise ValueError("give the folder of a model, such as adaptdel train writes, or --demo")
+    settings = ServeSettings(**options)
+    token = read_token(token_file)
+    if seed_file is not None and (seed is not None or settings.seed_per_request):
+        raise ValueError("give only one of --seed, --seed-file and --seed-per-request")
+    shared = seed if seed_file is None else read_shared_seed(seed_file)
+    if demo and (DEMO_REPORT / "index.html").exists():
+        reports = (*reports, f"{DEMO_NAME}={DEMO_REPORT}")
+    named_reports = {name: check_report(folder) for name, folder in named_folders(reports, "report").items()}
+    opened = bind(settings.host, settings.port)  # fails before the models are loaded
+    with opened:
+        if demo:
+            folder = demo_model(DEMO_FOLDER, note=lambda text: click.echo(text, err=True))
+            models = (f"{DEMO_NAME}={folder}", *models)
+        sources = [ModelToServe.load(folder, name) for name, folder in named_folders(models, "model").items()]
+        service = Service(sources, settings, shared, token, named_reports)
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        for sentence in warnings(settings, token, seed):
+            click.echo(f"warning: {sentence}", err=True)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        serve(service, opened, lambda: click.echo(f"adaptdel serves at http://{host}:{opened.getsockname()[1]}/"))
+
+
+def warnings(settings: ServeSettings, token: str | None, seed: int | None) -> list[str]:
+    """What is unsafe about a server."""
+    sentences = []
+    if token is None and not settings.is_local:
+        sentences.append(
+            f"anyone who reaches {settings.host} can call this server: set {TOKEN_VARIABLE} or give --token-file"
+        )
+    if token is not None and len(token) < SHORT_TOKEN:
+        sentences.append(f"the token has only {len(token)} characters: take at least {SHORT_TOKEN} random ones")
+    if seed is not None:
+        sentences.append("--seed is for tests: who knows the seed can search for a text whose votes go wrong")
+    if "*" in settings.cors_origins:
+        sentences.append("pages of every origin may call this server")
+    return sentences

@@ -1,0 +1,353 @@
+"""The application: routes, errors, the OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from threadpoolctl import threadpool_limits
+
+from adaptdel import __version__
+from adaptdel.certification.verify import verify
+from adaptdel.files import parse
+from adaptdel.serve import schemas
+from adaptdel.serve.documentation import documentation_page
+from adaptdel.serve.problems import PROBLEM_TYPE, Problem, too_many
+from adaptdel.serve.reports import report_file, report_list
+from adaptdel.serve.security import PAGE_POLICY, Gate
+from adaptdel.serve.service import Answers, Service
+
+PAGE = Path(__file__).parent / "page"
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".json": "application/json",
+    ".webmanifest": "application/manifest+json",
+}
+LARGE_BODY = 2**16  # bytes; a larger body is parsed, and a larger response written, in another thread
+IDLE_SECONDS = 10.0  # after which a stream says that it is alive
+
+
+class _StrictRequest(Request):
+    """A request whose JSON is parsed strictly, and outside of the event loop if it is large."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        try:
+            return await to_thread.run_sync(parse, body) if len(body) > LARGE_BODY else parse(body)
+        except ValueError as error:
+            raise HTTPException(400, f"the body must be JSON: {error}") from None
+
+
+class _StrictRoute(APIRoute):
+    def get_route_handler(self) -> Any:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(_StrictRequest(request.scope, request.receive))
+
+        return handle
+
+
+def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The documentation of error responses."""
+    return {code: {"model": schemas.ProblemDocument, "description": REASONS[code]} for code in codes}
+
+
+REASONS = {
+    400: "The body is not JSON.",
+    401: "The token is missing or wrong.",
+    404: "There is no such model, or nothing at this address.",
+    408: "The body arrived too slowly.",
+    413: "The body, a text or the number of texts is too large.",
+    415: "The body is not declared as application/json.",
+    422: "A field is missing, unknown or out of range, or a text cannot be certified.",
+    429: "Too many requests are in flight, or too many texts wait: try again after Retry-After seconds.",
+    500: "A fault of the server.",
+    503: "The server is shutting down, or the model is not served any more.",
+}
+WORK_ERRORS = problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 503)
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application for a service. Its threads run from the start of the application to its end.
+
+    Meanwhile numpy multiplies matrices in one thread: those of votes are small, and two threads that waited for each
+    other took the embedding network 14 to 26 times the processor time on a busy machine. Torch has threads of its own.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        with threadpool_limits(1, user_api="blas"):
+            service.start()
+            try:
+                yield
+            finally:
+                await to_thread.run_sync(service.stop)
+
+    app = FastAPI(
+        title="adaptdel",
+        version=__version__,
+        summary="Predictions of smoothed classifiers, with certificates that no attacker within a radius changes them.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(_work_routes(service))
+    app.include_router(_page_routes(cache(lambda: _described(app.openapi())), service))
+    for kind in (Problem, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _on_error)
+    app.add_middleware(Gate, service=service)
+    if service.settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(service.settings.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After"],
+        )
+    return app
+
+
+def _described(document: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI document with the media type of errors and with examples."""
+    for name, examples in schemas.EXAMPLES.items():
+        document["components"]["schemas"][name]["examples"] = examples
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for code, response in operation["responses"].items():
+                content = response.get("content", {})
+                if int(code) >= 400 and "application/json" in content:
+                    response["content"] = {PROBLEM_TYPE: content["application/json"]}
+    return document
+
+
+def _work_routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1", route_class=_StrictRoute)
+    single, waiting = CapacityLimiter(1), 0  # ball arithmetic has one precision for the whole process
+
+    @router.get("/models", responses={200: {"model": schemas.ModelsResponse}, **problems(401)}, tags=["models"])
+    async def models() -> Response:
+        """The models that are served, with their settings and examples, and the limits of requests."""
+        return _json(service.info())
+
+    @router.post(
+        "/certify",
+        responses={
+            200: {
+                "model": schemas.CertifyResponse,
+                "content": {"text/event-stream": {"schema": schemas.STREAM_EVENT}},
+                "description": "Certificates; with `stream`, events `votes`, `look`, `result`, `failed`, `done`.",
+            },
+            **WORK_ERRORS,
+        },
+        tags=["answers"],
+    )
+    async def certify(body: schemas.CertifyBody) -> Response:
+        """Certify one text or several."""
+        answers = service.submit(body)
+        if body.stream:
+            unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
+            return StreamingResponse(_events(answers), media_type="text/event-stream", headers=unbuffered)
+        return await _json_of({"model": answers.model.name, "results": await answers.results()})
+
+    @router.post("/predict", responses={200: {"model": schemas.PredictResponse}, **WORK_ERRORS}, tags=["answers"])
+    async def predict(body: schemas.PredictBody) -> Response:
+        """Classify one text or several, without certificates: faster."""
+        answers = service.submit(body)
+        return await _json_of({"model": answers.model.name, "results": await answers.results()})
+
+    @router.post("/verify", responses={200: {"model": schemas.VerifyResponse}, **WORK_ERRORS}, tags=["answers"])
+    async def verify_certificate(body: schemas.VerifyBody) -> Response:
+        """Derive the radius of a certificate again from its votes, in ball arithmetic."""
+        nonlocal waiting
+        settings = service.settings
+        if waiting > settings.verify_queue:
+            raise too_many("too many certificates wait to be verified: try again later, or use `adaptdel verify`")
+        waiting += 1
+        try:
+            return _json(await to_thread.run_sync(_verified, body.certificate, settings.verify_work, limiter=single))
+        finally:
+            waiting -= 1
+
+    return router
+
+
+def _page_routes(document: Callable[[], dict[str, Any]], service: Service) -> APIRouter:
+    router = APIRouter()
+    html: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}, "description": "A page."}}
+
+    @router.get("/", responses=html, response_class=Response, tags=["pages"])
+    async def page() -> Response:
+        """The page on which people try a model."""
+        return page_file("index.html")
+
+    @router.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        """The icon of pages that name none, such as reports."""
+        return page_file("icon.svg")
+
+    @router.get(
+        "/page/{file}",
+        responses={200: {"description": "A file."}, **problems(404)},
+        response_class=Response,
+        tags=["pages"],
+    )
+    async def files_of_the_page(file: str) -> Response:
+        """The files of the page."""
+        return page_file(file)
+
+    @router.get("/docs", responses=html, response_class=Response, tags=["pages"])
+    async def documentation() -> Response:
+        """This interface as a page; it needs no other server."""
+        content = documentation_page(document())
+        return Response(content, media_type=MEDIA_TYPES[".html"], headers={"Content-Security-Policy": PAGE_POLICY})
+
+    @router.get("/openapi.json", tags=["pages"], responses={200: {"description": "The OpenAPI document."}})
+    async def openapi() -> Response:
+        """The OpenAPI document."""
+        return _json(document())
+
+    @router.get("/healthz", responses={200: {"model": schemas.Status}}, tags=["operation"])
+    async def healthz() -> Response:
+        """Whether the process answers."""
+        return _json({"status": "ok"})
+
+    @router.get("/readyz", responses={200: {"model": schemas.Status}, **problems(503)}, tags=["operation"])
+    async def readyz() -> Response:
+        """Whether requests are accepted."""
+        reason = service.unready()
+        if reason is not None:
+            raise Problem(503, reason)
+        return _json({"status": "ready"})
+
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}, "description": "Measurements."}}
+
+    @router.get("/metrics", responses={**text, **problems(401)}, response_class=Response, tags=["operation"])
+    async def metrics() -> Response:
+        """Measurements for Prometheus."""
+        return Response(service.meters.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @router.get("/reports", responses={200: {"model": schemas.ReportList}, **problems(401)}, tags=["reports"])
+    async def reports() -> Response:
+        """The reports that are served."""
+        return _json(report_list(service.reports, service.links))
+
+    @router.get(
+        "/linked-reports/{key}/{name}/{path:path}",
+        responses={200: {"description": "A file, for whoever has the link."}, **problems(404)},
+        response_class=Response,
+        tags=["reports"],
+    )
+    @router.get(
+        "/reports/{name}/{path:path}",
+        responses={200: {"description": "A file."}, **problems(401, 404)},
+        response_class=Response,
+        tags=["reports"],
+    )
+    async def files_of_reports(name: str, path: str) -> Response:
+        """A file of a report."""
+        content, headers = await to_thread.run_sync(report_file, service.reports, name, path)
+        return Response(content, headers=headers)
+
+    return router
+
+
+def page_file(name: str) -> Response:
+    """A file of the page; only files that are in its folder."""
+    path = next((path for path in PAGE.iterdir() if path.name == name and path.suffix in MEDIA_TYPES), None)
+    if path is None:
+        raise Problem(404, f"the page has no file {name!r:.80}")
+    headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "no-cache"}
+    return Response(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix], headers=headers)
+
+
+async def _events(answers: Answers) -> AsyncIterator[bytes]:
+    """Server-sent events of a request."""
+    async for name, value in answers.messages(idle=IDLE_SECONDS):
+        if name == "idle":
+            yield b": waiting\n\n"
+        elif name == "failed":
+            index, problem = value
+            yield _event(name, {"index": index, "error": problem.detail, "status": problem.status})
+        elif "tokens" in value:  # thousands of rows
+            yield await to_thread.run_sync(_event, name, value)
+        else:
+            yield _event(name, value)
+    yield _event("done", {})
+
+
+def _event(name: str, value: Mapping[str, Any]) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(value)}\n\n".encode()
+
+
+def _verified(values: Mapping[str, Any], work: int) -> dict[str, Any]:
+    reasons = [
+        reason.replace("allow more with --work, or leave it out", "use `adaptdel verify`")
+        for reason in verify(values, work=work)
+    ]
+    return {"valid": not reasons, "radius": -1 if reasons else values["derived"]["radius"], "reasons": reasons}
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    """JSON in ASCII, so that texts with half a surrogate pair can be written."""
+    return Response(json.dumps(value).encode(), status, media_type="application/json")
+
+
+async def _json_of(value: dict[str, Any]) -> Response:
+    """JSON of results; of many or long ones, written in another thread."""
+    large = len(value["results"]) > 4 or any("tokens" in result for result in value["results"])
+    return await to_thread.run_sync(_json, value) if large else _json(value)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        problem = _of_http(request, error)
+    elif isinstance(error, RequestValidationError):
+        problem = _of_validation(error, request)
+    else:
+        assert isinstance(error, Problem)
+        problem = error
+    return Response(problem.body(), problem.status, media_type=PROBLEM_TYPE, headers=problem.headers)
+
+
+def _of_http(request: Request, error: HTTPException) -> Problem:
+    path = request.scope["path"]  # the address as a whole may not be ASCII
+    if error.status_code == 404:
+        return Problem(404, f"there is nothing at {path!r:.80}: /docs lists the addresses")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        return Problem(405, f"{path!r:.80} does not accept {request.method:.20}: use {allowed}", error.headers)
+    return Problem(error.status_code, str(error.detail), error.headers)
+
+
+def _of_validation(error: RequestValidationError, request: Request) -> Problem:
+    """The first error as one sentence."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        return Problem(415, "the body must be JSON with the header Content-Type: application/json")
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    given = first.get("input")
+    shown = (
+        "" if isinstance(given, (dict, list)) or first["type"] in ("missing", "value_error") else f", got {given!r:.60}"
+    )
+    return Problem(422, f"{place or 'the body'}: {message}{shown}")

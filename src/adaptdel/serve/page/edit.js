@@ -1,0 +1,250 @@
+// "Change the text yourself": the edits are counted against the promise, and the model is asked again.
+
+import { certify } from "./api.js";
+import { align, covered, EVERY_OPERATION, tally } from "./distance.js";
+import { byId, debounced, element, spoken, svg } from "./dom.js";
+import { confidence, editWords, percent, verdict } from "./sentences.js";
+import { count, number, spans, split, UNITS, unitOf } from "./tokens.js";
+
+const COUNT_AFTER = 120; // milliseconds after the last key
+const ASK_AFTER = 600;
+const MOST_BOXES = 30;
+const FEWEST_BOXES = 12; // fewer would be drawn too large
+const CONTEXT = 12; // unchanged tokens that are shown on each side of a change
+const LONGEST_RUN = 60; // unchanged tokens that are shown in a row
+
+export class EditPanel {
+  /** `problem(error, retry)` shows a failure. */
+  constructor(problem) {
+    this.problem = problem;
+    this.subject = null;
+    this.asking = null;
+    this.countSoon = debounced(() => this.count(), COUNT_AFTER);
+    this.askSoon = debounced(() => this.ask(), ASK_AFTER);
+    this.input = byId("edited");
+    this.input.addEventListener("input", () => this.changed());
+    for (const button of byId("tricks").querySelectorAll("button")) {
+      button.addEventListener("click", () => this.play(button.dataset.trick));
+    }
+  }
+
+  /** Start with a certified text. `subject` has text, result, model and request. */
+  show(subject) {
+    this.hide();
+    const { result, model } = subject;
+    const unit = unitOf(model.unit);
+    const tokens = split(subject.text, unit);
+    byId("edit").hidden = result.certificate === null;
+    if (byId("edit").hidden) return;
+    const countable = tokens !== null && tokens.length === result.length;
+    byId("edit-body").hidden = !countable;
+    byId("about-edit").textContent = countable ? aboutEdit(unit) : uncounted(model, tokens, result);
+    if (!countable) return;
+    const { radii } = result;
+    const others = [...EVERY_OPERATION.map((name) => [[name], radii[name]]), [EVERY_OPERATION, radii.edit]];
+    const known = others.filter(([ops, radius]) => radius !== undefined && ops.join() !== result.ops.join());
+    this.subject = { ...subject, unit, tokens, radii: [[result.ops, result.radius], ...known] };
+    this.input.value = subject.text;
+    byId("tricks").querySelector('[data-trick="strongest"]').hidden = !result.influence;
+    this.count();
+    byId("fresh").textContent = "Not asked yet: nothing is changed.";
+  }
+
+  hide() {
+    this.stop();
+    this.subject = null;
+    byId("edit").hidden = true;
+  }
+
+  stop() {
+    this.countSoon.cancel();
+    this.askSoon.cancel();
+    this.asking?.abort();
+    this.asking = null;
+  }
+
+  changed() {
+    if (!this.subject) return;
+    this.asking?.abort();
+    this.countSoon();
+    this.askSoon();
+    byId("fresh").textContent = "Waiting for you to pause …";
+  }
+
+  /** Count the edits and draw them. */
+  count() {
+    const { tokens, unit, result, radii } = this.subject;
+    const edited = split(this.input.value, unit);
+    const cover = covered(tokens, edited, radii);
+    const { distance } = cover.alignment;
+    const shown = cover.alignment.steps ? cover.alignment : align(tokens, edited, EVERY_OPERATION);
+    this.steps = shown.steps;
+    const { kind, head, text } = verdict({ result, unit, distance, cover });
+    byId("verdict").dataset.kind = kind;
+    const [headline, explanation] = byId("verdict-words").children;
+    headline.textContent = head;
+    explanation.textContent = shown.steps && shown.distance > 0 ? `${editWords(shown.distance, tally(shown.steps))}. ${text}` : text;
+    drawBudget(byId("budget"), cover.inside ? cover.distance : distance, cover.inside ? cover.radius : result.radius);
+    drawDiff(byId("diff"), shown.steps, unit);
+  }
+
+  /** Certify the edited text. */
+  async ask() {
+    const { request, text, unit } = this.subject;
+    if (this.input.value === text) {
+      byId("fresh").textContent = "Not asked: nothing is changed.";
+      return;
+    }
+    if (this.input.value.length > 0 && split(this.input.value, unit).join("\0") === this.subject.tokens.join("\0")) {
+      byId("fresh").textContent = "Not asked: only white space differs, which the model does not see.";
+      return;
+    }
+    const asking = new AbortController();
+    this.asking = asking;
+    byId("fresh").textContent = "Asking the model …";
+    try {
+      const fresh = await certify({ ...request, text: this.input.value, influence: false }, asking.signal);
+      if (asking === this.asking) this.showFresh(fresh);
+    } catch (error) {
+      if (error.name === "AbortError" || asking !== this.asking) return;
+      byId("fresh").textContent = `No fresh answer. ${error.message}`;
+      this.problem(error, () => this.ask());
+    }
+  }
+
+  showFresh(fresh) {
+    const { result, unit } = this.subject;
+    if (fresh.abstained) {
+      const words = fresh.label === null ? "No vote was counted." : `The votes are too divided: ${percent(fresh.score)} for “${fresh.label}”.`;
+      byId("fresh").replaceChildren(element("b", {}, "None"), ` – the model abstains. ${words}`);
+      return;
+    }
+    const same = String(fresh.label) === String(result.label);
+    const inside = byId("verdict").dataset.kind === "inside";
+    const known = !result.abstained; // otherwise there is no answer to compare with
+    const parts = [element("b", { dir: "auto", class: same || !known ? "" : "changed" }, String(fresh.label))];
+    if (known) parts.push(same ? " – the same answer" : " – the answer has changed");
+    parts.push(`, with ${percent(fresh.score)} of the votes. `);
+    if (fresh.radius === 0) parts.push(`Its own promise covers no further edit (${confidence(fresh.alpha)}). `);
+    else parts.push(`Its own promise: ${count(fresh.radius, unit)} (${confidence(fresh.alpha)}). `);
+    if (inside && !same) {
+      parts.push(`This contradicts the promise: one of the two is wrong, which happens with a probability of at most ${percent(result.alpha)} for each.`);
+    }
+    byId("fresh").replaceChildren(...parts);
+  }
+
+  /** Make one edit for the visitor. */
+  play(trick) {
+    if (!this.subject) return;
+    const { unit, tokens, text } = this.subject;
+    const value = this.input.value;
+    const places = spans(value, unit);
+    const any = (items) => items[Math.floor(Math.random() * items.length)];
+    if (trick === "reset") this.input.value = text;
+    else if (trick === "insert") {
+      const at = any([0, ...places.map(({ end }) => end)]);
+      const token = any(tokens.length ? tokens : ["new"]);
+      const [left, right] = [at > 0 ? unit.glue : "", at === 0 && places.length ? unit.glue : ""];
+      this.input.value = value.slice(0, at) + left + token + right + value.slice(at);
+    } else {
+      const number = trick === "strongest" ? this.strongest() : Math.floor(Math.random() * places.length);
+      const place = places[number];
+      if (!place) return;
+      if (trick === "replace") {
+        const others = tokens.filter((token) => token !== place.token);
+        this.input.value = value.slice(0, place.start) + any(others.length ? others : [`${place.token}x`]) + value.slice(place.end);
+      } else {
+        const next = places[number + 1]?.start ?? value.length;
+        const start = next === value.length && number > 0 ? places[number - 1].end : place.start;
+        this.input.value = value.slice(0, start) + value.slice(next === value.length ? place.end : next);
+      }
+    }
+    this.count();
+    this.changed();
+  }
+
+  /** The place in the edited text of the unchanged token with the largest difference for the answer. */
+  strongest() {
+    const { influence } = this.subject.result;
+    let best = null;
+    let [i, j] = [0, 0];
+    for (const { kind, from, to } of this.steps ?? []) {
+      if (kind === "keep") {
+        from.forEach((_, offset) => {
+          const row = influence[i + offset];
+          const difference = row.kept && row.deleted ? row.for / row.kept - row.for_when_deleted / row.deleted : -1;
+          if (best === null || difference > best.difference) best = { difference, place: j + offset };
+        });
+      }
+      i += from.length;
+      j += to.length;
+    }
+    return best?.place;
+  }
+}
+
+const aboutEdit = (unit) =>
+  `Type into your version. The page counts the least number of ${unit.many} that someone must delete, insert or replace to get from the certified text ` +
+  `to yours.${unit === UNITS.word ? " White space does not count, but a comma that sticks to a word is part of it." : ""}`;
+
+function uncounted(model, tokens, result) {
+  if (tokens !== null) {
+    return `This page splits the text into ${number(tokens.length)} ${unitOf(model.unit).many}, the model into ${number(result.length)}. So edits are not counted here; the promise above is valid.`;
+  }
+  return `This model reads its input in units of the kind “${model.unit}”, which this page cannot count while you type. The promise above is valid: it counts edits of such units.`;
+}
+
+/** A box for each edit that the promise covers; used ones are filled, those beyond it are crossed. */
+function drawBudget(holder, distance, radius) {
+  holder.hidden = radius < 0 || distance === null || distance === Infinity;
+  if (holder.hidden) return;
+  const plural = (value) => `${number(value)} ${value === 1 ? "edit" : "edits"}`;
+  const words = distance > radius ? `${plural(distance)}, ${number(distance - radius)} beyond the promise` : `${number(distance)} of ${plural(radius)} used`;
+  const shown = Math.max(radius, distance);
+  const drawing = svg("svg", { "aria-hidden": "true" });
+  if (shown <= MOST_BOXES) {
+    drawing.setAttribute("viewBox", `0 0 ${Math.max(shown, FEWEST_BOXES) * 14} 16`);
+    for (let box = 0; box < shown; box += 1) {
+      const name = box >= radius ? "over" : box < distance ? "used" : "free";
+      drawing.append(svg("rect", { x: box * 14 + 1.5, y: 2, width: 11, height: 12, rx: 2, class: name }));
+      if (box >= radius) drawing.append(svg("path", { d: `M${box * 14 + 4.5} 5l5 6m0-6l-5 6`, class: "cross" }));
+    }
+  } else {
+    drawing.setAttribute("viewBox", "0 0 420 16");
+    const scale = 417 / shown;
+    drawing.append(svg("rect", { x: 1.5, y: 2, width: radius * scale, height: 12, rx: 2, class: "free" }));
+    drawing.append(svg("rect", { x: 1.5, y: 2, width: Math.min(distance, radius) * scale, height: 12, rx: 2, class: "used" }));
+    if (distance > radius) drawing.append(svg("rect", { x: 1.5 + radius * scale, y: 2, width: (distance - radius) * scale, height: 12, rx: 2, class: "over" }));
+  }
+  holder.replaceChildren(drawing, element("p", {}, words));
+}
+
+/** The steps as a text with deleted, inserted and replaced tokens. Long unchanged parts are left out. */
+function drawDiff(holder, steps, unit) {
+  if (steps === null) {
+    holder.replaceChildren(element("em", {}, "The texts are too long and too different to show what changed."));
+    return;
+  }
+  const parts = [];
+  const join = (tokens) => tokens.join(unit.glue);
+  const mark = (name, tokens) =>
+    element(name, {}, [spoken(name === "del" ? " deleted: " : " inserted: "), join(tokens), spoken(name === "del" ? ", end of deleted. " : ", end of inserted. ")]);
+  steps.forEach(({ kind, from, to }, place) => {
+    if (place > 0) parts.push(unit.glue);
+    if (kind === "keep") parts.push(...kept(from, place > 0, place < steps.length - 1, unit, join));
+    else if (kind === "sub") {
+      const replaced = [spoken(" replaced: "), element("del", {}, join(from)), spoken(" by "), element("ins", {}, join(to)), spoken(", end of replaced. ")];
+      parts.push(element("span", { class: "sub" }, replaced));
+    } else parts.push(mark(kind, kind === "del" ? from : to));
+  });
+  holder.replaceChildren(...(parts.length ? parts : [element("em", {}, "Both texts are empty.")]));
+}
+
+function kept(tokens, after, before, unit, join) {
+  if (tokens.length <= LONGEST_RUN) return [join(tokens)];
+  const head = after ? CONTEXT : before ? 0 : LONGEST_RUN;
+  const tail = before ? CONTEXT : 0;
+  const left = count(tokens.length - head - tail, unit);
+  const gap = element("span", { class: "gap" }, ` … ${left} unchanged … `);
+  return [join(tokens.slice(0, head)), gap, join(tail ? tokens.slice(-tail) : [])];
+}

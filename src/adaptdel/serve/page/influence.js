@@ -1,0 +1,143 @@
+// Which words carry the answer: the share of votes for it with and without each word.
+
+import { byId, element } from "./dom.js";
+import { percent } from "./sentences.js";
+import { number, spans, unitOf } from "./tokens.js";
+
+const CLEAR = 3; // standard errors
+const CLEAR_EXACTLY = 0.01; // of the share, where there is no sampling error
+const LEVELS = 4;
+const LISTED = 5;
+const LONGEST_SHOWN = 24; // characters of a token in the table
+
+/** The difference that a token makes in the votes, and whether it is clear. */
+function effect({ kept, for: withIt, deleted, for_when_deleted: without }, exact) {
+  if (!kept || !deleted) return null;
+  const [share, other, pooled] = [withIt / kept, without / deleted, (withIt + without) / (kept + deleted)];
+  const error = Math.sqrt(pooled * (1 - pooled) * (1 / kept + 1 / deleted));
+  const difference = share - other;
+  const least = exact ? CLEAR_EXACTLY : CLEAR * error;
+  return { share, other, difference, clear: error > 0 && Math.abs(difference) >= least };
+}
+
+const tenths = (share) => `${(100 * share).toFixed(1)}%`;
+const shortened = (token) => (token.length > LONGEST_SHOWN ? `${token.slice(0, LONGEST_SHOWN)}…` : token);
+
+export class Influence {
+  constructor() {
+    this.words = [];
+    const heat = byId("heat");
+    heat.addEventListener("click", (event) => this.choose(this.words.findIndex(({ node }) => node === event.target)));
+    heat.addEventListener("pointerover", (event) => this.choose(this.words.findIndex(({ node }) => node === event.target)));
+    heat.addEventListener("keydown", (event) => {
+      const steps = { ArrowRight: 1, ArrowLeft: -1 };
+      if (!(event.key in steps) || this.words.length === 0) return;
+      event.preventDefault();
+      const from = this.chosen ?? (event.key === "ArrowRight" ? -1 : this.words.length);
+      this.choose(Math.min(Math.max(from + steps[event.key], 0), this.words.length - 1));
+      this.words[this.chosen].node.scrollIntoView({ block: "nearest" });
+    });
+  }
+
+  hide() {
+    byId("influence").hidden = true;
+  }
+
+  show({ result, model, text }) {
+    byId("influence").hidden = !result.influence;
+    if (!result.influence) return;
+    this.label = String(result.label);
+    this.unit = unitOf(model.unit);
+    const exact = result.certificate.exact !== null;
+    const effects = result.influence.map((row) => effect(row, exact));
+    const clear = effects.filter((item) => item?.clear);
+    const largest = Math.max(...clear.map(({ difference }) => Math.abs(difference)));
+    const level = (item) => Math.max(1, Math.ceil((LEVELS * Math.abs(item.difference)) / largest));
+    byId("head-influence").lastChild.textContent = ` Which ${this.unit.many} carry the answer`;
+    byId("about-influence").textContent = this.about(effects, clear, result);
+    byId("influence-body").hidden = clear.length === 0;
+    this.chosen = null;
+    byId("heat-word").textContent = `Point at a ${this.unit.one}, or move with the arrow keys, to read its figures.`;
+    const nodes = result.tokens.map((token, place) => {
+      const item = effects[place];
+      const name = item?.clear ? `heat-${item.difference > 0 ? "for" : "against"}-${level(item)}` : null;
+      return element("span", { class: name }, String(token));
+    });
+    this.words = nodes.map((node, place) => ({ node, token: String(result.tokens[place]), item: effects[place], counts: result.influence[place] }));
+    const heat = byId("heat");
+    heat.replaceChildren(...this.laidOut(nodes, result.tokens, text));
+    heat.tabIndex = 0;
+    heat.setAttribute("role", "group");
+    heat.setAttribute("aria-label", `The text; left and right arrow keys choose a ${this.unit.one}`);
+    this.table(clear.length ? effects : []);
+    byId("caveat").textContent = this.caveat(result);
+  }
+
+  about(effects, clear, result) {
+    const { one, many } = this.unit;
+    if (effects.length === 0) return "The text is empty.";
+    if (clear.length > 0) {
+      return `Some copies kept a ${one}, the others did not. A ${one} is marked if “${this.label}” got a clearly larger or smaller share of the votes of those that kept it.`;
+    }
+    const unanimous = result.influence.every((row) => row.for === row.kept && row.for_when_deleted === row.deleted);
+    return unanimous
+      ? `Every vote was for “${this.label}”, with or without any ${one}. So no single ${one} carries the answer.`
+      : `No ${one} makes a clear difference in these votes. The answer rests on many ${many} together, or more votes are needed to see it.`;
+  }
+
+  caveat(result) {
+    const { one, many } = this.unit;
+    const source =
+      result.certificate.exact !== null
+        ? `The figures are exact, as every copy was counted with its probability. A ${one} is marked if it makes a difference of a percentage point. `
+        : `The figures come from the votes already taken for the promise. A ${one} is marked if its difference is ${CLEAR} standard errors or more, which ` +
+          `happens by chance for a few ${many} in a thousand. `;
+    return (
+      `Read this with care. ${source}A difference shows how the votes went, one ${one} at a time. ` +
+      `It is not part of the promise, and it does not say that changing a marked ${one} changes the answer, nor that plain ${many} do not matter together.`
+    );
+  }
+
+  /** The tokens as they stand in the text where the page can split it, else one after the other. */
+  laidOut(nodes, tokens, text) {
+    const places = this.unit.pattern ? spans(text, this.unit) : [];
+    if (places.length !== nodes.length || places.some(({ token }, place) => token !== tokens[place])) return nodes.flatMap((node) => [node, " "]);
+    const parts = [];
+    let end = 0;
+    places.forEach((place, index) => {
+      parts.push(text.slice(end, place.start), nodes[index]);
+      end = place.end;
+    });
+    return [...parts, text.slice(end)];
+  }
+
+  choose(place) {
+    if (place < 0) return;
+    if (this.chosen !== null) this.words[this.chosen].node.classList.remove("chosen");
+    this.chosen = place;
+    const { node, token, item, counts } = this.words[place];
+    node.classList.add("chosen");
+    byId("heat-word").textContent = item
+      ? `“${token}”: ${percent(item.share)} for “${this.label}” among the ${number(Math.round(counts.kept))} copies with it, ${percent(item.other)} among the ` +
+        `${number(Math.round(counts.deleted))} without it${item.clear ? "." : ": no clear difference."}`
+      : `“${token}”: every copy treated it alike, so nothing can be compared.`;
+  }
+
+  table(effects) {
+    const clear = effects.map((item, place) => ({ item, place })).filter(({ item }) => item?.clear);
+    clear.sort((first, second) => second.item.difference - first.item.difference);
+    const supporting = clear.filter(({ item }) => item.difference > 0).slice(0, LISTED);
+    const opposing = clear.filter(({ item }) => item.difference < 0).slice(-LISTED);
+    const head = [this.unit.one, "with it", "without it", "points"].map((title, place) => element("th", { scope: "col", class: place ? "n" : "t" }, title));
+    const rows = [...supporting, ...opposing].map(({ item, place }) =>
+      element("tr", {}, [
+        element("th", { scope: "row", class: "t", dir: "auto" }, shortened(this.words[place].token)),
+        ...[tenths(item.share), tenths(item.other), `${item.difference > 0 ? "+" : "−"}${(100 * Math.abs(item.difference)).toFixed(1)}`].map((cell) =>
+          element("td", { class: "n" }, cell),
+        ),
+      ]),
+    );
+    const caption = element("caption", {}, `Share of votes for “${this.label}” among the copies with and without a ${this.unit.one}: the largest differences, in percentage points.`);
+    byId("heat-table").replaceChildren(caption, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
+  }
+}

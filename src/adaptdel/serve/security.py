@@ -1,0 +1,233 @@
+"""What stands between clients and the application: limits, authentication, timeouts, headers, the log of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+from adaptdel.serve.configuration import LOCAL_HOSTS
+from adaptdel.serve.problems import PROBLEM_TYPE, Problem, internal_error, shutting_down, too_many
+from adaptdel.serve.reports import LINKED
+from adaptdel.serve.scheduler import LOG, log_error
+from adaptdel.serve.service import Service
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+CLOSED_POLICY = "default-src 'none'; frame-ancestors 'none'"  # of responses that are not pages
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+    "content-security-policy": CLOSED_POLICY,
+}
+OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/docs", "/favicon.ico")  # need no token
+OPEN_FOLDER = "/page/"
+PROBES = ("/healthz", "/readyz")  # called by address, whatever the host name of the server is
+SMALL_BODY = 2**12  # bytes of a request that needs none
+MOST_DIGITS = 15  # of a length; more are too large in any case
+CLIENT_LEFT = 499  # in the log and the measurements, as in nginx
+
+
+class Gate:
+    """ASGI middleware that every request passes.
+
+    A body is read as a whole, up to the limit and the timeout, before the application sees the request. When the client
+    leaves, the application is cancelled.
+    """
+
+    def __init__(self, app: Application, service: Service) -> None:
+        self.app, self.service, self.settings = app, service, service.settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.monotonic()
+        response = _Response(send, self.settings.send_seconds, cors=bool(self.settings.cors_origins))
+        code = CLIENT_LEFT
+        try:
+            code = await self._handle(scope, receive, response)
+        finally:
+            seconds = time.monotonic() - started
+            route = getattr(scope.get("route"), "path", "other")
+            self.service.meters.request(route, code, seconds)
+            LOG.info("%s %s %d %.3f s", scope["method"], route, code, seconds)
+
+    async def _handle(self, scope: Scope, receive: Receive, response: _Response) -> int:
+        """Answer, and return the status."""
+        counted = False
+        try:
+            headers = {name.lower(): value for name, value in scope["headers"]}
+            self._check_host(scope, headers)
+            self._check_token(scope, headers)
+            counted = self._count(scope)
+            body = await self._body(scope, headers, receive)
+            if body is None or not await self._run(scope, body, receive, response):
+                return CLIENT_LEFT
+        except Problem as problem:
+            await response.problem(problem)
+        except Exception as error:
+            if response.is_stuck:
+                return CLIENT_LEFT
+            log_error(f"{scope['method']} request", error, texts=self.settings.log_texts)
+            await response.problem(internal_error())
+        finally:
+            if counted:
+                self.service.in_flight -= 1
+                self.service.meters.in_flight(self.service.in_flight)
+        return response.status or CLIENT_LEFT
+
+    def _check_host(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """A page of another site that resolves to this address must not call the server."""
+        if scope["path"] in PROBES:
+            return
+        allowed = self.settings.allowed_hosts or (LOCAL_HOSTS if self.settings.is_local else ())
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        if allowed and name.lower() not in {known.lower() for known in (*allowed, self.settings.host)}:
+            raise Problem(421, f"this server does not answer for the host {name!r:.80}: it answers for {allowed[0]!r}")
+
+    def _check_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path in OPEN or path.startswith(OPEN_FOLDER) or scope["method"] == "OPTIONS":
+            return
+        if path.startswith(LINKED):
+            if self.service.links is None or not self.service.links.opens(path):
+                raise Problem(
+                    404, "this link is wrong or has expired: open the report from the page of the server again"
+                )
+            return
+        if not self.service.authorized(headers.get(b"authorization", b"").decode("latin-1")):
+            raise Problem(
+                401,
+                "a token is needed: send the header Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": 'Bearer realm="adaptdel"'},
+            )
+
+    def _count(self, scope: Scope) -> bool:
+        """Count a request that takes work; refuse it if there are too many."""
+        if scope["method"] != "POST":
+            return False
+        if self.service.closing:
+            raise shutting_down()
+        if self.service.in_flight >= self.settings.in_flight:
+            raise too_many(f"{self.service.in_flight} requests are in flight already: send the request again later")
+        self.service.in_flight += 1
+        self.service.meters.in_flight(self.service.in_flight)
+        return True
+
+    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+        """The body; None if the client left."""
+        limit = self.settings.body_bytes
+        if scope["method"] != "POST":  # not counted, and without a token on open addresses
+            limit = min(limit, SMALL_BODY)
+        too_large = Problem(413, f"the body must have at most {limit} bytes: send less in a request", CLOSE)
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and (len(length) > MOST_DIGITS or int(length) > limit):
+            raise too_large
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            seconds = self.settings.body_seconds
+            raise Problem(408, f"the body did not arrive within {seconds:g} seconds: send it faster", CLOSE) from None
+
+    async def _run(self, scope: Scope, body: bytes, receive: Receive, response: _Response) -> bool:
+        """Run the application; if the client leaves first, cancel it and return False."""
+        left = asyncio.Event()
+        sent = False
+
+        async def replay() -> Message:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        running = asyncio.ensure_future(self.app(scope, replay, response))
+        watching = asyncio.ensure_future(watch())
+        try:
+            await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running
+                return True
+            return False
+        finally:
+            for task in (running, watching):
+                task.cancel()
+            await asyncio.gather(running, watching, return_exceptions=True)
+
+
+CLOSE = {"Connection": "close"}  # what is left of the body is not read
+
+
+class _Response:
+    """Sends a response with the headers that every response has, and notices clients that do not read.
+
+    Attributes:
+        status: the status of the response; 0 before it begins.
+        is_stuck: whether the client did not read in time.
+    """
+
+    def __init__(self, send: Send, seconds: float, *, cors: bool) -> None:
+        self._send, self._seconds, self._cors = send, seconds, cors
+        self.status = 0
+        self.is_stuck = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = list(message.get("headers", []))
+            present = {name.lower() for name, _ in headers}
+            for name, value in HEADERS.items():
+                if name.encode() not in present and not (self._cors and name == "cross-origin-resource-policy"):
+                    headers.append((name.encode(), value.encode()))
+            message = {**message, "headers": headers}
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._send(message)
+        except TimeoutError:
+            self.is_stuck = True
+            raise
+
+    async def problem(self, problem: Problem) -> None:
+        """Send an error, unless a response has begun."""
+        if self.status:
+            return
+        body = problem.body()
+        headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **problem.headers}
+        encoded = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        with suppress(OSError):  # the client left or does not read
+            await self({"type": "http.response.start", "status": problem.status, "headers": encoded})
+            await self({"type": "http.response.body", "body": body})

@@ -1,0 +1,272 @@
+"""The models that are served, and how requests to them become jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from adaptdel import __version__
+from adaptdel.certification.sampling import SECRET_BITS, SamplingPlan
+from adaptdel.core.checks import check_fields, check_int
+from adaptdel.core.radius import check_noise
+from adaptdel.core.threat import Threat
+from adaptdel.files import read_json
+from adaptdel.model_files import EXAMPLES
+from adaptdel.serve.configuration import SERVE, ServeSettings
+from adaptdel.serve.metrics import Meters
+from adaptdel.serve.problems import Problem
+from adaptdel.serve.queueing import Job, Outbox
+from adaptdel.serve.reports import ReportLinks
+from adaptdel.serve.scheduler import Scheduler
+from adaptdel.serve.schemas import CertifyBody, PredictBody
+from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.units import check_unit
+
+TEXT_UNITS = ("word", "char", "byte", "chunk")
+
+
+@dataclass(frozen=True)
+class ModelToServe:
+    """A model, its name in requests, and texts to try."""
+
+    name: str
+    model: SmoothedClassifier
+    examples: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        unit = check_unit(self.model.unit)
+        if unit.kind not in TEXT_UNITS:
+            raise ValueError(f"model {self.name!r}: its unit {unit.kind!r} cannot be served: requests hold texts")
+        if self.model.base_classifier().classes_ is None:
+            raise ValueError(f"model {self.name!r}: its classes must be known to be served: give classes=[...]")
+
+    @classmethod
+    def load(cls, folder: Path, name: str = "") -> ModelToServe:
+        """Read a model that `SmoothedClassifier.save` wrote, and its ``examples.json`` if there is one."""
+        model = SmoothedClassifier.load(folder)
+        path = folder / EXAMPLES
+        examples = read_json(path, "the examples of a model").get("examples", []) if path.exists() else []
+        for example in examples:
+            try:
+                check_fields(example, {"title": "a text", "text": "a text"})
+            except ValueError as error:
+                raise ValueError(f"{path}: damaged: {error}") from None
+        return cls(name or folder.resolve().name, model, examples)
+
+
+class ServedModel:
+    """A model with its thread."""
+
+    def __init__(self, source: ModelToServe, settings: ServeSettings, meters: Meters) -> None:
+        self.name, self.model, self.examples = source.name, source.model, source.examples
+        self.settings = settings
+        self.certifier = source.model.certifier()
+        self.scheduler = Scheduler(self.name, self.certifier, settings, meters)
+
+    def plan(self, body: CertifyBody | PredictBody, seed: int) -> SamplingPlan:
+        """The sampling plan of a request; ValueError if it asks for something that cannot be."""
+        plan = replace(self.certifier.plan, seed=seed, secret=True)
+        votes = body.votes
+        for name in ("select", "estimate"):
+            number = None if votes is None else getattr(votes, name)
+            if number is not None:
+                check_int(f"votes.{name}", number, least=1, most=self.settings.votes)
+                plan = replace(plan, **{f"n_{name}": number})
+        if isinstance(body, PredictBody):
+            return replace(plan, n_estimate=0)
+        if body.alpha is not None:
+            plan = replace(plan, alpha=body.alpha)
+        if body.ops is not None:
+            noise = plan.rule.noise
+            threat = Threat(noise.certified_ops if body.ops == "edit" else body.ops)
+            check_noise(noise, threat)
+            plan = replace(plan, rule=replace(plan.rule, ops=threat.ops))
+        return plan
+
+    def info(self, *, default: bool) -> dict[str, Any]:
+        """What clients are told of the model."""
+        plan, base = self.certifier.plan, self.certifier.base
+        training = getattr(self.model, "training_", None) or {}
+        return {
+            "name": self.name,
+            "default": default,
+            "kind": base.kind or type(base).__name__,
+            "classes": base.labels(),
+            "unit": self.certifier.unit.kind,
+            "noise": repr(plan.rule.noise),
+            "method": training.get("method"),
+            "alpha": plan.alpha,
+            "ops": list(plan.rule.ops),
+            "certified_ops": list(plan.rule.noise.certified_ops),
+            "votes": {"select": plan.n_select, "estimate": plan.n_estimate},
+            "threshold": plan.rule.threshold,
+            "fingerprint": self.certifier.fingerprint,
+            "examples": list(self.examples),
+        }
+
+
+@dataclass(eq=False)
+class Service:
+    """Models behind one application.
+
+    Args:
+        sources: the models; the first one answers requests that name none.
+        settings: all limits.
+        seed: the seed of the noise, for tests; None to draw a secret one.
+        token: what clients have to present; None if anyone may call.
+        reports: folders that `adaptdel report` wrote, by name.
+    """
+
+    sources: Sequence[ModelToServe]
+    settings: ServeSettings = SERVE
+    seed: int | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    reports: Mapping[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [source.name for source in self.sources]
+        if not names:
+            raise ValueError("sources must hold at least one model, got none")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"models must have different names, got {name!r} twice: give NAME=FOLDER")
+        if self.seed is not None and self.settings.seed_per_request:
+            raise ValueError("a seed and a new seed for every request cannot be given together")
+        if self.seed is not None:
+            check_int("seed", self.seed, most=2**SECRET_BITS - 1)
+        self._seed = secrets.randbits(SECRET_BITS) if self.seed is None else self.seed
+        self.links = None if self.token is None else ReportLinks(self.token)
+        self.meters = Meters()
+        self.models = {s.name: ServedModel(s, self.settings, self.meters) for s in self.sources}
+        self.meters.watch(lambda: {name: model.scheduler.sizes() for name, model in self.models.items()})
+        self.closing = False
+        self.in_flight = 0
+
+    def start(self) -> None:
+        """Start the threads of the models."""
+        for model in self.models.values():
+            model.scheduler.start()
+
+    def close(self) -> None:
+        """Accept no more requests; those in flight go on."""
+        self.closing = True
+        for model in self.models.values():
+            model.scheduler.close()
+
+    def stop(self) -> None:
+        """End the threads; requests that are not finished are refused."""
+        self.close()
+        for model in self.models.values():
+            model.scheduler.stop()
+
+    def authorized(self, header: str) -> bool:
+        """Whether the header Authorization holds the token, compared in constant time."""
+        if self.token is None:
+            return True
+        scheme, _, given = header.partition(" ")
+        is_bearer = scheme.lower() == "bearer"
+        return hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.token.encode()) and is_bearer
+
+    def unready(self) -> str | None:
+        """Why requests are not accepted; None if they are."""
+        if self.closing:
+            return "the server is shutting down"
+        for model in self.models.values():
+            if not model.scheduler.is_ready:
+                return model.scheduler.fault or f"the model {model.name!r} is not ready yet"
+        return None
+
+    def info(self) -> dict[str, Any]:
+        """The models and the limits."""
+        models = [model.info(default=number == 0) for number, model in enumerate(self.models.values())]
+        return {"models": models, "limits": self.settings.limits(), "version": __version__}
+
+    def find(self, name: str | None) -> ServedModel:
+        """The model that a request names."""
+        if name is None:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            raise Problem(404, f"there is no model {name!r:.80}, only {', '.join(map(repr, self.models))}")
+        return self.models[name]
+
+    def submit(self, body: CertifyBody | PredictBody) -> Answers:
+        """Accept a request, or raise a `Problem`."""
+        model = self.find(body.model)
+        texts = body.all_texts()
+        if len(texts) > self.settings.texts:
+            raise Problem(413, f"a request may hold at most {self.settings.texts} texts, got {len(texts)}: split it")
+        milliseconds = self.settings.deadline_ms
+        seed = secrets.randbits(SECRET_BITS) if self.settings.seed_per_request else self._seed
+        try:
+            if body.deadline_ms is not None:
+                milliseconds = check_int("deadline_ms", body.deadline_ms, least=1, most=milliseconds)
+            plan = model.plan(body, seed)
+        except ValueError as error:
+            raise Problem(422, str(error)) from None
+        return Answers(
+            model,
+            texts,
+            plan,
+            deadline=time.monotonic() + milliseconds / 1000,
+            influence=isinstance(body, CertifyBody) and body.influence,
+            stream=isinstance(body, CertifyBody) and body.stream,
+        )
+
+
+class Answers:
+    """The answers to a request, as they come. The votes are cancelled when the task that asked for them ends."""
+
+    def __init__(self, model: ServedModel, texts: Sequence[str], plan: SamplingPlan, **options: Any) -> None:
+        self.model = model
+        self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
+        self._left = len(texts)
+        self.job = Job(texts, plan, Outbox(self._notify), **options)
+        model.scheduler.submit(self.job)
+        if (task := asyncio.current_task()) is not None:  # also if nobody begins to read the answers
+            task.add_done_callback(lambda _: self.cancel())
+
+    def _notify(self) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    async def messages(self, *, idle: float | None = None) -> AsyncIterator[tuple[str, Any]]:
+        """Pairs (name, value) as in `Job.outbox`, until every text is answered.
+
+        After ``idle`` seconds without any, the pair is ("idle", None).
+        """
+        while self._left:
+            try:
+                await asyncio.wait_for(self._arrived.wait(), idle)
+            except TimeoutError:
+                yield "idle", None
+                continue
+            self._arrived.clear()
+            for name, value in self.job.outbox.take():
+                self._left -= name in ("result", "failed")
+                yield name, value
+
+    def cancel(self) -> None:
+        """Stop the votes, unless every text is answered."""
+        if self._left:
+            self._left = 0
+            self.model.scheduler.cancel(self.job)
+
+    async def results(self) -> list[dict[str, Any]]:
+        """The results in the order of the texts; the failure of a single text, or the end of the server, is raised."""
+        results: list[dict[str, Any]] = [{} for _ in self.job.texts]
+        async for name, value in self.messages():
+            if name == "failed":
+                index, problem = value
+                if len(results) == 1 or problem.status == 503:
+                    raise problem
+                results[index] = {"error": problem.detail}
+            elif name == "result":
+                results[value.pop("index")] = value
+        return results

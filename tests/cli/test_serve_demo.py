@@ -1,0 +1,66 @@
+"""``adaptdel serve --demo``: the demonstration's model, its examples and its report, without more arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptdel import FixedRate, SmoothedClassifier
+from adaptdel.cli import main
+from adaptdel.cli import serve as command
+from adaptdel.core.noise import Deletion
+from adaptdel.files import write_json
+from adaptdel.model_files import EXAMPLES
+from adaptdel.serve import server
+
+TEXTS = ["good film", "bad film", "good story", "bad plot"] * 5
+
+
+def saved(folder: Path) -> Path:
+    model = SmoothedClassifier(noise=Deletion(FixedRate(0.5))).fit(TEXTS, ["positive", "negative"] * 10)
+    model.save(folder)
+    return folder
+
+
+def test_the_model_and_the_report_of_the_demonstration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked, served = [], []
+
+    def demo_model(folder: Path, **options: Any) -> Path:
+        asked.append(folder)
+        model = saved(folder / "model")
+        write_json(model / EXAMPLES, {"examples": [{"title": "Short", "text": "good film"}]})
+        return model
+
+    def serve(service: Any, opened: Any, ready: Any) -> None:
+        served.append(service)
+        ready()
+
+    monkeypatch.setattr(command, "demo_model", demo_model)
+    monkeypatch.setattr(server, "serve", serve)
+    report = tmp_path / "out" / "demo" / "report"
+    report.mkdir(parents=True)
+    (report / "index.html").write_text("<!doctype html>")
+    other = saved(tmp_path / "mine")
+    for arguments, names in ((["--demo"], ["film-reviews"]), (["--demo", str(other)], ["film-reviews", "mine"])):
+        with pytest.raises(SystemExit) as stop:
+            main(["serve", *arguments, "--port", "0"])
+        assert not stop.value.code
+        told = served[-1].info()["models"]
+        assert [model["name"] for model in told] == names
+        assert told[0]["examples"] == [{"title": "Short", "text": "good film"}]
+        assert served[-1].reports == {"film-reviews": report}
+    assert asked == [Path("out/demo")] * 2
+    assert "adaptdel serves at http://127.0.0.1:" in capsys.readouterr().out
+
+
+def test_without_a_model_the_ways_out_are_named(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["serve"])
+    assert stop.value.code == 2
+    sentence = "adaptdel: give the folder of a model, such as adaptdel train writes, or --demo\n"
+    assert capsys.readouterr().err == sentence

@@ -1,0 +1,267 @@
+"""Services, callers and processes for the tests of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adaptdel as ad
+from adaptdel.classifiers.callables import CallableClassifier
+from adaptdel.serve.app import create_app
+from adaptdel.serve.configuration import ServeSettings
+from adaptdel.serve.service import ModelToServe, Service
+
+ROOT = Path(__file__).parents[2]
+LOOPBACK = "127.0.0.1"
+LONG = 120.0  # seconds after which a test fails that waits for something
+SEED = 4611686018427387905  # easy to search for
+NOISE = ad.Deletion(ad.LengthRate(0.7, 6))
+
+
+class Counter:
+    """A base classifier as a function that keeps the batches it is called with, and may wait or fail.
+
+    Args:
+        waits: whether no call is answered before `allow`.
+        seen: called at the beginning of every call.
+
+    Attributes:
+        batches: the copies of each call.
+        answered: the numbers of calls and copies that were answered.
+    """
+
+    def __init__(self, *, waits: bool = False, seen: Callable[[], None] = lambda: None) -> None:
+        self.batches: list[list[str]] = []
+        self.answered = (0, 0)
+        self._seen = seen
+        self._allowed = 0.0 if waits else math.inf
+        self._changed = threading.Condition()
+
+    @property
+    def calls(self) -> int:
+        return len(self.batches)
+
+    @property
+    def copies(self) -> int:
+        return sum(map(len, self.batches))
+
+    def allow(self, calls: float = math.inf) -> None:
+        """Answer the calls up to this number."""
+        with self._changed:
+            self._allowed = calls
+            self._changed.notify_all()
+
+    def __call__(self, copies: list[str]) -> list[str]:
+        self.batches.append(copies)
+        number = len(self.batches)
+        self._seen()
+        with self._changed:
+            assert self._changed.wait_for(lambda: number <= self._allowed, LONG)
+        if any("poison" in copy for copy in copies):
+            raise RuntimeError("poison")
+        calls, answered = self.answered
+        self.answered = (calls + 1, answered + len(copies))
+        return ["pos" if 2 * copy.count("p") > len(copy.split()) else "neg" for copy in copies]
+
+
+class Clock:
+    """A clock in place of the module ``time`` of the server: it goes on with the answers of a classifier."""
+
+    def __init__(self, counter: Counter, *, call: float = 0.0, copy: float = 0.0) -> None:
+        self.counter, self.call, self.copy = counter, call, copy
+
+    def monotonic(self) -> float:
+        calls, copies = self.counter.answered
+        return self.call * calls + self.copy * copies
+
+    def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("scheduler", "service", "queueing"):
+            monkeypatch.setattr(f"adaptdel.serve.{name}.time", self)
+
+
+async def until(holds: Callable[[], bool], seconds: float = LONG) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+
+
+def model(function: Callable[[list[str]], Any] | None = None, **settings: Any) -> ad.SmoothedClassifier:
+    """A model of a function, whose copies are classified in batches of any size."""
+    chosen: dict[str, Any] = {"n_select": 100, "n_estimate": 400, "progress": False, **settings}
+    base = CallableClassifier(function or Counter(), classes=["neg", "pos"], batch_size=10**6, recheck=0)
+    return ad.SmoothedClassifier(base, chosen.pop("noise", NOISE), **chosen)
+
+
+def text(length: int, share: float = 0.8, name: str = "") -> str:
+    """So many words, a share of which is for the class "pos"."""
+    words = [f"{'p' if (n * share) % 1 + share >= 1 else 'n'}{name}{n}" for n in range(length)]
+    return " ".join(words)
+
+
+def service(
+    *models: ad.SmoothedClassifier, token: str | None = None, seed: int | None = SEED, **settings: Any
+) -> Service:
+    """Models called m0, m1, ..."""
+    sources = [ModelToServe(f"m{number}", served) for number, served in enumerate(models or [model()])]
+    return Service(sources, ServeSettings(**settings), seed=seed, token=token)
+
+
+@dataclass
+class Answer:
+    """A response of the application."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def result(self) -> Any:
+        """The result of a single text."""
+        assert self.status == 200, self.body
+        [result] = self.json()["results"]
+        return result
+
+
+class Caller:
+    """Calls an application without a network. Each part of a body is a message; a number in it is a pause."""
+
+    def __init__(self, running: Service) -> None:
+        self.service, self.app = running, create_app(running)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        parts: Sequence[bytes | float] = (b"",),
+        headers: dict[str, str] | None = None,
+        *,
+        leave: asyncio.Event | None = None,
+    ) -> Answer:
+        """Send a request; the client leaves when the event is set."""
+        chosen = {"host": "localhost", **(headers or {})}
+        target, _, query = path.partition("?")
+        scope = {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "method": method,
+            "scheme": "http", "path": target, "raw_path": target.encode(), "query_string": query.encode(),
+            "root_path": "", "client": (LOOPBACK, 1), "server": (LOOPBACK, 80),
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in chosen.items()],
+        }  # fmt: skip
+        waiting = list(parts)
+        answer = Answer(0, {}, b"")
+        finished = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            while waiting:
+                part = waiting.pop(0)
+                if isinstance(part, bytes):
+                    return {"type": "http.request", "body": part, "more_body": bool(waiting)}
+                await asyncio.sleep(part)
+            await (finished if leave is None else leave).wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+                answer.headers = {name.decode(): value.decode("latin-1") for name, value in message["headers"]}
+            elif message["type"] == "http.response.body":
+                answer.body += message.get("body", b"")
+
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            finished.set()
+        return answer
+
+    async def post(self, path: str, body: Any, headers: dict[str, str] | None = None, **options: Any) -> Answer:
+        """Send JSON; bytes are sent as they are."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.send(
+            "POST", path, [content], {"content-type": "application/json", **(headers or {})}, **options
+        )
+
+    async def get(self, path: str, headers: dict[str, str] | None = None) -> Answer:
+        return await self.send("GET", path, headers=headers)
+
+    async def certify(self, *texts: str, **options: Any) -> Answer:
+        body = {"text": texts[0]} if len(texts) == 1 else {"texts": list(texts)}
+        return await self.post("/v1/certify", {**body, **options})
+
+
+@asynccontextmanager
+async def calling(running: Service) -> AsyncIterator[Caller]:
+    """A caller of a service that runs."""
+    running.start()
+    try:
+        yield Caller(running)
+    finally:
+        await asyncio.to_thread(running.stop)
+
+
+def call(running: Service, *requests: Any) -> list[Any]:
+    """Run coroutines of a caller one after the other; their results."""
+
+    async def run() -> list[Any]:
+        async with calling(running) as caller:
+            return [await request(caller) for request in requests]
+
+    return asyncio.run(run())
+
+
+def events(body: bytes) -> list[tuple[str, Any]]:
+    """The events of a stream."""
+    found = []
+    for block in body.decode().split("\n\n"):
+        if block.startswith("event: "):
+            name, data = block.split("\n")
+            found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+@contextmanager
+def process(*arguments: object, program: str = "", **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """``adaptdel serve`` in a process of its own: its address and the process. ``program`` runs before it."""
+    start = ["-c", program] if program else ["-m", "tests.serve.run"]
+    command = [sys.executable, *start, "--port", "0", *map(str, arguments)]
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths, **environment},
+    ) as running:
+        try:
+            assert running.stdout is not None
+            line = running.stdout.readline()
+            assert "http://" in line, running.stderr and running.stderr.read()
+            yield line.split()[-1], running
+        finally:
+            if running.poll() is None:
+                running.send_signal(signal.SIGKILL)
+
+
+def connect(address: str) -> socket.socket:
+    """A connection to a server."""
+    host, _, port = address.removeprefix("http://").strip("/").partition(":")
+    return socket.create_connection((host, int(port)), timeout=20)

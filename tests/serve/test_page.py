@@ -1,0 +1,457 @@
+"""The page of the server in a real browser: what a visitor sees and does, and what must never happen."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.chromium import Window, chromium, needs_chromium
+from tests.serve.page_server import MIXED, NARROW, PRAISE, UNDECIDED, page_server
+
+pytestmark = needs_chromium
+MARKUP = "<img src=x onerror=window.hacked=1> <script>window.hacked=1</script> <b>good</b> &amp; " + "good " * 30
+NO_PROMISE, UNCHANGEABLE = "No promise any more.", "The answer cannot change (confidence 95%)."
+# The least contrast of all visible texts with what is behind them (WCAG), without disabled controls.
+CONTRASTS = """() => {
+  const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const [r, g, b, a = 1] = parse(getComputedStyle(node).backgroundColor);
+      if (a === 1) return [r, g, b];
+    }
+    return [255, 255, 255];
+  };
+  const low = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !node.checkVisibility() || node.closest(':disabled, .waiting')) continue;
+    const [x, y] = [light(parse(getComputedStyle(node).color)), light(behind(node))];
+    const ratio = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
+    if (ratio < 4.5) low.push([walker.currentNode.data.trim().slice(0, 40), ratio]);
+  }
+  return low;
+}"""
+UNNAMED = """() => [...document.querySelectorAll('button, input, select, textarea, a, summary')].filter((node) =>
+  !(node.textContent.trim() || node.labels?.length || node.getAttribute('aria-label'))).map((node) => node.outerHTML)"""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with page_server() as (address, _):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Window]:
+    with chromium() as window:
+        yield window
+
+
+def certify(page: Page, text: str, *, model: str = "") -> None:
+    """Paste a text and certify it."""
+    page.locator("#about-model:not(:empty)").wait_for()
+    if model:
+        page.locator("#model").select_option(model)
+    page.locator("#text").fill(text)
+    page.locator("#certify").click()
+    expect(page.locator("#stop")).to_be_hidden()
+
+
+def check_silence(window: Window, address: str) -> None:
+    """No complaint of the page, and no request to another server."""
+    assert window.complaints == []
+    assert all(url.startswith(address) for url in window.requests), window.requests
+    assert window.value("typeof window.hacked") == "undefined"
+
+
+def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: str) -> None:
+    page = window.open(address)
+    expect(page.locator("#text")).to_have_value(PRAISE)  # the first example
+    expect(page.locator("#length")).to_have_text("60 words")
+    certify(page, PRAISE)
+    promise = page.locator("#promise")
+    expect(promise).to_contain_text("Answer positive")
+    expect(promise).to_contain_text("Delete, insert or replace up to 6 words: the answer stays “positive”.")
+    expect(promise).to_contain_text("Confidence 95%: on average, at most one in 20 such promises is wrong.")
+    expect(promise).to_contain_text("labelled “positive”: the answer is right")
+    # 0.9 ** 6 > 1/2 > 0.9 ** 7: six inserted or replaced words; deletions cannot change a unanimous vote before
+    tiles = page.locator("#radii div")
+    assert [int(re.sub(r"\D", "", text)) for text in tiles.all_inner_texts()][1:] == [6, 6, 6]
+    expect(page.locator("#votes .leader .figure")).to_contain_text("100%")
+    expect(page.locator("#head-influence")).to_contain_text("Which words carry the answer")
+    expect(page.locator("#about-influence")).to_contain_text("no single word carries the answer")
+
+    words = PRAISE.split()
+    edited = page.locator("#edited")
+    verdict, budget, diff = page.locator("#verdict .head"), page.locator("#budget p"), page.locator("#diff")
+    expect(verdict).to_have_text("Nothing is changed yet.")
+    edited.fill(" ".join([*words[:3], "awful", "bad", *words[4:-1]]))  # one replaced, one inserted, one deleted
+    expect(verdict).to_have_text(UNCHANGEABLE)
+    expect(page.locator("#verdict-words")).to_contain_text("3 edits: 1 deleted, 1 inserted, 1 replaced.")
+    expect(budget).to_have_text("3 of 6 edits used")
+    assert diff.locator(".sub").count() == 1
+    assert diff.locator("> ins").count() == 1
+    assert diff.locator("> del").all_text_contents() == [" deleted: film, end of deleted. "]
+    expect(page.locator("#fresh")).to_contain_text("positive – the same answer")
+    edited.fill("\n ".join([*words, *["awful"] * 6]))  # white space does not count
+    expect(budget).to_have_text("6 of 6 edits used")
+    expect(verdict).to_have_text(UNCHANGEABLE)
+    edited.fill(" ".join([*words, *["awful"] * 7]))
+    expect(verdict).to_have_text(NO_PROMISE)
+    expect(budget).to_have_text("7 edits, 1 beyond the promise")
+    edited.fill("awful bad " * 20)
+    expect(verdict).to_have_text(NO_PROMISE)
+    expect(page.locator("#fresh")).to_contain_text("negative – the answer has changed")
+    page.get_by_role("button", name="Start over").click()
+    expect(verdict).to_have_text("Nothing is changed yet.")
+    for name in ("Delete at random", "Insert at random", "Replace at random", "Delete the strongest"):
+        page.get_by_role("button", name=name).click()
+    expect(verdict).to_have_text(UNCHANGEABLE)
+    check_silence(window, address)
+
+
+def test_deletions_alone_are_covered_by_their_own_radius(window: Window, address: str) -> None:
+    page = window.open(address)
+    certify(page, MIXED)
+    radii = {text.split("\n")[0]: int(re.sub(r"\D", "", text)) for text in page.locator("#radii div").all_inner_texts()}
+    deleted, mixed = radii["deletions only"], radii["all three mixed"]
+    assert deleted > mixed + 1
+    words = MIXED.split()
+    page.locator("#edited").fill(" ".join(words[deleted:]))
+    expect(page.locator("#verdict .head")).to_have_text(UNCHANGEABLE)
+    expect(page.locator("#verdict-words")).to_contain_text("You only deleted words")
+    expect(page.locator("#budget p")).to_have_text(f"{deleted} of {deleted} edits used")
+    page.locator("#edited").fill(" ".join(words[deleted + 1 :]))
+    expect(page.locator("#verdict .head")).to_have_text(NO_PROMISE)
+
+
+def test_the_heat_map(window: Window, address: str) -> None:
+    page = window.open(address)
+    certify(page, MIXED)
+    heat = page.locator("#heat")
+    assert heat.text_content() == MIXED
+    opposing = heat.locator("[class^=heat-against]")
+    assert opposing.all_text_contents() == ["awful"] * 4
+    assert set(heat.locator("[class^=heat-for]").all_text_contents()) <= {"good"}
+    opposing.first.hover()
+    expect(page.locator("#heat-word")).to_have_text(
+        re.compile(r"^“awful”: [\d.]+% for “positive” among the \d+ copies with it, [\d.]+% among the [\d,]+ without")
+    )
+    heat.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#heat-word")).to_contain_text("“awful”")
+    assert page.locator("#heat .chosen").count() == 1
+    rows = page.locator("#heat-table tbody tr")
+    assert rows.last.locator("th").text_content() == "awful"
+    assert "−" in str(rows.last.locator("td").last.text_content())
+    expect(page.locator("#caveat")).to_contain_text("It is not part of the promise")
+    check_silence(window, address)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (UNDECIDED, "The model abstains."),
+        (NARROW, "But no changed word is covered: a single edit might change the answer."),
+        ("good film", "It is valid (certain), but it shows that the model cannot tell such short texts apart"),
+        ("", "Every text of 0 words gets the answer “positive”."),
+    ],
+    ids=["abstained", "radius 0", "every text", "empty"],
+)
+def test_every_outcome_has_its_sentence(window: Window, address: str, text: str, words: str) -> None:
+    page = window.open(address, width=390)
+    certify(page, text)
+    expect(page.locator("#promise")).to_contain_text(words)
+    page.locator("#edited").fill(text + " awful")
+    if text == UNDECIDED:
+        expect(page.locator("#promise")).to_contain_text("was ahead among the first votes")
+        expect(page.locator("#fresh")).to_contain_text("None – the model abstains. The votes are too divided:")
+    expected = {UNDECIDED: "There is no promise to lose.", NARROW: NO_PROMISE}
+    expect(page.locator("#verdict .head")).to_have_text(expected.get(text, "The answer cannot change (certain)."))
+    check_silence(window, address)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_width_and_theme(window: Window, address: str, width: int, dark: bool, tmp_path: Path) -> None:
+    """Nothing beside the screen, readable colours, a name for every control; also with a very long word."""
+    page = window.open(address, width=width, dark=dark)
+    expect(page.locator("#certify")).to_be_enabled()
+    page.locator("summary").click()
+    low = page.evaluate(CONTRASTS)
+    certify(page, f"{MIXED} {'long' * 200} {MIXED}")
+    page.locator("#edited").fill(f"{MIXED} worse {'short' * 200} {MIXED} {MIXED}")
+    expect(page.locator("#verdict .head")).to_have_text(NO_PROMISE)
+    expect(page.locator("#fresh")).to_contain_text("answer")
+    low += page.evaluate(CONTRASTS)
+    page.locator("#edited").fill(f"{MIXED} {'long' * 200} bad")
+    page.locator("#text").fill("another text")
+    expect(page.locator("#stale")).to_contain_text("The text above changed since.")
+    low += page.evaluate(CONTRASTS)
+    assert low == []
+    assert page.evaluate(UNNAMED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, re.findall(r"\d+", background))) < 60) == dark
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    check_silence(window, address)
+
+
+def test_a_text_with_markup_stays_text(window: Window, address: str) -> None:
+    page = window.open(address)
+    certify(page, MARKUP)
+    page.locator("#edited").fill(MARKUP + " <svg onload=window.hacked=1> <i>bad</i>")
+    expect(page.locator("#verdict .head")).to_have_text(UNCHANGEABLE)
+    expect(page.locator("#diff > ins")).to_contain_text("<svg onload=window.hacked=1> <i>bad</i>")
+    expect(page.locator("#snippet")).to_contain_text("<script>window.hacked=1</script>")
+    expect(page.locator("#fresh")).to_contain_text("the same answer")
+    assert page.locator("main img, main script, main b:text('good'), main svg[onload]").count() == 0
+    check_silence(window, address)
+
+
+def test_the_keyboard_alone(window: Window, address: str) -> None:
+    page = window.open(address)
+    expect(page.locator("#certify")).to_be_enabled()
+    keyboard, focus = page.keyboard, "document.activeElement.id || document.activeElement.textContent.trim()"
+    visited = []
+    for _ in range(40):
+        keyboard.press("Tab")
+        visited.append(page.evaluate(focus))
+        if visited[-1] == "text":
+            break
+    assert visited == ["Skip to the text", "API", "model", "Praise", "Mixed", "text"]
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    keyboard.press("Control+A")
+    keyboard.insert_text(MIXED)
+    keyboard.press("Tab")
+    assert page.evaluate(focus) == "certify"
+    keyboard.press("Enter")
+    expect(page.locator("#edit")).to_be_visible()
+    for _ in range(10):
+        keyboard.press("Tab")
+        if page.evaluate(focus) == "edited":
+            break
+    keyboard.press("Control+End")
+    keyboard.type(" awful")
+    expect(page.locator("#verdict .head")).to_have_text(UNCHANGEABLE)
+    assert page.locator("#verdict-words").get_attribute("role") == "status"  # said by screen readers
+    page.locator("#text").focus()
+    keyboard.press("Control+A")
+    keyboard.insert_text(PRAISE)
+    keyboard.press("Control+Enter")
+    expect(page.locator("#promise")).to_contain_text("up to 6 words")
+    check_silence(window, address)
+
+
+def test_settings_and_code(window: Window, address: str) -> None:
+    page = window.open(address)
+    expect(page.locator("#certify")).to_be_enabled()
+    page.locator("summary").click()
+    page.locator("#alpha").fill("0.001")
+    expect(page.locator("#help-alpha")).to_contain_text("confidence 99.9%")
+    page.locator("#estimate").fill("500")
+    page.get_by_label("delete").uncheck()
+    page.get_by_label("insert").uncheck()
+    text = 'it\'s "good" $HOME `x` \\ é ' + "good " * 40
+    certify(page, text)
+    expect(page.locator("#promise")).to_contain_text("Replace up to")
+    expect(page.locator("#promise")).to_contain_text(
+        "Confidence 99.9%: on average, at most one in 1,000 such promises is wrong."
+    )
+    page.locator("#edited").fill(text + " more")
+    expect(page.locator("#verdict-words")).to_contain_text("You only inserted words")
+    page.locator("#edited").fill("more " + text.replace("good good", "good bad", 1) + " " + "more " * 9)
+    expect(page.locator("#verdict-words")).to_contain_text("who may only replace words. Yours is not one of them.")
+    curl = shlex.split(str(page.locator("#snippet").text_content()).replace("\\\n", ""))
+    assert curl[:2] == ["curl", f"{address}v1/certify"]
+    body = json.loads(curl[curl.index("-d") + 1])
+    expected = {"text": text, "model": "reviews", "alpha": 0.001, "ops": ["sub"]}
+    assert body == expected | {"votes": {"select": 1000, "estimate": 500}}
+    page.get_by_role("button", name="Python").click()
+    code = str(page.locator("#snippet").text_content())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(" ")[0], done.stderr) == ("positive", "")
+    page.locator("#alpha").fill("2")
+    page.locator("#certify").click()
+    expect(page.locator("#alpha")).to_be_focused()  # with the browser's own message
+    page.get_by_role("button", name="Defaults of the model").click()
+    expect(page.locator("#alpha")).to_have_value("0.05")
+    check_silence(window, address)
+
+
+def test_other_units_and_noises(window: Window, address: str) -> None:
+    page = window.open(address)
+    certify(page, "g" * 60, model="letters")
+    expect(page.locator("#promise")).to_contain_text("up to 6 characters")
+    page.locator("#edited").fill("g" * 30 + "bb😀b" + "g" * 30)
+    expect(page.locator("#budget p")).to_have_text("4 of 6 edits used")
+    certify(page, "g" * 60, model="bytes")
+    expect(page.locator("#about-edit")).to_contain_text("units of the kind “byte”, which this page cannot count")
+    expect(page.locator("#edit-body")).to_be_hidden()
+    expect(page.locator("#promise")).to_contain_text("up to 6 tokens")
+    certify(page, PRAISE, model="topics")  # labels are numbers, and there are more of them than rows
+    expect(page.locator("#promise")).to_contain_text("Answer 3")
+    assert page.locator("#votes .name").all_text_contents()[0::5] == ["3", "4 other answers"]
+    certify(page, PRAISE, model="masked")
+    expect(page.locator("#promise")).to_contain_text("Replace up to 6 words")
+    expect(page.locator("#radii")).to_be_hidden()
+    page.locator("#edited").fill(PRAISE + " more")
+    expect(page.locator("#verdict-words")).to_contain_text("who may only replace words")
+    words = PRAISE.split()
+    page.locator("#edited").fill(" ".join([*words[1:6], "new", *words[6:]]))  # shifted: five words differ in place
+    expect(page.locator("#budget p")).to_have_text("6 of 6 edits used")
+    check_silence(window, address)
+
+
+def test_votes_arrive_live_and_can_be_stopped(window: Window, address: str) -> None:
+    page = window.open(address)
+    expect(page.locator("#certify")).to_be_enabled()
+    page.locator("#model").select_option("slow")
+    page.locator("#text").fill(UNDECIDED)
+    page.locator("#certify").click()
+    expect(page.locator("#about-votes")).to_contain_text("Choosing the answer:")
+    first = int(re.sub(r"\D", "", str(page.locator("#about-votes").text_content()).split("votes")[0]))
+    number = "document.querySelector('#about-votes').textContent.replace(/\\D*([\\d,]+).*/, '$1')"
+    page.wait_for_function(f"(first) => parseInt({number}) > first", arg=first)
+    assert page.locator("#votes .dots circle").count() > 1
+    assert page.locator("#answer").get_attribute("aria-busy") == "true"
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#promise")).to_contain_text("You stopped the voting.")
+    expect(page.locator("#certify")).to_be_enabled()
+    check_silence(window, address)
+
+
+def test_the_server_ends_half_way(window: Window) -> None:
+    with page_server() as (address, process):
+        page = window.open(address)
+        expect(page.locator("#certify")).to_be_enabled()
+        page.locator("#model").select_option("slow")
+        page.locator("#text").fill(UNDECIDED)
+        page.locator("#certify").click()
+        expect(page.locator("#about-votes")).to_contain_text("votes so far")
+        process.kill()
+        expect(page.locator("#problem")).to_contain_text("The connection ended before the answer was complete")
+        expect(page.locator("#promise")).to_contain_text("No answer.")
+        page.get_by_role("button", name="Try again").click()
+        expect(page.locator("#problem")).to_contain_text("The server does not answer.")
+        expect(page.locator("#text")).to_have_value(UNDECIDED)
+    assert all("Failed to load resource" in complaint for complaint in window.complaints)
+
+
+def test_a_token_is_asked_for(window: Window) -> None:
+    with page_server("--token", "open-sesame-by-any-name") as (address, _):
+        page = window.open(address)
+        expect(page.locator("#ask-token")).to_be_visible()
+        expect(page.locator("#token")).to_be_focused()
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#problem")).to_contain_text("The server did not accept this token.")
+        page.locator("#token").fill("open-sesame-by-any-name")
+        page.get_by_role("button", name="Continue").click()
+        certify(page, PRAISE)
+        expect(page.locator("#promise")).to_contain_text("up to 6 words")
+        expect(page.locator("#snippet")).to_contain_text('-H "Authorization: Bearer $ADAPTDEL_TOKEN"')
+        assert "sesame" not in page.content()
+        assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+
+
+def test_refusals_are_said_in_a_sentence(window: Window, address: str) -> None:
+    page = window.open(address)
+    expect(page.locator("#certify")).to_be_enabled()
+    page.locator("#text").fill("word " * 20_001)
+    expect(page.locator("#length")).to_have_text("20,001 words: this server takes at most 20,000. Shorten the text.")
+    expect(page.locator("#certify")).to_be_disabled()
+    page.locator("#model").select_option("bytes")  # whose bytes the page does not count, but the server does
+    page.locator("#certify").click()
+    expect(page.locator("#problem")).to_contain_text("20000")
+    page.locator("#model").select_option("reviews")
+    busy = {"type": "about:blank", "title": "Too Many Requests", "status": 429, "detail": "too many texts wait"}
+
+    def refuse(route: Route) -> None:
+        headers = {"Content-Type": "application/problem+json", "Retry-After": "3"}
+        route.fulfill(status=429, headers=headers, body=json.dumps(busy))
+
+    page.route("**/v1/certify", refuse)
+    certify(page, PRAISE)
+    expect(page.locator("#problem")).to_have_text(re.compile("Too many texts wait. Try again in 3 seconds."))
+    page.unroute("**/v1/certify")
+    votes = 'event: votes\ndata: {"index": 0, "phase": "selection", "votes": {"positive": 3}, "total": 3}\n\n'
+    page.route("**/v1/certify", lambda route: route.fulfill(content_type="text/event-stream", body=votes))
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#problem")).to_contain_text("The connection ended before the answer was complete")
+    page.unroute("**/v1/certify")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#promise")).to_contain_text("up to 6 words")
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+def test_without_scripts_the_page_says_so(window: Window, address: str) -> None:
+    page = window.open(address, script=False)
+    expect(page.get_by_text("This page needs JavaScript")).to_be_visible()
+
+
+def test_no_motion_where_it_is_not_wanted(window: Window, address: str) -> None:
+    for reduced, animation in (("reduce", "none"), ("no-preference", "breathe")):
+        page = window.open(address, reduced_motion=reduced)
+        expect(page.locator("#certify")).to_be_enabled()
+        name = """() => {
+          const node = document.getElementById("promise").appendChild(document.createElement("p"));
+          node.className = "head waiting"; // as while votes are awaited
+          return getComputedStyle(node).animationName;
+        }"""
+        assert page.evaluate(name) == animation
+
+
+def test_a_report_opens_from_the_page(window: Window, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<!doctype html><title>A report</title><h1>Certification report</h1>")
+    with page_server("--report", str(tmp_path)) as (address, _):
+        page = window.open(address)
+        page.get_by_role("link", name="Reports").click()
+        page.get_by_role("link", name="a run").click()
+        expect(page.locator("h1")).to_have_text("Certification report")
+        page.goto(f"{address}docs")
+        expect(page.locator("h1")).to_contain_text("adaptdel")
+        check_silence(window, address)
+
+
+def test_a_report_opens_although_a_link_sends_no_token(window: Window, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<!doctype html><title>A report</title><h1>Certified</h1><a href=t.txt>T</a>")
+    (tmp_path / "t.txt").write_text("a table")
+    token = "open-sesame-by-any-name"
+    with page_server("--report", str(tmp_path), "--token", token) as (address, _):
+        page = window.open(address)
+        page.locator("#token").fill(token)
+        page.get_by_role("button", name="Continue").click()
+        page.get_by_role("link", name="Reports").click()
+        expect(page.get_by_text("They open in a new tab.")).to_be_visible()
+        with page.expect_popup() as popup:
+            page.get_by_role("link", name="a run").click()
+        report = popup.value
+        expect(report.locator("h1")).to_have_text("Certified")
+        assert token not in report.url
+        report.get_by_role("link", name="T").click()
+        expect(report.get_by_text("a table")).to_be_visible()
+        report.goto(f"{address}reports/a%20run/")
+        expect(report.get_by_text("a token is needed")).to_be_visible()
+        expect(page.locator("#certify")).to_be_enabled()  # the page is still there, with its token
+
+
+def test_the_policy_forbids_inline_scripts_and_other_servers(address: str) -> None:
+    with urllib.request.urlopen(address, timeout=10) as response:
+        policy, page = response.headers["Content-Security-Policy"], response.read().decode()
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert not re.search(r"\sstyle=|<style|\son\w+=|<script(?! type=\"module\" src=\"page/)", page)
+    assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)

@@ -1,0 +1,181 @@
+"""Ray Serve: arguments, the shared seed, and replicas on this machine that answer as a single server does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from adaptdel import Deletion, LengthRate, SmoothedClassifier
+from adaptdel.certification.certifier import Input
+from adaptdel.classifiers import LinearClassifier
+from adaptdel.serve import Client, ServeError
+from adaptdel.serve.configuration import ServeSettings
+from adaptdel.serve.credentials import read_shared_seed
+from tests.test_smoothed import by_words, texts
+
+ray = pytest.importorskip("adaptdel.serve.ray", reason="the extra ray-serve is not installed", exc_type=ImportError)
+ROOT = Path(__file__).parents[2]
+TOKEN = "only-for-this-test"
+# Runs Ray Serve until its standard input ends. Nothing is sent to Ray's developers, and no port is open to a network.
+SCRIPT = """
+import sys
+import ray
+from ray import serve
+from adaptdel.serve.ray import build
+port, temporary, *arguments = sys.argv[1:]
+ray.init(address="local", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=temporary)
+serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
+serve.run(build(dict(argument.split("=", 1) for argument in arguments)))
+print("ready", flush=True)
+sys.stdin.read()
+serve.shutdown()
+ray.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    inputs = texts(60)
+    model = SmoothedClassifier(
+        LinearClassifier(), Deletion(LengthRate(p_min=0.5, k=3)), n_select=50, n_estimate=300, progress=False
+    )
+    place = tmp_path_factory.mktemp("ray") / "words"
+    model.fit(inputs, by_words(inputs)).save(place)
+    return place
+
+
+def secret(path: Path, text: str = "0123456789abcdef" * 4) -> Path:
+    path.write_text(text + "\n", encoding="ascii")
+    return path
+
+
+def test_arguments_become_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(ray.RayApplication, "bind", lambda self: kept.append(self))
+    ray.build({"models": f"{folder},other={folder}", "replicas": "3", "cpus": "0.5", "texts": "7", "log_texts": "true"})
+    ray.build({"models": [str(folder)], "seed": 3, "allowed_hosts": ["example.org"], "grace_seconds": 2.5})
+    ray.build({"models": str(folder), "seed_file": "a/seed", "token_file": "a/token", "allowed_hosts": "a,b"})
+    assert kept == [
+        ray.RayApplication((str(folder), f"other={folder}"), 3, 0.5, settings=ServeSettings(texts=7, log_texts=True)),
+        ray.RayApplication(
+            (str(folder),), seed=3, settings=ServeSettings(allowed_hosts=("example.org",), grace_seconds=2.5)
+        ),
+        ray.RayApplication(
+            (str(folder),),
+            seed_file=Path("a/seed"),
+            token_file=Path("a/token"),
+            settings=ServeSettings(allowed_hosts=("a", "b")),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "models must name folders, got none"),
+        ({"models": "a", "replica": 2}, "unknown argument 'replica'"),
+        ({"models": "a", "port": 80}, "unknown argument 'port'"),
+        ({"models": "a", "replicas": "two"}, "replicas must be a whole number, got 'two'"),
+        ({"models": "a", "log_texts": "yes"}, "log_texts must be true or false, got 'yes'"),
+        ({"models": "a,a"}, "each model needs a name of its own, got 'a' twice: give NAME=FOLDER"),
+        ({"models": "a", "seed": 1, "seed_file": "b"}, "give only one of seed, seed_file and seed_per_request"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        ray.build(arguments)
+    assert str(caught.value) == message
+
+
+def test_replicas_are_told_apart_by_their_seed(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shared = ray.RayApplication([str(folder)], seed_file=secret(tmp_path / "seed"))
+    assert shared.service().seed == shared.service().seed == read_shared_seed(tmp_path / "seed")
+    assert caplog.messages == []
+    assert str(shared.service().seed) not in repr(shared) + repr(shared.service())
+    assert ray.RayApplication([str(folder)]).service().seed is None
+    assert caplog.messages == ["every replica draws a seed of its own: give seed_file for equal answers to equal texts"]
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_two_replicas_answer_as_a_single_server(folder: Path, tmp_path: Path) -> None:
+    seed_file, port = secret(tmp_path / "seed"), free_port()
+    token = secret(tmp_path / "token", TOKEN)
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    arguments = [f"models={folder}", "replicas=2", "cpus=0.5", f"seed_file={seed_file}", f"token_file={token}"]
+    temporary = Path("/tmp") / f"adaptdel-ray-{os.getpid()}"  # paths of sockets are short
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(port), str(temporary), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as running:
+        try:
+            assert running.stdout is not None
+            lines: list[str] = []
+            while not lines or lines[-1] != "ready\n":
+                lines.append(running.stdout.readline())
+                assert lines[-1], "".join(lines)
+            compare(folder, seed_file, f"http://127.0.0.1:{port}")
+            output, _ = running.communicate(timeout=120)
+            log = "".join([*lines, output])
+            assert running.returncode == 0, log
+            seed = read_shared_seed(seed_file)
+            logged = [log, *(path.read_text(errors="replace") for path in temporary.rglob("logs/**/*.*"))]
+            assert not [text for text in logged if str(seed) in text or "0123456789abcdef" * 2 in text]
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def compare(folder: Path, seed_file: Path, address: str) -> None:
+    """Certificates are those of the model with the same seed, whichever replica answers."""
+    certifier = SmoothedClassifier.load(folder).certifier()
+    secret = certifier.with_plan(replace(certifier.plan, seed=read_shared_seed(seed_file), secret=True))
+    inputs = texts(12, seed=1)
+    results = sorted(secret(Input(text, "", n) for n, text in enumerate(inputs)), key=lambda result: result.input.tag)
+    expected = [result.certificate and result.certificate.to_json() for result in results]
+    assert all(expected)
+    with Client(address, token=TOKEN) as client, Client(address) as stranger:
+        for _ in range(6):  # requests go to replicas at random
+            certificates = [answer.certificate for answer in client.certify(inputs)]
+            assert [certificate and certificate.to_json() for certificate in certificates] == expected
+        with pytest.raises(ServeError, match="a token is needed"):
+            stranger.certify("good film")
+        names = [event.name for event in client.stream("good film bad plot good fine")]
+        assert names[-2:] == ["result", "done"]
+        replicas: set[str] = set()
+        end = time.monotonic() + 120
+        while len(replicas) < 2:
+            assert time.monotonic() < end, replicas
+            client.certify("good film")
+            replicas |= replica_of(client)
+
+
+def replica_of(client: Client) -> set[str]:
+    """When the replica that is asked answered its first request; nothing if it has not yet."""
+    request = Request(f"{client.url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urlopen(request, timeout=30) as response:
+        page = response.read().decode()
+    return set(re.findall(r'^adaptdel_requests_created\{code="200",route="/v1/certify"\} (.*)$', page, re.MULTILINE))

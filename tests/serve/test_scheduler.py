@@ -1,0 +1,353 @@
+"""Requests of many callers in one pool: the same certificates, fairness, deadlines, cancelled and failed requests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.verify import verify
+from adaptdel.serve.queueing import MOST_VOTES_MESSAGES, BatchSize, Outbox
+from tests.serve.serving import SEED, Caller, Clock, Counter, call, calling, events, model, service, text, until
+from tests.serve.test_app import check_problem
+
+
+def together(running: Any, *requests: Any) -> list[Any]:
+    """Run coroutines of a caller at the same time."""
+
+    async def run() -> list[Any]:
+        async with calling(running) as caller:
+            return list(await asyncio.gather(*(request(caller) for request in requests)))
+
+    return asyncio.run(run())
+
+
+def waiting_texts(running: Any) -> int:
+    """The number of texts that wait or are in the pool."""
+    return sum(running.models["m0"].scheduler.sizes())
+
+
+def test_64_callers_of_texts_of_all_lengths_get_the_certificates_of_single_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths = [0, 1, 3, 8, 20, 60, 300, 1500]
+    texts = [text(lengths[n % 8], 0.3 + 0.01 * n, f"x{n}") for n in range(64)]
+    counter = Counter(waits=True)
+    Clock(counter, copy=1e-6).replace(monkeypatch)  # batches do not shrink on a busy machine
+    running = service(model(counter))
+
+    async def run() -> list[Any]:
+        async with calling(running) as caller:
+            tasks = [asyncio.ensure_future(caller.certify(sample)) for sample in texts]
+            await until(lambda: waiting_texts(running) == 64)
+            counter.allow()
+            return list(await asyncio.gather(*tasks))
+
+    answers = asyncio.run(run())
+    shared_calls = counter.calls
+    library = model(counter, seed=SEED)
+    for sample, answer in zip(texts, answers, strict=True):
+        [certificate] = library.certify([sample])
+        assert Certificate.from_dict(answer.result["certificate"]) == replace(certificate, seed=None)
+    assert shared_calls < (counter.calls - shared_calls) / 2  # copies of many callers were classified together
+
+
+def test_a_short_text_does_not_wait_for_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the long ones have votes already. The classifier takes 0.1 ms for a copy."""
+    counter = Counter(waits=True)
+    Clock(counter, copy=1e-4).replace(monkeypatch)
+    running = service(model(counter, n_estimate=4000, sampling="fixed"))
+
+    async def run() -> list[Any]:
+        async with calling(running) as caller:
+            tasks = [asyncio.ensure_future(caller.certify(text(1000, 0.5, f"l{n}"))) for n in range(8)]
+            await until(lambda: waiting_texts(running) == 8)
+            counter.allow(4)
+            await until(lambda: counter.calls == 5)
+            tasks.append(asyncio.ensure_future(caller.certify(text(10, 0.5))))
+            await until(lambda: waiting_texts(running) == 9)
+            counter.allow()
+            return list(await asyncio.gather(*tasks))
+
+    *long, short = (answer.result["seconds"] for answer in asyncio.run(run()))
+    assert short < min(long) / 2
+
+
+def test_long_texts_leave_places_to_short_ones_and_a_request_does_not_fill_the_pool() -> None:
+    """Six long texts and a request of ten short ones; the lengths in the pool are read at every batch."""
+    in_pool: list[list[int]] = []
+
+    def seen() -> None:
+        in_pool.append([len(ticket.prepared.tokens) for ticket in scheduler.pool.tickets()])
+
+    counter = Counter(waits=True, seen=seen)
+    running = service(
+        model(counter, n_estimate=3000, sampling="fixed"), pool_inputs=8, request_inputs=3, long_tokens=50
+    )
+    scheduler = running.models["m0"].scheduler
+
+    async def run() -> None:
+        async with calling(running) as caller:
+            long = [asyncio.ensure_future(caller.certify(text(100, 0.5, f"l{n}"))) for n in range(6)]
+            batch = asyncio.ensure_future(caller.certify(*(text(20, 0.5, f"b{n}") for n in range(10))))
+            await until(lambda: waiting_texts(running) == 16)
+            counter.allow()
+            answers = await asyncio.gather(*long, batch)
+            assert all(answer.status == 200 for answer in answers)
+            assert scheduler.sizes() == (0, 0)
+
+    asyncio.run(run())
+    assert max(map(len, in_pool)) <= 8
+    assert max(lengths.count(100) for lengths in in_pool) == 4
+    assert max(lengths.count(20) for lengths in in_pool) == 3
+    assert sorted(in_pool[1]) == [20] * 3 + [100] * 4
+
+
+def test_a_client_that_leaves_stops_its_votes() -> None:
+    """Three callers share the batches; two leave while the fourth is classified and are in no later one."""
+    counter, gone = Counter(waits=True), asyncio.Event()
+    running = service(model(counter, n_estimate=20000, sampling="fixed"))
+    leaver = {"text": text(50, name="leaver")}
+
+    def with_leavers() -> list[bool]:
+        return [any("leaver" in copy for copy in copies) for copies in counter.batches]
+
+    async def run() -> None:
+        async with calling(running) as caller:
+            kept = asyncio.ensure_future(caller.certify(text(30)))
+            left = asyncio.ensure_future(caller.post("/v1/certify", leaver, leave=gone))
+            stream = asyncio.ensure_future(caller.post("/v1/certify", {**leaver, "stream": True}, leave=gone))
+            await until(lambda: waiting_texts(running) == 3)
+            counter.allow(3)
+            await until(lambda: counter.calls == 4)
+            assert with_leavers()[1:] == [True, True, True]
+            gone.set()
+            assert (await left).status == 0
+            assert "result" not in dict(events((await stream).body))
+            assert not kept.done()
+            counter.allow()
+            assert (await kept).status == 200
+            assert counter.calls > 4
+            assert not any(with_leavers()[4:])
+            assert running.models["m0"].scheduler.sizes() == (0, 0)
+            assert running.in_flight == 0
+            page = running.meters.page().decode()
+            assert 'adaptdel_requests_total{code="499",route="/v1/certify"} 2.0' in page
+
+    asyncio.run(run())
+
+
+def test_the_event_loop_is_free_while_the_classifier_works() -> None:
+    """Another address answers while a batch is classified, which goes on until it has."""
+    counter = Counter(waits=True)
+    running = service(model(counter))
+
+    async def run() -> None:
+        async with calling(running) as caller:
+            work = asyncio.ensure_future(caller.certify(text(30)))
+            await until(lambda: counter.calls == 1)
+            assert (await caller.get("/healthz")).status == 200
+            assert not work.done()
+            counter.allow()
+            assert (await work).status == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_returns_the_looks_so_far(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The looks are a beginning of those without a deadline; the certificate is valid. A copy takes 0.1 ms."""
+    sample, counter = text(60, 0.66), Counter()
+    [whole] = model(seed=SEED, n_estimate=20000).certify([sample])
+    assert len(whole.votes) > 5
+    Clock(counter, copy=1e-4).replace(monkeypatch)
+    running = service(model(counter, n_estimate=20000))
+    [answer] = call(running, lambda c: c.certify(sample, deadline_ms=200, stream=stream))
+    result = dict(events(answer.body))["result"] if stream else answer.result
+    certificate = Certificate.from_dict(result["certificate"])
+    assert result["deadline_reached"]
+    assert 3 <= len(certificate.votes) < len(whole.votes)
+    assert certificate.votes == whole.votes[: len(certificate.votes)]
+    assert certificate.looks == whole.looks
+    assert verify(result["certificate"]) == []
+    assert result["radius"] == certificate.radius <= whole.radius
+    assert result["calls"] >= certificate.calls
+    assert 2000 <= counter.copies < 3000  # no batch begins after the deadline
+    assert counter.copies <= result["calls"]
+    assert 'adaptdel_deadlines_reached_total{model="m0"} 1.0' in running.meters.page().decode()
+
+
+def test_a_deadline_before_the_first_look_abstains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch takes 0.2 s. The first text gets one, the second none."""
+    counter = Counter(waits=True)
+    Clock(counter, call=0.2).replace(monkeypatch)
+    running = service(model(counter, n_select=32), request_inputs=1, pool_inputs=1)
+
+    async def run() -> list[Any]:
+        async with calling(running) as caller:
+            first = asyncio.ensure_future(caller.certify(text(60), deadline_ms=150))
+            await until(lambda: waiting_texts(running) == 1)
+            second = asyncio.ensure_future(caller.certify(text(70), deadline_ms=50))
+            await until(lambda: waiting_texts(running) == 2)
+            counter.allow()
+            return [await first, await second]
+
+    early, never = asyncio.run(run())
+    for answer in (early, never):
+        result = answer.result
+        assert (result["radius"], result["abstained"], result["certificate"]) == (-1, True, None)
+        assert set(result["radii"].values()) == {-1}
+        assert result["deadline_reached"]
+    assert (early.result["label"], early.result["calls"]) == ("pos", 32)
+    assert (never.result["label"], never.result["calls"]) == (None, 0)
+
+
+def test_a_prediction_at_its_deadline_has_the_votes_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter()
+    Clock(counter, copy=1e-4).replace(monkeypatch)
+    running = service(model(counter, n_select=20000, sampling="fixed"))
+    [answer] = call(running, lambda c: c.post("/v1/predict", {"text": text(2000), "deadline_ms": 200}))
+    assert answer.result["deadline_reached"]
+    assert 2000 <= answer.result["calls"] < 5000
+
+
+def test_an_inconsistent_model_is_not_served_any_more() -> None:
+    """The sentence for the callers does not hold another caller's text; the other model is still served."""
+    flips = iter(range(10**9))
+    unstable = model(lambda copies: ["neg" if next(flips) % 2 else "pos" for _ in copies])
+    unstable.base.recheck = 64
+    running = service(unstable, model())
+    secret = text(60, 0.5, "secret")
+
+    async def run() -> list[Any]:
+        async with calling(running) as caller:
+            first = await caller.certify(secret)
+            later = await caller.certify("other")
+            ready = await caller.get("/readyz")
+            other = await caller.certify(text(30), model="m1")
+            return [first, later, ready, other]
+
+    *refused, other = asyncio.run(run())
+    for answer in refused:
+        check_problem(answer, 503, "the model 'm0' gave the same copy of a text two answers")
+        assert "secret" not in answer.json()["detail"]
+    assert other.status == 200
+
+
+def test_a_fault_in_the_model_is_internal_and_only_for_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    """An error that is not the classifier's way to say that a text is wrong."""
+    running = service()
+    scheduler = running.models["m0"].scheduler
+    prepare = scheduler.certifier.prepare_tokens
+
+    def broken(tokens: Any, name: str) -> Any:
+        if "fault" in tokens:
+            raise KeyError("private text")
+        return prepare(tokens, name)
+
+    scheduler.certifier.prepare_tokens = broken  # type: ignore[method-assign]
+    failed, fine = together(running, lambda c: c.certify("fault"), lambda c: c.certify("fault", text(30)))
+    check_problem(failed, 500, "the server failed on this request")
+    first, second = fine.json()["results"]
+    assert first == {"error": "the server failed on this request: the error is in its log"}
+    assert "radius" in second
+    assert "KeyError" in caplog.text
+    assert "private text" not in caplog.text
+
+
+def test_a_full_queue_refuses_and_says_when_to_try_again() -> None:
+    counter = Counter(waits=True)
+    running = service(model(counter), queue=10, pool_inputs=1, request_inputs=1)
+    samples = [[text(30, 0.5, f"{n}x{m}") for m in range(4)] for n in range(4)]
+    accepted, refused = asyncio.run(accepted_and_refused(running, counter, samples, 2))
+    assert len(accepted) == 2
+    for answer in refused:
+        check_problem(answer, 429)
+        assert int(answer.headers["retry-after"]) >= 1
+
+
+async def accepted_and_refused(
+    running: Any, counter: Counter, samples: list[list[str]], count: int
+) -> tuple[list[Any], list[Any]]:
+    """Send requests at once, and let the classifier go on when so many are refused."""
+    async with calling(running) as caller:
+        tasks = [asyncio.ensure_future(caller.certify(*texts)) for texts in samples]
+        await until(lambda: sum(task.done() for task in tasks) == count)
+        refused = [task.result() for task in tasks if task.done()]
+        counter.allow()
+        answers = await asyncio.gather(*tasks)
+        assert all(answer.status == 200 for answer in answers if answer not in refused)
+        return [answer for answer in answers if answer not in refused], refused
+
+
+def test_too_many_requests_in_flight_are_refused() -> None:
+    counter = Counter(waits=True)
+    running = service(model(counter), in_flight=3)
+    samples = [[text(30, 0.5, str(n))] for n in range(8)]
+    accepted, refused = asyncio.run(accepted_and_refused(running, counter, samples, 5))
+    assert len(accepted) == 3
+    assert {answer.status for answer in refused} == {429}
+    assert running.in_flight == 0
+
+
+def test_a_service_that_stops_refuses_what_is_in_flight() -> None:
+    counter = Counter(waits=True)
+    running = service(model(counter), pool_inputs=2)
+
+    async def run() -> list[Any]:
+        running.start()
+        caller = Caller(running)
+        tasks = [asyncio.ensure_future(caller.certify(text(30, 0.5, str(n)))) for n in range(5)]
+        tasks.append(asyncio.ensure_future(caller.certify(text(30), text(31), stream=True)))
+        await until(lambda: running.in_flight == 6 and counter.calls == 1)
+        stopping = asyncio.ensure_future(asyncio.to_thread(running.stop))
+        await until(lambda: running.models["m0"].scheduler._stopped)
+        counter.allow()
+        await stopping
+        return list(await asyncio.gather(*tasks))
+
+    *answers, stream = asyncio.run(run())
+    for answer in answers:
+        check_problem(answer, 503, "the server is shutting down")
+    failed = [value for name, value in events(stream.body) if name == "failed"]
+    assert {value["index"] for value in failed} == {0, 1}
+    assert {value["status"] for value in failed} == {503}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "each", "least", "most"),
+    [
+        (0.0, 1e-6, 8_000, 12_500),  # 10 ms
+        (0.004, 1e-6, 4_500, 7_500),  # 6 ms are left
+        (0.05, 1e-6, 40_000, 60_000),  # the aim cannot be met: half of the time is the fixed part
+        (0.001, 1e-9, 5_000_000, 12_000_000),
+    ],
+)
+def test_batches_follow_the_speed_of_the_classifier(fixed: float, each: float, least: int, most: int) -> None:
+    rng = random.Random(0)
+    batches = BatchSize(0.01)
+    for _ in range(60):
+        work = int(batches.work * rng.uniform(0.6, 1.0))  # not every batch is full
+        batches.measured(work, (fixed + each * work) * rng.uniform(0.95, 1.05))
+    assert least <= batches.work <= most
+
+
+def test_an_outbox_that_is_not_read_stays_small() -> None:
+    notified = []
+    outbox = Outbox(lambda: notified.append(1))
+    for number in range(10_000):
+        outbox.put("votes", number % 2, number)
+        if number % 1000 == 0:
+            outbox.put("look", 0, number)
+    outbox.put("result", 0, "result")
+    messages = outbox.take()
+    assert len(messages) == 2 * MOST_VOTES_MESSAGES + 10 + 1
+    assert [value for name, value in messages if name == "look"] == list(range(0, 10_000, 1000))
+    votes = [value for name, value in messages if name == "votes"]
+    assert votes == list(range(10_000 - 2 * MOST_VOTES_MESSAGES, 10_000))
+    assert outbox.take() == []
+    assert len(notified) == 10_011
