@@ -1,0 +1,202 @@
+"""Attacks: how fast queries are answered, and the tables of `docs/explanation/attacks.md`.
+
+    python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
+    python -m benchmarks.attacks collect RUN... --audits FILE... --out docs/results/attacks.json
+
+The speed is that of queries of 100 votes: the texts of a search step in one batch through the engine, against one call
+of the model for each text, as TextAttack makes if it is given the model as a function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import adaptdel as ad
+from adaptdel.attacks.attack_run import read_attack_run
+from adaptdel.attacks.textattack_recipes import VoteShares
+from adaptdel.data import read_rows
+from adaptdel.hyperparameters import ATTACK
+from adaptdel.tables import Column, Table, number, percent
+
+STEP = 64  # texts of a search step
+METHODS = {
+    "nosmooth": "NoSmooth",
+    "ranmask": "RanMASK",
+    "cert-ed": "CERT-ED",
+    "adaptdel": "AdaptDel",
+    "adaptdel+": "AdaptDel+",
+    "freelb": "FreeLB",
+}
+
+
+def neighbours(text: str, count: int) -> list[str]:
+    """Texts that differ from a text in one word, as in a search step."""
+    words = text.split()
+    return [" ".join([*words[: n % len(words)], f"new{n}", *words[n % len(words) + 1 :]]) for n in range(count)]
+
+
+def speed(model: Path, data: str, out: Path, inputs: int) -> None:
+    """Measure queries a second, in batches and one at a time, alternately on the same texts."""
+    smoothed = ad.SmoothedClassifier.load(model)
+    smoothed.progress = False
+    shares = VoteShares(smoothed.certifier(), replace(ATTACK, seconds=1e9), fresh=False)
+    rows = [row.text for row in read_rows(data) if row.text.split()][: 20 * inputs : 20]
+    texts = [neighbours(text, STEP) for text in rows]
+    shares(texts[0])  # warm up
+    batched: list[float] = []
+    single: list[float] = []
+    for step in texts:
+        start = time.process_time()
+        together = shares(step)
+        batched.append(STEP / (time.process_time() - start))
+        start = time.process_time()
+        alone = np.concatenate([shares([text]) for text in step])
+        single.append(STEP / (time.process_time() - start))
+        assert np.array_equal(together, alone)  # the answers do not depend on the batch
+    values = {
+        "model": model.name,
+        "votes": ATTACK.votes,
+        "texts_of_a_step": STEP,
+        "steps": len(texts),
+        "queries_per_cpu_second": {
+            name: {"median": float(np.median(rates)), "quartiles": np.quantile(rates, [0.25, 0.75]).tolist()}
+            for name, rates in (("one batch", batched), ("one text at a time", single))
+        },
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else []
+    known = [entry for entry in known if entry["model"] != values["model"]] + [values]
+    out.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(values, indent=1))
+
+
+def data_name(path: str) -> str:
+    return Path(path).name.partition(".")[0]
+
+
+def base_kind(described: str) -> str:
+    return "embedding" if described.startswith("Embedding") else described.partition("Classifier")[0].lower()
+
+
+def collect(runs: list[Path], audits: list[Path], out: Path) -> None:
+    """Write the measures of runs and audits into one JSON file, without any text."""
+    attacks: list[dict[str, Any]] = []
+    for folder in runs:
+        run = read_attack_run(folder)
+        if not run.finished:
+            continue
+        manifest = run.manifest
+        attacks.append(
+            {
+                "data": data_name(manifest["data"]["path"]),
+                "base": base_kind(manifest["model"]["base"]),
+                "method": METHODS[manifest["method"]],
+                "recipe": manifest["recipe"],
+                "fresh": manifest["fresh"],
+                "parts": {name: Path(value).name for name, value in manifest["parts"].items()},
+                "settings": manifest["settings"],
+                "noise": manifest["noise"],
+                "measures": run.measures,
+            }
+        )
+    audited = []
+    for path in audits:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        examples = [{"wrong": example["wrong"], "distance": example["distance"]} for example in values["examples"]]
+        audited.append(values | {"run": Path(values["run"]).name, "examples": examples})
+    attacks.sort(key=lambda a: (a["data"], a["base"], a["recipe"], list(METHODS.values()).index(a["method"])))
+    content = {"attacks": attacks, "audits": sorted(audited, key=lambda values: values["run"])}
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _interval(share: float, interval: list[float]) -> str:
+    return f"{percent(share)} [{percent(interval[0])}, {percent(interval[1])}]"
+
+
+def gap_rows(content: dict[str, Any]) -> Table:
+    """The certified radius beside the distance of the adaptive attack."""
+    rows = [a | a["measures"] for a in content["attacks"] if a["recipe"] == "adaptive"]
+    columns = (
+        Column("data", ("data",), number=False),
+        Column("model", ("base",), number=False),
+        Column("method", ("method",), number=False),
+        Column("accuracy before", ("accuracy_before",), percent),
+        Column("robust accuracy", ("robust_accuracy",), percent),
+        Column("certified radius", ("mean_radius_of_verified",), number),
+        Column("attacked distance", ("mean_distance_of_verified",), number),
+        Column("median gap", ("median_gap",), lambda value: number(value, 1)),
+        Column("inside the radius", ("violations",)),
+    )
+    return Table("gap", "", columns, rows)
+
+
+def recipe_rows(content: dict[str, Any]) -> Table:
+    """Robust accuracies against the recipes of TextAttack."""
+    rows = [a | a["measures"] for a in content["attacks"] if a["recipe"] != "adaptive"]
+    columns = (
+        Column("data", ("data",), number=False),
+        Column("model", ("base",), number=False),
+        Column("method", ("method",), number=False),
+        Column("recipe", ("recipe",), number=False),
+        Column("inputs", ("inputs",)),
+        Column("before / after", ("accuracy_before", "accuracy_after"), lambda a, b: f"{a:.3f} / {b:.3f}"),
+        Column("robust accuracy", ("robust_accuracy", "robust_accuracy_interval"), _interval),
+        Column("verified", ("verified_robust_accuracy",), percent),
+        Column("queries", ("mean_queries",), lambda value: number(value, 0)),
+        Column("edit distance", ("mean_distance",), lambda value: number(value, 1)),
+    )
+    return Table("recipes", "", columns, rows)
+
+
+def audit_rows(content: dict[str, Any]) -> Table:
+    """The audits of certification runs."""
+    columns = (
+        Column("run", ("run",), number=False),
+        Column("certificates", ("certificates",)),
+        Column("abstentions", ("abstained",)),
+        Column("violations", ("violations",)),
+        Column("alpha allows", ("allowed",), lambda value: number(value, 0)),
+        Column("neighbours enumerated", ("enumerated_texts",), lambda value: number(value, 0)),
+        Column("compared by votes", ("attacked_texts",), lambda value: number(value, 0)),
+    )
+    return Table("audits", "", columns, content["audits"])
+
+
+def tables(content: dict[str, Any]) -> dict[str, str]:
+    """The Markdown tables of the page, by name."""
+    return {
+        table.name: table.to_markdown().strip()
+        for table in (gap_rows(content), recipe_rows(content), audit_rows(content))
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    measured = commands.add_parser("speed")
+    measured.add_argument("model", type=Path)
+    measured.add_argument("--data", required=True)
+    measured.add_argument("--out", type=Path, required=True)
+    measured.add_argument("--inputs", type=int, default=20)
+    collected = commands.add_parser("collect")
+    collected.add_argument("runs", nargs="+", type=Path)
+    collected.add_argument("--audits", nargs="*", type=Path, default=[])
+    collected.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    if arguments.command == "speed":
+        speed(arguments.model, arguments.data, arguments.out, arguments.inputs)
+    else:
+        collect(arguments.runs, arguments.audits, arguments.out)
+        for table in tables(json.loads(arguments.out.read_text(encoding="utf-8"))).values():
+            print(table + "\n")
+
+
+if __name__ == "__main__":
+    main()

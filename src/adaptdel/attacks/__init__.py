@@ -1,0 +1,1 @@
+"""Attacks on smoothed classifiers, and the audit of certificates by attacks."""

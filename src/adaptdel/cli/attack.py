@@ -1,0 +1,188 @@
+"""``adaptdel attack``: a data file attacked into a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adaptdel.hyperparameters import ATTACK
+from adaptdel.settings import DATA
+
+_PARTS = ("masked_lm", "sentence_encoder", "word_vectors", "tagger", "stop_words")
+_LIMITS = ("inputs", "votes", "queries", "seconds", "budget", "beam", "seed")
+_ADAPTIVE_ONLY = ("budget", "beam", "vocabulary")
+_TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
+
+
+@click.command("attack")
+@click.argument("model")
+@click.option(
+    "--data", required=True, help="Labelled data file (JSON, CSV or Parquet, also gzipped), or Hugging Face data set."
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
+@click.option(
+    "--recipe",
+    default="adaptive",
+    show_default=True,
+    help="adaptive, or a recipe of TextAttack: clare, bae-i, bert-attack, deepwordbug, textfooler (extra attack); all "
+    "runs every recipe into a folder of its own in OUT.",
+)
+@click.option(
+    "--inputs",
+    default=ATTACK.inputs,
+    show_default=True,
+    type=int,
+    help="Number of inputs, drawn at random with the seed.",
+)
+@click.option(
+    "--votes", default=ATTACK.votes, show_default=True, type=int, help="Votes that answer a query of TextAttack."
+)
+@click.option(
+    "--queries", default=ATTACK.queries, show_default=True, type=int, help="Largest number of queries for an input."
+)
+@click.option("--seconds", default=ATTACK.seconds, show_default=True, type=float, help="Time limit for an input.")
+@click.option(
+    "--budget", default=None, type=int, help="Largest number of edits of the adaptive attack.  [default: the length]"
+)
+@click.option(
+    "--beam",
+    default=ATTACK.beam,
+    show_default=True,
+    type=int,
+    help="Texts that the adaptive attack keeps: 1 is greedy.",
+)
+@click.option(
+    "--ops",
+    default=None,
+    help="Operations that are certified and attacked: edit, or some of del,ins,sub.  [default: the model's]",
+)
+@click.option(
+    "--vocabulary",
+    default=None,
+    metavar="FILE",
+    help="Labelled texts, such as the training data, whose words the adaptive attack writes.  [default: --data]",
+)
+@click.option(
+    "--fresh-votes",
+    is_flag=True,
+    help="Draw new votes for a text that is queried again. Without it, the first answer is kept, as TextAttack does.",
+)
+@click.option(
+    "--masked-lm", default=None, metavar="FOLDER", help="Masked language model of CLARE, BAE and BERT-Attack."
+)
+@click.option(
+    "--sentence-encoder", default=None, metavar="FOLDER", help="Sentence encoder in place of the Universal one."
+)
+@click.option(
+    "--word-vectors", default=None, metavar="FILE", help="Word vectors of TextFooler, in GloVe's text format."
+)
+@click.option(
+    "--tagger", default=None, metavar="FOLDER", help="NLTK data with a tagger; none leaves the constraint out."
+)
+@click.option("--stop-words", default=None, metavar="FILE", help="Words that are not changed, one per line.")
+@click.option("--served-model", default=None, metavar="NAME", help="Model of a server.  [default: its first one]")
+@click.option(
+    "--token-file",
+    default=None,
+    type=click.Path(path_type=Path),
+    help="File with the token of a server.  [default: the variable ADAPTDEL_TOKEN, or no token]",
+)
+@click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
+@click.option("--seed", default=ATTACK.seed, show_default=True, type=int, help="Seed of the sample and of all noise.")
+@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
+@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
+@click.option(
+    "--id-column", default=DATA.ids, show_default=True, help="Column of the ids; '' identifies inputs by texts."
+)
+@click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.pass_context
+def attack_command(
+    context: click.Context, /, model: str, data: str, out: Path, recipe: str, as_json: bool, **options: Any
+) -> None:
+    """Attack MODEL on inputs of a data file.
+
+    MODEL is the folder of a model, or the address of a running adaptdel serve, such as http://127.0.0.1:8750, which can
+    be attacked with the recipes of TextAttack. The run in the folder OUT holds every attacked text, its true edit
+    distance, whether fresh votes confirm that the smoothed answer changed, and the certified radius. An interrupted run
+    is resumed by the same command. adaptdel report shows runs.
+    """
+    from adaptdel.attacks.attack_run import AttackJob, attack_data
+    from adaptdel.attacks.outcomes import attack_table, gap_table
+    from adaptdel.attacks.recipes import RECIPES, USED_PARTS
+    from adaptdel.core.checks import check_choice
+    from adaptdel.runs.inputs import Source
+
+    check_choice("recipe", recipe, (*RECIPES, "all"))
+    given = {
+        name for name in options if context.get_parameter_source(name) not in (None, click.core.ParameterSource.DEFAULT)
+    }
+    _check_used(recipe, given)
+    settings = replace(ATTACK, **{name: options[name] for name in _LIMITS})
+    attacked, columns = _attacked(model, options)
+    source = Source(data, **columns, ids=options["id_column"], encoding=options["encoding"])
+    words = options["vocabulary"]
+    runs = []
+    for name in RECIPES if recipe == "all" else (recipe,):
+        job = AttackJob(
+            attacked,
+            source,
+            out / name if recipe == "all" else out,
+            name,
+            settings,
+            ops=options["ops"],
+            vocabulary=None if words is None or name != "adaptive" else replace(source, path=words),
+            parts={part: options[part] for part in USED_PARTS[name] if options[part] is not None},
+            fresh=options["fresh_votes"] and name != "adaptive",
+            workers=options["workers"],
+        )
+        runs.append(attack_data(job, note=lambda text: click.echo(text, err=True), progress="log"))
+    rows = [{"model": model, "recipe": run.manifest["recipe"], **run.measures} for run in runs]
+    if as_json:
+        click.echo(json.dumps({"run": str(out), "attacks": rows}, indent=2, ensure_ascii=False))
+        return
+    click.echo(attack_table(rows).to_terminal())
+    click.echo("")
+    click.echo(gap_table(rows).to_terminal())
+    click.echo(f"run: {out}")
+
+
+def _attacked(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+    """The folder of a model or a server, and the columns of its data."""
+    from adaptdel.model_files import data_columns
+
+    server_options = [name for name in ("served_model", "token_file") if options[name] is not None]
+    if not model.startswith(("http://", "https://")):
+        if server_options:
+            raise ValueError(f"--{server_options[0].replace('_', '-')} is for a server: give its address as MODEL")
+        folder = Path(model)
+        if not (folder / "adaptdel.json").exists():
+            raise ValueError(
+                f"{model}: not the folder of a model, which adaptdel train writes, nor the address of a server"
+            )
+        return folder, data_columns(folder, options["text_column"], options["label_column"])
+    from adaptdel.serve.attacked import ServedSource
+    from adaptdel.serve.credentials import read_token
+
+    token = read_token(options["token_file"])
+    columns = {"text": options["text_column"] or DATA.text, "label": options["label_column"] or DATA.label}
+    return ServedSource(model.rstrip("/"), options["served_model"], token, options["ops"]), columns
+
+
+def _check_used(recipe: str, given: set[str]) -> None:
+    """Raise for an option that a single recipe would ignore."""
+    from adaptdel.attacks.recipes import TEXTATTACK, USED_PARTS
+
+    if recipe == "all":
+        return
+    ignored = [name for name in (_TEXTATTACK_ONLY if recipe == "adaptive" else _ADAPTIVE_ONLY) if name in given]
+    ignored += [part for part in _PARTS if part in given and part not in USED_PARTS[recipe]]
+    if ignored:
+        option = f"--{ignored[0].replace('_', '-')}"
+        users = [name for name in TEXTATTACK if ignored[0] in USED_PARTS[name]] if ignored[0] in _PARTS else []
+        users = users or (["adaptive"] if ignored[0] in _ADAPTIVE_ONLY else list(TEXTATTACK))
+        raise ValueError(f"{option} has no effect on the recipe {recipe!r}, only on {', '.join(users)}: leave it out")

@@ -1,0 +1,66 @@
+"""``adaptdel audit``: attack the certificates of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+
+@click.command("audit")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--model", default=None, type=click.Path(path_type=Path), help="Folder of the model.  [default: that of RUN]"
+)
+@click.option("--data", default=None, metavar="FILE", help="The data file, if it is not where RUN read it.")
+@click.option("--vocabulary", default=None, metavar="FILE", help="Texts whose words are written.  [default: the data]")
+@click.option(
+    "--certificates", default=1000, show_default=True, type=int, help="Number of certificates, drawn at random."
+)
+@click.option(
+    "--queries", default=400, show_default=True, type=int, help="Largest number of texts that are tried for each."
+)
+@click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
+@click.option("--seed", default=1, show_default=True, type=int, help="Seed of the sample and of the fresh votes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.pass_context
+def audit_command(
+    context: click.Context,
+    run: Path,
+    model: Path | None,
+    data: str | None,
+    vocabulary: str | None,
+    certificates: int,
+    queries: int,
+    workers: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Look for texts inside the certified radii of RUN that the model answers otherwise.
+
+    Short texts are enumerated with all their neighbours over a few words; for longer ones, fresh votes check the bounds
+    and the adaptive attack looks for neighbours. The exit status is 1 if there are more violations than alpha allows.
+    """
+    from adaptdel.attacks.audit_run import AUDIT, AuditJob, audit_run
+
+    settings = replace(AUDIT, inputs=certificates, queries=queries, seed=seed)
+    report = audit_run(AuditJob(run, model, data, vocabulary, settings, workers), progress="log")
+    values = report.to_dict()
+    if as_json:
+        click.echo(json.dumps({"run": str(run), **values}, indent=2, ensure_ascii=False))
+        context.exit(1 if report.failed else 0)
+    for example in values["examples"]:
+        click.echo(f"{example['name']}: {example['wrong']}")
+    for violation in (*report.certain, *report.violations)[:1]:
+        if violation.tokens is not None:
+            click.echo(f"its text: {json.dumps(' '.join(map(str, violation.tokens)), ensure_ascii=False)}")
+    click.echo(
+        f"{values['certificates']} certificates audited, {values['abstained']} of them abstentions: "
+        f"{values['violations']} violations; alpha allows {values['allowed']:.1f} on average "
+        f"(p = {values['p_value']:.3g})"
+    )
+    click.echo(f"{values['enumerated_texts']} neighbours enumerated, {values['attacked_texts']} compared by votes")
+    click.echo("the audit failed: the certificates do not hold" if report.failed else "the audit is passed")
+    context.exit(1 if report.failed else 0)

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import adaptdel as ad
+from adaptdel.attacks.adaptive import AdaptiveAttack, AttackResult
+from adaptdel.attacks.edits import edit_distance, texts_within
+from adaptdel.attacks.target import Target
+from adaptdel.attacks.vocabulary import learn_vocabulary, model_scores
+from adaptdel.hyperparameters import AttackSettings
+from adaptdel.units import Tokens
+
+from .conftest import HAM, SPAM, fitted, texts, vocabulary_of
+
+QUICK = AttackSettings(search_votes=300, verify_votes=4000)
+LONG = [tuple(text.split()) for text, _ in texts(6, 40, seed=5)]
+
+
+def attack(model: ad.SmoothedClassifier, settings: AttackSettings = QUICK) -> AdaptiveAttack:
+    return AdaptiveAttack(Target(model.certifier(), settings), vocabulary_of(model))
+
+
+def run(model: ad.SmoothedClassifier, tokens: Tokens, settings: AttackSettings = QUICK) -> tuple[AttackResult, int]:
+    """The result of the attack on the model's own answer, and the certified radius."""
+    (certificate,) = model.certify([" ".join(map(str, tokens))])
+    return attack(model, settings)(tokens, certificate.answer), certificate.radius
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [ad.Deletion(ad.FixedRate(0.7)), ad.Deletion(ad.LengthRate(0.6, 12)), ad.Masking(0.7), ad.NoNoise()],
+    ids=repr,
+)
+def test_the_certified_radius_is_below_the_attacked_distance(noise: ad.Noise) -> None:
+    model = fitted(noise)
+    successes = 0
+    for tokens in LONG:
+        result, radius = run(model, tokens)
+        if result.tokens is not None:
+            successes += 1
+            assert result.distance == edit_distance(tokens, result.tokens, model.rule().ops)
+            assert result.distance > radius
+            votes = model.certifier(n_estimate=0, sampling="fixed", n_select=4000, seed=99)
+            answers = [
+                votes.base.label(tally.label)
+                for text in (tokens, result.tokens)
+                for _, tally in votes.votes([votes.prepare_tokens(text, "text")])
+            ]
+            assert answers[0] != answers[1]
+    assert successes == len(LONG)
+
+
+def test_certified_and_true_radius_and_attacked_distance_are_in_order() -> None:
+    """On short texts the closest text with another answer, over a few words, is known exactly."""
+    rng = random.Random(1)
+    model = fitted(ad.Deletion(ad.FixedRate(0.5)), length=6)
+    target = Target(model.certifier(), QUICK)
+    words = [SPAM[0], HAM[0]]
+    attacker = AdaptiveAttack(target, learn_vocabulary(target.certifier, [((word,), None) for word in words]))
+    compared = 0
+    for _ in range(8):
+        tokens = tuple(rng.choice(words) for _ in range(4))
+        (certificate,) = model.certify([" ".join(tokens)])
+        texts_near = texts_within(tokens, words, 3, target.rule.threat, 5000)
+        assert texts_near is not None
+        shares = target.exact_counts(texts_near)
+        closest = [edit_distance(tokens, text) for text, share in zip(texts_near, shares, strict=True)
+                   if not target.stays(share, certificate.answer)]  # fmt: skip
+        result = attacker(tokens, certificate.answer)
+        assert not closest or certificate.radius < min(closest)
+        if closest and result.distance is not None:
+            compared += 1
+            assert min(closest) <= result.distance <= min(closest) + 1
+    assert compared >= 4
+
+
+def test_the_attack_is_as_close_as_the_strongest_words_allow(deletion: ad.SmoothedClassifier) -> None:
+    """At a rate of 0.7, two strong words are kept with probability 0.51: no attack needs fewer edits than that."""
+    distances = [run(deletion, tokens)[0].distance or 99 for tokens in LONG]
+    assert min(distances) >= 2
+    assert float(np.median(distances)) <= 8
+
+
+def test_the_result_depends_on_the_input_and_the_seed_alone(deletion: ad.SmoothedClassifier) -> None:
+    attacker = attack(deletion)
+    first = [attacker(tokens, 0) for tokens in LONG[:2]]
+    again = [attack(deletion)(tokens, 0) for tokens in reversed(LONG[:2])][::-1]
+    for one, other in zip(first, again, strict=True):
+        assert replace(one, seconds=0.0) == replace(other, seconds=0.0)
+
+
+@pytest.mark.parametrize("ops", ["del", "ins", "sub", "del,ins"])
+def test_only_allowed_edits_are_made(deletion: ad.SmoothedClassifier, ops: str) -> None:
+    model = ad.SmoothedClassifier(deletion.base_, deletion.noise_, ops=ops, progress=False)
+    result, _ = run(model, LONG[0])
+    if ops == "del" and result.tokens is None:  # words that speak for the other class are not there
+        assert result.outcome == "failure"
+        return
+    assert result.tokens is not None
+    assert result.distance == edit_distance(LONG[0], result.tokens, ops) < 40
+
+
+def test_a_budget_is_kept(deletion: ad.SmoothedClassifier) -> None:
+    free, _ = run(deletion, LONG[0])
+    assert free.distance is not None
+    assert free.distance > 1
+    limited, _ = run(deletion, LONG[0], replace(QUICK, budget=free.distance))
+    assert limited.distance is not None
+    assert limited.distance <= free.distance
+    assert run(deletion, LONG[0], replace(QUICK, budget=1))[0].outcome == "failure"
+
+
+def test_limits_of_queries_and_of_time(deletion: ad.SmoothedClassifier) -> None:
+    few, _ = run(deletion, LONG[0], replace(QUICK, queries=20))
+    assert few.outcome == "failure"
+    assert few.queries < 100
+    assert run(deletion, LONG[0], replace(QUICK, seconds=1e-9))[0].outcome == "timeout"
+
+
+def test_a_beam_is_not_worse_than_a_greedy_search(deletion: ad.SmoothedClassifier) -> None:
+    greedy, wide = (run(deletion, LONG[1], replace(QUICK, beam=beam))[0] for beam in (1, 3))
+    assert greedy.distance is not None
+    assert wide.distance is not None
+    assert wide.distance <= greedy.distance
+    assert wide.queries > greedy.queries
+
+
+def test_a_model_that_only_votes_is_attacked_as_well() -> None:
+    def votes(batch: list[str]) -> list[str]:
+        return [
+            "spam" if sum(w in SPAM for w in t.split()) > sum(w in HAM for w in t.split()) else "ham" for t in batch
+        ]
+
+    model = ad.SmoothedClassifier(votes, ad.Deletion(ad.FixedRate(0.7)), classes=["ham", "spam"], progress=False)
+    attacker = attack(model)
+    assert not attacker.vocabulary.by_model
+    assert attacker.vocabulary.against(0, [1], 1)[0] in SPAM
+    result = attacker(LONG[0], 1)
+    assert result.outcome == "success"
+
+
+def test_words_are_ranked_by_the_weights_of_the_linear_model(deletion: ad.SmoothedClassifier) -> None:
+    vocabulary = vocabulary_of(deletion)
+    assert vocabulary.by_model
+    assert set(vocabulary.against(0, [1], len(SPAM))) == set(SPAM)
+    assert set(vocabulary.against(1, [0], len(HAM))) == set(HAM)
+    masking = ad.SmoothedClassifier(deletion.base_, ad.Masking(0.5), progress=False)
+    scores = [model_scores(model.certifier(), [*SPAM, *HAM]) for model in (deletion, masking)]
+    assert scores[0] is not None
+    assert scores[1] is not None
+    assert np.array_equal(np.argsort(scores[0][:, 1]), np.argsort(scores[1][:, 1]))
+
+
+def test_an_empty_text_and_three_classes() -> None:
+    rows = [("red rose", "red"), ("blue sky", "blue"), ("green tree", "green")] * 20
+    model = ad.SmoothedClassifier(noise=ad.Deletion(ad.FixedRate(0.5)), progress=False)
+    model.fit([text for text, _ in rows], [label for _, label in rows])
+    target = Target(model.certifier(), QUICK)
+    attacker = AdaptiveAttack(
+        target, learn_vocabulary(target.certifier, [(tuple(text.split()), label) for text, label in rows])
+    )
+    for tokens in [(), ("red", "rose"), ("blue",) * 20]:
+        (certificate,) = model.certify([" ".join(tokens)])
+        result = attacker(tokens, certificate.answer)
+        assert result.tokens is not None, tokens
+        assert result.distance is not None
+        assert result.distance > certificate.radius
+
+
+def test_a_model_without_known_classes_is_refused() -> None:
+    model = ad.SmoothedClassifier(lambda batch: ["a"] * len(batch), ad.Deletion(ad.FixedRate(0.5)))
+    with pytest.raises(ValueError, match="an attack needs a model whose classes are known"):
+        Target(model.certifier())

@@ -1,0 +1,267 @@
+"""The recipes of TextAttack on parts that the test makes; without the extra: queries, files of parts, errors."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adaptdel as ad
+from adaptdel.attacks import textattack_parts, textattack_recipes
+from adaptdel.attacks.attack_run import AttackJob, attack_data, read_attack_run
+from adaptdel.attacks.recipes import RECIPES, TEXTATTACK, USED_PARTS
+from adaptdel.attacks.target import TimeLimitReached
+from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_vectors, read_words
+from adaptdel.attacks.textattack_recipes import BUILDERS, VoteShares
+from adaptdel.hyperparameters import ATTACK
+from adaptdel.runs.inputs import Source
+
+from ..run_files import run, write_rows
+from .conftest import BOTH, HAM, SPAM, fitted, texts
+
+FEW = replace(ATTACK, inputs=3, queries=150, verify_votes=1000)
+
+
+def shares(model: ad.SmoothedClassifier, *, fresh: bool = False, **changes: Any) -> VoteShares:
+    return VoteShares(model.certifier(), replace(FEW, seconds=1e9, **changes), fresh=fresh)
+
+
+def test_a_query_is_a_table_of_vote_shares(deletion: ad.SmoothedClassifier) -> None:
+    batch = [text for text, _ in texts(6, 40, seed=2)]
+    query = shares(deletion)
+    table = query(batch)
+    assert table.shape == (6, 2)
+    assert np.allclose(table.sum(axis=1), 1)  # so that TextAttack applies no softmax
+    assert np.array_equal(table * 100, np.round(table * 100))
+    assert (query.spent.queries, query.spent.votes) == (6, 600)
+    assert np.array_equal(np.concatenate([query([text]) for text in batch]), table)  # whatever the batch
+    assert np.array_equal(query(batch), table)  # one draw for each text
+
+
+def test_fresh_votes_are_drawn_anew(deletion: ad.SmoothedClassifier) -> None:
+    batch = [" ".join(random.Random(seed).choices([*SPAM, *HAM], k=40)) for seed in range(6)]
+    query = shares(deletion, fresh=True)
+    first, second = query(batch), query(batch)
+    assert not np.array_equal(first, second)
+    assert np.abs(first - second).max() < 0.4
+    again = shares(deletion, fresh=True)
+    assert np.array_equal(again(batch), first)  # reproducible
+
+
+def test_a_threshold_is_at_one_half(deletion: ad.SmoothedClassifier) -> None:
+    batch = [" ".join(random.Random(seed).choices([*SPAM, *HAM], k=40)) for seed in range(30)]
+    plain = shares(deletion)(batch)[:, 1]
+    for threshold in (0.2, 0.8):
+        model = ad.SmoothedClassifier(deletion.base_, deletion.noise_, threshold=threshold, progress=False)
+        scaled = shares(model)(batch)
+        assert np.array_equal(np.argmax(scaled, axis=1) == 1, plain > threshold)
+        assert np.allclose(scaled.sum(axis=1), 1)
+
+
+def test_the_time_limit(deletion: ad.SmoothedClassifier) -> None:
+    query = VoteShares(deletion.certifier(), replace(FEW, seconds=1e-9), fresh=False)
+    with pytest.raises(TimeLimitReached):
+        query(["a text"])
+
+
+def test_every_recipe_of_the_paper_has_a_builder() -> None:
+    assert set(BUILDERS) == set(TEXTATTACK)
+
+
+def test_files_of_parts(tmp_path: Path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("good 1.0 2.0\nbad -1.0 0.5\n", encoding="utf-8")
+    words, vectors = read_vectors(path)
+    assert words == ["good", "bad"]
+    assert vectors.tolist() == [[1.0, 2.0], [-1.0, 0.5]]
+    for wrong in ("", "good 1.0 2.0\nbad 1.0\n", "good x y\n"):
+        path.write_text(wrong, encoding="utf-8")
+        with pytest.raises(ValueError, match="word vectors must"):
+            read_vectors(path)
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(ValueError, match="holds no stop words"):
+        read_words(str(path))
+    with pytest.raises(ValueError, match="one word per line"):
+        read_words(str(tmp_path / "missing"))
+    with pytest.raises(ValueError, match="parts must be some of masked_lm"):
+        Parts("clare", {"model": "x"})
+
+
+def test_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "nltk", None)
+    with pytest.raises(ImportError, match="make attack-env"):
+        import_textattack(None)
+    fitted(ad.Deletion(ad.FixedRate(0.7))).save(tmp_path / "model")
+    data = write_rows(tmp_path / "test.jsonl", [{"text": text, "label": label} for text, label in texts(4, 12)])
+    out = tmp_path / "run"
+    assert run("attack", tmp_path / "model", "--data", data, "--recipe", "textfooler", "--out", out) == 2
+    assert "pip install 'adaptdel[attack]'" in capsys.readouterr().err
+    assert not out.exists()
+
+
+# With the extra
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A tiny masked language model with random weights, which also encodes sentences; vectors; stop words."""
+    if find_spec("textattack") is None:
+        pytest.skip("needs TextAttack: make attack-env, then make attack-test")
+    folder = tmp_path_factory.mktemp("parts")
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = [*ascii_lowercase, *(f"##{letter}" for letter in ascii_lowercase)]  # other words have several subwords
+    vocabulary = {word: number for number, word in enumerate([*special, *SPAM, *HAM, *BOTH[2:], *letters])}
+    inner = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    inner.normalizer = normalizers.Lowercase()
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    )
+    fast_tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer = fast_tokenizer(
+        tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]", cls_token="[CLS]",
+        sep_token="[SEP]", model_max_length=512,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=512,
+    )  # fmt: skip
+    masked_model: Any = BertForMaskedLM
+    masked_model(config).save_pretrained(folder / "lm", safe_serialization=True)
+    tokenizer.save_pretrained(folder / "lm")
+    rng = np.random.default_rng(0)
+    lines = [f"{word} " + " ".join(f"{x:.3f}" for x in 1 + 0.3 * rng.normal(size=8)) for word in [*SPAM, *HAM]]
+    (folder / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "stop.txt").write_text("\n".join(BOTH) + "\n", encoding="utf-8")
+    return {
+        "masked_lm": str(folder / "lm"),
+        "sentence_encoder": str(folder / "lm"),
+        "word_vectors": str(folder / "glove.txt"),
+        "tagger": "none",
+        "stop_words": str(folder / "stop.txt"),
+    }
+
+
+def attacked(folder: Path, name: str, recipe: str, parts: dict[str, str], **changes: Any) -> list[dict[str, Any]]:
+    """The records of an attack on short texts, without their times."""
+    model, data = folder / "model", folder / "test.jsonl"
+    if not model.exists():
+        fitted(ad.NoNoise(), length=6).save(model)
+        write_rows(data, [{"text": text, "label": label} for text, label in texts(12, 6, seed=8)])
+    settings = replace(FEW, **{"inputs": 6, "queries": 400} | changes)
+    used = {part: value for part, value in parts.items() if part in USED_PARTS[recipe]}
+    job = AttackJob(model, Source(str(data)), folder / name, recipe, settings, parts=used)
+    return [record | {"seconds": 0} for record in attack_data(job, progress=False).records]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("recipe", TEXTATTACK)
+def test_recipes_run_on_given_parts(parts: dict[str, str], tmp_path: Path, recipe: str) -> None:
+    records = attacked(tmp_path, "first", recipe, parts)
+    assert attacked(tmp_path, "second", recipe, parts) == records  # everything random is seeded
+    outcomes = {record["outcome"] for record in records}
+    assert outcomes <= {"success", "failure", "skipped"}
+    assert "success" in outcomes
+    assert all(record["queries"] <= 401 for record in records)
+    for record in records:
+        if record["outcome"] == "success":
+            assert record["verified"]
+            assert record["distance"] >= 1
+            assert record["answer_after"] != record["truth"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("recipe", TEXTATTACK)
+@pytest.mark.parametrize("queries", [20, 400])
+def test_less_work_gives_the_same_results(
+    parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, queries: int
+) -> None:
+    """TextAttack's own attack, swaps and padding, and a model and an encoder that compute everything."""
+    quick = attacked(tmp_path, "quick", recipe, parts, queries=queries)
+    import textattack
+    from textattack.transformations import WordSwapMaskedLM
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    def whole(self: Parts, *, every_token: bool = False) -> tuple[Any, Any]:
+        name = self.names["masked_lm"]
+        return AutoModelForMaskedLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+
+    def swap(model: Any, tokenizer: Any, *, max_candidates: int) -> Any:
+        return WordSwapMaskedLM(
+            method="bert-attack", masked_language_model=model, tokenizer=tokenizer, max_candidates=max_candidates
+        )
+
+    monkeypatch.setattr(textattack_recipes, "attack_within_limits", textattack.Attack)
+    monkeypatch.setattr(textattack_recipes, "bert_attack_swap", swap)
+    monkeypatch.setattr(textattack_parts, "DistinctSentences", lambda encode: encode)
+    monkeypatch.setattr(Parts, "masked_lm", whole)
+    assert attacked(tmp_path, "whole", recipe, parts, queries=queries) == quick
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_all_recipes_by_the_command_and_in_the_report(
+    parts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitted(ad.Deletion(ad.FixedRate(0.5)), length=6).save(tmp_path / "model")
+    rows = [{"text": text, "label": label} for text, label in texts(6, 6, seed=8)]
+    strange = [{"text": text, "label": "ham"} for text in ("...", "?! --", "lunch", "\u4f60\u597d friday")]
+    data = write_rows(tmp_path / "test.jsonl", [*rows, *strange])
+    options = [item for name, value in parts.items() for item in (f"--{name.replace('_', '-')}", value)]
+    limits = ("--inputs", 10, "--queries", 100)
+    common = (tmp_path / "model", "--data", data, *options, *limits)
+    assert run("attack", *common, "--recipe", "all", "--out", tmp_path / "run", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["attacks"]
+    assert [row["recipe"] for row in rows] == list(RECIPES)
+    assert all(row["inputs"] == 10 for row in rows)
+    folders = [tmp_path / "run" / recipe for recipe in RECIPES]
+    assert run("report", *folders, "--out", tmp_path / "report") == 0
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert all(recipe in page for recipe in RECIPES)
+    stop = ("--stop-words", parts["stop_words"])
+    single = (tmp_path / "model", "--data", data, *stop, *limits, "--recipe", "deepwordbug")
+    fresh = tmp_path / "fresh"
+    assert run("attack", *single, "--fresh-votes", "--out", fresh) == 0
+    assert json.loads((fresh / "manifest.json").read_text())["fresh"] is True
+    assert run("attack", *single, "--workers", 2, "--out", tmp_path / "workers") == 0
+    one, two = (read_attack_run(place).records for place in (tmp_path / "run" / "deepwordbug", tmp_path / "workers"))
+    assert [record | {"seconds": 0} for record in one] == [record | {"seconds": 0} for record in two]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("recipe", "part", "option"),
+    [
+        ("bert-attack", "masked_lm", "--masked-lm"),
+        ("bae-i", "sentence_encoder", "--sentence-encoder"),
+        ("textfooler", "tagger", "--tagger"),
+    ],
+)
+def test_a_missing_part_is_named(
+    parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, part: str, option: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    fitted(ad.NoNoise(), length=12).save(tmp_path / "model")
+    data = write_rows(tmp_path / "test.jsonl", [{"text": text, "label": label} for text, label in texts(4, 12)])
+    given = {name: value for name, value in parts.items() if name != part and name in USED_PARTS[recipe]}
+    job = AttackJob(tmp_path / "model", Source(str(data)), tmp_path / "run", recipe, FEW, parts=given)
+    with pytest.raises(ValueError, match=f"the recipe '{recipe}' needs a .*{option}"):
+        attack_data(job, progress=False)
+    assert not (tmp_path / "run").exists()
