@@ -48,6 +48,22 @@ def sentence(action: Callable[[], object]) -> str:
     return str(error.value)
 
 
+def raises(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except OSError:
+        return True
+    return False
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for another thread, however slow the machine is."""
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def opened(path: Path) -> WorkingStore:
     return WorkingStore(path, "test")
 
@@ -72,16 +88,13 @@ def test_a_closed_store_is_one_file_also_after_it_was_read(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_records_are_committed_within_a_second(path: Path) -> None:
+def test_records_are_committed_without_being_asked_for(path: Path) -> None:
     """At once if nothing was committed for a while, and with those that follow otherwise."""
     with opened(path) as store:
         for number in range(40):
-            start = time.monotonic()
             store.put(number, {})
             if number % 10 == 0:
-                while number not in numbers(path):
-                    assert time.monotonic() - start < 1
-                    time.sleep(0.01)
+                eventually(lambda number=number: number in numbers(path))  # type: ignore[misc]
     assert numbers(path) == list(range(40))
     assert COMMIT_SECONDS < 0.5
 
@@ -139,7 +152,7 @@ def test_a_disk_that_fails_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatc
     store.flush()
     monkeypatch.setattr(FailingConnection, "code", code)
     store.put(2, {"row": 2})
-    time.sleep(3 * COMMIT_SECONDS)
+    eventually(lambda: raises(lambda: store.put(3, {"row": 3})))  # once the commit of the writing thread has failed
     actions: list[Callable[[], None]] = [lambda: store.put(3, {"row": 3}), store.flush, store.close]
     for action in actions:
         with pytest.raises(OSError) as error:
@@ -287,10 +300,10 @@ def test_pages_that_form_no_tree_end_in_bounded_time(path: Path) -> None:
         at = start + int.from_bytes(data[start + 12 + 2 * cell : start + 14 + 2 * cell], "big")
         data[at : at + 4] = data[start + 8 : start + 12]
     path.write_bytes(bytes(data))
-    begun = time.monotonic()
+    begun = time.process_time()
     for action in (lambda: opened(path), lambda: numbers(path)):
         assert sentence(action) == f"{path}: a damaged working store: {DELETE}"
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10  # seconds of this process
 
 
 def test_sqlite_is_interrupted_if_it_takes_too_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,21 +11,11 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from adaptdel.core.checks import check_probability
-from adaptdel.file_formats import (
-    STANDARD_INPUT,
-    Columns,
-    Record,
-    UnreadableError,
-    missing_column,
-    not_in,
-    records,
-    short_text,
-    standard_input,
-)
+from adaptdel.data_files import DataPath, data_files, shown_name, unreadable
+from adaptdel.file_formats import Columns, Record, UnreadableError, file_records, missing_column, not_in, short_text
 from adaptdel.settings import DATA
 from adaptdel.units import Tokens
 
@@ -45,8 +35,17 @@ class Row:
     label: Label | None
 
 
+@dataclass(frozen=True)
+class InvalidRow:
+    """A row that cannot be used, and the reason."""
+
+    number: int
+    problem: str
+    id: str | None = None
+
+
 def read_rows(
-    path: str | Path,
+    path: DataPath,
     *,
     text: str = DATA.text,
     label: str = DATA.label,
@@ -55,10 +54,11 @@ def read_rows(
     labelled: bool = False,
     on_problem: Problem | None = None,
 ) -> Iterator[Row]:
-    """Iterate over the rows of a file, in bounded memory.
+    """Iterate over the rows of one or several files, in bounded memory.
 
     Args:
-        path: a file, "-" for standard input, or the name of a Hugging Face data set.
+        path: a file, several, a glob, a folder, an address, "-" for standard input, or the name of a Hugging Face data
+            set: see `adaptdel.data_files`.
         text: the name of the column of texts.
         label: the name of the column of labels.
         ids: the name of the column of ids.
@@ -68,32 +68,63 @@ def read_rows(
             invalid row raises a ValueError that names the file and the row. A file whose remaining rows cannot be read
             always raises one.
     """
-    number, source = 0, str(path)
-    file = standard_input() if source == STANDARD_INPUT else Path(path)
-    path = "standard input" if source == STANDARD_INPUT else path
-    loose = any(suffix.lower() in (".csv", ".tsv") for suffix in file.suffixes)
-    try:
-        for number, record in enumerate(records(source, encoding, Columns(text, label, ids)), start=1):
-            try:
-                yield _row(number, record, text, label, ids, labelled=labelled, loose=loose)
-            except ValueError as error:
-                if on_problem is None:
-                    raise ValueError(f"{path}, row {number}: {error}") from None
-                on_problem(number, str(error))
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise ValueError(f"{path}: the gzip file is damaged after row {number}: create or copy it again") from None
-    except csv.Error as error:
-        advice = "put fields that hold commas, quotes or line breaks in double quotes"
-        raise ValueError(f"{path}, row {number + 1}: not CSV: {error}: {advice}") from None
-    except UnicodeError as error:
-        raise ValueError(f"{path}, row {number + 1}: {not_in(encoding, error)}") from None
-    except UnreadableError as error:
-        raise ValueError(f"{path}, row {number + 1}: {error}") from None
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+    columns = Columns(text, label, ids)
+    for row, place in _each_row(path, columns, encoding, labelled=labelled):
+        if isinstance(row, Row):
+            yield row
+        elif on_problem is None:
+            raise ValueError(f"{place}: {row.problem}")
+        else:
+            on_problem(row.number, row.problem)
 
 
-def _row(number: int, record: Record, text: str, label: str, ids: str, *, labelled: bool, loose: bool) -> Row:
+def read_each_row(
+    path: DataPath,
+    *,
+    text: str = DATA.text,
+    label: str = DATA.label,
+    ids: str = DATA.ids,
+    encoding: str = DATA.encoding,
+) -> Iterator[Row | InvalidRow]:
+    """Iterate over the rows like `read_rows`, invalid ones included."""
+    return (row for row, _ in _each_row(path, Columns(text, label, ids), encoding, labelled=False))
+
+
+def _each_row(
+    path: DataPath, columns: Columns, encoding: str, *, labelled: bool
+) -> Iterator[tuple[Row | InvalidRow, str]]:
+    """The rows of all files, numbered throughout, and for messages the place of each: its file and its number there."""
+    earlier = 0
+    for file in data_files(path):
+        number, name = 0, file.name
+        loose = file.kind in ("csv", "tsv")
+        try:
+            for number, record in enumerate(file_records(file, encoding, columns), start=1):
+                try:
+                    row: Row | InvalidRow = _row(earlier + number, record, columns, labelled=labelled, loose=loose)
+                except ValueError as error:
+                    row = InvalidRow(earlier + number, str(error))
+                yield row, f"{name}, row {number}"
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise ValueError(f"{name}: the gzip file is damaged after row {number}: create or copy it again") from None
+        except csv.Error as error:
+            advice = "put fields that hold commas, quotes or line breaks in double quotes"
+            raise ValueError(f"{name}, row {number + 1}: not CSV: {error}: {advice}") from None
+        except UnicodeError as error:
+            raise ValueError(f"{name}, row {number + 1}: {not_in(encoding, error)}") from None
+        except UnreadableError as error:
+            raise ValueError(f"{name}, row {number + 1}: {error}") from None
+        except OSError as error:
+            raise ValueError(f"{name}: cannot be read: {error.strerror or error}") from None
+        except Exception as error:
+            if isinstance(error, (ValueError, ImportError)) or not file.is_remote:
+                raise
+            raise unreadable(file, error) from None  # every file system raises its own errors
+        earlier += number
+
+
+def _row(number: int, record: Record, columns: Columns, *, labelled: bool, loose: bool) -> Row:
+    text, label, ids = columns.text, columns.label, columns.ids
     if isinstance(record, str):
         raise ValueError(record)
     for column in (text, label) if labelled else (text,):
@@ -145,9 +176,14 @@ class Examples:
     digest: str
     notes: list[str] = field(default_factory=list)
 
+    def take(self, places: Sequence[int]) -> Examples:
+        """Some of the rows; the digest stays that of the file."""
+        texts, ids = [self.texts[n] for n in places], [self.ids[n] for n in places]
+        return Examples(texts, [self.labels[n] for n in places], ids, self.digest, self.notes)
+
 
 def read_examples(
-    path: str | Path,
+    path: DataPath,
     *,
     text: str = DATA.text,
     label: str = DATA.label,
@@ -170,7 +206,7 @@ def read_examples(
     if not rows and unlabelled:
         next(read_rows(path, **columns, labelled=True))  # which says why row 1 has no label
     if not rows:
-        raise ValueError(f"{path}: holds no {'rows' if not empty else 'text that is not empty'}")
+        raise ValueError(f"{shown_name(path)}: holds no {'rows' if not empty else 'text that is not empty'}")
     labels = same_type([row.label for row in rows if row.label is not None])
     notes = [f"{empty} empty texts were skipped"] if empty else []
     if unlabelled:
@@ -219,17 +255,27 @@ def _drawn(text: str, seed: int) -> int:
     return int.from_bytes(drawn, "little")
 
 
+def without_spacing(text: str) -> str:
+    r"""The text with single spaces between its words: the same for texts that differ in spacing only.
+
+    >>> without_spacing(" see you\n  at noon ")
+    'see you at noon'
+    """
+    return " ".join(text.split())
+
+
 def held_out_rows(texts: Iterable[str], labels: Sequence[Any], share: float, seed: int) -> list[bool]:
     """Which rows belong to the held-out set: the same share of every class.
 
     A class of n examples gives round(share · n) of them, those with the smallest numbers that are drawn from text and
-    seed, but not its only example. Equal texts stay together, by their first label.
+    seed, but not its only example. Texts that are equal, or differ in spacing only, stay together, by their first
+    label.
 
     >>> sum(held_out_rows(map(str, range(100)), ["a"] * 90 + ["b"] * 10, 0.1, 0)[90:])
     1
     """
     check_probability("share", share)
-    listed = list(texts)
+    listed = [without_spacing(text) for text in texts]
     first: dict[str, Any] = {}
     for text, label in zip(listed, labels, strict=True):
         first.setdefault(text, label)

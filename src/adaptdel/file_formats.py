@@ -1,39 +1,28 @@
-"""Records of files: JSON, CSV, TSV and Parquet, also gzipped; of standard input; of Hugging Face data sets."""
+"""Records of data files: JSON, CSV, TSV and Parquet, also gzipped; and of Hugging Face data sets."""
 
 from __future__ import annotations
 
-import atexit
 import codecs
 import csv
-import gzip
 import io
 import json
 import re
 import shutil
-import sys
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
-from pathlib import Path
 from typing import IO, Any, AnyStr
+
+from adaptdel.data_files import HUB, DataFile, DataPath, data_files
 
 Record = Mapping[str, Any] | str  # a str is the error message of an invalid row
 
-ENDINGS = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-ACCEPTED = (
-    "a .jsonl, .json, .csv, .tsv or .parquet file, also with .gz, - for standard input, or a Hugging Face data set "
-    "such as stanfordnlp/imdb"
-)
-STANDARD_INPUT = "-"
 NOT_TEXT = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")  # codecs, but not of text files
 LONGEST = 2**28  # characters in a field or a line
 CHUNK = 2**20  # characters of a JSON array that are read at a time
 _SPACE = re.compile(r"\s*")
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:\w+)?")
 
 
 class UnreadableError(ValueError):
@@ -49,29 +38,29 @@ class Columns:
     ids: str
 
 
-def records(path: str, encoding: str, columns: Columns | None = None) -> Iterator[Record]:
-    """Iterate over the records of a file. Of a Parquet file, only ``columns`` are read, if given."""
-    file, path = (standard_input(), "standard input") if path == STANDARD_INPUT else (Path(path), path)
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    zipped = suffixes[-1:] == [".gz"]
-    named = suffixes[:-1] if zipped else suffixes
-    kind = ENDINGS.get(named[-1]) if named else None
-    if "\0" in path or not file.exists():
-        if kind is None and not zipped and _NAME.fullmatch(path):
-            yield from _hub_records(path)
-            return
-        raise ValueError(f"{path!r:.80}: there is no such file" if "\0" in path else f"{path}: there is no such file")
-    if kind is None or not file.is_file():
-        got = ", got a folder" if file.is_dir() else ""
-        raise ValueError(f"{path}: must be {ACCEPTED}{got}")
-    encoding = check_encoding(path, encoding)
-    with gzip.open(file, "rb") if zipped else file.open("rb") as data:
-        if kind == "json":
-            yield from _json_records(data, encoding)  # type: ignore[arg-type]
-        elif kind == "parquet":
-            yield from _parquet_records(io.BytesIO(data.read()) if zipped else file, path, columns)
+def records(path: DataPath, encoding: str, columns: Columns | None = None) -> Iterator[Record]:
+    """Iterate over the records of files, in bounded memory. Of a Parquet file, only ``columns`` are read, if given."""
+    for file in data_files(path):
+        yield from file_records(file, encoding, columns)
+
+
+def file_records(file: DataFile, encoding: str, columns: Columns | None = None) -> Iterator[Record]:
+    """Iterate over the records of a file, in bounded memory."""
+    if file.kind == HUB:
+        yield from _hub_records(file.name)
+        return
+    encoding = check_encoding(file.name, encoding)
+    with file.open() as data:
+        if file.kind == "json":
+            yield from _json_records(data, encoding)
+        elif file.kind == "parquet" and file.zipped:
+            with tempfile.TemporaryFile() as unpacked:
+                shutil.copyfileobj(data, unpacked)
+                yield from _parquet_records(unpacked, file.name, columns)
+        elif file.kind == "parquet":
+            yield from _parquet_records(data, file.name, columns)
         else:
-            yield from _csv_records(data, encoding, "\t" if kind == "tsv" else ",", path)  # type: ignore[arg-type]
+            yield from _csv_records(data, encoding, "\t" if file.kind == "tsv" else ",", file.name)
 
 
 def check_encoding(path: str, encoding: str) -> str:
@@ -86,41 +75,6 @@ def check_encoding(path: str, encoding: str) -> str:
             f"{path}: the encoding must be one of text, such as utf-8, utf-16 or latin-1, got {encoding!r:.60}"
         ) from None
     return "utf-8-sig" if name == "utf-8" else name
-
-
-_COPIES: dict[int, tuple[Any, Path]] = {}  # standard input, and the file that it was copied to
-
-
-def standard_input() -> Path:
-    """A temporary file with everything that standard input holds, whose name ends like its format.
-
-    Standard input can be read once, and most commands read their data more often. The file is removed when the process
-    ends.
-    """
-    stream = sys.stdin.buffer if hasattr(sys.stdin, "buffer") else sys.stdin
-    if id(stream) not in _COPIES:
-        folder = tempfile.TemporaryDirectory(prefix="adaptdel-")
-        atexit.register(folder.cleanup)
-        copy = Path(folder.name) / "stdin"
-        with copy.open("wb") as file:
-            shutil.copyfileobj(stream, file)
-        named = copy.with_name(f"stdin{_ending(copy)}")
-        copy.rename(named)
-        _COPIES[id(stream)] = stream, named
-    return _COPIES[id(stream)][1]
-
-
-def _ending(path: Path) -> str:
-    """The ending that fits the first bytes of a file: a brace or a bracket begins JSON, and the rest is CSV."""
-    with path.open("rb") as file:
-        start = file.read(4096)
-    zipped = start[:2] == b"\x1f\x8b"
-    if zipped:
-        with suppress(OSError, EOFError, zlib.error), gzip.open(path) as file:
-            start = file.read(4096)
-    beginning = start.removeprefix(codecs.BOM_UTF8).lstrip()
-    kind = ".parquet" if start[:4] == b"PAR1" else ".jsonl" if beginning[:1] in (b"{", b"[") else ".csv"
-    return kind + (".gz" if zipped else "")
 
 
 def _json_records(data: IO[bytes], encoding: str) -> Iterator[Record]:

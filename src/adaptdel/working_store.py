@@ -34,6 +34,7 @@ COMMIT_SECONDS = 0.1  # between two commits, each of which waits for the disk
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a disk that has no space left
 SUFFIXES = ("", "-wal", "-shm", "-journal")  # the file, and those that SQLite keeps beside it
 FORMAT = 1
+SMALLEST, LARGEST = -(2**63), 2**63 - 1  # numbers of records
 _SCHEMA = {
     b"header": b"CREATE TABLE header (kind TEXT, format INTEGER, settings TEXT)",
     b"records": b"CREATE TABLE records (number INTEGER PRIMARY KEY, checksum INTEGER, value BLOB)",
@@ -97,10 +98,17 @@ class WorkingStore:
         self._raise_failure()
         self._write()
 
-    def records(self) -> Iterator[tuple[int, Any]]:
-        """Every intact record with its number, by increasing number."""
+    def records(self, first: int = SMALLEST, last: int = LARGEST) -> Iterator[tuple[int, Any]]:
+        """Every intact record with its number, by increasing number, from ``first`` to ``last``."""
         self.flush()
-        yield from _intact(self._connection, self.path)
+        yield from _intact(self._connection, self.path, first, last)
+
+    def remove(self, first: int, last: int) -> None:
+        """Delete the records from number ``first`` to ``last``; they are gone from the disk when this returns."""
+        self.flush()
+        with self._writing, _sentences(self.path):
+            self._connection.execute("DELETE FROM records WHERE number BETWEEN ? AND ?", (first, last))
+            self._commit()
 
     def close(self) -> None:
         """Commit every record and release the file."""
@@ -256,12 +264,13 @@ def _check_header(connection: sqlite3.Connection, path: Path, kind: str) -> dict
         raise ValueError(f"{path}: not the working store of a {kind}: {error}: {_DELETE}") from None
 
 
-def _intact(connection: sqlite3.Connection, path: Path) -> Iterator[tuple[int, Any]]:
+def _intact(
+    connection: sqlite3.Connection, path: Path, first: int = SMALLEST, last: int = LARGEST
+) -> Iterator[tuple[int, Any]]:
     """The records whose checksum is right; a damaged one is skipped, and computed again by whoever needs it."""
+    query = "SELECT number, checksum, value FROM records WHERE number BETWEEN ? AND ? ORDER BY number"
     with _sentences(path):
-        for number, checksum, value in connection.execute(
-            "SELECT number, checksum, value FROM records ORDER BY number"
-        ):
+        for number, checksum, value in connection.execute(query, (first, last)):
             if isinstance(value, bytes) and checksum == zlib.crc32(value):
                 try:
                     record = json.loads(value)

@@ -19,8 +19,9 @@ from adaptdel.certification.certificate import Certificate, check_classes, diges
 from adaptdel.certification.verify import verify
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
+from adaptdel.runs.parts import TABLE
 from adaptdel.runs.records import CERTIFICATES, Totals, certificate_of, record_of, values_of
-from adaptdel.runs.storage import MANIFEST, TABLE, read_run, write_run
+from adaptdel.runs.storage import MANIFEST, read_run, write_run
 from adaptdel.smoothed import SmoothedClassifier
 from tests.run_files import examples, make_data, make_model, run, write_rows
 from tests.test_smoothed import WORDS, by_words, first_word, texts
@@ -98,7 +99,8 @@ def test_unknown_fields(sampled: Values, where: tuple[str, ...], value: Any) -> 
 def test_fields_of_a_wrong_type(sampled: Values, value: Any) -> None:
     fine = {"exact": None, "threshold": None, "unit": None, "seed": 7, "length": 7, "model_hash": "x", "known": True}
     for name in sampled:
-        if name != "digest" and not (name in fine and fine[name] is value):
+        is_fine = (name in fine and fine[name] is value) or (name == "seed" and value is None)  # a secret seed
+        if name != "digest" and not is_fine:
             wrong = verify(forged(sampled, lambda values, name=name: values.update({name: value})))  # type: ignore[misc]
             assert len(wrong) == 1, name
             assert "\n" not in wrong[0]
@@ -174,9 +176,9 @@ def test_absurd_lengths_are_given_up(sampled: Values, noise: Noise, others: Valu
     def change(values: Values) -> None:
         values.update(length=length, noise=noise.to_dict(), **others)
 
-    start = time.monotonic()
+    start = time.process_time()
     wrong = verify(forged(sampled, change), work=2 * 10**6)
-    assert time.monotonic() - start < 20  # seconds; it was minutes or more
+    assert time.process_time() - start < 20  # seconds of this process; it was minutes or more
     assert len(wrong) == 1
     assert f"not checked: to derive it again for {length} tokens" in wrong[0] or "radius" in wrong[0]
 
@@ -189,9 +191,9 @@ def test_absurd_votes_are_given_up(sampled: Values) -> None:
         values["votes"] = [[votes, votes]]
         values["derived"].update(p1=0.49999, p2=0.51)
 
-    start = time.monotonic()
+    start = time.process_time()
     [sentence] = verify(forged(sampled, change))
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
     assert sentence.startswith("not checked")
     assert "--work" in sentence
 
@@ -544,7 +546,7 @@ def test_ill_typed_rows(
     row = next(row for row in rows if row["problem"] is None and row["exact"] is None and row["radius"] > 0)
     row[name] = value
     write_run(tmp_path / "run", found.manifest, rows)
-    start = time.monotonic()
+    start = time.process_time()
     assert run("verify", tmp_path / "run", "--work", 10**6) == 1
     out = capsys.readouterr().out
     assert out.startswith(f"row {row['row']} (id {row['id']}): does not hold: ")
@@ -554,7 +556,7 @@ def test_ill_typed_rows(
     error = capsys.readouterr().err
     assert error.startswith(f"adaptdel: {tmp_path / 'run' / TABLE}, row {row['row']}: ")
     assert error.count("\n") == 1
-    assert time.monotonic() - start < 60
+    assert time.process_time() - start < 60
 
 
 def test_rows_that_do_not_go_together(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -619,9 +621,9 @@ def test_recertify_gives_up_absurd_lengths(tmp_path: Path, folder: Path, capsys:
     rows = list(found.records())
     rows[3]["length"] = 5 * 10**12
     write_run(tmp_path / "run", found.manifest, rows)
-    start = time.monotonic()
+    start = time.process_time()
     assert run("recertify", tmp_path / "run", "--out", tmp_path / "new", "--alpha", 0.01, "--work", 10**6) == 2
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
     error = capsys.readouterr().err
     assert error.startswith(
         f"adaptdel: {tmp_path / 'run' / TABLE}, row 4: deriving the radius for 5000000000000 tokens"

@@ -13,17 +13,18 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from adaptdel.runs.parts import TABLE
 from adaptdel.runs.records import Totals
 from adaptdel.runs.signature import (
-    FILES,
     SIGNATURE,
     _text,
     check_signature,
     read_public_key,
     read_signing_key,
     sign_run,
+    signed_files,
 )
-from adaptdel.runs.storage import MANIFEST, TABLE, read_run, write_run
+from adaptdel.runs.storage import MANIFEST, read_run, write_run
 from tests.run_files import make_data, make_model, run
 
 PEM, RAW = serialization.Encoding.PEM, serialization.NoEncryption()
@@ -91,7 +92,7 @@ def test_what_was_invented_is_caught(tmp_path: Path, folder: Path, capsys: pytes
     assert (
         f"the run: does not hold: {MANIFEST} is not the file that was signed; {TABLE} is not" in capsys.readouterr().out
     )
-    for name in FILES:
+    for name in signed_files(folder / "run"):
         copied = tmp_path / name
         shutil.copytree(folder / "run", copied)
         with (copied / name).open("ab") as file:
@@ -220,7 +221,7 @@ def test_fields_of_a_signature(tmp_path: Path, folder: Path, name: str) -> None:
 
 def test_other_signatures_of_the_key_are_none_of_a_run(folder: Path) -> None:
     """What is signed begins with words that nothing else begins with."""
-    assert _text(dict.fromkeys(FILES)) == (
+    assert _text(dict.fromkeys(signed_files(folder / "run"))) == (
         b"adaptdel signed run, format 1\n-  manifest.json\n-  certificates.parquet\n-  times.parquet\n"
     )
 
@@ -237,7 +238,7 @@ def test_keys_of_ssh(tmp_path: Path, folder: Path) -> None:
     assert check_signature(folder / "run", read_public_key(public)) == []
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: apt-get install openssl")
 def test_the_documented_commands_make_a_pair(tmp_path: Path, folder: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "read-a-certificate.md").read_text(encoding="utf-8")
     commands = [line for line in page.splitlines() if line.startswith("openssl ")]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from adaptdel.engines.engine import ModelSource
 from adaptdel.runs.inputs import RunInput
-from adaptdel.runs.workers import ModelSource, certify_here
+from adaptdel.runs.workers import certify_here
 from tests.run_files import examples, picky
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from hashlib import blake2b
-from itertools import pairwise
 from math import isclose, isfinite, sqrt
 from typing import Any
 
@@ -30,6 +28,7 @@ from adaptdel.core.checks import STEPS, TooMuchWork, limited
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
+from adaptdel.runs.inputs import key_of
 from adaptdel.runs.manifest import check_complete
 from adaptdel.runs.records import (
     CERTIFICATES,
@@ -40,6 +39,7 @@ from adaptdel.runs.records import (
     values_of,
     with_current_labels,
 )
+from adaptdel.runs.repeats import RepeatIndex
 from adaptdel.runs.storage import Run
 
 ALPHA_ERROR = 1e-12  # relative rounding error of a scaled level
@@ -59,19 +59,25 @@ def audit(
     stated = StatedPlan(run.manifest)
     classes = [label_text(label) for label in run.manifest["classes"]]
     totals, readable = Totals.of(run.manifest), True
-    votes_of: dict[str, bytes] = {}
-    for stored in run.records():
-        record = with_current_labels(stored)
-        problem = _problem(record)
-        if record["problem"] is None:
-            problem = check_record(stated, record, classes, work) or _unlike(record, votes_of)
-            yield f"row {record['row']} (id {shown(record['id'])})", problem
-        elif problem:
-            yield f"row {record['row']}", problem
-        try:
-            totals.add(record)
-        except TypeError:  # a null, which has been reported
-            readable = False
+    with RepeatIndex() as same_input, RepeatIndex() as same_votes:
+        unlike = _unlike(run, same_input, same_votes)
+        next_unlike = next(unlike, None)
+        for place, stored in enumerate(run.records(), start=1):
+            record = with_current_labels(stored)
+            problem = _problem(record)
+            is_unlike = place == next_unlike
+            if is_unlike:
+                next_unlike = next(unlike, None)
+            if record["problem"] is None:
+                problem = check_record(stated, record, classes, work)
+                problem = problem or ([_UNLIKE] if is_unlike else []) or _no_hash(record)
+                yield f"row {record['row']} (id {shown(record['id'])})", problem
+            elif problem:
+                yield f"row {record['row']}", problem
+            try:
+                totals.add(record)
+            except TypeError:  # a null, which has been reported
+                readable = False
     wrong = _whole(run) + (_totals(run, totals) if readable else [])
     if wrong:
         yield "the run", wrong
@@ -243,37 +249,62 @@ def _problem(record: Record) -> list[str]:
     return [f"a row with a problem must have no {', '.join(others)}"] if others else []
 
 
-def _unlike(record: Record, votes_of: dict[str, bytes]) -> list[str]:
-    """Check that rows with the same input have the same votes: noise depends on the seed and the input alone."""
-    if not record["input_hash"]:
-        return ["input_hash must not be empty"]
+_UNLIKE = "another row of the same input has other votes, though noise depends on the seed and the input alone"
+
+
+def _no_hash(record: Record) -> list[str]:
+    return [] if record["input_hash"] else ["input_hash must not be empty"]
+
+
+def _unlike(run: Run, same_input: RepeatIndex, same_votes: RepeatIndex) -> Iterator[int]:
+    """The places of rows whose input occurred before with other votes: noise depends on the seed and the input alone.
+
+    The indices number the occurrences of every input, and of every input with its votes. Where the two numbers
+    differ, there is an earlier row with other votes.
+    """
     names = ("length", "answer", "selection", "look_sizes", "look_alphas", "votes", "exact")
-    votes = blake2b(repr([record[name] for name in names]).encode(), digest_size=16).digest()
-    if votes_of.setdefault(record["input_hash"], votes) != votes:
-        return ["another row of the same input has other votes, though noise depends on the seed and the input alone"]
-    return []
+    for place, stored in enumerate(run.records(("input_hash", "truth", "problem", *names)), start=1):
+        if stored["problem"] is None and stored["input_hash"]:
+            votes = repr([with_current_labels(stored)[name] for name in names])
+            same_input.add(key_of(stored["input_hash"]), place)
+            same_votes.add(key_of(stored["input_hash"] + votes), place)
+    numbered = same_votes.occurrences()
+    place, number = next(numbered, (0, 1))
+    for repeated, times in same_input.occurrences():
+        while 0 < place < repeated:
+            place, number = next(numbered, (0, 1))
+        if times != (number if place == repeated else 1):
+            yield repeated
 
 
 def _whole(run: Run) -> list[str]:
     """Check the order of rows, the limit and the times."""
     wrong = []
-    ids, rows = run.table["id"].drop_null(), run.table["row"].to_pylist()
-    if any(row is None or row < 1 for row in rows):
-        return ["rows must be numbered from 1 on"]
-    if len(ids.unique()) < len(ids) or any(b <= a for a, b in pairwise(rows)):
+    previous, missing, repeated = 0, None, False
+    with RepeatIndex() as ids:
+        for place, record in enumerate(run.records(("id", "row")), start=1):
+            row = record["row"]
+            if row is None or row < 1:
+                return ["rows must be numbered from 1 on"]
+            if record["id"] is not None:
+                ids.add(key_of(record["id"]), place)
+            repeated = repeated or row <= previous
+            missing = place if missing is None and row != place else missing
+            previous = row
+        repeated = repeated or next(ids.occurrences(), None) is not None
+    if repeated:
         wrong.append("rows are repeated, or out of order")
-    elif run.finished and rows != list(range(1, len(rows) + 1)):
-        missing = next(number for number, row in enumerate(rows, start=1) if row != number)
+    elif run.finished and missing is not None:
         wrong.append(f"row {missing} is missing from a run that is finished according to its manifest")
     if run.finished and datetime.fromisoformat(run.manifest["finished"]) < datetime.fromisoformat(
         run.manifest.get("started", run.manifest["finished"])
     ):
         wrong.append("it was finished before it was started")
     limit = run.manifest.get("limit")
-    if limit is not None and rows and rows[-1] > limit:
-        wrong.append(f"row {rows[-1]} is beyond the limit {limit}")
-    seconds = [value for value in run.times["seconds"].to_pylist() if value is not None]
-    if any(not isfinite(value) or value < 0 for value in seconds):
+    if limit is not None and previous > limit:
+        wrong.append(f"row {previous} is beyond the limit {limit}")
+    seconds = (record["seconds"] for record in run.timed_records())
+    if any(value is not None and (not isfinite(value) or value < 0) for value in seconds):
         wrong.append("times must be seconds of at least 0")
     return wrong
 

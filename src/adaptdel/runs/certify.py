@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,34 +20,36 @@ from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, 
 from adaptdel.core.noise import noise_from_dict, registered_noise_modules
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.file_formats import standard_input
+from adaptdel.data import InvalidRow
+from adaptdel.data_files import DataPath, standard_input
+from adaptdel.engines.engine import ModelSource, with_settings
+from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
 from adaptdel.files import replacing, replacing_folder, write_json
+from adaptdel.hyperparameters import BACKEND_CHOICES
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.model_files import data_columns
 from adaptdel.progress import ProgressBar, reporter
-from adaptdel.runs.inputs import IdSet, InvalidRow, LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
+from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
-from adaptdel.runs.records import Record, Totals, certificate_of, label_of, problem_record, record_of
+from adaptdel.runs.parts import RESTORE, ROWS_PER_PART, RunTables
+from adaptdel.runs.records import TOTALLED, Record, Totals, certificate_of, label_of, problem_record, record_of
+from adaptdel.runs.results import Block, ResultStore
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
 from adaptdel.runs.storage import (
     MANIFEST,
-    RESTORE,
     Run,
     drop_store,
     fill_store,
     locked,
-    open_store,
     read_manifest,
     read_run,
     remove_leftovers,
-    run_records,
-    write_tables,
 )
-from adaptdel.runs.workers import ModelSource, certify_here, certify_in_workers, with_settings
+from adaptdel.runs.workers import CertificationTask, certify_here
 from adaptdel.settings import DATA
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import number, percent
-from adaptdel.working_store import FULL, WorkingStore
+from adaptdel.working_store import FULL
 
 _log = logging.getLogger(__name__)
 
@@ -86,9 +88,11 @@ class CertificationJob:
         out: the folder of the run; an unfinished run is resumed.
         settings: replace those of the model: alpha, ops, bound, sampling, n_select, n_estimate, seed, threshold.
         limit: the number of rows to certify, from the first; None for all.
-        workers: the number of processes; 1 certifies in this process.
+        engine: where to certify: in this process, in local workers or on a Ray cluster.
         strict: stop at a row that cannot be certified, instead of recording the problem.
         key: signs the finished run.
+        backend: what runs a transformer: "torch", "onnxruntime", "openvino", or "auto": the fastest here, or the one
+            that the run was started with; None for the model's own.
     """
 
     model: Path | SmoothedClassifier
@@ -96,14 +100,16 @@ class CertificationJob:
     out: Path
     settings: dict[str, Any] = field(default_factory=dict)
     limit: int | None = None
-    workers: int = 1
+    engine: EngineSettings = ENGINE
     strict: bool = False
     key: SigningKey | None = None
+    backend: str | None = None
 
     def __post_init__(self) -> None:
-        check_int("workers", self.workers, least=1)
         if self.limit is not None:
             check_int("limit", self.limit, least=1)
+        if self.backend is not None:
+            check_choice("backend", self.backend, BACKEND_CHOICES)
 
 
 @dataclass(frozen=True)
@@ -120,22 +126,35 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
     ``progress`` is True, False, "auto" (on a terminal) or a callable (done, total).
     ValueError if the folder holds another run, if the data cannot be read or if the disk is full.
     """
+    backend = _started_backend(job.out) or job.backend if job.backend == "auto" else job.backend
     with ExitStack() as resources:
         if isinstance(job.model, SmoothedClassifier):
             name = "a model in memory"
-            model = with_settings(job.model, job.settings)
-            model_source = None if job.workers == 1 else _saved_for_workers(model, resources)
+            model = with_settings(job.model, job.settings, backend)
+            model_source = _saved_for_workers(model, resources) if job.engine.is_distributed else None
         else:
             name = str(job.model)
-            model_source = ModelSource(job.model, job.settings)
+            model_source = ModelSource(job.model, job.settings, backend=backend)
             model = model_source.load()
         manifest = new_manifest(name, model, job.source, job.limit)
-        engine: Certifier | ModelSource = model.certifier()
-        if model_source is not None and job.workers > 1:
+        if backend == "auto":
+            note(model.base_classifier().describe_backend())
+        task = CertificationTask(None, model.certifier())
+        if model_source is not None and job.engine.is_distributed:
             modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
-            engine = replace(model_source, fingerprint=manifest["model_hash"], modules=modules)
+            chosen = backend if backend != "auto" else manifest["model"]["backend"]  # one measurement for all workers
+            source = replace(model_source, fingerprint=manifest["model_hash"], modules=modules, backend=chosen)
+            task = CertificationTask(source)
         del model  # each worker loads its own
-        return _certify_into(job, engine, manifest, note, progress)
+        return _certify_into(job, task, manifest, note, progress)
+
+
+def _started_backend(folder: Path) -> str | None:
+    """The backend of the run in a folder, which it is resumed with; None if there is none."""
+    if not (folder / MANIFEST).exists():
+        return None
+    stored: str | None = (read_manifest(folder).get("model") or {}).get("backend")
+    return stored
 
 
 def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> ModelSource:
@@ -149,14 +168,14 @@ def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> Model
 
 
 def _certify_into(
-    job: CertificationJob, engine: Certifier | ModelSource, manifest: dict[str, Any], note: Note, progress: Any
+    job: CertificationJob, task: CertificationTask, manifest: dict[str, Any], note: Note, progress: Any
 ) -> FinishedRun:
     _check_folder(job.out)
     fresh = not job.out.exists()
     try:
         job.out.mkdir(parents=True, exist_ok=True)
         with locked(job.out):
-            return _Session(job, engine, note, progress).run(manifest)
+            return _Session(job, task, note, progress).run(manifest)
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{job.out}: the disk is full: {_KEPT} once there is space") from error
@@ -169,7 +188,7 @@ def _certify_into(
 
 def evaluate(
     model: SmoothedClassifier | str | Path,
-    data: str | Path | Sequence[str],
+    data: DataPath,
     *,
     out: str | Path,
     labels: Sequence[Any] | None = None,
@@ -178,8 +197,11 @@ def evaluate(
     id_column: str = DATA.ids,
     encoding: str = DATA.encoding,
     limit: int | None = None,
-    workers: int = 1,
+    engine: str | EngineSettings = ENGINE.engine,
+    workers: int | None = None,
+    files: bool = False,
     strict: bool = False,
+    backend: str | None = None,
     progress: Any = "auto",
 ) -> Run:
     """Certify a data set into a run folder, as ``adaptdel certify`` does, and return the run.
@@ -188,7 +210,8 @@ def evaluate(
 
     Args:
         model: a `SmoothedClassifier` around any base classifier whose classes are known, or the folder of a saved one.
-        data: a file (JSON lines, CSV or Parquet, also gzipped), a data set of Hugging Face, or a list of texts.
+        data: a file (JSON lines, CSV or Parquet, also gzipped), a glob, a folder, an address such as s3://, a data set
+            of Hugging Face, or a list of texts.
         out: the folder of the run.
         labels: the labels of a list of texts.
         text_column: the column of the texts in a file; None for that of the training data, if the model has stored it,
@@ -197,8 +220,12 @@ def evaluate(
         id_column: the column of the ids in a file; "" identifies inputs by their texts.
         encoding: the character encoding of a file.
         limit: the number of rows to certify, from the first; it can be raised later. None for all.
-        workers: the number of processes; more than 1 need a model that can be saved.
+        engine: "local", "ray", or `EngineSettings`; other processes need a model that can be saved.
+        workers: the number of processes; None for 1, and on Ray for as many as fit.
+        files: whether a list holds names of files instead of texts.
         strict: raise at a row that cannot be certified, instead of recording its problem.
+        backend: what runs a transformer: "torch", "onnxruntime", "openvino", or "auto": the fastest here, or the one
+            that the run was started with. None for the backend that the model has.
         progress: True, False, "auto" (a bar if standard error is a terminal) or a callable (done, total).
     """
     if isinstance(model, (str, Path)):
@@ -207,17 +234,22 @@ def evaluate(
         raise ValueError(
             f"model must be a SmoothedClassifier or its folder, got {model!r}: wrap it in one, with a noise"
         )
-    if isinstance(data, (str, Path)):
+    if isinstance(engine, str):
+        engine = EngineSettings(engine, workers)
+    elif workers is not None:
+        raise ValueError("workers must be None if engine is EngineSettings, which have a field for them")
+    if isinstance(data, (str, Path)) or files:
         if labels is not None:
             raise ValueError("labels must be None for a data file, which has a column of labels")
         columns = data_columns(model, text_column, label_column)
-        source = Source(str(data), **columns, ids=id_column, encoding=encoding)
+        path = str(data) if isinstance(data, (str, Path)) else tuple(map(str, data))
+        source = Source(path, **columns, ids=id_column, encoding=encoding)
     else:
-        texts = list(data)
+        texts: list[Any] = list(data)
         if labels is not None and len(labels) != len(texts):
             raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
         source = MemorySource(texts=texts, labels=labels)
-    job = CertificationJob(model, source, Path(out), limit=limit, workers=workers, strict=strict)
+    job = CertificationJob(model, source, Path(out), limit=limit, engine=engine, strict=strict, backend=backend)
     certify_data(job, note=_log.warning, progress=progress)
     return read_run(out)
 
@@ -225,8 +257,8 @@ def evaluate(
 class _Session:
     """A call of `certify_data`: it starts or resumes a run."""
 
-    def __init__(self, job: CertificationJob, engine: Certifier | ModelSource, note: Note, progress: Any) -> None:
-        self.job, self.engine, self.note, self.progress = job, engine, note, progress
+    def __init__(self, job: CertificationJob, task: CertificationTask, note: Note, progress: Any) -> None:
+        self.job, self.task, self.note, self.progress = job, task, note, progress
         self.folder = job.out
 
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
@@ -242,19 +274,22 @@ class _Session:
                 return FinishedRun(old | {"totals": totals}, already_done=True)
             manifest = old | {"limit": manifest["limit"], "finished": None}
         label_map = LabelMap(manifest["classes"])
-        data_survey = survey(self.job.source, label_map, self.job.limit)
-        self._report_invalid_rows(data_survey)
-        drop_signature(self.folder)  # the run is about to change
-        if old is not None and old["finished"]:  # the limit was raised
-            fill_store(self.folder)
-        manifest["sessions"] = [*manifest["sessions"], session(self.job.workers)]
-        if self.job.source.is_standard_input:
-            manifest["data"] = manifest["data"] | {"path": str(self.folder / standard_input().name)}
-        write_json(self.folder / MANIFEST, manifest)
-        self._keep_data(manifest)
-        with open_store(self.folder) as store:
-            self._certify(store, label_map, data_survey)
-            self._finish(store, manifest, data_survey)
+        data_survey = survey(self.job.source, label_map, self.job.limit, folder=self.folder)
+        with data_survey.repeats:
+            self._report_invalid_rows(data_survey)
+            drop_signature(self.folder)  # the run is about to change
+            if old is not None and old["finished"]:  # the limit was raised
+                fill_store(self.folder, RunTables(self.folder, old.get("part_rows")))
+            if data_survey.rows > ROWS_PER_PART:
+                manifest.setdefault("part_rows", ROWS_PER_PART)
+            manifest["sessions"] = [*manifest["sessions"], session(self.job.engine, data_survey.rows)]
+            if self.job.source.is_standard_input:
+                manifest["data"] = manifest["data"] | {"path": str(self.folder / standard_input().name)}
+            write_json(self.folder / MANIFEST, manifest)
+            self._keep_data(manifest)
+            with ResultStore(self.folder, data_survey.rows, manifest.get("part_rows")) as results:
+                self._certify(results, manifest, label_map, data_survey)
+                self._finish(results, manifest, data_survey)
         self._sign()
         return FinishedRun(manifest)
 
@@ -275,7 +310,7 @@ class _Session:
         """The totals of the rows; ValueError if the manifest states others."""
         totals = Totals.of(manifest)
         try:
-            for record in read_run(self.folder).records():
+            for record in read_run(self.folder).records(TOTALLED):
                 totals.add(record)
         except TypeError:  # a null
             totals = Totals.of(manifest)
@@ -299,71 +334,88 @@ class _Session:
         if not data_survey.labelled:
             self.note(f"{path}: no row has a label in the column {self.job.source.label!r}: no accuracy is known")
 
-    def _certify(self, store: WorkingStore, label_map: LabelMap, data_survey: Survey) -> None:
-        """Certify the inputs that the store does not hold yet."""
-        totals, known = self._already_certified(store)
+    def _certify(
+        self, results: ResultStore, manifest: dict[str, Any], label_map: LabelMap, data_survey: Survey
+    ) -> None:
+        """Certify the inputs that have no result yet."""
+        totals = Totals()
+        for record in results.records():
+            if record["problem"] is None:  # others are tried again
+                totals.add(record)
+        if totals.inputs:  # of which a rate must not count the time
+            manifest["sessions"][-1]["done"] = totals.inputs
+            write_json(self.folder / MANIFEST, manifest)
         report = reporter(self.progress, "inputs")
 
-        def keep(record: Record) -> None:
-            store.put(record["row"], record)
+        def count(record: Record) -> None:
             totals.add(record)
             if isinstance(report, ProgressBar):
                 report.note(describe(totals))
             if report is not None:
                 report(totals.inputs, data_survey.rows)
 
-        if isinstance(self.engine, Certifier) and not self.engine.fingerprint and totals.certified:
-            self._check_function(self.engine, store, label_map, data_survey, known)
+        certifier = self.task.certifier
+        if certifier is not None and not certifier.fingerprint and totals.certified:
+            self._check_function(certifier, results, label_map, data_survey)
         failures = 0
         left = data_survey.rows - data_survey.invalid - totals.certified
-        with closing(self._records(self._jobs(label_map, data_survey, known, keep), left)) as records:
+        with closing(self._records(self._jobs(results, label_map, data_survey, count), left)) as records:
             for record in records:
                 failures = self._count_failure(record, failures)
-                keep(record)
+                results.put(record)
+                count(record)
 
-    def _already_certified(self, store: WorkingStore) -> tuple[Totals, IdSet]:
-        """The totals and ids of the certificates that a resumed run has stored. Rows with a problem are tried again."""
-        totals = Totals()
-
-        def ids() -> Iterator[str]:
-            for record in run_records(store.records()):
-                if record["problem"] is None:
-                    totals.add(record)
-                    yield record["id"]
-
-        known = IdSet(ids())
-        return totals, known
+    def _rows(
+        self, results: ResultStore, label_map: LabelMap, data_survey: Survey
+    ) -> Iterator[tuple[RunInput | InvalidRow, Block]]:
+        """The rows of the data, each with the known results around it."""
+        block: Block | None = None
+        for row in inputs(self.job.source, label_map, self.job.limit, data_survey.repeats):
+            number = row.row if isinstance(row, RunInput) else row.number
+            if block is None or number > block.last:
+                block = results.block(number)
+            yield row, block
 
     def _check_function(
-        self, certifier: Certifier, store: WorkingStore, label_map: LabelMap, data_survey: Survey, known: IdSet
+        self, certifier: Certifier, results: ResultStore, label_map: LabelMap, data_survey: Survey
     ) -> None:
         """Certify some inputs of an earlier session again, because a function has no fingerprint to compare."""
-        rows = inputs(self.job.source, label_map, self.job.limit, data_survey.repeats)
-        certified = (row for row in rows if isinstance(row, RunInput) and row.id in known)
-        repeated = list(certify_here(certifier, islice(certified, REPEATED)))
-        ids = {record["id"] for record in repeated}
-        stored = {record["id"]: record for record in run_records(store.records()) if record["id"] in ids}
-        for record in repeated:
-            if record | {"seconds": None} != stored[record["id"]] | {"seconds": None}:
+        rows = self._rows(results, label_map, data_survey)
+        certified = (row for row, block in rows if isinstance(row, RunInput) and block.ids.get(row.row) == row.id)
+        for record in certify_here(certifier, islice(certified, REPEATED)):
+            if record | {"seconds": None} != results.record(record["row"]) | {"seconds": None}:
                 raise ValueError(
                     f"{self.folder}: holds another run: the model answers differently on row {record['row']} than in "
                     "the session before: choose another folder for out"
                 )
 
     def _jobs(
-        self, label_map: LabelMap, data_survey: Survey, known: IdSet, keep: Callable[[Record], None]
+        self, results: ResultStore, label_map: LabelMap, data_survey: Survey, count: Callable[[Record], None]
     ) -> Iterator[RunInput]:
         """The inputs that are left; invalid rows are stored immediately."""
-        for row in inputs(self.job.source, label_map, self.job.limit, data_survey.repeats):
+        for row, block in self._rows(results, label_map, data_survey):
             if isinstance(row, InvalidRow):
-                keep(problem_record(row.problem, id=row.id, row=row.number))
-            elif row.id not in known:
+                record = problem_record(row.problem, id=row.id, row=row.number)
+                if block.part is None:
+                    results.put(record)
+                count(record)
+            elif block.ids.get(row.row) != row.id:
+                if block.part is not None:
+                    results.reopen(block.part, row.row)
+                    block.part = None
+                if row.row in block.ids:
+                    results.forget(row.row)
                 yield row
 
     def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
-        if isinstance(self.engine, Certifier):
-            return certify_here(self.engine, jobs)
-        return certify_in_workers(self.engine, jobs, left, min(self.job.workers, max(left, 1)))
+        """Certify the inputs on the engine, which is started only if there is one."""
+        first = next(jobs, None)
+        if first is None:
+            return
+        with start_engine(self.job.engine) as engine:
+            if engine.description is not None:
+                self.note(engine.description)
+            yield from engine.map(self.task, chain([first], jobs), left)
 
     def _count_failure(self, record: Record, failures: int) -> int:
         """The number of failures in succession; ValueError if it reaches `FAILURES`."""
@@ -375,22 +427,18 @@ class _Session:
             raise ValueError(f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {_KEPT}")
         return failures + 1
 
-    def _finish(self, store: WorkingStore, manifest: dict[str, Any], data_survey: Survey) -> None:
+    def _finish(self, results: ResultStore, manifest: dict[str, Any], data_survey: Survey) -> None:
         """Write the tables, then mark the manifest as finished, then delete the store."""
+        results.write_tables()
         totals = Totals.of(manifest)
-
-        def counted() -> Iterator[Record]:
-            for record in run_records(store.records()):
-                totals.add(record)
-                yield record
-
-        write_tables(self.folder, counted())
+        for record in results.tables.rows(columns=TOTALLED):
+            totals.add(record)
         if totals.inputs != data_survey.rows:
             raise ValueError(f"{self.job.source.name}: the data were changed during the run")
         manifest["totals"] = totals.to_dict()
         manifest["finished"] = timestamp()
         write_json(self.folder / MANIFEST, manifest)
-        store.delete()
+        results.delete()
 
     def _sign(self) -> None:
         if self.job.key is not None:
@@ -444,7 +492,7 @@ def recertify(
             yield record
 
     with replacing_folder(out) as partial:
-        write_tables(partial, records())
+        RunTables(partial, manifest.get("part_rows")).write(records())
         manifest |= {"finished": timestamp(), "sessions": [{"started": manifest["started"], "versions": versions()}]}
         manifest["totals"] = totals.to_dict()
         write_json(partial / MANIFEST, manifest)
@@ -477,10 +525,9 @@ def _checked(run: Run, alpha: float | None, ops: str | None, bound: str | None) 
 
 
 def _rederived(run: Run, changes: dict[str, Any], work: int | None) -> Iterator[Record]:
-    seconds = run.times["seconds"].to_pylist() or [None] * len(run.table)
-    for record, spent in zip(run.records(), seconds, strict=True):
+    for record in run.timed_records():
         if record["problem"] is not None:
-            yield record | {"seconds": spent}
+            yield record
             continue
         try:
             certificate = certificate_of(run.manifest, record).rederive(**changes)
@@ -493,4 +540,4 @@ def _rederived(run: Run, changes: dict[str, Any], work: int | None) -> Iterator[
             ) from None
         except ValueError as error:
             raise ValueError(f"{run.place(record)}: {error}: {RESTORE}") from None
-        yield derived | {"seconds": spent}
+        yield derived | {"seconds": record["seconds"]}

@@ -1,24 +1,26 @@
-"""The rows of a data file as inputs of a run: each with an id and with a label among the model's classes.
+"""The rows of data files as inputs of a run: each with an id and with a label among the model's classes.
 
-The id of an input is that of the file's id column. Without such a column it is a hash of the text; a text that is
-repeated in the file gets ``#2``, then ``#3``. A run resumes by these ids, not by the number of rows it has read.
+The id of an input is that of the id column. Without such a column it is a hash of the text; a text that is repeated in
+the data gets ``#2``, then ``#3``. A run resumes by these ids, not by the number of rows it has read. Nothing here grows
+in memory with the number of rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptdel.data import Row, read_rows
-from adaptdel.file_formats import STANDARD_INPUT, standard_input
+from adaptdel.data import InvalidRow, Row, read_each_row
+from adaptdel.data_files import HUB, STANDARD_INPUT, data_files, shown_name
 from adaptdel.runs.records import label_text
+from adaptdel.runs.repeats import KEY, RepeatIndex
 from adaptdel.settings import DATA
 
 GIVE_UP_ROWS = 1000  # invalid rows at the start of a file after which reading ends
@@ -26,9 +28,9 @@ GIVE_UP_ROWS = 1000  # invalid rows at the start of a file after which reading e
 
 @dataclass(frozen=True)
 class Source:
-    """A data file, its columns and its encoding."""
+    """Data files, their columns and their encoding."""
 
-    path: str
+    path: str | tuple[str, ...]
     text: str = DATA.text
     label: str = DATA.label
     ids: str = DATA.ids
@@ -37,7 +39,7 @@ class Source:
     @property
     def name(self) -> str:
         """The name of the data in messages."""
-        return "standard input" if self.is_standard_input else self.path
+        return shown_name(self.path)
 
     @property
     def is_standard_input(self) -> bool:
@@ -45,51 +47,48 @@ class Source:
         return self.path == STANDARD_INPUT
 
     def identity(self) -> dict[str, Any]:
-        """The columns, the encoding, the size and the SHA-256 of the file; of a gzipped file, before it is unpacked.
+        """The columns, the encoding, the size and the SHA-256 of the data; of a gzipped file, before it is unpacked.
 
-        A data set of Hugging Face has no size and no SHA-256; it is identified by its name.
+        The SHA-256 of several files is that of the list of theirs. Data with a remote file have none: `remote` is a
+        hash of the addresses, sizes and checksums that the file system states. A data set of Hugging Face has neither;
+        it is identified by its name.
         """
-        path = standard_input() if self.is_standard_input else Path(self.path)
-        if "\0" in self.path or not path.is_file():
-            return {**asdict(self), "bytes": None, "sha256": None}
-        try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
-        return {**asdict(self), "bytes": path.stat().st_size, "sha256": digest}
+        path = self.path if isinstance(self.path, str) else list(self.path)
+        described = {"path": path, "text": self.text, "label": self.label, "ids": self.ids, "encoding": self.encoding}
+        files = data_files(self.path)
+        if any(file.kind == HUB for file in files):
+            return {**described, "bytes": None, "sha256": None}
+        identities = [file.identity() for file in files]
+        size, digest = sum(size for size, _ in identities), identities[0][1]
+        if len(files) > 1:
+            digest = hashlib.sha256("".join(f"{each}\n" for _, each in identities).encode()).hexdigest()
+        is_remote = any(file.is_remote for file in files)
+        several = {"files": len(files)} if len(files) > 1 else {}
+        if is_remote:
+            return {**described, "bytes": size, "sha256": None, "remote": digest, **several}
+        return {**described, "bytes": size, "sha256": digest, **several}
 
     def rows(self, limit: int | None = None) -> Iterator[Row | InvalidRow]:
         """The rows in order up to row number ``limit``, including invalid rows."""
-        invalid: list[InvalidRow] = []
+        first: InvalidRow | None = None
         useful = False
-
-        def problem(number: int, sentence: str) -> None:
-            invalid.append(InvalidRow(number, sentence))
-            if not useful and len(invalid) >= GIVE_UP_ROWS:
-                raise UnusableFileError(
-                    f"{self.name}: none of the first {number} rows can be used; row 1: {invalid[0].problem}"
-                )
-
-        rows = read_rows(
-            self.path, text=self.text, label=self.label, ids=self.ids, encoding=self.encoding, on_problem=problem
-        )
-        for row in rows:
-            useful = True
-            yield from (other for other in invalid if limit is None or other.number <= limit)
-            invalid.clear()
-            if limit is None or row.number <= limit:
-                yield row
-            if limit is not None and row.number >= limit:
-                return
-        yield from (other for other in invalid if limit is None or other.number <= limit)
+        rows = read_each_row(self.path, text=self.text, label=self.label, ids=self.ids, encoding=self.encoding)
+        for row in islice(rows, limit):
+            useful = useful or isinstance(row, Row)
+            if isinstance(row, InvalidRow) and not useful:
+                first = first or row
+                if row.number >= GIVE_UP_ROWS:
+                    raise UnusableFileError(
+                        f"{self.name}: none of the first {row.number} rows can be used; row 1: {first.problem}"
+                    )
+            yield row
 
 
 @dataclass(frozen=True)
 class MemorySource(Source):
     """Texts and labels in memory; in a manifest they are known by the SHA-256 of their contents."""
 
-    path: str = "in memory"
+    path: str | tuple[str, ...] = "in memory"
     texts: Sequence[Any] = ()
     labels: Sequence[Any] | None = None
 
@@ -121,15 +120,6 @@ def _plain(label: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class InvalidRow:
-    """A row that cannot be certified, and the reason."""
-
-    number: int
-    problem: str
-    id: str | None = None
-
-
-@dataclass(frozen=True)
 class RunInput:
     """An input to certify; its label is one of the model's classes, or None."""
 
@@ -148,50 +138,53 @@ class LabelMap:
 
     def __init__(self, classes: Sequence[Any]) -> None:
         self.classes = classes
+        self._known: dict[tuple[type, Any], Any] = {}  # labels that were mapped before
         self._same = {label_text(label): label for label in classes}
         written = [str(label) for label in classes]
         self._written = dict(zip(written, classes, strict=True)) if len(set(written)) == len(written) else {}
 
     def __call__(self, label: Any) -> Any:
         """Return the class; ValueError if the model has no such class."""
+        key = type(label), label
+        if key in self._known:
+            return self._known[key]
         mapped = self._same.get(label_text(label), self._written.get(str(label)))
         if mapped is None:
             known = ", ".join(map(repr, self.classes[:9])) + (", ..." if len(self.classes) > 9 else "")
             raise ValueError(f"the label {label!r} is not among the model's classes {known}")
+        self._known[key] = mapped
         return mapped
 
 
 @dataclass
 class Survey:
-    """Counts of the rows of a file, before anything is certified.
+    """Counts of the rows of the data, before anything is certified.
 
     Attributes:
         rows: the number of rows.
         labelled: the number of rows with a label.
         invalid: the number of invalid rows.
         first: the first invalid row.
-        repeats: for repeated texts without an id, by row: 2 at the second occurrence, 3 at the third.
+        repeats: the rows whose text occurred in an earlier row, where rows have no ids.
     """
 
+    repeats: RepeatIndex
     rows: int = 0
     labelled: int = 0
     invalid: int = 0
     first: InvalidRow | None = None
-    repeats: dict[int, int] = field(default_factory=dict)
 
 
-def survey(source: Source, label_map: LabelMap, limit: int | None) -> Survey:
-    """Read a file once: count the rows, check labels and ids. It needs 24 bytes for each row."""
-    counts = Survey()
-    keys, numbers = bytearray(), array("q")
+def survey(source: Source, label_map: LabelMap, limit: int | None, *, folder: Path | None = None) -> Survey:
+    """Read the data once: count the rows, check labels and ids; ``folder`` is that of a `RepeatIndex`."""
+    counts = Survey(RepeatIndex(folder))
     named = False
     for row in source.rows(limit):
         counts.rows += 1
         checked = _checked(row, label_map)
         if isinstance(row, Row):
             named = named or row.id is not None
-            keys += key_of(content_id(row.text) if row.id is None else row.id)
-            numbers.append(row.number)
+            counts.repeats.add(key_of(content_id(row.text) if row.id is None else row.id), row.number)
             counts.labelled += row.label is not None
         if isinstance(checked, InvalidRow):
             counts.invalid += 1
@@ -201,25 +194,40 @@ def survey(source: Source, label_map: LabelMap, limit: int | None) -> Survey:
     if counts.invalid == counts.rows and counts.first:
         where = f"row {counts.first.number}: {counts.first.problem}"
         raise UnusableFileError(f"{source.name}: none of the {counts.rows} rows can be used; {where}")
-    counts.repeats = _repeats(np.frombuffer(bytes(keys), "S16"), np.asarray(numbers))
-    if counts.repeats and named:
+    if named:
         _refuse_doubles(source, counts.repeats, limit)
     return counts
 
 
 def inputs(
-    source: Source, label_map: LabelMap, limit: int | None, repeats: dict[int, int]
+    source: Source, label_map: LabelMap, limit: int | None, repeats: RepeatIndex
 ) -> Iterator[RunInput | InvalidRow]:
-    """The inputs of a file in order, and its invalid rows."""
+    """The inputs of the data in order, and the invalid rows."""
+    occurrences = _Occurrences(repeats)
     for row in source.rows(limit):
+        if isinstance(row, InvalidRow):
+            yield row
+            continue
+        id = _id(row, occurrences.of(row.number))
         checked = _checked(row, label_map)
-        if isinstance(checked, InvalidRow) and isinstance(row, Row):
-            yield InvalidRow(row.number, checked.problem, _id(row, repeats))
-        elif isinstance(checked, InvalidRow):
-            yield checked
+        if isinstance(checked, InvalidRow):
+            yield replace(checked, id=id)
         else:
-            label = None if checked.label is None else label_map(checked.label)
-            yield RunInput(checked.number, _id(checked, repeats), checked.text, label)
+            label = None if row.label is None else label_map(row.label)
+            yield RunInput(row.number, id, row.text, label)
+
+
+class _Occurrences:
+    """The number of the occurrence of a row's text, for rows in order."""
+
+    def __init__(self, repeats: RepeatIndex) -> None:
+        self._repeats = repeats.occurrences()
+        self._next = next(self._repeats, None)
+
+    def of(self, number: int) -> int:
+        while self._next is not None and self._next[0] < number:
+            self._next = next(self._repeats, None)
+        return self._next[1] if self._next is not None and self._next[0] == number else 1
 
 
 def content_id(text: str) -> str:
@@ -229,22 +237,7 @@ def content_id(text: str) -> str:
 
 def key_of(id: str) -> bytes:
     """A hash of an id in 16 bytes."""
-    return hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-class IdSet:
-    """A set of ids that takes 16 bytes for each."""
-
-    def __init__(self, ids: Iterable[str]) -> None:
-        keys = bytearray()
-        for id in ids:
-            keys += key_of(id)
-        self._keys = np.sort(np.frombuffer(bytes(keys), "S16"))
-
-    def __contains__(self, id: str) -> bool:
-        key = np.frombuffer(key_of(id), "S16")[0]
-        place = int(np.searchsorted(self._keys, key))
-        return place < len(self._keys) and bool(self._keys[place] == key)
+    return hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=KEY).digest()
 
 
 def _checked(row: Row | InvalidRow, label_map: LabelMap) -> Row | InvalidRow:
@@ -256,29 +249,19 @@ def _checked(row: Row | InvalidRow, label_map: LabelMap) -> Row | InvalidRow:
     return row
 
 
-def _id(row: Row, repeats: dict[int, int]) -> str:
+def _id(row: Row, occurrence: int) -> str:
     if row.id is not None:
         return row.id
-    again = repeats.get(row.number)
-    return content_id(row.text) + (f"#{again}" if again else "")
+    return content_id(row.text) + (f"#{occurrence}" if occurrence > 1 else "")
 
 
-def _repeats(keys: Any, numbers: Any) -> dict[int, int]:
-    """The number of the occurrence, by row, for keys that occurred in an earlier row."""
-    order = np.argsort(keys, kind="stable")
-    same = np.append(False, keys[order][1:] == keys[order][:-1]) if len(keys) else np.empty(0, bool)
-    occurrences: dict[int, int] = {}
-    times = 1
-    for place in np.flatnonzero(same):
-        times = times + 1 if place and same[place - 1] else 2
-        occurrences[int(numbers[order[place]])] = times
-    return occurrences
-
-
-def _refuse_doubles(source: Source, repeats: dict[int, int], limit: int | None) -> None:
+def _refuse_doubles(source: Source, repeats: RepeatIndex, limit: int | None) -> None:
     """Raise a ValueError that names two rows with the same id; texts without an id may be repeated."""
+    if next(repeats.occurrences(), None) is None:
+        return
+    occurrences = _Occurrences(repeats)
     for row in source.rows(limit):
-        if isinstance(row, Row) and row.id is not None and row.number in repeats:
+        if isinstance(row, Row) and row.id is not None and occurrences.of(row.number) > 1:
             first = next(r for r in source.rows(limit) if isinstance(r, Row) and r.id == row.id)
             raise ValueError(
                 f"{source.name}, rows {first.number} and {row.number}: both have the id {row.id!r}: make the ids "

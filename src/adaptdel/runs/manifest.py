@@ -29,6 +29,7 @@ from adaptdel.core.checks import (
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
+from adaptdel.engines.start import ENGINES, EngineSettings
 from adaptdel.files import check_finite
 from adaptdel.runs.inputs import Source
 from adaptdel.smoothed import SmoothedClassifier
@@ -79,10 +80,10 @@ def check_complete(manifest: Mapping[str, Any]) -> list[str]:
     sessions = [(f"sessions.{n}", values) for n, values in enumerate(manifest.get("sessions", []))]
     wrong = []
     for what, values, required, optional in (
-        ("the manifest", manifest, ("format", *NEEDED, *PLAN, *OTHERS), ("source",)),
-        ("model", manifest.get("model"), MODEL, ("self_test", "protects")),
-        ("data", manifest.get("data"), DATA, ()),
-        *((name, values, ("started", "versions"), ("workers",)) for name, values in sessions),
+        ("the manifest", manifest, ("format", *NEEDED, *PLAN, *OTHERS), ("source", "part_rows")),
+        ("model", manifest.get("model"), MODEL, ("self_test", "protects", "backend")),
+        ("data", manifest.get("data"), DATA, ("files", "remote")),
+        *((name, values, ("started", "versions"), ("workers", "engine", "rows", "done")) for name, values in sessions),
     ):
         try:
             check_names(what, values, required, optional)
@@ -123,6 +124,12 @@ def _sha256(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a SHA-256 in 64 hexadecimal digits, got {value!r}")
 
 
+def _paths(name: str, value: Any) -> None:
+    """The path of the data, or a list of paths."""
+    for path in value if isinstance(value, list) else [value]:
+        check_text(name, path)
+
+
 def _object(name: str, value: Any) -> None:
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object, got {value!r}")
@@ -132,9 +139,14 @@ def _sessions(name: str, value: Any) -> None:
     if not isinstance(value, list):
         raise ValueError(f"{name} must be a list of objects, got {value!r}")
     for session in value:
-        _fields(started=_time, workers=lambda name, count: check_int(name, count, least=1), versions=_object)(
-            name, session
-        )
+        _fields(
+            started=_time,
+            workers=lambda name, count: check_int(name, count, least=1),
+            engine=lambda name, engine: check_choice(name, engine, ENGINES),
+            rows=lambda name, count: check_int(name, count, least=1),
+            done=lambda name, count: check_int(name, count, least=0),
+            versions=_object,
+        )(name, session)
 
 
 def _self_test(name: str, value: Any) -> None:
@@ -216,20 +228,24 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
             training=_or_null(_object),
             calibrated=_bool,
             self_test=_or_null(_self_test),
+            backend=check_text,
             protects=_text_or_null,
         )
     ),
     "data": _or_null(
         _fields(
-            path=check_text,
+            path=_paths,
             text=check_text,
             label=check_text,
             ids=check_text,
             encoding=check_text,
             bytes=_or_null(check_int),
             sha256=_or_null(_sha256),
+            remote=_sha256,
+            files=lambda name, value: check_int(name, value, least=1),
         )
     ),
+    "part_rows": lambda name, value: check_int(name, value, least=1),
     "sessions": _sessions,
     "totals": _or_null(_object),
     "source": _source,
@@ -295,9 +311,13 @@ def new_manifest(name: str, model: SmoothedClassifier, source: Source, limit: in
     }
 
 
-def session(workers: int) -> dict[str, Any]:
-    """A session of a run: when it started, the number of workers, the versions."""
-    return {"started": timestamp(), "workers": workers, "versions": versions()}
+def session(engine: EngineSettings, rows: int) -> dict[str, Any]:
+    """A session of a run: when it started, the engine, the workers, the rows of the data, the versions."""
+    workers = 1 if engine.engine == "local" and engine.workers is None else engine.workers
+    described: dict[str, Any] = {} if workers is None else {"workers": workers}
+    if engine.engine != "local":
+        described["engine"] = engine.engine
+    return {"started": timestamp(), **described, "rows": rows, "versions": versions()}
 
 
 def versions() -> dict[str, str]:
@@ -314,13 +334,19 @@ def versions() -> dict[str, str]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The differences between two manifests because of which a run cannot be resumed."""
-    wrong = [_unlike(name, old.get(key), new[key]) for key, name in _SAME.items() if old.get(key) != new[key]]
+    same_settings = dict(_SAME)
+    wrong = []
+    backends = [(values.get("model") or {}).get("backend") for values in (old, new)]
+    if None not in backends and backends[0] != backends[1]:
+        wrong.append(_unlike("the backend", *backends) + f" (--backend {backends[0]} resumes it)")
+        del same_settings["model_hash"]  # the backend is part of it
+    wrong += [_unlike(name, old.get(key), new[key]) for key, name in same_settings.items() if old.get(key) != new[key]]
     old_data, new_data = old.get("data") or {}, new["data"]
-    same = _SAME_DATA | ({"path": "the data"} if new_data["sha256"] is None else {})
+    same = _SAME_DATA | ({"path": "the data", "remote": "the data"} if new_data["sha256"] is None else {})
     wrong += [
-        _unlike(name, old_data.get(key), new_data[key])
+        _unlike(name, old_data.get(key), new_data.get(key))
         for key, name in same.items()
-        if old_data.get(key) != new_data[key]
+        if old_data.get(key) != new_data.get(key)
     ]
     if limit_of(new) < limit_of(old):
         wrong.append(_unlike("the limit", old.get("limit"), new["limit"]) + ", and can only be raised")
@@ -354,14 +380,24 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
+def protected_label(manifest: Mapping[str, Any]) -> str | None:
+    """The class that the decision threshold of a run protects, as text; None without a threshold."""
+    classes = manifest["classes"]
+    if manifest["threshold"] is None or classes is None or len(classes) != 2:
+        return None
+    return str((manifest.get("model") or {}).get("protects") or classes[1])
+
+
 def _model(name: str, model: SmoothedClassifier) -> dict[str, Any]:
     self_test = getattr(model.base_classifier(), "self_test_", None)
+    backend = model.base_classifier().backend
     training = getattr(model, "training_", None) or getattr(model.base_classifier(), "training_", None) or {}
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
     protection = getattr(model, "protection_", None)
     protects = {} if protection is None else {"protects": str(protection["protect"])}
     return {
         **protects,
+        **({} if backend is None else {"backend": backend}),
         "path": name,
         "base": repr(model.base_classifier()),
         "method": training.get("method"),

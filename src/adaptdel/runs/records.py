@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from adaptdel.certification.certificate import Certificate, check_certificate
-from adaptdel.class_measures import ClassTable, counted_radius, measure_classes
-from adaptdel.core.checks import LARGEST_LENGTH, IntArray
+from adaptdel.class_counts import ClassCounts, measure_classes
+from adaptdel.class_measures import ClassTable
+from adaptdel.core.checks import LARGEST_LENGTH
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
@@ -60,6 +59,8 @@ TIMES = pa.schema(
 )
 
 Record = dict[str, Any]
+# The columns that `Totals` counts.
+TOTALLED = ("row", "truth", "answer", "correct", "abstained", "length", "radius", "calls", "problem")
 
 _SINCE_0_2 = {"capped_mean_radius", "covering", *measure_classes([], [], []).to_dict()}  # totals that 0.1 lacks
 OPTIONAL = ("truth", "correct", "exact", "problem")  # columns that may be null in a row that has a certificate
@@ -209,44 +210,36 @@ def _rows(name: str, rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
     return tuple(map(tuple, rows))
 
 
-class _Columns:
-    """What the measures by class follow from, in 24 bytes for each row."""
+class _ByClass:
+    """The measures by class of rows, and the sum of radii that are capped at the length."""
 
-    def __init__(self, classes: Sequence[Any]) -> None:
-        self._numbers = {label_text(label): place for place, label in enumerate(classes)}
-        self._labels, self._answers = array("i"), array("i")  # places in the classes; −1 for a row without a label
-        self._lengths, self._radii = array("q"), array("q")
+    def __init__(self, classes: Sequence[Any], *, labelled: bool) -> None:
+        self._texts = {label_text(label): None for label in classes}  # an ordered set
+        self._counts = ClassCounts(labelled=labelled)
+        self._labels: dict[str, str] = {}
+        self.capped = 0
 
     def add(self, record: Record) -> None:
-        self._labels.append(-1 if record["truth"] is None else self._number(record["truth"]))
-        self._answers.append(self._number(record["answer"]))
-        self._lengths.append(record["length"])
-        self._radii.append(record["radius"])
+        truth, answer = self._text(record["truth"]), self._text(record["answer"])
+        radius = record["radius"]
+        self._counts.add(truth, answer, radius, record["length"])
+        if radius >= 0 and truth in (None, answer):
+            self.capped += min(radius, record["length"])
 
-    def _number(self, text: str) -> int:
-        return self._numbers.setdefault(label_text(label_value(text)), len(self._numbers))
+    def _text(self, text: str | None) -> str | None:
+        if text is None:
+            return None
+        if text not in self._labels:
+            self._labels[text] = label_text(label_value(text))
+            self._texts.setdefault(self._labels[text])
+        return self._labels[text]
 
-    def measure(self, *, labelled: bool) -> ClassTable:
-        labels, answers, lengths, radii = self._used(labelled=labelled)
-        texts = list(self._numbers)
+    def table(self) -> ClassTable:
+        texts = list(self._texts)
         values = [label_value(text) for text in texts]
-        names = values if len(set(values)) == len(values) else texts  # 1 and true are equal in Python
-        true = [names[place] for place in labels.tolist()] if labelled else None
-        return measure_classes(true, [names[place] for place in answers.tolist()], radii, lengths, classes=names)
-
-    def capped(self, *, labelled: bool) -> int:
-        labels, answers, lengths, radii = self._used(labelled=labelled)
-        correct = labels == answers if labelled else np.full(len(radii), True)
-        return int(np.minimum(counted_radius(correct, radii), lengths).sum())
-
-    def _used(self, *, labelled: bool) -> list[IntArray]:
-        """Labels, answers, lengths and radii of the rows with a label, or of all rows."""
-        columns = [np.array(column, dtype=np.int64) for column in self._all]
-        return [column[columns[0] >= 0] for column in columns] if labelled else columns
-
-    @property
-    def _all(self) -> list[array[int]]:
-        return [self._labels, self._answers, self._lengths, self._radii]
+        if len(set(values)) < len(values):  # 1 and true are equal in Python
+            return self._counts.table(texts)
+        return self._counts.renamed(dict(zip(texts, values, strict=True))).table(values)
 
 
 @dataclass
@@ -279,10 +272,10 @@ class Totals:
     covering: int = 0
     classes: Sequence[Any] = ()
     threat: Threat = field(default_factory=Threat)
-    _columns: _Columns = field(init=False, repr=False)
+    _by_class: dict[bool, _ByClass] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._columns = _Columns(self.classes)
+        self._by_class = {is_labelled: _ByClass(self.classes, labelled=is_labelled) for is_labelled in (True, False)}
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Totals:
@@ -300,7 +293,7 @@ class Totals:
         self.calls += record["calls"]
         needed = self.threat.covering_radius(record["length"])
         self.covering += needed is not None and record["radius"] >= needed
-        self._columns.add(record)
+        self._by_class[record["truth"] is not None].add(record)
         if record["correct"] is None:
             self.unlabelled.add(True, record["radius"])
         else:
@@ -329,13 +322,13 @@ class Totals:
 
     def by_class(self) -> ClassTable:
         """The measures by class of the rows with a label; if there is none, only constant answers are named."""
-        return self._columns.measure(labelled=bool(self.labelled.inputs))
+        return self._by_class[bool(self.labelled.inputs)].table()
 
     @property
     def capped_mean_radius(self) -> float | None:
         """The mean certified radius if no radius counts for more than the length of its input."""
         counts = self.labelled if self.labelled.inputs else self.unlabelled
-        return self._columns.capped(labelled=bool(self.labelled.inputs)) / counts.inputs if counts.inputs else None
+        return self._by_class[bool(self.labelled.inputs)].capped / counts.inputs if counts.inputs else None
 
     def to_dict(self) -> dict[str, Any]:
         """The totals as a manifest states them.
@@ -362,9 +355,13 @@ class Totals:
         """What a manifest that states ``stated`` should state.
 
         A run of version 0.1 has no measures by class, no ``clean_accuracy`` and no ``certified_accuracy``, and its mean
-        radius is that of all rows, with or without a label.
+        radius is that of all rows, with or without a label. Runs between 0.1 and 0.2 may lack ``uncertified_classes``,
+        and then their ``constant_lengths``, a warning, are those of other ranges, and are not compared.
         """
         values = self.to_dict()
+        if stated is not None and "constant_lengths" in stated and "uncertified_classes" not in stated:
+            del values["uncertified_classes"]
+            values["constant_lengths"] = stated["constant_lengths"]
         if stated is not None and not _SINCE_0_2 & stated.keys():
             values = {name: value for name, value in values.items() if name not in _SINCE_0_2}
         if stated is not None and not {"clean_accuracy", "certified_accuracy"} & stated.keys():

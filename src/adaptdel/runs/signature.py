@@ -1,7 +1,8 @@
 """Signed runs: an Ed25519 signature over manifest and tables, which shows who certified and that nothing was changed.
 
-``signature.json`` holds the SHA-256 of each file of a finished run, the public key and the signature over a text of
-these hashes. Keys are PEM files, as ``openssl genpkey -algorithm ed25519`` writes them, or those of ``ssh-keygen``.
+``signature.json`` holds the SHA-256 of each file of a finished run, parts of tables included, the public key and the
+signature over a text of these hashes. Keys are PEM files, as ``openssl genpkey -algorithm ed25519`` writes them, or
+those of ``ssh-keygen``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from adaptdel.core.checks import check_names, check_text
 from adaptdel.files import parse, write_json
-from adaptdel.runs.storage import MANIFEST, TABLE, TIMES_TABLE
+from adaptdel.runs.parts import TABLE, TIMES_TABLE, RunTables
+from adaptdel.runs.storage import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 SIGNATURE = "signature.json"
 FORMAT = 1
 ALGORITHM = "Ed25519"
-FILES = (MANIFEST, TABLE, TIMES_TABLE)
 LARGEST_KEY = 2**16
 _HEAD = "adaptdel signed run, format 1\n"  # so that no other signature by the same key is valid for a run
 
@@ -95,6 +96,13 @@ def sign_run(folder: Path, key: SigningKey) -> None:
     write_json(folder / SIGNATURE, values)
 
 
+def signed_files(folder: Path) -> list[str]:
+    """The files of a run that a signature covers: the manifest, and both tables or all their parts."""
+    tables = RunTables(folder, read_manifest(folder).get("part_rows"))
+    paths = [*tables.paths(TABLE), *tables.paths(TIMES_TABLE)]
+    return [MANIFEST, *(path.relative_to(folder).as_posix() for path in paths)]
+
+
 def drop_signature(folder: Path) -> None:
     """Delete the signature of a run that is about to change."""
     (folder / SIGNATURE).unlink(missing_ok=True)
@@ -114,7 +122,8 @@ def check_signature(folder: Path, public: PublicKey) -> list[str]:
         values = check_names("it", parse(path.read_text(encoding="utf-8")), _FIELDS)
         if (values["format"], values["algorithm"]) != (FORMAT, ALGORITHM):
             raise ValueError(f"it must be of format {FORMAT} by {ALGORITHM}")
-        stated = check_names("files", values["files"], FILES)
+        names = signed_files(folder)
+        stated = check_names("files", values["files"], names)
         signer, signature = (_bytes(name, values[name]) for name in ("public_key", "signature"))
     except (FileNotFoundError, NotADirectoryError):
         return [f"it is not signed: there is no {SIGNATURE}"]
@@ -123,7 +132,7 @@ def check_signature(folder: Path, public: PublicKey) -> list[str]:
     if signer != public.key.public_bytes_raw():
         return [f"it is signed with another key than that of {public.path}"]
     files = _hashes(folder)
-    wrong = [f"{name} is not the file that was signed" for name in FILES if files[name] != stated[name]]
+    wrong = [f"{name} is not the file that was signed" for name in names if files[name] != stated[name]]
     try:
         public.key.verify(signature, _text(files))
     except InvalidSignature:
@@ -168,7 +177,7 @@ def _read_key(path: Path) -> bytes:
 def _hashes(folder: Path) -> dict[str, str | None]:
     """The SHA-256 of each file; None for a missing file."""
     hashes: dict[str, str | None] = {}
-    for name in FILES:
+    for name in signed_files(folder):
         try:
             with (folder / name).open("rb") as file:
                 hashes[name] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -179,7 +188,7 @@ def _hashes(folder: Path) -> dict[str, str | None]:
 
 def _text(files: dict[str, str | None]) -> bytes:
     """The signed text: a header, and a line for each file."""
-    return (_HEAD + "".join(f"{files[name] or '-'}  {name}\n" for name in FILES)).encode()
+    return (_HEAD + "".join(f"{digest or '-'}  {name}\n" for name, digest in files.items())).encode()
 
 
 def _base64(data: bytes) -> str:

@@ -1,39 +1,42 @@
 """The folder of a run: manifest and tables, and the working store while the run is unfinished.
 
-A finished run is ``manifest.json``, ``certificates.parquet`` with a row for each input, and ``times.parquet``. Times
-have a file of their own, so that ``certificates.parquet`` is identical, byte for byte, whenever the same inputs are
-certified. An unfinished run has a working store, ``unfinished.sqlite``, in place of the tables; it is deleted once they
-are written.
+A finished run is ``manifest.json``, ``certificates.parquet`` with a row for each input, and ``times.parquet``; a long
+run has folders of parts in place of the two files (`adaptdel.runs.parts`). Times have a file of their own, so that the
+certificates are identical, byte for byte, whenever the same inputs are certified. An unfinished run has a working
+store, ``unfinished.sqlite``, for the rows that are in no part yet; it is deleted once the tables are written.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from functools import cached_property
+from heapq import merge
+from itertools import islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.files import parse, replacing, sync_folder, write_json
+from adaptdel.files import parse, sync_folder, write_json
 from adaptdel.runs.manifest import FORMAT, check_manifest, timestamp
+from adaptdel.runs.parts import GROUP, RESTORE, TABLE, TIMES_TABLE, RunTables, other_rows, table_of, with_seconds
 from adaptdel.runs.records import CERTIFICATES, TIMES, Record, certificate_of, is_record, with_current_labels
+from adaptdel.runs.repeats import PREFIX as REPEATS
 from adaptdel.working_store import WorkingStore, delete_store, read_records
 
-MANIFEST, TABLE, TIMES_TABLE = "manifest.json", "certificates.parquet", "times.parquet"
+MANIFEST = "manifest.json"
 STORE = "unfinished.sqlite"
 JOURNAL = "journal"  # what version 0.1 wrote in place of the working store
-GROUP = 1000  # rows that are written together
-RESTORE = "copy the run again from its source, or certify again"
 KIND = "run"
-LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".journal.", ".signature.json.")
+LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".journal.", ".signature.json.", ".part-")
 
 
 @contextmanager
@@ -57,8 +60,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files that `replacing` left behind when the process was killed."""
-    for path in folder.glob(".*.*"):
-        if path.name.startswith(LEFTOVERS):
+    for path in [*folder.glob(".*.*"), *folder.glob("certificates/.*"), *folder.glob("times/.*")]:
+        if path.name.startswith(REPEATS):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith(LEFTOVERS):
             with suppress(OSError):
                 path.unlink()
 
@@ -87,18 +92,24 @@ def run_records(numbered: Iterable[tuple[int, Any]]) -> Iterator[Record]:
             yield with_current_labels(record)
 
 
-def fill_store(folder: Path) -> None:
-    """Write the tables of a finished run into a new working store, so that more rows can be certified."""
+def fill_store(folder: Path, tables: RunTables) -> None:
+    """Write the tables of a finished run into a new working store, so that more rows can be certified.
+
+    The parts of a long run stay where they are: `adaptdel.runs.results.ResultStore` opens the last one again.
+    """
     drop_store(folder)
-    rows, times = _table_rows(folder / TABLE, CERTIFICATES), _table_rows(folder / TIMES_TABLE, TIMES)
+    if tables.part_rows is not None:
+        return
     with WorkingStore(folder / STORE, KIND) as store:
-        for record, time in zip_longest(rows, times):
-            if record is None or time is None:
-                raise ValueError(f"{folder / TIMES_TABLE}: must have the rows of {TABLE}: certify into another folder")
-            if not is_record(record):
-                where = f"{folder / TABLE}, row {record['row']}"
-                raise ValueError(f"{where}: not a row of a run: certify into another folder")
-            store.put(record["row"], with_current_labels(record) | {"seconds": time["seconds"]})
+        for record in with_seconds(tables.rows(), tables.rows(TIMES_TABLE), folder / TIMES_TABLE):
+            store.put(record["row"], checked_record(record, folder / TABLE))
+
+
+def checked_record(record: Record, path: Path) -> Record:
+    """A row of a table as the working store holds it; ValueError if it is not one of a run."""
+    if not is_record(record):
+        raise ValueError(f"{path}, row {record['row']}: not a row of a run: certify into another folder")
+    return with_current_labels(record) | {"seconds": record["seconds"]}
 
 
 def drop_store(folder: Path) -> None:
@@ -128,74 +139,156 @@ def read_journal(path: Path) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run.
+    """The contents of a run. Only `table` and `times` read all rows into memory.
 
     Attributes:
         folder: the folder it was read from.
         manifest: the configuration, hashes and versions. Among others ``model_hash``, ``noise``, ``unit``, ``classes``,
             ``threshold``, ``k``, ``ops``, ``bound``, ``alpha``, ``seed``, ``sampling``, ``votes``, ``model``, ``data``.
-        table: a row for each input, in the order of the data; see `adaptdel.runs.records` for the columns.
-        times: the columns id, row and seconds.
     """
 
     folder: Path
     manifest: dict[str, Any]
-    table: pa.Table
-    times: pa.Table
 
     @property
     def finished(self) -> bool:
         """Whether every input was certified."""
         return self.manifest["finished"] is not None
 
-    def records(self) -> Iterator[Record]:
-        """Iterate over the rows as dictionaries."""
-        for batch in self.table.to_batches(max_chunksize=GROUP):
+    @property
+    def tables(self) -> RunTables:
+        """The files of the tables."""
+        return RunTables(self.folder, self.manifest.get("part_rows"))
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """A row for each input, in the order of the data; see `adaptdel.runs.records` for the columns."""
+        return self.columns()
+
+    @cached_property
+    def times(self) -> pa.Table:
+        """The columns id, row and seconds; without rows if the run has no times."""
+        return pa.Table.from_batches(self._batches(TIMES_TABLE), schema=TIMES)
+
+    def columns(self, names: Sequence[str] | None = None) -> pa.Table:
+        """Some columns of the table, or all."""
+        schema = CERTIFICATES if names is None else pa.schema([CERTIFICATES.field(name) for name in names])
+        return pa.Table.from_batches(self._batches(TABLE, names), schema=schema)
+
+    def records(self, columns: Sequence[str] | None = None) -> Iterator[Record]:
+        """Iterate over the rows as dictionaries, in bounded memory."""
+        for batch in self._batches(TABLE, columns):
             yield from batch.to_pylist()
+
+    def with_ids(self, ids: Sequence[str]) -> Iterator[Record]:
+        """The rows with these ids, in the order of the data."""
+        wanted = pa.array(sorted(set(ids)), pa.string())
+        for batch in self._batches(TABLE):
+            yield from batch.filter(pc.is_in(batch.column("id"), wanted)).to_pylist()
+
+    def timed_records(self) -> Iterator[Record]:
+        """Iterate over the rows with their ``seconds``, which are None if they are unknown."""
+        if self.finished and not self._has_times:
+            return (record | {"seconds": None} for record in self.records())
+        if self.finished:
+            return with_seconds(self.tables.rows(), self.tables.rows(TIMES_TABLE), self.folder / TIMES_TABLE)
+        return unfinished_records(self.folder, self.tables)
 
     def certificates(self) -> Iterator[Certificate]:
         """Iterate over the certificates, rebuilt from manifest and rows; a row with a problem has none."""
-        for record in self.records():
+        return (certificate for _, certificate in self.certified(self.records()))
+
+    def certified(self, records: Iterable[Record]) -> Iterator[tuple[Record, Certificate]]:
+        """The rows that have a certificate, each with it."""
+        for record in records:
             if record["problem"] is None:
                 try:
                     certificate = certificate_of(self.manifest, record)
                 except ValueError as error:
                     raise ValueError(f"{self.place(record)}: {error}: {RESTORE}") from None
-                yield certificate
+                yield record, certificate
 
     @property
     def file(self) -> Path:
-        """The file that holds the rows."""
-        return self.folder / (TABLE if self.finished else STORE)
+        """The file or the folder that holds the rows."""
+        if not self.finished:
+            return self.folder / STORE
+        return self.folder / (TABLE if self.tables.part_rows is None else TABLE.removesuffix(".parquet"))
 
     def place(self, record: Record) -> str:
         """The file and the row of a record, for messages."""
-        return f"{self.file}, row {record['row']}"
+        return f"{self.tables.path_of(record['row']) if self.finished else self.file}, row {record['row']}"
+
+    @property
+    def _has_times(self) -> bool:
+        return any(path.exists() for path in self.tables.paths(TIMES_TABLE))
+
+    def _batches(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        if self.finished:
+            if name == TABLE or self._has_times:
+                yield from self.tables.batches(name, columns)
+            return
+        schema = CERTIFICATES if name == TABLE else TIMES
+        remaining = unfinished_records(self.folder, self.tables)
+        while group := list(islice(remaining, GROUP)):
+            table = table_of(group, schema)
+            yield from (table if columns is None else table.select(list(columns))).to_batches()
+
+    def check(self) -> None:
+        """Read all rows once; ValueError if a file is damaged or the tables do not belong together."""
+        if not self.finished:
+            for _ in unfinished_records(self.folder, self.tables):
+                pass
+            return
+        self.tables.check_parts()
+        places, times = ((pair for batch in self._batches(name) for pair in _places(batch)) for name in _BOTH)
+        checked = zip_longest(places, times) if self._has_times else zip(places, repeat(None), strict=False)
+        for place, time in checked:
+            if (time is not None and place != time) or (self._has_times and time is None):
+                raise other_rows(self.folder / TIMES_TABLE)
+
+
+_BOTH = (TABLE, TIMES_TABLE)
+
+
+def _places(batch: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
+    return zip(batch.column("id").to_pylist(), batch.column("row").to_pylist(), strict=True)
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read a run, finished or not."""
+    """Read a run, finished or not, and check its tables."""
     folder = Path(folder)
-    manifest = read_manifest(folder)
-    if manifest["finished"] is None:
-        records = _unfinished_records(folder)
-        return Run(folder, manifest, _table(records, CERTIFICATES), _table(records, TIMES))
-    table = _read_table(folder / TABLE, CERTIFICATES)
-    path = folder / TIMES_TABLE
-    times = _read_table(path, TIMES) if path.exists() else _table([], TIMES)
-    if path.exists() and not times.select(["id", "row"]).equals(table.select(["id", "row"])):
-        raise ValueError(f"{path}: must have the rows of {TABLE}, with the same ids: {RESTORE}")
-    return Run(folder, manifest, table, times)
+    run = Run(folder, read_manifest(folder))
+    run.check()
+    return run
 
 
-def _unfinished_records(folder: Path) -> list[Record]:
-    """The records of an unfinished run, in the order of the data."""
-    by_row: dict[int, Record] = {}
-    if (folder / JOURNAL).exists():
-        by_row |= {record["row"]: record for record in read_journal(folder / JOURNAL)}
-    if (folder / STORE).exists():
-        by_row |= {record["row"]: record for record in run_records(read_records(folder / STORE, KIND))}
-    return [by_row[row] for row in sorted(by_row)]
+def unfinished_records(folder: Path, tables: RunTables) -> Iterator[Record]:
+    """The records of an unfinished run with their times, in the order of the data."""
+    final = [] if tables.part_rows is None else tables.final_parts()
+    return merged_records(tables, final, _stored_records(folder))
+
+
+def merged_records(tables: RunTables, final: Sequence[int], stored: Iterator[Record]) -> Iterator[Record]:
+    """The records of the final parts and of a working store, in the order of the data; a part replaces the store."""
+    covered = {*final}
+    if not covered:
+        return stored
+    others = (record for record in stored if tables.part_of(record["row"]) not in covered)
+    parts = (record for number in final for record in tables.part_records(number))
+    return merge(parts, others, key=lambda record: record["row"])
+
+
+def _stored_records(folder: Path) -> Iterator[Record]:
+    """The records of the working store, or of the journal of version 0.1, in the order of the data."""
+    in_store = (folder / STORE).exists()
+    if (folder / JOURNAL).exists():  # which is moved into the store when the run is resumed
+        by_row = {record["row"]: record for record in read_journal(folder / JOURNAL)}
+        if in_store:
+            by_row |= {record["row"]: record for record in run_records(read_records(folder / STORE, KIND))}
+        yield from (by_row[row] for row in sorted(by_row))
+    elif in_store:
+        yield from run_records(read_records(folder / STORE, KIND))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -214,72 +307,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def write_run(folder: str | Path, manifest: Mapping[str, Any], records: Iterable[Record]) -> None:
     """Write a finished run; ``records`` are those of `adaptdel.runs.records.record_of`, in the order of the data.
 
-    Columns that a record lacks are null. A record may also hold ``seconds``.
+    Columns that a record lacks are null. A record may also hold ``seconds``. If the manifest states ``part_rows``, the
+    tables are written in parts of so many rows.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     now = timestamp()
-    write_tables(folder, records)
+    RunTables(folder, manifest.get("part_rows")).write(records)
     write_json(folder / MANIFEST, {"format": FORMAT, "started": now, "finished": now, **manifest})
-
-
-def write_tables(folder: Path, records: Iterable[Record]) -> None:
-    """Write both tables in bounded memory; each file is complete or does not appear."""
-    remaining = iter(records)
-    with (
-        replacing(folder / TIMES_TABLE) as times_file,
-        replacing(folder / TABLE) as certificates_file,
-        pq.ParquetWriter(times_file, TIMES, compression="zstd") as times,
-        pq.ParquetWriter(certificates_file, CERTIFICATES, compression="zstd") as certificates,
-    ):
-        while group := list(islice(remaining, GROUP)):
-            certificates.write_table(_table(group, CERTIFICATES))
-            times.write_table(_table(group, TIMES))
-
-
-def _table(records: list[Record], schema: pa.Schema) -> pa.Table:
-    columns = [pa.array([record.get(name) for record in records], schema.field(name).type) for name in schema.names]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    with _parquet(path, schema) as parquet:
-        table = parquet.read()
-        table.validate(full=True)
-    return table
-
-
-def _table_rows(path: Path, schema: pa.Schema) -> Iterator[Record]:
-    """Iterate over the rows of a table in bounded memory."""
-    with _parquet(path, schema) as parquet:
-        for batch in parquet.iter_batches(GROUP):
-            batch.validate(full=True)
-            yield from batch.to_pylist()
-
-
-@contextmanager
-def _parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file with the columns of a schema; ValueError says in one sentence what is wrong with it."""
-    try:
-        with path.open("rb") as file, pq.ParquetFile(file) as parquet:
-            wrong = _wrong_columns(parquet.schema_arrow, schema)
-            if wrong is None:
-                yield parquet
-    except FileNotFoundError:
-        raise ValueError(f"{path}: missing from a run that is finished according to its manifest: {RESTORE}") from None
-    except PermissionError:
-        raise ValueError(f"{path}: must be readable") from None
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
-        raise ValueError(f"{path}: not a Parquet file, or a damaged one: {RESTORE}") from None
-    if wrong is not None:
-        raise ValueError(f"{path}: {wrong}: {RESTORE}")
-
-
-def _wrong_columns(stored: pa.Schema, schema: pa.Schema) -> str | None:
-    """Describe what is wrong with the columns of a table; None if nothing is."""
-    if stored.names != schema.names:
-        return f"must have the columns {', '.join(schema.names)}, got {', '.join(stored.names)}"
-    for name in schema.names:
-        if stored.field(name).type != schema.field(name).type:
-            return f"the column {name} must be of type {schema.field(name).type}, got {stored.field(name).type}"
-    return None

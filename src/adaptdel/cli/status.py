@@ -1,0 +1,52 @@
+"""``adaptdel status``: how far a run is, also while another process certifies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from adaptdel.runs.status import RunStatus, read_status
+from adaptdel.tables import number, percent, text_table
+
+
+@click.command("status")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def status_command(run: Path, as_json: bool) -> None:
+    """Show how far the run in the folder RUN is, also while another process certifies.
+
+    The run is only read. The exit status is 0 whether the run is finished or not.
+    """
+    status = read_status(run)
+    click.echo(json.dumps({"run": str(run), **status.to_dict()}, indent=2) if as_json else describe(status, run))
+
+
+def describe(status: RunStatus, run: Path) -> str:
+    """The status for a terminal."""
+    of = "" if status.rows is None else f" of {status.rows:,} ({percent(status.done / status.rows)})"
+    rows = [("state", status.state), ("rows", f"{status.done:,}{of}")]
+    if status.rate is not None:
+        rows.append(("rows per second", number(status.rate, 1)))
+    if status.seconds_left is not None:
+        rows.append(("time left", clock(status.seconds_left)))
+    rows.append(("failures", f"{status.failures:,}"))
+    if status.clean_accuracy is not None:
+        rows.append(("clean accuracy", percent(status.clean_accuracy)))
+    if status.mean_radius is not None:
+        rows.append(("mean certified radius", number(status.mean_radius)))
+    rows.append(("last result", status.changed or "none"))
+    return "\n".join([text_table(("run", str(run)), rows).to_terminal()])
+
+
+def clock(seconds: float) -> str:
+    """A time in hours and minutes, or in seconds.
+
+    >>> clock(42), clock(3 * 3600 + 125)
+    ('42 s', '3 h 02 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"

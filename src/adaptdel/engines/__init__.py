@@ -1,0 +1,1 @@
+"""Engines that distribute work: local processes, or a Ray cluster."""

@@ -1,0 +1,67 @@
+"""The local engine: every item once, in this process and in workers; errors are sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adaptdel.engines.engine import WorkerError
+from adaptdel.engines.local import LocalEngine
+from adaptdel.engines.start import EngineSettings, start_engine
+from tests.engines.tasks import Square
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_item_once(tmp_path: Path, workers: int) -> None:
+    log = tmp_path / "log"
+    with start_engine(EngineSettings(workers=workers)) as engine:
+        for total in (100, None):  # the same workers again
+            assert sorted(engine.map(Square(None, log), range(100), total)) == [n * n for n in range(100)]
+        assert list(engine.map(Square(None), [])) == []
+    pids = [line.split()[1] for line in log.read_text().splitlines()]
+    assert len(pids) == (workers if workers > 1 else 2)  # a worker loads the task once
+    assert len(set(pids)) == workers
+
+
+def test_items_are_taken_as_they_are_needed() -> None:
+    taken = 0
+
+    def items() -> object:
+        nonlocal taken
+        for number in range(10**6):
+            taken += 1
+            yield number
+
+    with LocalEngine(2) as engine:
+        results = engine.map(Square(None), items())  # type: ignore[arg-type]
+        for _ in range(10):
+            next(results)
+        assert taken < 500
+        results.close()
+
+
+def test_errors() -> None:
+    with LocalEngine(2) as engine, pytest.raises(WorkerError, match="cannot square None: everything certified so far"):
+        list(engine.map(Square(None), [1, None, 2]))
+    with (
+        LocalEngine(2) as engine,
+        pytest.raises(WorkerError, match=r"worker \d died \(exit status 1\) while it worked"),
+    ):
+        list(engine.map(Square(None), [1, 2, -1, 3]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"engine": "slurm"}, "engine must be one of 'local', 'ray', got 'slurm'"),
+        ({"workers": 0}, "workers must be"),
+        ({"engine": "ray", "cpus_per_worker": 0}, "cpus_per_worker must be"),
+        ({"engine": "ray", "gpus_per_worker": -1}, "gpus_per_worker must be at least 0"),
+        ({"ray_address": "auto"}, "ray_address is only for the engine ray"),
+        ({"cpus_per_worker": 2}, "cpus_per_worker is only for the engine ray"),
+    ],
+)
+def test_settings(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        EngineSettings(**settings)  # type: ignore[arg-type]
