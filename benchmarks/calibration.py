@@ -1,10 +1,10 @@
 """Calibration that cannot lose: CERT-ED, AdaptDel and calibrated AdaptDel+ by default settings, long and short texts.
 
-    python -m benchmarks.calibration --data FOLDER [--sets lun,yelp] [--seeds 0,1,2] [--out docs/results]
+    python -m benchmarks.calibration --data FOLDER [--sets lun,yelp] [--seeds 10,11,12] [--out docs/results]
 
 For each data set, for its full texts and for the first 15 words of each, and for each seed: `adaptdel train` with its
-defaults for the three methods, `adaptdel calibrate` with its defaults, and certificates for a part of the test set. The
-linear model is trained on at most ``--train`` examples. Results are written after each step, as JSON, and a step that
+defaults for the three methods, `adaptdel calibrate` with its defaults, and certificates for the test set; all rows, or
+at most ``--train`` and ``--test`` of them. Results are written after each step, as JSON, and a step that
 is in the file is not repeated.
 """
 
@@ -23,8 +23,9 @@ import numpy as np
 
 from adaptdel.calibration.candidates import ACCURACY_ERRORS
 from adaptdel.calibration.folders import calibrate_folder
-from adaptdel.calibration.selection import RateSelection
-from adaptdel.class_measures import constant_answer, counted_radius
+from adaptdel.calibration.rate_selection import RateSelection
+from adaptdel.class_counts import measure_classes
+from adaptdel.class_measures import counted_radius
 from adaptdel.data import read_examples
 from adaptdel.files import write_json
 from adaptdel.smoothed import SmoothedClassifier
@@ -37,7 +38,7 @@ POINTS = 1.0  # of accuracy that AdaptDel+ may lose
 VOTES = {"n_select": 100, "n_estimate": 1000}
 
 
-def rows(path: Path, limit: int, seed: int, words: int | None) -> list[dict[str, Any]]:
+def rows(path: Path, limit: int | None, seed: int, words: int | None) -> list[dict[str, Any]]:
     """A part of a labelled file, drawn by the seed; the first words of each text if asked."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         listed = [json.loads(line) for line in lines]
@@ -59,6 +60,7 @@ def certified(folder: Path, test: list[dict[str, Any]]) -> dict[str, Any]:
     lengths = np.array([certificate.length for certificate in certificates])
     columns = {"labels": labels, "answers": answers, "right": right, "radius": counted}
     columns["capped"] = np.minimum(counted, lengths)
+    columns["warnings"] = measure_classes(labels, answers, radius, lengths).warnings(advice=False)
     return columns | {"seconds": time.monotonic() - started}
 
 
@@ -73,7 +75,6 @@ def summary(columns: dict[str, Any]) -> dict[str, Any]:
     """The measures of a method."""
     labels = columns["labels"]
     radius, error = balanced(labels, columns["radius"])
-    constant = constant_answer(columns["answers"], labels)
     return {
         "accuracy": float(columns["right"].mean()),
         "balanced_accuracy": balanced(labels, columns["right"])[0],
@@ -81,7 +82,8 @@ def summary(columns: dict[str, Any]) -> dict[str, Any]:
         "class_balanced_mean_radius_se": error,
         "class_balanced_mean_radius_capped": balanced(labels, columns["capped"])[0],
         "mean_radius": float(columns["radius"].mean()),
-        "constant_answer": None if constant is None else constant.sentence(),
+        "most_frequent_answer": float(np.unique(columns["answers"], return_counts=True)[1].max() / len(labels)),
+        "warnings": columns["warnings"],
     }
 
 
@@ -97,7 +99,9 @@ def compared(plus: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measured(data: Path, name: str, words: int | None, seed: int, train: int, test: int) -> dict[str, Any]:
+def measured(
+    data: Path, name: str, words: int | None, seed: int, train: int | None, test: int | None
+) -> dict[str, Any]:
     """Train, calibrate and certify on one data set by one seed."""
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
@@ -129,6 +133,8 @@ def measured(data: Path, name: str, words: int | None, seed: int, train: int, te
             "rate": rates["adaptdel"],
             "chosen": calibration.candidates[calibration.chosen].to_dict(),
             "candidates": len(calibration.candidates),
+            "rejected": len(calibration.rejected),
+            "confirmation": None if calibration.confirmation is None else calibration.confirmation.to_dict(),
             "warnings": list(calibration.warnings),
             "seconds": seconds,
             "methods": {method: summary(columns[method]) for method in METHODS},
@@ -168,9 +174,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--lengths", default="full,short", help="full texts, their first 15 words, or both")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--train", type=int, default=6000)
-    parser.add_argument("--test", type=int, default=1000)
+    parser.add_argument("--seeds", default="10,11,12")
+    parser.add_argument("--train", type=int, default=None)
+    parser.add_argument("--test", type=int, default=None)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     path = options.out / "calibration-linear.json"

@@ -8,14 +8,14 @@ from math import isnan, sqrt
 import numpy as np
 import pytest
 
+from adaptdel.class_counts import answer_warnings, constant_lengths, length_ranges, measure_classes
 from adaptdel.class_measures import (
-    answer_warnings,
     balanced_accuracy,
     class_balanced_mean_radius,
     class_balanced_mean_radius_se,
     constant_answer,
-    measure_classes,
     missed_classes,
+    warnings_of,
 )
 
 # label, answer, radius: an abstention has the radius -1 and counts by its predicted label
@@ -82,7 +82,7 @@ def test_balanced_means_of_equal_classes_are_the_plain_means() -> None:
 
 # The data set of the issue: 15 words, 11% spam, of which the model finds 1 of 107.
 @pytest.mark.parametrize(
-    ("others", "found", "false", "constant"),
+    ("others", "recognised", "false", "constant"),
     [
         (107, 1, 0, True),
         (107, 10, 0, True),
@@ -96,15 +96,15 @@ def test_balanced_means_of_equal_classes_are_the_plain_means() -> None:
         (0, 0, 0, False),  # one answer is right if there is one label
     ],
 )
-def test_constant_is_relative_to_the_labels(others: int, found: int, false: int, constant: bool) -> None:
+def test_constant_is_relative_to_the_labels(others: int, recognised: int, false: int, constant: bool) -> None:
     ham = 1000 - others
     labels = ["ham"] * ham + ["spam"] * others
-    answers = ["spam"] * false + ["ham"] * (ham - false) + ["spam"] * found + ["ham"] * (others - found)
+    answers = ["spam"] * false + ["ham"] * (ham - false) + ["spam"] * recognised + ["ham"] * (others - recognised)
     flagged = constant_answer(answers, labels)
     assert (flagged is not None) == constant
     if flagged is not None:
         assert (flagged.label, flagged.inputs, flagged.others) == ("ham", 1000, others)
-        assert flagged.answers == 1000 - found - false
+        assert flagged.answers == 1000 - recognised - false
         assert answer_warnings(answers, labels)[0].startswith(flagged.sentence("the model"))
 
 
@@ -142,3 +142,59 @@ def test_nothing_to_measure() -> None:
     assert table.constant is None
     with pytest.raises(ValueError, match="one for each of the 2 answers, got 1"):
         constant_answer(["a", "b"], ["a"])
+
+
+def test_ranges_of_lengths() -> None:
+    for lengths, expected in (
+        ([15] * 1000, [(15, 15)]),  # one length is one range
+        ([3] * 30 + [7] * 30 + [15] * 900 + [20] * 40, [(3, 7), (15, 15), (20, 20)]),  # texts cut at 15 words, mostly
+        ([3] * 5 + [15] * 900, [(3, 15)]),  # too few to be a range of their own
+        ([15] * 900 + [30] * 5, [(15, 30)]),
+        (list(range(1, 161)), [(n, n + 19) for n in range(1, 161, 20)]),
+        (list(range(1, 61)), [(1, 20), (21, 40), (41, 60)]),
+        ([], []),
+    ):
+        groups = length_ranges({length: (lengths.count(length),) * 2 for length in lengths})
+        assert [(group[0], group[-1]) for group in groups] == expected
+        assert [length for group in groups for length in group] == sorted(set(lengths))
+    rare = {length: (1, int(length % 50 == 0)) for length in range(2000)}  # 40 inputs of a rare label: 10 in a range
+    assert [sum(rare[length][1] for length in group) for group in length_ranges(rare)] == [10, 10, 10, 10]
+
+
+def test_a_constant_answer_of_short_texts_is_named_among_texts_of_one_length() -> None:
+    lengths = [4] * 20 + [5] * 40 + [15] * 400
+    labels = ["ham", "spam"] * 230
+    answers = ["ham"] * 60 + labels[60:]
+    table = measure_classes(labels, answers, [1] * 460, lengths)
+    (warning,) = table.warnings("the run", advice=False)
+    assert warning == "at 4 to 5 tokens, the run answers ham on 60 of 60 inputs, although 30 have another label"
+    assert answer_warnings(answers, labels, lengths, what="the run", advice=False) == [warning]
+    assert answer_warnings(labels, labels, lengths) == []
+    halves = ["ham"] * 60 + ["spam"] * 60
+    neighbours = constant_lengths([4] * 60 + [5] * 60, halves, ["ham", "spam"] * 60)
+    assert [(each.shortest, each.longest, each.constant.label) for each in neighbours] == [
+        (4, 4, "ham"),
+        (5, 5, "spam"),
+    ]
+
+
+def test_a_class_that_is_recognised_but_not_certified_is_named() -> None:
+    labels = ["ham"] * 100 + ["spam"] * 40
+    answers = ["ham"] * 100 + ["spam"] * 20 + ["ham"] * 20
+    radius = [2] * 100 + [1] * 4 + [0] * 16 + [2] * 20
+    table = measure_classes(labels, answers, radius)
+    (warning,) = table.warnings("the run")
+    assert warning.startswith("the run certifies 4 of 40 inputs of the class spam against one edit")
+    assert warnings_of(table.to_dict(), "the run") == [warning]
+    older = {name: value for name, value in table.to_dict().items() if name != "uncertified_classes"}
+    assert warnings_of(older) == []  # of a run that does not know of them
+    assert measure_classes(labels, answers, [2] * 105 + [0] * 35).warnings() == []  # 5 of 40 are more than a tenth
+    assert measure_classes(labels, answers, [0] * 140).warnings() == []  # no class is certified, as without noise
+
+
+def test_a_class_that_a_threshold_does_not_protect_need_not_be_certified() -> None:
+    labels, answers = ["ham"] * 40 + ["spam"] * 40, ["ham"] * 40 + ["spam"] * 40
+    table = measure_classes(labels, answers, [0] * 40 + [3] * 40)
+    assert [each.label for each in table.uncertified] == ["ham"]
+    assert table.one_sided("spam").warnings() == warnings_of(table.to_dict(), protected="spam") == []
+    assert table.one_sided("ham").warnings() == warnings_of(table.to_dict(), protected="ham") == table.warnings() != []

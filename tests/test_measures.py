@@ -78,8 +78,8 @@ HAND = [
 
 
 def test_values_worked_out_by_hand() -> None:
-    found = outcomes(table(HAND), {"i0": 1.0, "i1": 3.0})
-    m = measure(found)
+    result = outcomes(table(HAND), {"i0": 1.0, "i1": 3.0})
+    m = measure(result)
     assert (m.inputs, m.certified, m.certified_zero, m.wrong, m.abstained, m.abstained_right) == (6, 2, 1, 1, 2, 1)
     assert m.certified + m.certified_zero + m.wrong + m.abstained == m.inputs
     assert m.clean_accuracy == pytest.approx(4 / 6)
@@ -101,13 +101,13 @@ def test_quartiles_of_the_log_cardinality_by_hand() -> None:
 
 
 def test_certified_accuracy_by_hand() -> None:
-    found = outcomes(table(HAND))
-    assert certified_at_radius(found, [0, 1, 2, 3, 4, 5]) == pytest.approx([3 / 6, 2 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
-    assert certified_at_log_cardinality(found, [0, 12, 12.5, 25, 26]) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
-    radii, share = radius_curve(found)
+    result = outcomes(table(HAND))
+    assert certified_at_radius(result, [0, 1, 2, 3, 4, 5]) == pytest.approx([3 / 6, 2 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
+    assert certified_at_log_cardinality(result, [0, 12, 12.5, 25, 26]) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
+    radii, share = radius_curve(result)
     assert radii.tolist() == [0, 2, 4]
     assert share == pytest.approx([3 / 6, 2 / 6, 1 / 6])
-    assert log_cardinality_curve(found)[0].tolist() == [0.0, 12.0, 25.0]
+    assert log_cardinality_curve(result)[0].tolist() == [0.0, 12.0, 25.0]
 
 
 def test_wasserstein_by_hand() -> None:
@@ -122,12 +122,12 @@ def test_wasserstein_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_literal_formulas(seed: int) -> None:
-    found = random_outcomes(seed, 57)
-    m, size = measure(found), 57
-    radius, logs, length = found.radius.tolist(), found.log_cardinality.tolist(), found.length.tolist()
-    certified = [r and not a for r, a in zip(found.correct.tolist(), found.abstained.tolist(), strict=True)]
-    assert all(one == 0 for one, yes in zip(radius, certified, strict=True) if not yes)
-    assert all(one == 0 for one, yes in zip(logs, certified, strict=True) if not yes)
+    result = random_outcomes(seed, 57)
+    m, size = measure(result), 57
+    radius, logs, length = result.radius.tolist(), result.log_cardinality.tolist(), result.length.tolist()
+    certified = [r and not a for r, a in zip(result.correct.tolist(), result.abstained.tolist(), strict=True)]
+    assert all(each == 0 for each, yes in zip(radius, certified, strict=True) if not yes)
+    assert all(each == 0 for each, yes in zip(logs, certified, strict=True) if not yes)
     mean = sum(radius) / size
     assert m.mean_radius == pytest.approx(mean)
     assert m.mean_radius_se == pytest.approx(sqrt(sum((r - mean) ** 2 for r in radius) / (size - 1) / size))
@@ -135,11 +135,11 @@ def test_literal_formulas(seed: int) -> None:
     assert m.lower_log_cardinality == sorted(logs)[14]
     assert m.upper_log_cardinality == sorted(logs)[42]
     for r in range(max(radius) + 2):
-        share = sum(yes and one >= r for one, yes in zip(radius, certified, strict=True)) / size
-        assert certified_at_radius(found, [r])[0] == pytest.approx(share)
+        share = sum(yes and each >= r for each, yes in zip(radius, certified, strict=True)) / size
+        assert certified_at_radius(result, [r])[0] == pytest.approx(share)
     for c in [0.0, 1.0, *logs]:
-        share = sum(yes and one >= c for one, yes in zip(logs, certified, strict=True)) / size
-        assert certified_at_log_cardinality(found, [c])[0] == pytest.approx(share)
+        share = sum(yes and each >= c for each, yes in zip(logs, certified, strict=True)) / size
+        assert certified_at_log_cardinality(result, [c])[0] == pytest.approx(share)
     assert m.wasserstein == pytest.approx(literal_wasserstein(radius, length))
     assert m.wasserstein == pytest.approx(stats.wasserstein_distance(stats.zscore(radius), stats.zscore(length)))
 
@@ -163,8 +163,8 @@ def literal_wasserstein(radius: list[int], length: list[int]) -> float:
 
 
 def test_quartiles_hold_every_input_once_and_keep_equal_lengths_together() -> None:
-    found = outcomes(table([{"length": n} for n in (5, 1, 2, 3, 3, 3, 3, 8, 9)]))
-    parts = by_quartile(found)  # quartiles 3, 3 and 5
+    result = outcomes(table([{"length": n} for n in (5, 1, 2, 3, 3, 3, 3, 8, 9)]))
+    parts = by_quartile(result)  # quartiles 3, 3 and 5
     assert [part.length.tolist() for part in parts] == [[1, 2, 3, 3, 3, 3], [], [5], [8, 9]]
     assert isnan(measure(parts[1]).mean_radius)
     assert measure(parts[1]).to_dict()["mean_radius"] is None

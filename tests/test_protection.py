@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +15,12 @@ from scipy.stats import binom
 
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.classifiers import CallableClassifier
+from adaptdel.classifiers import CallableClassifier, LinearClassifier
 from adaptdel.core.confidence import Looks
 from adaptdel.protection import (
     CONFIDENCE,
     LEAST_THRESHOLD,
+    Protection,
     allowed_false_positives,
     choose_threshold,
     detection_curve,
@@ -29,7 +32,7 @@ from adaptdel.report.write import write_report
 from adaptdel.runs.audit import audit
 from adaptdel.runs.storage import read_run
 from adaptdel.training import train
-from tests.calibration.test_calibration import documents
+from tests.calibration.documents import documents
 
 
 def test_the_number_of_false_positives_that_proves_a_rate() -> None:
@@ -54,7 +57,15 @@ def test_the_threshold_of_a_class() -> None:
     assert chosen.detected == (shares[own] > chosen.threshold).sum() > 290
     few = choose_threshold(shares[900:], own[900:], protect="spam", number=1, max_false_positives=0.01)
     assert (few.negatives, few.false_positives, few.is_shown) == (100, 0, False)
-    assert "more than was asked for: hold out more texts" in few.sentence()
+    assert "at most 3% with a confidence of 95%" in few.sentence()
+    (warning,) = few.warnings()
+    assert warning.startswith(
+        "100 texts of the other class cannot show a rate of false positives of 1%: 299 are needed"
+    )
+    assert chosen.warnings() == []
+    estimate = replace(chosen, cross_validated=True)
+    assert "an estimate, not a proof" in estimate.sentence()
+    assert "to prove 1%, hold out 299 texts of the other class at least, better 1,000" in estimate.warnings()[0]
     mirrored = choose_threshold(shares, own, protect="ham", number=0, max_false_positives=0.01)
     assert mirrored.threshold == pytest.approx(1 - chosen.threshold, abs=1e-14)
     for share in shares:  # class 0 is answered iff the probability of class 1 does not exceed the threshold
@@ -103,6 +114,11 @@ def test_the_bound_on_false_positives_where_no_text_has_votes() -> None:
     shares, own = np.append(np.zeros(2000), 1.0), np.arange(2001) == 2000
     chosen = choose_threshold(shares, own, protect="spam", number=1, max_false_positives=0.01)
     assert chosen.threshold == pytest.approx(LEAST_THRESHOLD)
+    (warning,) = chosen.warnings()
+    assert warning.startswith(
+        "1% of the votes decide for spam, the least that is used: few edits can remove so few votes"
+    )
+    assert "--class-weight balanced" in warning
     assert chosen.upper == pytest.approx(1 - 0.05 ** (1 / 2000))
 
 
@@ -150,7 +166,7 @@ def test_wrong_protections() -> None:
             protected_class(classes, wanted)
         assert str(error.value) == sentence
     assert protected_class([0, 1], "1") == 1
-    with pytest.raises(ValueError, match="held-out texts of both classes, got none of the other class"):
+    with pytest.raises(ValueError, match="protect needs held-out texts of the other class, got none"):
         choose_threshold([0.5], [True], protect="spam", number=1, max_false_positives=0.1)
     with pytest.raises(ValueError, match="max_false_positives must be a rate between 0 and 1"):
         choose_threshold([0.5, 0.1], [True, False], protect="spam", number=1, max_false_positives=1.0)
@@ -162,6 +178,9 @@ def test_train_protects_and_the_model_remembers(tmp_path: Path) -> None:
     model = train(texts, names, rate=0.7, protect="spam", max_false_positives=0.05, progress=False, bits=10, copies=4)
     record = model.protection_
     assert record["negatives"] == 120  # held out, and by cross-validation
+    assert record["cross_validated"]
+    assert Protection.from_dict(json.loads(json.dumps(record))).to_dict() == record
+    assert 0 < record["certifiable"] <= record["detected"]
     assert model.threshold == record["threshold"]
     model.save(tmp_path / "model")
     loaded = ad.SmoothedClassifier.load(tmp_path / "model")
@@ -173,6 +192,42 @@ def test_train_protects_and_the_model_remembers(tmp_path: Path) -> None:
     for certificate in certificates:
         again = Certificate.from_dict(json.loads(json.dumps(certificate.to_dict())))
         assert again.radius == certificate.radius == certificate.rederive(alpha=0.05).radius
+
+
+def test_enough_held_out_texts_prove_the_rate() -> None:
+    texts, labels = documents(500, 3)
+    options: dict[str, Any] = {"rate": 0.7, "protect": "1", "max_false_positives": 0.1, "bits": 10, "copies": 4}
+    proved = train(texts, labels, validation=0.5, progress=False, **options)
+    assert not proved.protection_["cross_validated"]
+    assert 100 <= proved.protection_["negatives"] < 150  # held out of 250
+    assert not any("estimated" in sentence for sentence in proved.protection_["warnings"])
+
+
+def test_a_threshold_that_certifies_almost_nothing_is_warned_of() -> None:
+    """A class of 5% whose texts are like the others: few of them can be certified against one edit."""
+    texts = [text for text, label in zip(*documents(800, 3), strict=True) if label == 0]
+    labels = [int(number % 20 == 0) for number in range(len(texts))]
+    options: dict[str, Any] = {"rate": 0.9, "protect": "1", "max_false_positives": 0.02, "bits": 10, "copies": 4}
+    model = train(texts, labels, progress=False, **options)
+    record = model.protection_
+    assert record["certifiable"] <= 0.1 * record["positives"]
+    assert any("to be certified against one edit: allow more false positives" in text for text in record["warnings"])
+
+
+def test_the_folds_are_trained_under_the_noise_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    noises = []
+    fit = LinearClassifier.fit
+
+    def watched(self: LinearClassifier, *arguments: Any, noise: Any, **options: Any) -> LinearClassifier:
+        noises.append(noise)
+        return fit(self, *arguments, noise=noise, **options)
+
+    monkeypatch.setattr(LinearClassifier, "fit", watched)
+    texts, labels = documents(120, 3)
+    options: dict[str, Any] = {"rate": 0.7, "protect": "1", "max_false_positives": 0.1, "bits": 10, "copies": 4}
+    train(texts, labels, method="adaptdel+", progress=False, **options)
+    assert len(noises) == 4
+    assert len(set(map(repr, noises))) == 1
 
 
 def test_a_lower_threshold_protects_against_more_edits() -> None:
@@ -226,6 +281,27 @@ def test_false_positives_of_a_curve_are_judged_by_all_votes() -> None:
     free = detection_curve(rows, labels, "spam")
     assert free.thresholds.min() >= LEAST_THRESHOLD
     assert free.thresholds[free.at(0.05)] >= 20 / 1032
+
+
+def test_a_curve_tells_few_false_positives_apart() -> None:
+    """Every number of false positives up to 2% of many inputs is a point of the curve."""
+    noise, looks = ad.Deletion(ad.FixedRate(0.9)), Looks.fixed(4000, 0.05)
+    rng = np.random.default_rng(2)
+
+    def certificate(votes: int) -> Certificate:
+        label = int(votes > 2000)
+        counts = 4000 - votes, votes
+        return Certificate(
+            ("ham", "spam")[label], ("ham", "spam"), True, label, 50, noise, counts, looks, (counts,), None
+        )
+
+    rows = [certificate(int(votes)) for votes in rng.permutation(3000)[:1000]] + [certificate(3900)] * 20
+    curve = detection_curve(rows, ["ham"] * 1000 + ["spam"] * 20, "spam")
+    points = set(np.round(curve.false_positives * 1000).astype(int).tolist())
+    assert set(range(21)) <= points
+    assert len(curve.thresholds) <= 120
+    assert curve.false_positives[curve.at(0.01)] == pytest.approx(0.01)
+    assert curve.false_positives.max() > 0.9
 
 
 @pytest.mark.slow

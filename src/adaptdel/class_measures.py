@@ -8,7 +8,7 @@ measure by class is the plain measure over the inputs of one label.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan, sqrt
 from typing import Any
 
@@ -20,9 +20,12 @@ from adaptdel.core.checks import IntArray
 Labels = Sequence[Any] | npt.NDArray[Any]
 RADII = (0, 1, 2, 5, 10, 20)  # where certified recall is given by default
 LEAST = 5  # inputs of other labels: with fewer, a classifier that finds half of them misses all more often than 1 in 20
+LEAST_IN_RANGE = 10  # the same for a range of lengths, of which there are several
+RANGES, SMALL_RANGE = 8, 20  # ranges of lengths in which constant answers are looked for, and inputs in the smallest
 CONSTANT = 0.1  # an answer is constant if other answers are at most this fraction of the other labels
 NAMED = 8  # missed classes that a sentence names
 MISSED = 0.1  # a class is missed if its recall is at most this
+UNCERTIFIED, CERTIFIED = 0.1, 0.5  # certified recall at radius 1 of a class to be named, and of another class
 MOST_CLASSES = 50  # of a confusion matrix in JSON and in tables
 UNLABELLED_LEAST, UNLABELLED_SHARE = 50, 0.98  # without labels: inputs, and the share of one answer
 _CONSTANT = ("label", "answers", "inputs", "others")
@@ -90,29 +93,38 @@ class MissedClass:
         return {"label": self.label, "correct": self.correct, "inputs": self.inputs}
 
 
-def constant_answer(answers: Labels, labels: Labels | None = None) -> ConstantAnswer | None:
+def constant_answer(answers: Labels, labels: Labels | None = None, *, least: int = LEAST) -> ConstantAnswer | None:
     """The answer that (almost) all inputs get, or None.
 
     "Almost" is relative to the labels: the answers other than the most frequent one are at most a tenth as many as the
     labels other than it, of which there are at least 5. A classifier that answers "ham" on 99% of the mails is
     constant if 11% are spam, and it is not if 1% is. With fewer than 5 inputs of other labels nothing is said.
-    Without labels, at least 98% of at least 50 inputs must get the same answer.
+    Without labels, at least 98% of at least 50 inputs must get the same answer. ``least`` replaces the 5.
 
     >>> constant_answer(["ham"] * 99 + ["spam"], ["ham"] * 89 + ["spam"] * 11)
     ConstantAnswer(label='ham', answers=99, inputs=100, others=11)
     >>> constant_answer(["ham"] * 99 + ["spam"], ["ham"] * 99 + ["spam"]) is None
     True
     """
-    given = _list(answers)
-    if not given:
+    given = plain_list(answers)
+    true = None if labels is None else same_size(given, labels)
+    return constant_of(counts_of(given), None if true is None else counts_of(true), least)
+
+
+def constant_of(
+    answers: Mapping[Any, int], labels: Mapping[Any, int] | None, least: int = LEAST
+) -> ConstantAnswer | None:
+    """`constant_answer` of inputs given as counts of their answers and labels."""
+    if not answers:
         return None
-    label, count = _most_frequent(given)
+    label, count = max(answers.items(), key=lambda item: item[1])
+    size = sum(answers.values())
     if labels is None:
-        is_constant = len(given) >= UNLABELLED_LEAST and count >= UNLABELLED_SHARE * len(given)
-        return ConstantAnswer(label, count, len(given), None) if is_constant else None
-    others = sum(1 for true in _same_size(given, labels) if true != label)
-    is_constant = others >= LEAST and len(given) - count <= CONSTANT * others
-    return ConstantAnswer(label, count, len(given), others) if is_constant else None
+        is_constant = size >= UNLABELLED_LEAST and count >= UNLABELLED_SHARE * size
+        return ConstantAnswer(label, count, size, None) if is_constant else None
+    others = sum(number for true, number in labels.items() if true != label)
+    is_constant = others >= least and size - count <= CONSTANT * others
+    return ConstantAnswer(label, count, size, others) if is_constant else None
 
 
 def missed_classes(answers: Labels, labels: Labels) -> list[MissedClass]:
@@ -121,9 +133,9 @@ def missed_classes(answers: Labels, labels: Labels) -> list[MissedClass]:
     >>> missed_classes(["ham"] * 99 + ["spam"], ["ham"] * 89 + ["spam"] * 11)
     [MissedClass(label='spam', correct=1, inputs=11)]
     """
-    given = _list(answers)
+    given = plain_list(answers)
     counts: dict[Any, list[int]] = {}
-    for answer, label in zip(given, _same_size(given, labels), strict=True):
+    for answer, label in zip(given, same_size(given, labels), strict=True):
         count = counts.setdefault(label, [0, 0])
         count[0] += answer == label
         count[1] += 1
@@ -132,22 +144,6 @@ def missed_classes(answers: Labels, labels: Labels) -> list[MissedClass]:
         for label in in_order(counts)
         if counts[label][1] >= LEAST and counts[label][0] <= MISSED * counts[label][1]
     ]
-
-
-def answer_warnings(
-    answers: Labels, labels: Labels | None = None, *, what: str = "the model", advice: bool = True
-) -> list[str]:
-    """Sentences that name a constant answer, or else the missed classes, with what to do; empty if there are none.
-
-    >>> for sentence in answer_warnings(["ham"] * 99 + ["spam"], ["ham"] * 89 + ["spam"] * 11):
-    ...     print(sentence.partition(":")[0])
-    the model answers ham on 99 of 100 inputs, although 11 have another label
-    """
-    constant = constant_answer(answers, labels)
-    if constant is not None:
-        return [_constant_warning(constant, what, advice=advice)]
-    missed = [] if labels is None else missed_classes(answers, labels)
-    return [missed_sentence(missed, what) + (f": {ADVICE}" if advice else "")] if missed else []
 
 
 def missed_sentence(missed: Sequence[MissedClass], what: str = "the model") -> str:
@@ -159,6 +155,14 @@ def missed_sentence(missed: Sequence[MissedClass], what: str = "the model") -> s
     others = [f"{each.correct:,} of {each.inputs:,} of {each.label}" for each in missed[1:NAMED]]
     more = [f"and {len(missed) - NAMED} more classes as rarely"] if len(missed) > NAMED else []
     return ", ".join([missed[0].sentence(what), *others, *more])
+
+
+def _sentences(
+    missed: Sequence[MissedClass], ranges: Sequence[ConstantLengths], what: str, *, advice: bool
+) -> list[str]:
+    sentences = [missed_sentence(missed, what)] if missed else []
+    sentences += [each.sentence(what) for each in ranges]
+    return [*sentences[:-1], f"{sentences[-1]}: {ADVICE}"] if sentences and advice else sentences
 
 
 def _constant_warning(constant: ConstantAnswer, what: str, *, advice: bool) -> str:
@@ -248,6 +252,30 @@ class ClassMeasures:
 
 
 @dataclass(frozen=True)
+class UncertifiedClass:
+    """A class whose inputs are (almost) never certified against an edit, while those of another class are."""
+
+    label: Any
+    certified: int
+    inputs: int
+
+    def sentence(self, what: str = "the model") -> str:
+        """How many inputs of the class are certified.
+
+        >>> UncertifiedClass("spam", 12, 254).sentence()
+        'the model certifies 12 of 254 inputs of the class spam against one edit: the radii belong to the other classes'
+        """
+        start = (
+            f"{what} certifies {self.certified:,} of {self.inputs:,} inputs of the class {self.label} against one edit"
+        )
+        return f"{start}: the radii belong to the other classes"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"label": self.label, "certified": self.certified, "inputs": self.inputs}
+
+
+@dataclass(frozen=True)
 class ConstantLengths:
     """A range of lengths, in tokens, whose inputs (almost) all get one answer."""
 
@@ -261,7 +289,18 @@ class ConstantLengths:
         >>> ConstantLengths(1, 6, ConstantAnswer("ham", 250, 250, 12)).sentence()
         'at 1 to 6 tokens, the model answers ham on 250 of 250 inputs, although 12 have another label'
         """
-        return f"at {self.shortest} to {self.longest} tokens, {self.constant.sentence(what)}"
+        span = f"{self.shortest} to {self.longest}" if self.shortest < self.longest else str(self.shortest)
+        return f"at {span} tokens, {self.constant.sentence(what)}"
+
+    def joined(self, following: ConstantLengths) -> ConstantLengths | None:
+        """This range and the following one, if they have the same answer."""
+        first, second = self.constant, following.constant
+        if first.label != second.label:
+            return None
+        others = None if first.others is None or second.others is None else first.others + second.others
+        inputs = first.inputs + second.inputs
+        constant = ConstantAnswer(first.label, first.answers + second.answers, inputs, others)
+        return ConstantLengths(self.shortest, following.longest, constant)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -280,7 +319,8 @@ class ClassTable:
         class_balanced_mean_radius_se: its standard error.
         constant: the answer that (almost) all inputs get, or None.
         missed: the classes that are (almost) never recognised.
-        constant_lengths: the quarters of the lengths that (almost) always get one answer, if not all inputs do.
+        uncertified: the other classes that are (almost) never certified against an edit.
+        constant_lengths: the ranges of lengths that (almost) always get one answer, if not all inputs do.
     """
 
     classes: tuple[ClassMeasures, ...]
@@ -291,14 +331,18 @@ class ClassTable:
     constant: ConstantAnswer | None
     missed: tuple[MissedClass, ...]
     constant_lengths: tuple[ConstantLengths, ...]
+    uncertified: tuple[UncertifiedClass, ...] = ()
+
+    def one_sided(self, protected: str) -> ClassTable:
+        """The same for a threshold that protects a class: the other class is not meant to be certified."""
+        return replace(self, uncertified=tuple(each for each in self.uncertified if str(each.label) == protected))
 
     def warnings(self, what: str = "the model", *, advice: bool = True) -> list[str]:
         """Sentences that name constant answers and missed classes, with what to do; empty if there are none."""
         if self.constant is not None:
             return [_constant_warning(self.constant, what, advice=advice)]
-        sentences = [missed_sentence(self.missed, what)] if self.missed else []
-        sentences += [each.sentence(what) for each in self.constant_lengths]
-        return [*sentences[:-1], f"{sentences[-1]}: {ADVICE}"] if sentences and advice else sentences
+        named = [*(each.sentence(what) for each in self.uncertified[:NAMED])]
+        return [*named, *_sentences(self.missed, self.constant_lengths, what, advice=advice)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where a measure is undefined, and for the confusion matrix of many classes."""
@@ -311,11 +355,14 @@ class ClassTable:
             "constant_answer": None if self.constant is None else self.constant.to_dict(),
             "missed_classes": [each.to_dict() for each in self.missed],
             "constant_lengths": [each.to_dict() for each in self.constant_lengths],
+            "uncertified_classes": [each.to_dict() for each in self.uncertified],
         }
 
 
-def warnings_of(values: Mapping[str, Any], what: str = "the model", *, advice: bool = True) -> list[str]:
-    """The warnings of `ClassTable.to_dict`, as `ClassTable.warnings` gives them."""
+def warnings_of(
+    values: Mapping[str, Any], what: str = "the model", *, protected: str | None = None, advice: bool = True
+) -> list[str]:
+    """The warnings of `ClassTable.to_dict`, as `ClassTable.warnings` gives them; see `ClassTable.one_sided`."""
     constant = values["constant_answer"]
     lengths = [
         ConstantLengths(each["shortest"], each["longest"], ConstantAnswer(**{key: each[key] for key in _CONSTANT}))
@@ -326,91 +373,9 @@ def warnings_of(values: Mapping[str, Any], what: str = "the model", *, advice: b
         None if constant is None else ConstantAnswer(**constant),
         tuple(MissedClass(**each) for each in values["missed_classes"]),
         tuple(lengths),
+        tuple(UncertifiedClass(**each) for each in values.get("uncertified_classes", ())),
     )  # fmt: skip
-    return table.warnings(what, advice=advice)
-
-
-def measure_classes(
-    labels: Labels | None,
-    answers: Labels,
-    radius: npt.ArrayLike,
-    length: npt.ArrayLike | None = None,
-    *,
-    classes: Sequence[Any] = (),
-    radii: Sequence[int] = RADII,
-) -> ClassTable:
-    """The measures by class of a set of inputs.
-
-    Args:
-        labels: the label of each input; None if they are unknown, and then only constant answers are named.
-        answers: the predicted label of each input, also where the classifier abstains.
-        radius: the certified radius of each input; −1 for an abstention.
-        length: the number of tokens of each input, by which ranges with constant answers are named.
-        classes: the classes that come first, in this order; others follow in theirs.
-        radii: where the certified recall is given.
-    """
-    given = _list(answers)
-    constant = constant_answer(given, labels)
-    ranges = () if constant is not None or length is None else tuple(constant_lengths(length, given, labels))
-    if labels is None:
-        return ClassTable((), (), nan, nan, nan, constant, (), ranges)
-    true = _same_size(given, labels)
-    order = [*dict.fromkeys(classes), *in_order({*given, *true} - set(classes))]
-    number = {label: place for place, label in enumerate(order)}
-    rows, columns = (np.array([number[label] for label in side], dtype=np.int64) for side in (true, given))
-    confusion = np.bincount(rows * len(order) + columns, minlength=len(order) ** 2).reshape(len(order), len(order))
-    all_radii, correct = np.asarray(radius, dtype=np.int64), rows == columns
-    predicted = confusion.sum(axis=0)
-    inside = np.split(np.argsort(rows, kind="stable"), np.cumsum(confusion.sum(axis=1))[:-1]) if order else []
-    measured = [
-        _class_measures(label, all_radii[inside[place]], correct[inside[place]], int(predicted[place]), radii)
-        for place, label in enumerate(order)
-    ]
-    return ClassTable(
-        classes=tuple(measured),
-        confusion=tuple(tuple(map(int, row)) for row in confusion),
-        balanced_accuracy=balanced_accuracy(true, correct),
-        class_balanced_mean_radius=class_balanced_mean_radius(true, correct, all_radii),
-        class_balanced_mean_radius_se=class_balanced_mean_radius_se(true, correct, all_radii),
-        constant=constant,
-        missed=tuple(missed_classes(given, true)),
-        constant_lengths=ranges,
-    )
-
-
-def _class_measures(
-    label: Any, radius: IntArray, correct: npt.NDArray[np.bool_], answers: int, radii: Sequence[int]
-) -> ClassMeasures:
-    size, hits, counted = len(radius), int(correct.sum()), counted_radius(correct, radius)
-    certified = radius[correct & (radius >= 0)]
-    return ClassMeasures(
-        label=label,
-        inputs=size,
-        answers=answers,
-        recall=_share(hits, size),
-        precision=_share(hits, answers),
-        mean_radius=_share(sum(counted.tolist()), size),
-        mean_radius_se=sqrt(squared_error(counted)) if size > 1 else nan,
-        median_radius=float(np.median(counted)) if size else nan,
-        abstained=int((radius < 0).sum()),
-        certified_recall={int(r): _share(int((certified >= r).sum()), size) for r in radii},
-    )
-
-
-def constant_lengths(length: npt.ArrayLike, answers: Labels, labels: Labels | None = None) -> list[ConstantLengths]:
-    """The quarters of the lengths in which (almost) all inputs get one answer: see `constant_answer`."""
-    lengths, given = np.asarray(length, dtype=np.int64), _list(answers)
-    true = None if labels is None else _same_size(given, labels)
-    group = quartile_numbers(lengths)
-    ranges = []
-    for quarter in range(4):
-        places = np.flatnonzero(group == quarter).tolist()
-        part = None if true is None else [true[place] for place in places]
-        constant = constant_answer([given[place] for place in places], part)
-        if constant is not None:
-            own = lengths[places]
-            ranges.append(ConstantLengths(int(own.min()), int(own.max()), constant))
-    return ranges
+    return (table if protected is None else table.one_sided(protected)).warnings(what, advice=advice)
 
 
 def quartile_numbers(length: npt.NDArray[Any], edges: npt.NDArray[Any] | None = None) -> IntArray:
@@ -435,31 +400,39 @@ def in_order(labels: Iterable[Any]) -> list[Any]:
 def _places(labels: Labels) -> dict[Any, IntArray]:
     """The places of the inputs of each label."""
     places: dict[Any, list[int]] = {}
-    for place, label in enumerate(_list(labels)):
+    for place, label in enumerate(plain_list(labels)):
         places.setdefault(label, []).append(place)
     return {label: np.array(where, dtype=np.int64) for label, where in places.items()}
 
 
-def _most_frequent(values: Sequence[Any]) -> tuple[Any, int]:
+def add_count(value: Any, counts: dict[Any, int], more: int = 1) -> None:
+    """Add to the count of a value."""
+    counts[value] = counts.get(value, 0) + more
+
+
+def counts_of(values: Sequence[Any]) -> dict[Any, int]:
+    """How often each value occurs, in the order of their first occurrence."""
     counts: dict[Any, int] = {}
     for value in values:
-        counts[value] = counts.get(value, 0) + 1
-    return max(counts.items(), key=lambda item: item[1])
+        add_count(value, counts)
+    return counts
 
 
-def _same_size(answers: Labels, labels: Labels) -> list[Any]:
-    values = _list(labels)
+def same_size(answers: Labels, labels: Labels) -> list[Any]:
+    """Labels as a list, which must be as long as the answers."""
+    values = plain_list(labels)
     if len(values) != len(answers):
         raise ValueError(f"labels must be one for each of the {len(answers)} answers, got {len(values)}")
     return values
 
 
-def _list(values: Labels) -> list[Any]:
+def plain_list(values: Labels) -> list[Any]:
     """A list of plain values, without NumPy's types."""
     return list(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
-def _share(count: int, size: int) -> float:
+def share_of(count: int, size: int) -> float:
+    """A share; NaN of nothing."""
     return count / size if size else nan
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.class_measures import RADII, ClassTable, measure_classes, quartile_numbers
+from adaptdel.class_counts import measure_classes
+from adaptdel.class_measures import RADII, ClassTable, quartile_numbers
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.threat import Threat
 from adaptdel.tables import Column, Table, number, percent, with_error
@@ -166,6 +167,12 @@ class Outcomes:
             if isinstance(column := getattr(self, field.name), np.ndarray)
         }
         return Outcomes(**columns, labelled=self.labelled)
+
+
+OUTCOME_COLUMNS = (  # that `outcomes` needs
+    "id", "input_hash", "length", "rate", "truth", "answer", "correct", "radius", "log10_cardinality", "calls",
+    "problem",
+)  # fmt: skip
 
 
 def outcomes(

@@ -7,8 +7,9 @@ has to stay above η instead of 1/2. That is what RS-Del does for malware.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import ceil, log
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,18 @@ import numpy.typing as npt
 from scipy.stats import beta
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.core.bounds import complement
 from adaptdel.core.checks import FloatArray, check_real
 from adaptdel.core.confidence import exact_bounds, exact_shares, vote_bounds
+from adaptdel.core.radius import lowest_probabilities
 from adaptdel.smoothed import SmoothedClassifier
 
 CONFIDENCE = 0.95  # of the bound on the false-positive rate
 VOTES = 1000  # for each held-out text
 LEAST_THRESHOLD = 0.01  # fewer votes than 1 in 100 are not told apart from none
+PROOF = 10  # held-out texts of the other class, divided by the rate: half of that rate of false positives is allowed
+FEW_VOTES = 0.1  # a threshold below this is worth a warning
+CERTIFIABLE = 0.1  # of the protected class: if no more of it can be certified against an edit, a warning says so
+POINTS = 60  # of a detection curve: the highest thresholds, and as many over all of them
 SLACK = 2.0**-50  # more than the rounding of shares and of their comparison with a threshold
 
 
@@ -37,9 +42,15 @@ class Protection:
         threshold: the model's threshold: class 1 is answered iff its probability exceeds it.
         negatives: held-out texts of the other class.
         false_positives: how many of them get the protected answer at the threshold.
-        upper: a bound on the rate of false positives, with a confidence of 95%.
+        upper: a bound on the rate of false positives, with a confidence of 95%; an estimate of that bound if
+            ``cross_validated``.
         positives: held-out texts of the protected class.
         detected: how many of them get the protected answer.
+        share: the share of votes for the protected class above which it is the answer.
+        cross_validated: whether texts were voted on by models of a cross-validation instead of this one: nothing is
+            proved about this model then.
+        certifiable: how many texts of the protected class have votes that certify it against one edit; None if unknown.
+        digest: the SHA-256 of a file that was given for the threshold alone; None without one.
     """
 
     protect: Any
@@ -50,10 +61,20 @@ class Protection:
     upper: float
     positives: int
     detected: int
+    share: float | None = None
+    cross_validated: bool = False
+    certifiable: int | None = None
+    digest: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values, with the warnings."""
+        return asdict(self) | {"warnings": self.warnings()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Protection:
+        """Rebuild a protection from `to_dict`."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})
 
     @property
     def is_shown(self) -> bool:
@@ -62,13 +83,56 @@ class Protection:
 
     def sentence(self) -> str:
         """What was chosen, and what is known about it."""
-        reason = "" if self.is_shown else ", more than was asked for: hold out more texts of the other class"
+        decides = "" if self.share is None else f", above {100 * self.share:.3g}% of the votes"
+        source = "models of a cross-validation" if self.cross_validated else "the model"
+        bound = f"at most {100 * self.upper:.2g}%"
+        own = f", and {self.detected} of {self.positives} of the class itself" if self.positives else ""
+        known = f"an estimate, not a proof: {bound}" if self.cross_validated else f"{bound} with a confidence of 95%"
         return (
-            f"protects {self.protect!s}: threshold {self.threshold:.4g}; {self.false_positives} of {self.negatives} "
-            f"texts of the other class get that answer from models that were not trained on them "
-            f"(at most {100 * self.upper:.2g}% with a confidence of 95%{reason}), "
-            f"and {self.detected} of {self.positives} of the class itself"
+            f"protects {self.protect!s}: threshold {self.threshold:.4g}{decides}; of texts that {source} did not train "
+            f"on, {self.false_positives} of {self.negatives} of the other class get that answer ({known}){own}"
         )
+
+    def warnings(self) -> list[str]:
+        """Sentences on what the threshold does not give, with what to do; empty if there is nothing to say."""
+        rate, sentences = 100 * self.max_false_positives, []
+        needed = needed_negatives(self.max_false_positives)
+        if not self.is_shown:
+            sentences.append(
+                f"{self.negatives} texts of the other class cannot show a rate of false positives of {rate:.3g}%: "
+                f"{needed:,} are needed; until then the threshold is so high that none of them gets the answer, and "
+                "detection and radii suffer; hold out more with --validation, give texts that the model was not "
+                "trained on with calibrate --threshold-data, or ask for a larger rate"
+            )
+        elif self.cross_validated:
+            sentences.append(
+                f"the rate of false positives is estimated; to prove {rate:.3g}%, hold out {needed:,} texts of the "
+                f"other class at least, better {ceil(PROOF / self.max_false_positives):,}, with --validation, or give "
+                "them with calibrate --threshold-data"
+            )
+        if self.share is not None and self.share < FEW_VOTES:
+            sentences.append(
+                f"{100 * self.share:.3g}% of the votes decide for {self.protect!s}"
+                f"{', the least that is used' if self.share <= LEAST_THRESHOLD else ''}: few edits can remove so few "
+                "votes, and the other answer is hardly ever certified; if the class is rare in training, "
+                "--class-weight balanced gives it more votes and larger radii"
+            )
+        if self.positives and self.certifiable is not None and self.certifiable <= CERTIFIABLE * self.positives:
+            sentences.append(
+                f"only {self.certifiable} of {self.positives} texts of the class {self.protect!s} have the votes to be "
+                "certified against one edit: allow more false positives, train with --class-weight balanced or on more "
+                "texts of the class, or calibrate the rate with --protect"
+            )
+        return sentences
+
+
+def needed_negatives(rate: float) -> int:
+    """How many held-out texts of the other class can prove a rate of false positives, if none gets the answer.
+
+    >>> [needed_negatives(rate) for rate in (0.05, 0.01, 0.001)]
+    [59, 299, 2995]
+    """
+    return ceil(log(1 - CONFIDENCE) / log(1 - rate))
 
 
 def allowed_false_positives(negatives: int, max_rate: float) -> int:
@@ -87,7 +151,13 @@ def allowed_false_positives(negatives: int, max_rate: float) -> int:
 
 
 def choose_threshold(
-    shares: npt.ArrayLike, is_protected: npt.ArrayLike, *, protect: Any, number: int, max_false_positives: float
+    shares: npt.ArrayLike,
+    is_protected: npt.ArrayLike,
+    *,
+    protect: Any,
+    number: int,
+    max_false_positives: float,
+    cross_validated: bool = False,
 ) -> Protection:
     """The lowest threshold whose rate of false positives is proved with 95% confidence, or nearest to that.
 
@@ -97,6 +167,7 @@ def choose_threshold(
         protect: the protected class.
         number: its number among the classes, 0 or 1.
         max_false_positives: the rate of texts of the other class that may get its answer.
+        cross_validated: whether the votes are those of models of a cross-validation.
     """
     accepted = "a rate between 0 and 1, such as 0.01"
     rate = check_real(
@@ -104,9 +175,8 @@ def choose_threshold(
     )
     values, own = np.asarray(shares, dtype=np.float64), np.asarray(is_protected, dtype=np.bool_)
     negatives, positives = np.sort(values[~own])[::-1], values[own]
-    if not len(negatives) or not len(positives):
-        missing = "the other class" if not len(negatives) else f"the class {protect!r}"
-        raise ValueError(f"protect needs held-out texts of both classes, got none of {missing}")
+    if not len(negatives):
+        raise ValueError("protect needs held-out texts of the other class, got none")
     allowed = allowed_false_positives(len(negatives), rate)
     limit = max(float(negatives[allowed]), LEAST_THRESHOLD)
     limit = min(limit, float(np.nextafter(1.0, 0.0)))
@@ -125,6 +195,8 @@ def choose_threshold(
         upper=upper,
         positives=len(positives),
         detected=int((positives > limit).sum()),
+        share=limit,
+        cross_validated=cross_validated,
     )
 
 
@@ -239,31 +311,33 @@ def detection_curve(
         labels: their true labels.
         protect: the protected class.
         radii: the numbers of edits.
-        thresholds: η of the protected class; None for the vote shares at which the false positives change, from
-            `LEAST_THRESHOLD` on.
+        thresholds: η of the protected class; None for vote shares at which the false positives change, from
+            `LEAST_THRESHOLD` on, with all of those that give the fewest false positives.
     """
-    columns = [_evidence(certificate, protected_class(certificate.classes, protect)) for certificate in certificates]
+    columns = [
+        vote_evidence(certificate, protected_class(certificate.classes, protect)) for certificate in certificates
+    ]
     chosen, lower = [share for share, _, _ in columns], [bound for _, _, bound in columns]
     shares = np.array([share for _, share, _ in columns])
     own = np.array([str(label) == str(protect) for label in labels], dtype=np.bool_)
     if len(own) != len(certificates) or not own.any() or own.all():
         raise ValueError("labels must be one for each certificate, of both classes")
     if thresholds is None:
-        values = np.unique(np.append(np.maximum(shares[~own], LEAST_THRESHOLD), 0.5))
-        thresholds = values[np.unique(np.linspace(0, len(values) - 1, 40).round().astype(int))].tolist()
-    places, order = np.flatnonzero(own).tolist(), sorted(thresholds, reverse=True)
-    detection = np.zeros((len(order), len(radii)))
-    for row, threshold in enumerate(order):
-        reached = [
-            _radius(certificates[place], lower[place], threshold, protect) if chosen[place] > threshold else -1
-            for place in places
-        ]
-        detection[row] = [float(np.mean(np.asarray(reached) >= radius)) for radius in radii]
+        values = np.unique(np.append(np.maximum(shares[~own], LEAST_THRESHOLD), 0.5))[::-1]
+        # All of the highest shares, where few false positives are told apart, and fewer and fewer of the others.
+        ranks = np.append(np.arange(min(POINTS, len(values))), np.geomspace(1, len(values), POINTS).round() - 1)
+        thresholds = values[np.unique(ranks.astype(int))].tolist()
+    order, places = sorted(thresholds, reverse=True), np.flatnonzero(own).tolist()
+    lowest = np.array([_lowest(certificates[place], lower[place], radii) for place in places])
+    shown = np.array([chosen[place] for place in places])
+    detection = np.array([
+        ((shown > threshold)[:, None] & (lowest > threshold + SLACK)).mean(axis=0) for threshold in order
+    ])  # fmt: skip
     false_positives = [float((shares[~own] > threshold).mean()) for threshold in order]
     return DetectionCurve(np.array(order), np.array(false_positives), np.array(radii, dtype=np.int64), detection)
 
 
-def _evidence(certificate: Certificate, number: int) -> tuple[float, float, float]:
+def vote_evidence(certificate: Certificate, number: int) -> tuple[float, float, float]:
     """The share of a class in the votes that choose the answer and in all votes, and a bound on its probability."""
     if certificate.exact is not None:
         share = float(exact_shares(certificate.exact, certificate.noise, certificate.length)[number])
@@ -275,8 +349,10 @@ def _evidence(certificate: Certificate, number: int) -> tuple[float, float, floa
     return selection[number] / max(sum(selection), 1), (selection[number] + votes[number]) / total, bound
 
 
-def _radius(certificate: Certificate, lower: float, threshold: float, protect: Any) -> int:
-    """The radius of the protected answer at a threshold of its own probability."""
-    number = protected_class(certificate.classes, protect)
-    rule = replace(certificate.rule, threshold=model_threshold(threshold, number))
-    return rule.radius(lower, complement(lower), label=number, length=certificate.length, is_binary=True)
+def _lowest(certificate: Certificate, lower: float, radii: Sequence[int]) -> list[float]:
+    """The lowest probability of the protected class after edits, for each radius."""
+    rule, length = certificate.rule, certificate.length
+    increasing = sorted(set(radii))
+    values = lowest_probabilities(lower, increasing, length=length, noise=rule.noise, ops=rule.ops, bound=rule.bound)
+    by_radius = dict(zip(increasing, values, strict=True))
+    return [by_radius[radius] for radius in radii]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from adaptdel.calibration import RateSelection, calibrate, plot_calibration
+from adaptdel.calibration import RateSelection, calibrate, plot_calibration, selection
+from adaptdel.calibration.calibration import selection_task
 from adaptdel.calibration.candidates import (
     Candidate,
     CandidateOutcomes,
@@ -22,18 +23,18 @@ from adaptdel.calibration.candidates import (
     power_rate,
     reference_of,
 )
-from adaptdel.calibration.folders import CHECKPOINT, calibrate_folder
+from adaptdel.calibration.folders import CHECKPOINT
+from adaptdel.calibration.rate_selection import Confirmation
 from adaptdel.calibration.search import CalibrationExamples
-from adaptdel.calibration.selection import cross_validation
+from adaptdel.calibration.selection import MeasuredInputs, SelectionTask, cross_validation
 from adaptdel.cli.calibrate import calibrate_command
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate, LengthRate, Rate
-from adaptdel.data import read_examples
 from adaptdel.settings import CalibrationSettings, TrainingSettings
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training import TrainingJob, train, train_job
 from adaptdel.working_store import read_records
-from tests.calibration.test_calibration import documents
+from tests.calibration.documents import documents
 
 QUICK: dict[str, Any] = {"examples": 80, "n_select": 16, "n_estimate": 64, "min_count": 20}
 
@@ -66,9 +67,9 @@ def test_a_class_counts_as_much_as_another() -> None:
 
 def test_radii_count_up_to_the_length_and_only_right_answers() -> None:
     given = sample(10)
-    found = CandidateOutcomes(Candidate("x", FixedRate(0.9), 1), given.label, np.full(10, 80))
-    assert found.radii(given).tolist() == [50] * 10
-    wrong = replace(found, answer=1 - given.label)
+    result = CandidateOutcomes(Candidate("x", FixedRate(0.9), 1), given.label, np.full(10, 80))
+    assert result.radii(given).tolist() == [50] * 10
+    wrong = replace(result, answer=1 - given.label)
     assert wrong.radii(given).tolist() == [0] * 10
 
 
@@ -171,25 +172,25 @@ def test_folds_are_disjoint_and_keep_equal_texts_together() -> None:
 def balanced(**changed: Any) -> RateSelection:
     texts, labels = documents(160, 5)
     model = train(*documents(200, 6), method="adaptdel+", rate=0.8, progress=False, bits=10)
-    found = calibrate(model, texts, labels, **{"progress": False, **QUICK, **changed})
-    assert isinstance(found, RateSelection)
-    return found
+    result = calibrate(model, texts, labels, **{"progress": False, **QUICK, **changed})
+    assert isinstance(result, RateSelection)
+    return result
 
 
 def test_the_default_objective_compares_the_baselines_first() -> None:
-    found = balanced()
-    assert [candidate.name for candidate in found.candidates[:2]] == ["fixed", "adaptdel"]
-    assert found.candidates[found.reference].complexity == 0
-    assert found.candidates[found.chosen].feasible or found.chosen == found.reference
-    chosen, feasible = found.candidates[found.chosen], [one for one in found.candidates if one.feasible]
-    assert chosen.balanced_radius >= max(one.balanced_radius for one in feasible if one.complexity == 0)
-    assert found.rate.to_dict() == chosen.rate
-    assert found == balanced()
-    assert RateSelection.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    result = balanced()
+    assert [candidate.name for candidate in result.candidates[:2]] == ["fixed", "adaptdel"]
+    assert result.candidates[result.reference].complexity == 0
+    assert result.candidates[result.chosen].feasible or result.chosen == result.reference
+    chosen, feasible = result.candidates[result.chosen], [each for each in result.candidates if each.feasible]
+    assert chosen.balanced_radius >= max(each.balanced_radius for each in feasible if each.complexity == 0)
+    assert result.rate.to_dict() == chosen.rate
+    assert result == balanced()
+    assert RateSelection.from_dict(json.loads(json.dumps(result.to_dict()))) == result
     damages: tuple[dict[str, Any], ...] = ({"chosen": 99}, {"candidates": [{}]}, {"warnings": None})
     for damaged in damages:
         with pytest.raises(ValueError, match="a selection of a rate must have its fields"):
-            RateSelection.from_dict(found.to_dict() | damaged)
+            RateSelection.from_dict(result.to_dict() | damaged)
 
 
 def test_an_interrupted_selection_resumes(tmp_path: Path) -> None:
@@ -217,12 +218,12 @@ def test_refits_need_the_training_set() -> None:
     texts, labels = documents(80, 5)
     training = documents(120, 6)
     model = train(*training, method="adaptdel+", rate=0.8, progress=False, bits=10)
-    found = calibrate(model, texts, labels, training=training, progress=False, **QUICK)
-    assert isinstance(found, RateSelection)
-    assert found.base is not None
-    assert found.base.fingerprint() != model.base_.fingerprint()
+    result = calibrate(model, texts, labels, training=training, progress=False, **QUICK)
+    assert isinstance(result, RateSelection)
+    assert result.base is not None
+    assert result.base.fingerprint() != model.base_.fingerprint()
     again = train(*training, method="cert-ed", rate=0.8, validation=0.0, progress=False, bits=10)
-    assert again.base_.classes_ == found.base.classes_
+    assert again.base_.classes_ == result.base.classes_
     with pytest.raises(ValueError, match="refit must be False: the training set has to be given"):
         calibrate(model, texts, labels, refit=True, progress=False, **QUICK)
 
@@ -290,22 +291,6 @@ def test_the_command_writes_a_new_folder(tmp_path: Path) -> None:
     assert SmoothedClassifier.load(model).base_.fingerprint() == loaded.base_.fingerprint()
 
 
-def test_a_protecting_threshold_follows_the_rate(tmp_path: Path) -> None:
-    model, data = trained(tmp_path, protect="1", max_false_positives=0.1)
-    assert SmoothedClassifier.load(model).protection_["protect"] == 1
-    examples = read_examples(str(data))
-    done = calibrate_folder(model, examples, QUICK, out=tmp_path / "out", progress=False)
-    loaded = SmoothedClassifier.load(done.folder)
-    assert loaded.threshold == loaded.protection_["threshold"]
-    assert loaded.protection_["max_false_positives"] == 0.1
-    assert "Protects **1**" in (done.folder / "README.md").read_text(encoding="utf-8")
-    other = QUICK | {"protect": "0", "max_false_positives": 0.2}
-    changed = calibrate_folder(model, examples, other, out=tmp_path / "out", overwrite=True, progress=False)
-    assert not changed.already_done
-    assert SmoothedClassifier.load(changed.folder).protection_["protect"] == 0
-    assert changed.calibration == done.calibration
-
-
 def test_the_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot_calibration(balanced(), tmp_path / "figure.png")
@@ -315,9 +300,110 @@ def test_the_figure(tmp_path: Path) -> None:
 def test_baselines_are_those_of_the_model() -> None:
     texts, labels = documents(60, 8)
     model = train(texts, labels, method="adaptdel", rate=0.7, progress=False, bits=8)
-    found = calibrate(model, texts, labels, progress=False, **QUICK)
-    assert isinstance(found, RateSelection)
-    rates = [candidate.rate for candidate in found.candidates[:2]]
+    result = calibrate(model, texts, labels, progress=False, **QUICK)
+    assert isinstance(result, RateSelection)
+    rates = [candidate.rate for candidate in result.candidates[:2]]
     assert isinstance(model.noise_, Deletion)
     assert isinstance(model.noise_.rate, LengthRate)
     assert rates == [FixedRate(0.7).to_dict(), model.noise_.rate.to_dict()]
+
+
+def test_inputs_that_were_measured_twice_tell_no_more_about_others() -> None:
+    given = sample(200, 0.3)
+    noise = np.random.default_rng(1).integers(0, 9, 200)
+    twice = given.joined(given, same_inputs=True)
+    assert twice.balanced_error(np.tile(noise, 2)) == pytest.approx(given.balanced_error(noise), rel=0.02)
+    fresh = given.joined(given, same_inputs=False)
+    assert fresh.balanced_error(np.tile(noise, 2)) == pytest.approx(given.balanced_error(noise) / np.sqrt(2), rel=0.02)
+    best, other = outcomes(given, 10, 3), outcomes(given, 20, 5)
+    single = compare(other, best, given, 1.0)
+    again = compare(other.joined(other), best.joined(best), twice, 1.0)
+    assert again.accuracy_difference == pytest.approx(single.accuracy_difference)
+    assert again.accuracy_error == pytest.approx(single.accuracy_error, rel=0.01)
+
+
+@pytest.mark.parametrize(("wrong", "radius", "confirmed"), [(10, 5, True), (60, 5, False), (10, 2, False)])
+def test_a_candidate_that_a_second_measurement_does_not_confirm_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, wrong: int, radius: int, confirmed: bool
+) -> None:
+    """The first measurement is lucky; the second one shows fewer right answers, or radii below those of CERT-ED."""
+    given = sample(1000)
+    fixed = outcomes(given, 10, 3, name="fixed", complexity=0)
+    lucky = outcomes(given, 10, 4)
+    second = {"fixed": outcomes(given, 10, 3, name="fixed", complexity=0), "power 0": outcomes(given, wrong, radius)}
+    examples = CalibrationExamples([("a",)] * 1000, given.label.tolist())
+    inputs = MeasuredInputs(examples, given, None, is_fresh=True)
+
+    class Stub:
+        all = (fixed, lucky)
+        store, report, certify = None, None, None
+
+        def __init__(self, *_: Any, prefix: str = "") -> None: ...
+
+        def __call__(self, candidate: Candidate) -> CandidateOutcomes:
+            return second[candidate.name]
+
+    monkeypatch.setattr(selection, "_Measure", Stub)
+    task = SelectionTask(None, examples, given, [], {"points": 1.0}, second=inputs)  # type: ignore[arg-type]
+    chosen, confirmation, rejected = task._confirmed(Stub(), fixed)  # type: ignore[arg-type]
+    assert (chosen is lucky) == confirmed
+    assert [each is lucky for each in rejected] == ([] if confirmed else [True])
+    assert (confirmation is not None) == confirmed
+    if confirmation is not None:
+        assert (confirmation.rows, confirmation.is_fresh) == (1000, True)
+        assert confirmation.comparison.accuracy_difference == 0
+        assert Confirmation.from_dict(json.loads(json.dumps(confirmation.to_dict()))) == confirmation
+    without = replace(task, second=None)._confirmed(Stub(), fixed)  # type: ignore[arg-type]
+    assert without[0] is lucky
+
+
+def test_a_candidate_is_not_compared_with_the_radii_of_a_constant_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate that needs no calibration answers the frequent class always, with a large radius."""
+    given = sample(1000, 0.05)
+    candidate = Candidate("fixed", FixedRate(0.9), 0)
+    constant = CandidateOutcomes(candidate, np.zeros(1000, dtype=np.int64), np.full(1000, 20))
+    varied = outcomes(given, 10, 3)
+    assert constant.is_constant(given)
+    assert not varied.is_constant(given)
+    assert given.balanced_mean(constant.radii(given)) > given.balanced_mean(varied.radii(given))
+    examples = CalibrationExamples([("a",)] * 1000, given.label.tolist())
+    inputs = MeasuredInputs(examples, given, None, is_fresh=True)
+
+    class Stub:
+        all = (constant, varied)
+        store, report, certify = None, None, None
+
+        def __init__(self, *_: Any, prefix: str = "") -> None: ...
+
+        def __call__(self, candidate: Candidate) -> CandidateOutcomes:
+            return {"fixed": constant, "power 0": varied}[candidate.name]
+
+    monkeypatch.setattr(selection, "_Measure", Stub)
+    task = SelectionTask(None, examples, given, [], {"points": 1.0}, second=inputs)  # type: ignore[arg-type]
+    chosen, _, rejected = task._confirmed(Stub(), constant)  # type: ignore[arg-type]
+    assert chosen is varied
+    assert not rejected
+
+
+def test_the_second_measurement_is_on_other_texts_where_there_are_enough(tmp_path: Path) -> None:
+    texts, labels = documents(300, 3)
+    model = train(texts, labels, method="adaptdel+", rate=0.7, progress=False, bits=10, copies=4, validation=0.0)
+    few = CalibrationSettings(**QUICK)
+    task = selection_task(model, texts, labels, few, training=(texts, labels), folds=3)
+    assert task.second is not None
+    assert task.second.is_fresh
+    assert len(task.second.examples.tokens) == 80
+    assert not set(task.second.examples.tokens) & set(task.examples.tokens)
+    for rows, places in task.second.folds or ():
+        assert not {task.second.examples.tokens[place] for place in places} & set(rows.tokens)
+    everything = CalibrationSettings(**QUICK | {"examples": 300})
+    repeated = selection_task(model, texts, labels, everything, training=(texts, labels), folds=3)
+    assert repeated.second is not None
+    assert repeated.refit is not None
+    assert not repeated.second.is_fresh
+    assert repeated.second.examples == repeated.examples
+    assert [places for _, places in repeated.second.folds or ()] != [places for _, places in repeated.refit.folds]
+    assert selection_task(model, texts, labels, replace(everything, refit=False)).second is None
+    fresh = selection_task(model, texts, labels, replace(few, refit=False)).second
+    assert fresh is not None
+    assert fresh.folds is None

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,13 @@ import pytest
 
 from adaptdel import SmoothedClassifier
 from adaptdel.calibration.folders import calibrate_folder
+from adaptdel.classifiers import embedding_training
 from adaptdel.classifiers.word_encoders import write_vectors
 from adaptdel.cli import main
 from adaptdel.data import read_examples
+from adaptdel.hyperparameters import EMBEDDING_MODEL
 from adaptdel.training import TrainingJob, TrainingSettings, train, train_job
-from tests.classifiers.test_embedding import BAD, GOOD, texts
+from tests.classifiers.test_embedding import BAD, GOOD, Clock, texts
 
 pytest.importorskip("torch")
 
@@ -62,7 +63,7 @@ def test_every_method_from_a_file_to_a_certificate(data: Path, method: str, fiel
     assert sorted(path.name for path in data.parent.iterdir()) == ["data.jsonl", "model"]
     record = trained.training_
     assert record["clean_accuracy"] > 0.8 or method == "adaptdel+"  # which is not calibrated yet
-    assert record["history"][-1]["step"] == 60 * fields.get("networks", 1)
+    assert record["history"][-1]["step"] == 60 * fields.get("networks", EMBEDDING_MODEL.networks)
     card = (data.parent / "model" / "README.md").read_text(encoding="utf-8")
     assert "Base classifier: embedding" in card
     assert "dimensions 8" in card
@@ -70,8 +71,8 @@ def test_every_method_from_a_file_to_a_certificate(data: Path, method: str, fiel
         assert "Not calibrated yet" in card
         calibrate_folder(data.parent / "model", read_examples(data), {}, on="all", progress=False)
     loaded = SmoothedClassifier.load(data.parent / "model").set_params(n_estimate=50, progress=False)
-    found = loaded.certify(["good great the film fine lovely good good", "bad awful plot poor the dull bad bad"])
-    assert [certificate.label for certificate in found] == ["pos", "neg"]
+    result = loaded.certify(["good great the film fine lovely good good", "bad awful plot poor the dull bad bad"])
+    assert [certificate.label for certificate in result] == ["pos", "neg"]
     assert train_job(job(data, "model", method=method, **fields), progress=False).already_done
 
 
@@ -92,36 +93,71 @@ def test_a_stopped_job_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert resumed.training_["history"] == whole.training_["history"]
 
 
+def test_a_time_limit_and_class_weights(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(embedding_training, "monotonic", Clock(1.0))
+    arguments: list[object] = ["train", "--data", data, "--model", "embedding", "--out", data.parent / "model"]
+    arguments += ["--steps", 200, "--batch-size", 64, "--bits", 8, "--networks", 2, "--class-weight", "balanced"]
+    arguments += ["--network", "dimensions=8", "--network", "width=8", "--network", "copies_per_text=2"]
+    assert call(*arguments, "--max-minutes", 2) == 0
+    record = SmoothedClassifier.load(data.parent / "model").training_
+    assert (record["settings"]["class_weight"], record["settings"]["max_minutes"]) == ("balanced", 2.0)
+    steps = record["stopped_by_time"]["steps"]
+    assert record["stopped_by_time"]["planned_steps"] == 200
+    assert all(40 < count < 60 for count in steps)
+    sentence = (
+        f"the time limit of 2 minutes ended the training after {steps[0]} and {steps[1]} of 200 steps, with the "
+        "learning rate lowered in time; more time may give a better model"
+    )
+    assert sentence in record["warnings"]
+    assert f"warning: {sentence}" in capsys.readouterr().err
+    assert f"**Warning**: {sentence}" in (data.parent / "model" / "README.md").read_text(encoding="utf-8")
+    assert call(*arguments, "--max-minutes", 2) == 0
+    assert call(*arguments) == 2
+    assert "max_minutes was 2.0, now None" in capsys.readouterr().err
+
+
+# The command line, which kills itself after so many checkpoints, the last of which it has or has not written.
+KILLED = """
+import os, signal, sys
+from adaptdel.classifiers import embedding_training
+from adaptdel.cli import main
+left, is_written, write = int(sys.argv.pop(1)), sys.argv.pop(1) == "written", embedding_training._write_checkpoint
+def killed(*arguments):
+    global left
+    left -= 1
+    if left or is_written:
+        write(*arguments)
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+embedding_training._write_checkpoint = killed
+main()
+"""
+
+
 @pytest.mark.slow
 def test_a_killed_command_goes_on(data: Path) -> None:
     """kill -9, and the same command again: the same model."""
-    common = ["train", "--data", data, "--model", "embedding", "--steps", 4000, "--batch-size", 64, "--bits", 8]
-    common += ["--network", "dimensions=8", "--network", "width=8", "--network", "evaluations=200", "--patience", 10**6]
+    common = ["train", "--data", data, "--model", "embedding", "--steps", 600, "--batch-size", 64, "--bits", 8]
+    common += ["--network", "dimensions=8", "--network", "width=8", "--network", "evaluations=30", "--patience", 10**6]
     assert call(*common, "--out", data.parent / "whole") == 0
-    command = [
-        sys.executable,
-        "-c",
-        "from adaptdel.cli import main; main()",
-        *map(str, common),
-        "--out",
-        str(data.parent / "model"),
-    ]
-    kills = 0
-    while kills < 3:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        checkpoint = data.parent / ".model.training" / "checkpoints" / "network0.safetensors"
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
-            time.sleep(0.05)
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-    assert kills
+    for count, when in ((1, "not"), (2, "written"), (3, "not"), (4, "written")):
+        command = [
+            sys.executable,
+            "-c",
+            KILLED,
+            str(count),
+            when,
+            *map(str, common),
+            "--out",
+            str(data.parent / "model"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
     assert call(*common, "--out", data.parent / "model") == 0
-    one, other = (SmoothedClassifier.load(data.parent / name).base_.fingerprint() for name in ("whole", "model"))
-    assert one == other
+    each, other = (SmoothedClassifier.load(data.parent / name).base_.fingerprint() for name in ("whole", "model"))
+    assert each == other
 
 
 def test_static_vectors_and_yaml(data: Path) -> None:

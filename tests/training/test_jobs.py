@@ -47,26 +47,54 @@ def test_every_method_from_a_file_to_a_certificate(encoder: str, tmp_path: Path,
     assert len(done.model.training_["history"]) == 6
     assert done.model.training_["versions"]["torch"] == str(torch.__version__)
     loaded = SmoothedClassifier.load(tmp_path / "model")
-    found = loaded.set_params(n_estimate=50, progress=False).certify(
+    result = loaded.set_params(n_estimate=50, progress=False).certify(
         ["good good the film was all", "bad bad plot and the"]
     )
-    assert [one.label for one in found] == ["pos", "neg"]
+    assert [each.label for each in result] == ["pos", "neg"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "model"]
 
 
 def test_a_stopped_job_goes_on_and_another_is_refused(encoder: str, tmp_path: Path) -> None:
-    whole = train_job(job(encoder, tmp_path, "whole", "adaptdel", rate=0.3, dtype="int8"), progress=False)
-    wanted = job(encoder, tmp_path, "model", "adaptdel", rate=0.3, dtype="int8")
+    whole = train_job(
+        job(encoder, tmp_path, "whole", "adaptdel", rate=0.3, dtype="int8", backend="torch"), progress=False
+    )
+    wanted = job(encoder, tmp_path, "model", "adaptdel", rate=0.3, dtype="int8", backend="torch")
     for step in (13, 25):
         with pytest.raises(Killed):
             train_job(wanted, progress=killed_at(step))
         assert not (tmp_path / "model").exists()
     with pytest.raises(ValueError, match=r"another training of this model was interrupted \(rate was 0.3, now 0.5\)"):
-        train_job(job(encoder, tmp_path, "model", "adaptdel", rate=0.5, dtype="int8"), progress=False)
+        train_job(job(encoder, tmp_path, "model", "adaptdel", rate=0.5, dtype="int8", backend="torch"), progress=False)
     done = train_job(wanted, progress=False)
     assert done.model.base_.fingerprint() == whole.model.base_.fingerprint()
     assert SmoothedClassifier.load(tmp_path / "model").base_.options()["dtype"] == "int8"
     assert train_job(wanted, progress=False).already_done
+
+
+def test_in_int8_the_backend_is_measured_and_kept(
+    encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino")
+    times = {"torch": 0.002, "onnxruntime": 0.0015, "openvino": 0.001}
+    monkeypatch.setattr(
+        "adaptdel.classifiers.transformers.fastest", lambda running, inputs, probes: ("openvino", times)
+    )
+    notes: list[str] = []
+    wanted = job(encoder, tmp_path, "model", "adaptdel", rate=0.3, dtype="int8")
+    model = train_job(wanted, progress=False, note=notes.append).model
+    assert model.training_["settings"]["backend"] == "auto"
+    assert SmoothedClassifier.load(tmp_path / "model").base_classifier().backend == "openvino"
+    assert [
+        note
+        for note in notes
+        if note.startswith("backend openvino, chosen here: a copy of 32 subwords takes torch 2 ms")
+    ]
+    assert train_job(wanted, progress=False).already_done
+    other = job(encoder, tmp_path, "model", "adaptdel", rate=0.3, dtype="int8", backend="torch")
+    with pytest.raises(ValueError, match="backend was auto, now None"):
+        train_job(other, progress=False)
+    assert TrainingSettings(model="bert").run_by == "torch"
+    assert "backend" not in TrainingSettings(model="bert", dtype="int8", backend="torch").effective()
 
 
 def test_a_time_limit_keeps_the_best_so_far(encoder: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from adaptdel.planner import plan_lengths
 from adaptdel.settings import TrainingSettings, default_rate, few_kept
 from adaptdel.training import train as train_model
 from adaptdel.training.training import method_noises
-from tests.calibration.test_calibration import documents
+from tests.calibration.documents import documents
 
 
 def unequal(count: int = 300, rare: int = 15) -> tuple[list[str], list[int]]:
@@ -111,7 +111,7 @@ def test_training_stops_when_the_time_is_up() -> None:
     for fields, sentence in (
         ({"max_minutes": 0}, "max_minutes must be a positive number, got 0"),
         ({"class_weight": "equal"}, "class_weight must be one of 'balanced', got 'equal'"),
-        ({"model": "embedding", "class_weight": "balanced"}, "class_weight is for linear models and transformers"),
+        ({"model": "embedding", "max_minutes": -1}, "max_minutes must be a positive number, got -1"),
     ):
         with pytest.raises(ValueError, match=sentence):
             TrainingSettings(**fields)

@@ -50,9 +50,9 @@ def run(*arguments: Any) -> int:
 
 def test_the_noises_of_the_methods() -> None:
     lengths = [100, 300]
-    found = {method: method_noises(method, 0.95, lengths) for method in METHODS}
+    result = {method: method_noises(method, 0.95, lengths) for method in METHODS}
     adaptdel = Deletion(LengthRate(0.95, 10))
-    assert {m: n.smoothing for m, n in found.items()} == {
+    assert {m: n.smoothing for m, n in result.items()} == {
         "nosmooth": NoNoise(),
         "freelb": NoNoise(),
         "ranmask": Masking(0.95),
@@ -60,8 +60,8 @@ def test_the_noises_of_the_methods() -> None:
         "adaptdel": adaptdel,
         "adaptdel+": adaptdel,
     }
-    assert found["adaptdel+"].training == RandomDeletion(0.7, 0.99)
-    assert all(n.training == n.smoothing for m, n in found.items() if m != "adaptdel+")
+    assert result["adaptdel+"].training == RandomDeletion(0.7, 0.99)
+    assert all(n.training == n.smoothing for m, n in result.items() if m != "adaptdel+")
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "freelb"])
@@ -169,15 +169,15 @@ def test_the_command_trains_once_and_refuses_other_settings(tmp_path: Path, caps
     said = capsys.readouterr()
     assert "cert-ed, 2 classes" in said.out
     assert "next: adaptdel certify" in said.out
-    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    assert set(before) == {"adaptdel.json", "README.md", "training.json", "history.csv", "history.png"}
+    earlier = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert set(earlier) == {"adaptdel.json", "README.md", "training.json", "history.csv", "history.png"}
     assert run(*arguments) == 0
     assert "trained already, nothing to do" in capsys.readouterr().out
     assert run(*arguments, "--rate", 0.95) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "holds a model of another training (rate was 0.87, now 0.95): choose another --out, or --overwrite" in error
-    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == earlier
     assert run(*arguments, "--rate", 0.95, "--overwrite", "--json") == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["rate"] == 0.95
@@ -236,7 +236,7 @@ def test_several_runs_from_a_file(tmp_path: Path, capsys: Any) -> None:
         f"- {{method: adaptdel+, kept: [1, 3], out: {tmp_path / 'c'}}}\n"
     )
     assert run("train", "--config", tmp_path / "c.yaml", "--json") == 0
-    assert [one["method"] for one in json.loads(capsys.readouterr().out)] == ["ranmask", "adaptdel+", "adaptdel+"]
+    assert [each["method"] for each in json.loads(capsys.readouterr().out)] == ["ranmask", "adaptdel+", "adaptdel+"]
     assert SmoothedClassifier.load(tmp_path / "c").training_["noise"] == {"kind": "random length", "low": 1, "high": 3}
     assert SmoothedClassifier.load(tmp_path / "a").noise_ == Masking(0.5)
     assert SmoothedClassifier.load(tmp_path / "b").training_["noise"]["high"] == 0.8

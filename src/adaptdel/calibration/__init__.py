@@ -2,7 +2,7 @@
 
 from adaptdel.calibration.calibration import BinResult, Calibration, calibrate, prepare
 from adaptdel.calibration.folders import plot_calibration
-from adaptdel.calibration.selection import RateSelection
+from adaptdel.calibration.rate_selection import RateSelection
 from adaptdel.settings import CalibrationSettings
 
 __all__ = [

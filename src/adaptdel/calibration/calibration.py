@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from adaptdel.calibration.checkpoint import CalibrationCheckpoint
+from adaptdel.calibration.examples import ExampleCertifier
+from adaptdel.calibration.rate_selection import RateSelection
 from adaptdel.calibration.search import (
     DIGITS,
     FIELD_TYPES,
@@ -35,8 +37,8 @@ from adaptdel.calibration.search import (
     split_examples,
 )
 from adaptdel.calibration.selection import (
-    RateSelection,
     Refit,
+    SecondExamples,
     SelectionTask,
     baseline_rates,
     cross_validation,
@@ -52,13 +54,16 @@ from adaptdel.core.checks import check_fields
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import BinnedRate, InterpolatedRate, rate_from_dict
 from adaptdel.core.threat import Threat
+from adaptdel.engines.engine import Engine
 from adaptdel.progress import Report, reporter
+from adaptdel.protection import protected_class
 from adaptdel.settings import CalibrationSettings, default_rate
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training.training import retraining
 from adaptdel.units import Tokens
 
 FORMAT = 1
+FOLDS = 3  # of a cross-validation
 
 
 def constant_keep(keep: float) -> Deletion:
@@ -102,10 +107,15 @@ def certify_sample(
     keep: float,
     *,
     done: Callable[[int], None] | None = None,
+    certify: ExampleCertifier | None = None,
 ) -> list[Outcome]:
-    """Certify every example under the noise that keeps ``keep`` tokens."""
+    """Certify every example under the noise that keeps ``keep`` tokens; ``certify`` does so on its engine."""
     candidate = certifier.under(constant_keep(keep))
     outcomes: dict[int, Outcome] = {}
+    if certify is not None and certify.engine is not None:
+        for number, answer, certificate in certify(candidate, [each.tokens for each in inputs], done=done):
+            outcomes[number] = Outcome(answer, candidate.base.label(answer) == labels[number], certificate.radius)
+        return [outcomes[number] for number in range(len(inputs))]
     for number, tally in candidate.votes(inputs, done=done):
         radius = candidate.certificate(inputs[number], tally).radius
         outcomes[number] = Outcome(tally.label, candidate.base.label(tally.label) == labels[number], radius)
@@ -233,7 +243,14 @@ class CalibrationTask:
     available: list[int]
     settings: dict[str, Any]
 
-    def run(self, *, checkpoint: Path | None = None, progress: Any = "auto", earlier: object = None) -> Calibration:
+    def run(
+        self,
+        *,
+        checkpoint: Path | None = None,
+        progress: Any = "auto",
+        earlier: object = None,
+        engine: Engine | None = None,
+    ) -> Calibration:
         """Search every bin, and fit a rate to the kept lengths.
 
         Evaluations of an ``earlier`` calibration on the same examples with the same votes are reused: if only the
@@ -241,10 +258,10 @@ class CalibrationTask:
         """
         if checkpoint is not None and not self.settings["model"]:
             raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
-        with CalibrationCheckpoint(checkpoint, self.settings) as kept:
+        with CalibrationCheckpoint(checkpoint, self.settings) as kept, ExampleCertifier(engine) as certify:
             if isinstance(earlier, Calibration) and self._same_evaluations(earlier):
                 kept.reuse(earlier.trace)
-            evaluator = _Evaluator(self, kept, reporter(progress, "certificates"))
+            evaluator = _Evaluator(self, kept, reporter(progress, "certificates"), certify)
             best = [self._search(evaluator, number) for number in range(len(self.bins))]
             keep = [evaluation.keep for evaluation in best]
             if self.settings["monotone"]:
@@ -320,6 +337,7 @@ class _Evaluator:
     task: CalibrationTask
     checkpoint: CalibrationCheckpoint
     report: Report | None
+    certify: ExampleCertifier
     trace: list[Evaluation] = field(default_factory=list)
     _traced: set[tuple[int, float]] = field(default_factory=set)
     _prepared: tuple[int, list[Prepared]] = (-1, [])
@@ -354,7 +372,8 @@ class _Evaluator:
         if self._prepared[0] != number:
             prepare = self.task.certifier.prepare_tokens
             self._prepared = number, [prepare(tokens, f"example {n}") for n, tokens in enumerate(sample.tokens)]
-        outcomes = certify_sample(self.task.certifier, self._prepared[1], sample.labels, keep, done=self._report)
+        certifier, prepared = self.task.certifier, self._prepared[1]
+        outcomes = certify_sample(certifier, prepared, sample.labels, keep, done=self._report, certify=self.certify)
         return evaluate_outcomes(number, keep, outcomes, self.task.settings["threshold"])
 
     def _report(self, more: int) -> None:
@@ -370,6 +389,7 @@ def calibrate(
     training: tuple[Sequence[Any], Sequence[Any]] | None = None,
     checkpoint: Path | None = None,
     progress: Any = "auto",
+    engine: Engine | None = None,
     **settings: Any,
 ) -> Calibration | RateSelection:
     """Find how many tokens to keep of inputs of every length: AdaptDel+.
@@ -386,15 +406,23 @@ def calibrate(
             then trained again under every candidate rate.
         checkpoint: a file for the evaluations; after an interruption, the same call resumes from it.
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
-        **settings: fields of `CalibrationSettings`.
+        engine: where to certify, such as `adaptdel.engines.start.start_engine` gives; None for this process.
+        **settings: fields of `CalibrationSettings`. With ``protect``, the rate is chosen for the texts of that class:
+            see `adaptdel.calibration.one_sided`. Choose the threshold with `adaptdel.protection.protect`, on other
+            texts.
     """
     checked = CalibrationSettings(**settings)
     if checked.objective == "balanced":
         selection = selection_task(model, texts, labels, checked, training=training)
-        return selection.run(checkpoint=checkpoint, progress=progress)
+        return selection.run(checkpoint=checkpoint, progress=progress, engine=engine)
     if training is not None:
         raise ValueError(f"training must be None for the objective {checked.objective!r}")
-    return prepare(model, texts, labels, checked).run(checkpoint=checkpoint, progress=progress)
+    if checked.protect is not None:
+        raise ValueError(
+            f"protect must be None for the objective {checked.objective!r}: choose the threshold afterwards, with "
+            "adaptdel.protection.protect"
+        )
+    return prepare(model, texts, labels, checked).run(checkpoint=checkpoint, progress=progress, engine=engine)
 
 
 def selection_task(
@@ -406,18 +434,26 @@ def selection_task(
     training: tuple[Sequence[Any], Sequence[Any]] | None = None,
     folds: int = 0,
     split: Callable[[Any], Tokens] | None = None,
+    measured: Sequence[bool] | None = None,
+    threshold_negatives: int | None = None,
 ) -> SelectionTask:
     """Draw the examples of a calibration by the objective "balanced".
 
     With ``folds``, the texts to calibrate on are those of the training set, by cross-validation: ``training`` is what
-    the final base classifier is trained on. ``split`` replaces the model's unit.
+    the final base classifier is trained on. ``split`` replaces the model's unit. ``measured`` are the texts on which
+    candidates may be measured; None for all. ``threshold_negatives`` is for `one_sided_measure`.
     """
     certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
     # Candidates are compared by the majority answer: a protecting threshold belongs to one rate and is chosen later.
     certifier.plan = replace(certifier.plan, rule=replace(certifier.rule, threshold=None))
     split = split or certifier.unit.split
     examples = split_examples(texts, labels, split, certifier.base.classes_)
-    places = drawn_rows(examples, settings.examples, settings.seed)
+    among = None if measured is None else [place for place, use in enumerate(measured) if use]
+    protect = None
+    if settings.protect is not None:
+        classes = list(certifier.base.classes_ or [])
+        protect = classes[protected_class(classes, settings.protect)]
+    places = drawn_rows(examples, settings.examples, settings.seed, among=among, protect=protect)
     sample = part(examples, places)
     noise = getattr(model, "noise_", None) or model.noise
     record = getattr(model, "training_", None) or {}
@@ -438,7 +474,36 @@ def selection_task(
     else:  # as the methods themselves would train; the given base classifier and its noise do not matter
         baselines = baseline_rates(None, rate, refit.examples.lengths)
         described["model"] = f"trained again: {json.dumps(record['settings'], sort_keys=True)}"
-    return prepare_selection(certifier, sample, settings, baselines, described, refit)
+    known = list(range(len(examples.labels))) if among is None else among
+    second = _second_examples(texts, examples, places, known, settings, refit, training, folds)
+    return prepare_selection(certifier, sample, settings, baselines, described, refit, threshold_negatives, second)
+
+
+def _second_examples(
+    texts: Sequence[Any],
+    examples: CalibrationExamples,
+    places: Sequence[int],
+    known: Sequence[int],
+    settings: CalibrationSettings,
+    refit: Refit | None,
+    training: tuple[Sequence[Any], Sequence[Any]] | None,
+    folds: int,
+) -> SecondExamples | None:
+    """Examples on which the chosen candidate is measured again: other ones if there are half as many or more."""
+    taken, seed = set(places), settings.seed + 1
+    rest = [place for place in known if place not in taken] if settings.protect is None else []
+    others = drawn_rows(examples, settings.examples, seed, among=rest) if 2 * len(rest) >= len(places) else []
+    if refit is None:
+        return SecondExamples(part(examples, others), None, is_fresh=True) if others else None
+    if folds:
+        again = others or list(places)
+        split = cross_validation(list(map(str, texts)), examples, again, folds, seed)
+        return SecondExamples(part(examples, again), split, is_fresh=bool(others))
+    if training is None or settings.protect is not None:
+        return None
+    rows = drawn_rows(refit.examples, settings.examples, seed)  # the rate was measured on held-out texts
+    split = cross_validation(list(map(str, training[0])), refit.examples, rows, FOLDS, seed)
+    return SecondExamples(part(refit.examples, rows), split, is_fresh=True)
 
 
 def prepare(

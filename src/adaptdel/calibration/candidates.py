@@ -74,11 +74,13 @@ class Sample:
         length: the number of tokens.
         label: the class number of the true label.
         classes: the number of classes.
+        repeats: how often each input occurs; inputs that were measured twice tell no more about other inputs.
     """
 
     length: IntArray
     label: IntArray
     classes: int
+    repeats: int = 1
 
     @property
     def class_weights(self) -> FloatArray:
@@ -96,7 +98,13 @@ class Sample:
         for number in numbers:
             inside = np.asarray(values[self.label == number], dtype=np.float64)
             variances.append(inside.var(ddof=1) / len(inside) if len(inside) > 1 else float(np.square(inside).max()))
-        return sqrt(sum(variances)) / len(numbers)
+        return sqrt(self.repeats * sum(variances)) / len(numbers)
+
+    def joined(self, other: Sample, *, same_inputs: bool) -> Sample:
+        """The inputs of two samples; ``same_inputs`` if they are the same ones, measured again."""
+        repeats = self.repeats + other.repeats if same_inputs else max(self.repeats, other.repeats)
+        length, label = (np.concatenate(pair) for pair in ((self.length, other.length), (self.label, other.label)))
+        return Sample(length, label, self.classes, repeats)
 
     def groups(self, count: int, least: int) -> list[BoolArray]:
         """Up to ``count`` groups of similar length with at least ``least`` inputs each, as masks, shortest first."""
@@ -120,6 +128,11 @@ class CandidateOutcomes:
     candidate: Candidate
     answer: IntArray
     radius: IntArray
+
+    def joined(self, other: CandidateOutcomes) -> CandidateOutcomes:
+        """The outcomes on two samples."""
+        answer, radius = (np.concatenate(pair) for pair in ((self.answer, other.answer), (self.radius, other.radius)))
+        return CandidateOutcomes(self.candidate, answer, radius)
 
     def right(self, sample: Sample) -> BoolArray:
         """Whether each prediction is the label; abstentions count by their prediction."""
@@ -190,7 +203,7 @@ def compare(outcomes: CandidateOutcomes, reference: CandidateOutcomes, sample: S
     right, radii = outcomes.right(sample), outcomes.radii(sample)
     accuracies = right.astype(np.float64) - reference.right(sample)
     differences = radii - reference.radii(sample)
-    error = float(accuracies.std(ddof=1)) / sqrt(len(accuracies)) if len(accuracies) > 1 else 1.0
+    error = float(accuracies.std(ddof=1)) / sqrt(len(accuracies) / sample.repeats) if len(accuracies) > 1 else 1.0
     constant = outcomes.is_constant(sample)
     margin = error * (ACCURACY_ERRORS if outcomes.candidate.complexity else -STANDARD_ERRORS)
     is_close = float(accuracies.mean()) - margin >= -points / 100
@@ -235,7 +248,7 @@ def choose(
     for complexity in sorted({outcomes.candidate.complexity for outcomes in feasible}):
         level = [outcomes for outcomes in feasible if outcomes.candidate.complexity == complexity]
         best = max(level, key=lambda outcomes: _radii(outcomes, sample))
-        if chosen is None or _clearly_better(best, chosen, sample):
+        if chosen is None or clearly_better(best, chosen, sample):
             chosen = best
     return chosen or reference
 
@@ -245,7 +258,8 @@ def _radii(outcomes: CandidateOutcomes, sample: Sample) -> tuple[float, float]:
     return round(sample.balanced_mean(radii), 9), float(radii.mean())
 
 
-def _clearly_better(outcomes: CandidateOutcomes, other: CandidateOutcomes, sample: Sample) -> bool:
+def clearly_better(outcomes: CandidateOutcomes, other: CandidateOutcomes, sample: Sample) -> bool:
+    """Whether the class-balanced mean radius is larger by more than a standard error of the paired difference."""
     differences = outcomes.radii(sample) - other.radii(sample)
     return sample.balanced_mean(differences) > STANDARD_ERRORS * sample.balanced_error(differences)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,12 @@ class OutcomeCheckpoint:
     Args:
         path: the file, or None. Outcomes of the same calibration are loaded; another calibration's are refused.
         settings: what the outcomes depend on, in plain values.
+        columns: the names of the columns of an outcome.
     """
 
-    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path | None, settings: Mapping[str, Any], columns: Sequence[str] = ("answer", "radius")
+    ) -> None:
         self._outcomes: dict[str, dict[str, Any]] = {}
         self._store: WorkingStore | None = None
         self._next = 1
@@ -123,7 +126,7 @@ class OutcomeCheckpoint:
                 _check_same(path, self._store.settings, settings)
                 for number, values in self._store.records():
                     try:
-                        check_fields(values, {"rate": "a text", "answer": "a list", "radius": "a list"})
+                        check_fields(values, {"rate": "a text"} | dict.fromkeys(columns, "a list"))
                     except ValueError as error:
                         raise ValueError(f"{path}, record {number}: not an outcome: {error}: {_DELETE}") from None
                     self._outcomes[values["rate"]] = values

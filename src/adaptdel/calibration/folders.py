@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -13,113 +14,32 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.calibration.calibration import Calibration, CalibrationTask, prepare, selection_task
-from adaptdel.calibration.search import equal_width_edges, make_bins
-from adaptdel.calibration.selection import FORMAT as SELECTION_FORMAT
-from adaptdel.calibration.selection import RateSelection, SelectionTask
+from adaptdel.calibration.calibration import FOLDS, Calibration, CalibrationTask, prepare, selection_task
+from adaptdel.calibration.rate_selection import FORMAT as SELECTION_FORMAT
+from adaptdel.calibration.rate_selection import RateSelection
+from adaptdel.calibration.rows import choose_rows, rows_held_out, select_rows, threshold_rows
+from adaptdel.calibration.selection import SelectionTask
 from adaptdel.core.checks import check_choice
 from adaptdel.core.rates import rate_from_dict
-from adaptdel.data import Examples, ExampleSet, held_out, held_out_rows
+from adaptdel.data import Examples, ExampleSet, without_spacing
+from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
 from adaptdel.files import replacing_folder
+from adaptdel.hyperparameters import BACKENDS
 from adaptdel.model_files import CALIBRATION, CONFIG, save_model, store_calibration
 from adaptdel.plots import new_figure, save
-from adaptdel.protection import Protection, protected_class
+from adaptdel.protection import Protection, apply, protected_class
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.training.training import retrained_record, retraining, set_protection
+from adaptdel.training.thresholds import set_protection
+from adaptdel.training.training import retrained_record, retraining
 from adaptdel.units import Tokens, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
-CHOICES = ("auto", "held-out", "train", "all")
-ENOUGH_ROWS, FOLDS = 2000, 3  # fewer held-out rows than these are replaced by a cross-validation
-ENOUGH_BINS = 3  # "auto" uses the held-out rows if they give at least so many bins
+ENOUGH_ROWS = 2000  # fewer held-out rows than these are replaced by a cross-validation
 CHECKPOINT = ".calibration.sqlite"
 JOURNAL = ".calibration.jsonl"  # what version 0.1 wrote in its place
 FIGURE = "calibration.png"
-
-
-@dataclass(frozen=True)
-class CalibrationRows:
-    """The rows to calibrate on.
-
-    Attributes:
-        texts: their texts.
-        labels: their labels.
-        note: a remark on the choice for the user, or "".
-    """
-
-    texts: list[str]
-    labels: list[Any]
-    note: str = ""
-
-
-def choose_rows(
-    examples: Examples,
-    training: Mapping[str, Any] | None,
-    on: str,
-    *,
-    split: Callable[[Any], Tokens],
-    bins: str | Sequence[float],
-    min_count: int,
-) -> CalibrationRows:
-    """Choose the rows to calibrate on.
-
-    "held-out" are the rows that the training of the model held out, "train" the others, "all" are all rows. "auto" uses
-    the held-out rows of the training file if they leave ``min_count`` rows in every bin, or give at least three
-    automatic bins; otherwise it uses all rows. A model is more confident on rows that it was trained on.
-    ``split`` gives the tokens of a text.
-    """
-    check_choice("on", on, CHOICES)
-    share = (training or {}).get("validation")
-    everything = CalibrationRows(examples.texts, examples.labels)
-    if on == "all":
-        return everything
-    if on == "auto":
-        if training is None:
-            return everything
-        if training.get("data", {}).get("digest") != examples.digest:
-            return CalibrationRows(
-                examples.texts, examples.labels, "not the file that the model was trained on: all rows are used"
-            )
-    if not share:
-        if on == "auto":
-            return CalibrationRows(
-                examples.texts,
-                examples.labels,
-                "no rows of the file were held out: rows that the model was trained on are used",
-            )
-        raise ValueError(f"on must be 'all' or 'auto' for a model whose training held out no rows, got {on!r}")
-    assert training is not None
-    chosen = _select(examples, [is_held == (on != "train") for is_held in rows_held_out(examples, training)])
-    if not chosen.texts:
-        raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
-    if on == "auto" and not _enough([len(split(text)) for text in chosen.texts], bins, min_count):
-        note = f"only {len(chosen.texts)} rows were held out, too few for the bins: all rows are used"
-        return CalibrationRows(examples.texts, examples.labels, note)
-    which = "those the model was trained on" if on == "train" else "those held out in training"
-    return CalibrationRows(chosen.texts, chosen.labels, f"calibrating on {len(chosen.texts)} rows: {which}")
-
-
-def rows_held_out(examples: Examples, training: Mapping[str, Any]) -> list[bool]:
-    """Which rows of the training file were held out; version 0.1 did not hold out the same share of every class."""
-    share, seed = training.get("validation") or 0.0, training["seed"]
-    if not share:
-        return [False] * len(examples.texts)
-    if training.get("stratified"):
-        return held_out_rows(examples.texts, examples.labels, share, seed)
-    return [held_out(text, share, seed) for text in examples.texts]
-
-
-def _select(examples: Examples, selected: list[bool]) -> CalibrationRows:
-    pairs = [(text, label) for text, label, use in zip(examples.texts, examples.labels, selected, strict=True) if use]
-    return CalibrationRows([text for text, _ in pairs], [label for _, label in pairs])
-
-
-def _enough(lengths: list[int], bins: str | Sequence[float], min_count: int) -> bool:
-    if isinstance(bins, str):
-        return len(lengths) >= min_count and len(equal_width_edges(lengths, min_count=min_count)) >= ENOUGH_BINS
-    return all(sum(length in bin for length in lengths) >= min_count for bin in make_bins(bins, 1))
 
 
 INK, ACCENT, PALE = "#1d6f65", "#c8553d", "#b8c4c2"
@@ -211,10 +131,18 @@ def _dots() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FinishedCalibration:
-    """A finished calibration, its folder, and whether it was already done before the call."""
+    """A finished calibration.
+
+    Attributes:
+        calibration: the calibration.
+        folder: the folder of the calibrated model.
+        protection: the decision threshold that was chosen with it; None without a protected class.
+        already_done: whether it was finished before the call.
+    """
 
     calibration: Calibration | RateSelection
     folder: Path
+    protection: Protection | None = None
     already_done: bool = False
 
 
@@ -226,6 +154,9 @@ def calibrate_folder(
     on: str = DEFAULT.on,
     out: Path | None = None,
     overwrite: bool = False,
+    backend: str | None = None,
+    threshold_examples: Examples | None = None,
+    engine: EngineSettings = ENGINE,
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
 ) -> FinishedCalibration:
@@ -238,22 +169,40 @@ def calibrate_folder(
         path: the folder of the model.
         examples: the rows of a labelled file.
         settings: fields of `adaptdel.settings.CalibrationSettings`.
-        on: which rows to use, see `choose_rows`.
+        on: which rows to use, see `adaptdel.calibration.rows.choose_rows`.
         out: a folder to create for a calibrated copy; None changes the model in place.
         overwrite: whether another model in ``out`` may be replaced.
+        backend: what runs a transformer, and is saved with the calibrated model; None for the model's own.
+        threshold_examples: the rows of another labelled file, for the threshold of a protected class alone; None to use
+            a part of ``examples``.
+        engine: where the examples are certified.
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
         note: called with remarks for the user.
     """
     checked = CalibrationSettings(**settings)
-    model = SmoothedClassifier.load(path)
+    if backend is not None:
+        check_choice("backend", backend, BACKENDS)  # not "auto": a calibration that is resumed must have the same
+    model = SmoothedClassifier.load(path, backend=backend)
     target = path if out is None else out
-    task = _task(model, examples, checked, on, note)
+    wanted = _wanted_protection(model, checked)
+    if wanted is not None:
+        checked = replace(checked, protect=str(wanted[0]), max_false_positives=wanted[1])
+        if on != DEFAULT.on:
+            raise ValueError(
+                f"on must be {DEFAULT.on!r} with protect, whose threshold needs rows of its own, got {on!r}"
+            )
+    if threshold_examples is not None:
+        if wanted is None:
+            raise ValueError("threshold_data needs a class to protect: give protect and max_false_positives")
+        threshold_examples = _other_rows(threshold_examples, examples, note)
+    task, reserved = _task(model, examples, checked, on, note, threshold_examples)
     checkpoint = _beside(path, out, CHECKPOINT)
     stored = _stored(target)
-    wanted = _wanted_protection(model, checked)
-    if stored is not None and dict(stored.settings) == task.settings and _protection_of(target) == wanted:
+    protection = _protection_of(target)
+    is_same = _same_protection(protection, wanted, threshold_examples)
+    if stored is not None and dict(stored.settings) == task.settings and is_same:
         _drop_checkpoint(path, out)
-        return FinishedCalibration(stored, target, already_done=True)
+        return FinishedCalibration(stored, target, protection, already_done=True)
     if out is not None:
         _check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -261,14 +210,24 @@ def calibrate_folder(
     if journal.exists() and not checkpoint.exists():
         os.replace(journal, checkpoint)  # which converts it
     try:
-        calibration = task.run(
-            checkpoint=checkpoint, progress=progress, earlier=stored if out is None else _stored(path)
-        )
+        with start_engine(engine) if engine.is_distributed else nullcontext() as started:
+            if started is not None and started.description is not None:
+                note(started.description)
+            calibration = task.run(
+                checkpoint=checkpoint,
+                progress=progress,
+                earlier=stored if out is None else _stored(path),
+                engine=started,
+            )
         _apply(model, calibration)
+        protection = None
         if wanted is not None:
-            note(_protect(model, examples, *wanted).sentence())
+            protection = _protect(model, examples, *wanted, reserved, threshold_examples)
         if isinstance(calibration, RateSelection) and calibration.base is not None:
-            _save_refitted(model, target, calibration)
+            model.calibration_ = calibration.to_dict()
+            save_model(model, target, lambda folder: _draw(calibration, folder))
+        elif backend is not None:
+            _save_with_backend(model, target, calibration)
         elif out is None:
             _store(path, calibration, model)
         else:
@@ -279,7 +238,7 @@ def calibrate_folder(
             raise ValueError(f"{target}: the disk is full: {kept}") from error
         raise
     _drop_checkpoint(path, out)
-    return FinishedCalibration(calibration, target)
+    return FinishedCalibration(calibration, target, protection)
 
 
 def _task(
@@ -288,45 +247,87 @@ def _task(
     settings: CalibrationSettings,
     on: str,
     note: Callable[[str], None],
-) -> CalibrationTask | SelectionTask:
-    """The calibration of a model on the rows of a file."""
+    threshold_examples: Examples | None = None,
+) -> tuple[CalibrationTask | SelectionTask, list[bool] | None]:
+    """The calibration of a model on the rows of a file, and the rows that are kept for the threshold."""
     training = getattr(model, "training_", None)
     split = cache(check_unit(model.unit).split)  # texts that are compared with the bins are not split again
-    if settings.objective != "balanced":
-        rows = choose_rows(examples, training, on, split=split, bins=settings.bins, min_count=settings.min_count)
-        if rows.note:
-            note(rows.note)
-        return prepare(model, rows.texts, rows.labels, settings, split=split)
     is_training_file = training is not None and training["data"]["digest"] == examples.digest
-    if retraining(training or {}) is None or not is_training_file or settings.refit is False:
-        if settings.refit:
-            raise ValueError("refit needs a linear model, and the file that it was trained on as --data")
-        rows = choose_rows(examples, training, on, split=split, bins=(0,), min_count=settings.min_count)
-        if rows.note:
-            note(rows.note)
-        return selection_task(model, rows.texts, rows.labels, replace(settings, refit=False), split=split)
-    assert training is not None
-    share = training.get("validation") or 0.0
-    held = rows_held_out(examples, training) if share else [False] * len(examples.texts)
-    kept = _select(examples, [not is_held for is_held in held])
-    rows = _select(examples, held)
+    trains_again = retraining(training or {}) is not None
+    refits = settings.objective == "balanced" and trains_again and is_training_file and settings.refit is not False
+    if settings.refit and not refits:
+        raise ValueError("refit needs a linear model, and the file that it was trained on as --data")
+    reserved, negatives = None, None
+    if settings.protect is not None and settings.max_false_positives is not None:
+        classes = list(model.base_classifier().classes_ or [])
+        label = classes[protected_class(classes, settings.protect)]
+        limits = label, settings.max_false_positives
+        if threshold_examples is None:
+            reserved = threshold_rows(
+                examples, training, *limits, trains_again=trains_again, refits=refits, seed=settings.seed
+            )
+            negatives = sum(use and own != label for use, own in zip(reserved, examples.labels, strict=True))
+            note(f"{sum(reserved)} rows, {negatives} of the other class, are kept for the threshold")
+        else:
+            negatives = sum(own != label for own in threshold_examples.labels)
+    if refits:
+        assert training is not None
+        return _refitting_task(model, examples, settings, on, note, training, split, reserved, negatives), reserved
+    bins = settings.bins if settings.objective != "balanced" else (0,)
+    rows = choose_rows(examples, training, on, split=split, bins=bins, min_count=settings.min_count, reserved=reserved)
+    if rows.note:
+        note(rows.note)
+    if settings.objective != "balanced":
+        return prepare(model, rows.texts, rows.labels, settings, split=split), reserved
+    without = replace(settings, refit=False)
+    task = selection_task(model, rows.texts, rows.labels, without, split=split, threshold_negatives=negatives)
+    return task, reserved
+
+
+def _refitting_task(
+    model: SmoothedClassifier,
+    examples: Examples,
+    settings: CalibrationSettings,
+    on: str,
+    note: Callable[[str], None],
+    training: Mapping[str, Any],
+    split: Callable[[Any], Tokens],
+    reserved: list[bool] | None,
+    negatives: int | None,
+) -> SelectionTask:
+    """A calibration that trains the model again under every candidate."""
+    held = rows_held_out(examples, training)
+    kept = select_rows(examples, [not is_held for is_held in held])
+    rows = select_rows(examples, held)
+    final = kept.texts, kept.labels
     if on == "held-out" and not rows.texts:
         raise ValueError("on must be 'auto', 'train' or 'all' for a model whose training held out no rows")
-    if on == "held-out" or (on == "auto" and len(rows.texts) >= ENOUGH_ROWS):
+    if reserved is None and (on == "held-out" or (on == "auto" and len(rows.texts) >= ENOUGH_ROWS)):
         note(
             f"calibrating on {len(rows.texts)} rows held out in training; the model is trained again for each candidate"
         )
-        return selection_task(model, rows.texts, rows.labels, settings, training=(kept.texts, kept.labels), split=split)
-    rows = kept if on == "train" else CalibrationRows(examples.texts, examples.labels)
-    note(f"calibrating on {len(rows.texts)} rows by cross-validation; each candidate trains the model again")
-    final = kept.texts, kept.labels
-    return selection_task(model, rows.texts, rows.labels, settings, training=final, folds=FOLDS, split=split)
+        return selection_task(model, rows.texts, rows.labels, settings, training=final, split=split)
+    measured = None
+    if on == "train" or reserved == held:
+        rows = kept
+    else:
+        rows = select_rows(examples, [True] * len(held))
+        if reserved is not None:  # the protected class has no false positives: all of its texts are measured
+            protect, pairs = str(settings.protect), zip(reserved, examples.labels, strict=True)
+            measured = [not is_reserved or str(label) == protect for is_reserved, label in pairs]
+    count = len(rows.texts) if measured is None else sum(measured)
+    note(f"calibrating on {count} rows by cross-validation; each candidate trains the model again")
+    return selection_task(
+        model, rows.texts, rows.labels, settings, training=final, folds=FOLDS, split=split, measured=measured,
+        threshold_negatives=negatives,
+    )  # fmt: skip
 
 
-def _save_refitted(model: SmoothedClassifier, target: Path, calibration: RateSelection) -> None:
-    """Write the model with the base classifier that was trained under the calibrated rate; whole or not at all."""
+def _save_with_backend(model: SmoothedClassifier, target: Path, calibration: Calibration | RateSelection) -> None:
+    """Write the model with the backend that it was calibrated under; whole or not at all."""
     model.calibration_ = calibration.to_dict()
-    model.training_ = retrained_record(model.training_, model.base_classifier(), calibration.noise)
+    if getattr(model, "training_", None) is not None:
+        model.training_ = {**model.training_, "calibrated": True}
     save_model(model, target, lambda folder: _draw(calibration, folder))
 
 
@@ -335,6 +336,7 @@ def _apply(model: SmoothedClassifier, calibration: Calibration | RateSelection) 
     model.noise = model.noise_ = calibration.noise
     if isinstance(calibration, RateSelection) and calibration.base is not None:
         model.base = model.base_ = calibration.base
+        model.training_ = retrained_record(model.training_, calibration.base, calibration.noise)
 
 
 def _wanted_protection(model: SmoothedClassifier, settings: CalibrationSettings) -> tuple[Any, float] | None:
@@ -346,22 +348,62 @@ def _wanted_protection(model: SmoothedClassifier, settings: CalibrationSettings)
     return None if known is None else (known["protect"], known["max_false_positives"])
 
 
-def _protection_of(folder: Path) -> tuple[Any, float] | None:
-    """The class that the model in a folder protects, and the rate of false positives."""
-    known = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("protection")
-    return None if known is None else (known["protect"], known["max_false_positives"])
+def _protection_of(folder: Path) -> Protection | None:
+    """The threshold of the model in a folder that protects a class."""
+    try:
+        known = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("protection")
+        return None if known is None else Protection.from_dict(known)
+    except (OSError, ValueError, TypeError):
+        return None
 
 
-def _protect(model: SmoothedClassifier, examples: Examples, protect: Any, max_false_positives: float) -> Protection:
-    """Choose the threshold under the calibrated rate, on rows that the model was not trained on if that is known."""
+def _same_protection(
+    protection: Protection | None, wanted: tuple[Any, float] | None, threshold_examples: Examples | None
+) -> bool:
+    """Whether a threshold was chosen for this class and rate, on these rows."""
+    if protection is None or wanted is None:
+        return protection is None and wanted is None
+    digest = None if threshold_examples is None else threshold_examples.digest
+    return (protection.protect, protection.max_false_positives, protection.digest) == (*wanted, digest)
+
+
+def _other_rows(threshold_examples: Examples, examples: Examples, note: Callable[[str], None]) -> Examples:
+    """The rows for the threshold that are not rows of the calibration, too."""
+    known = {without_spacing(text) for text in examples.texts}
+    new = [place for place, text in enumerate(threshold_examples.texts) if without_spacing(text) not in known]
+    if len(new) < len(threshold_examples.texts):
+        note(f"{len(threshold_examples.texts) - len(new)} rows for the threshold are rows of --data, and are left out")
+    return threshold_examples.take(new)
+
+
+def _protect(
+    model: SmoothedClassifier,
+    examples: Examples,
+    protect: Any,
+    max_false_positives: float,
+    reserved: list[bool] | None,
+    threshold_examples: Examples | None,
+) -> Protection:
+    """Choose the threshold under the calibrated rate, on the reserved rows, or on those of a file of its own."""
     training, unit = getattr(model, "training_", None), check_unit(model.unit)
-    is_training_file = training is not None and training["data"]["digest"] == examples.digest
-    held = [True] * len(examples.texts)
-    if is_training_file and training is not None:
-        held = rows_held_out(examples, training)
-    kept, rows = (_select(examples, [is_held == wanted for is_held in held]) for wanted in (False, True))
-    sets = [ExampleSet([unit.split(text) for text in part.texts], part.labels) for part in (kept, rows)]
-    return set_protection(model, protect, max_false_positives, *sets)
+    if threshold_examples is not None:
+        rows = ExampleSet([unit.split(text) for text in threshold_examples.texts], threshold_examples.labels)
+        chosen = set_protection(model, protect, max_false_positives, ExampleSet([], []), rows)
+        chosen = replace(chosen, digest=threshold_examples.digest)
+        apply(model, chosen)
+        return chosen
+    assert reserved is not None
+    held, train_again = [True] * len(examples.texts), None
+    if training is not None and training["data"]["digest"] == examples.digest:
+        held, train_again = rows_held_out(examples, training), retraining(training)
+    places = [place for place, is_held in enumerate(held) if not is_held]
+    voted = [place for place, is_held in enumerate(held) if is_held and reserved[place]]
+    training_set, held_set = (
+        ExampleSet([unit.split(examples.texts[n]) for n in numbers], [examples.labels[n] for n in numbers])
+        for numbers in (places, voted)
+    )
+    judged = [reserved[place] for place in places]
+    return set_protection(model, protect, max_false_positives, training_set, held_set, train_again, judged)
 
 
 def _draw(calibration: Calibration | RateSelection, folder: Path) -> None:

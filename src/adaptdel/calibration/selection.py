@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,31 +19,35 @@ import numpy as np
 from adaptdel.calibration.candidates import (
     Candidate,
     CandidateOutcomes,
-    Comparison,
     Sample,
     choose,
     class_recalls,
+    clearly_better,
     compare,
     grouped_rate,
     power_rate,
     reference_of,
 )
 from adaptdel.calibration.checkpoint import OutcomeCheckpoint
+from adaptdel.calibration.examples import ExampleCertifier
+from adaptdel.calibration.one_sided import COLUMNS, OneSidedMeasure, one_sided_measure
+from adaptdel.calibration.rate_selection import Confirmation, RateSelection
 from adaptdel.calibration.search import CalibrationExamples
 from adaptdel.certification.certifier import Certifier
-from adaptdel.class_measures import answer_warnings
+from adaptdel.class_counts import answer_warnings
 from adaptdel.classifiers.base import BaseClassifier
-from adaptdel.core.checks import check_fields
 from adaptdel.core.noise import Deletion, Noise
-from adaptdel.core.rates import FixedRate, LengthRate, Rate, rate_from_dict
-from adaptdel.data import held_out
+from adaptdel.core.rates import FixedRate, LengthRate, Rate
+from adaptdel.data import held_out, without_spacing
+from adaptdel.engines.engine import Engine
 from adaptdel.progress import reporter
+from adaptdel.protection import protected_class
 from adaptdel.settings import CalibrationSettings, adaptdel_rate
 from adaptdel.units import Tokens
 
-FORMAT = 2
 EXPONENTS = {"power 1/3": 1 / 3, "power 0": 0.0}
 STEP = 0.8  # from a kept length to the next smaller one
+ONE_SIDED_STEP = 0.7  # the same if a class is protected: fewer tokens are enough at a low threshold
 MOST_STEPS = 6  # down or up, for an exponent
 FEWEST_KEPT = 1.5  # tokens of an input of median length that a candidate keeps, at least
 EXPECTED = 10  # candidates, for the progress
@@ -69,77 +73,22 @@ class Refit:
 
 
 @dataclass(frozen=True)
-class RateSelection:
-    """The rate that was chosen among candidates, with the comparisons behind the choice.
+class MeasuredInputs:
+    """Inputs on which candidates are measured.
 
     Attributes:
-        rate: the deletion rate.
-        chosen: the place of the chosen candidate in ``candidates``.
-        reference: the place of the most accurate rate that needs no calibration.
-        candidates: every candidate that was measured, in order.
-        settings: the settings in plain values, with hashes of the base classifier and of the examples.
-        warnings: a sentence for each thing to know before the rate is used.
-        base: the base classifier that was trained under the chosen rate; None if it was not trained again.
+        examples: the inputs.
+        sample: the same as columns; the inputs of the protected class if there is one.
+        folds: see `Refit`; None if the base classifier is not trained again.
+        one_sided: how outcomes follow from votes if a class is protected.
+        is_fresh: of a second measurement, whether these are other inputs than those of the first.
     """
 
-    rate: Rate
-    chosen: int
-    reference: int
-    candidates: tuple[Comparison, ...]
-    settings: Mapping[str, Any]
-    warnings: tuple[str, ...] = ()
-    base: BaseClassifier | None = field(default=None, compare=False)
-
-    @property
-    def noise(self) -> Deletion:
-        """The noise to certify with."""
-        return Deletion(self.rate)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of plain values from which `from_dict` rebuilds the selection, without the base classifier."""
-        return {
-            "format": FORMAT,
-            "rate": self.rate.to_dict(),
-            "chosen": self.chosen,
-            "reference": self.reference,
-            "candidates": [comparison.to_dict() for comparison in self.candidates],
-            "settings": dict(self.settings),
-            "warnings": list(self.warnings),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RateSelection:
-        """Rebuild a selection from `to_dict`."""
-        try:
-            check_fields(values, {"candidates": "a list", "settings": "an object", "warnings": "a list"})
-            check_fields(values, {"chosen": "a whole number", "reference": "a whole number", "rate": "an object"})
-            names = {field.name: _TYPES[str(field.type)] for field in fields(Comparison)}
-            for candidate in values["candidates"]:
-                check_fields(candidate, names)
-            candidates = tuple(
-                Comparison(**{name: candidate[name] for name in names}) for candidate in values["candidates"]
-            )
-            if not 0 <= values["chosen"] < len(candidates) or not 0 <= values["reference"] < len(candidates):
-                raise ValueError("chosen and reference must be places in candidates")
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError(f"a selection of a rate must have its fields: {error}") from None
-        return cls(
-            rate_from_dict(values["rate"]),
-            values["chosen"],
-            values["reference"],
-            candidates,
-            dict(values["settings"]),
-            tuple(map(str, values["warnings"])),
-        )
-
-
-_TYPES = {
-    "str": "a text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "Mapping[str, Any]": "an object",
-}
+    examples: CalibrationExamples
+    sample: Sample
+    folds: Sequence[tuple[CalibrationExamples, Sequence[int]]] | None
+    one_sided: OneSidedMeasure | None = None
+    is_fresh: bool = False
 
 
 def baseline_rates(noise: Noise | None, rate: float, lengths: Sequence[int]) -> list[Candidate]:
@@ -170,6 +119,8 @@ class SelectionTask:
         baselines: the rates that need no calibration.
         settings: everything that the result depends on, in plain values.
         refit: how the base classifier is trained again; None to measure the given one.
+        one_sided: how candidates are measured if a class is protected: ``sample`` then holds its examples only.
+        second: inputs on which the chosen candidate is measured again; None if there are none.
     """
 
     certifier: Certifier
@@ -178,15 +129,29 @@ class SelectionTask:
     baselines: list[Candidate]
     settings: dict[str, Any]
     refit: Refit | None = None
+    one_sided: OneSidedMeasure | None = None
+    second: MeasuredInputs | None = None
 
-    def run(self, *, checkpoint: Path | None = None, progress: Any = "auto", earlier: object = None) -> RateSelection:
+    def run(
+        self,
+        *,
+        checkpoint: Path | None = None,
+        progress: Any = "auto",
+        earlier: object = None,
+        engine: Engine | None = None,
+    ) -> RateSelection:
         """Measure the candidates and choose one; an ``earlier`` choice by the same settings is taken over."""
         if isinstance(earlier, RateSelection) and dict(earlier.settings) == self.settings:
             return replace(earlier, base=self._final_base(earlier.rate))
         if checkpoint is not None and not self.settings["model"]:
             raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
-        with OutcomeCheckpoint(checkpoint, self.settings) as store:
-            measure = _Measure(self, store, reporter(progress, "certificates"))
+        with (
+            OutcomeCheckpoint(checkpoint, self.settings, self._columns) as store,
+            ExampleCertifier(engine) as certify,
+        ):
+            folds = None if self.refit is None else self.refit.folds
+            inputs = MeasuredInputs(self.examples, self.sample, folds, self.one_sided)
+            measure = _Measure(self, inputs, store, reporter(progress, "certificates"), certify)
             baselines = [measure(candidate) for candidate in self.baselines]
             reference = reference_of(baselines, self.sample)
             for name, exponent in EXPONENTS.items():
@@ -195,8 +160,8 @@ class SelectionTask:
             rate = grouped_rate(measure.all, reference, self.sample, self._points, self.settings["min_count"])
             if rate is not None:
                 measure(Candidate("groups", rate, 2))
+            chosen, confirmation, rejected = self._confirmed(measure, reference)
             measure.finish()
-        chosen = choose(measure.all, reference, self.sample, self._points)
         return RateSelection(
             chosen.candidate.rate,
             _place(measure.all, chosen),
@@ -204,14 +169,51 @@ class SelectionTask:
             tuple(compare(outcomes, reference, self.sample, self._points) for outcomes in measure.all),
             self.settings,
             tuple(self._warnings(chosen, reference)),
+            confirmation,
+            tuple(_place(measure.all, outcomes) for outcomes in rejected),
             self._final_base(chosen.candidate.rate),
         )
+
+    def _confirmed(
+        self, measure: _Measure, reference: CandidateOutcomes
+    ) -> tuple[CandidateOutcomes, Confirmation | None, list[CandidateOutcomes]]:
+        """The best candidate that keeps its accuracy and its gain in both measurements together.
+
+        The best of many candidates looks better than it is, and the accuracy of a trained model varies with the
+        training, which the standard errors of the first measurement do not show. The second one is on other inputs if
+        there are enough, otherwise on the same ones in another cross-validation. If the rates that need no calibration
+        give a constant answer, whose radii mean nothing, the candidate has to keep its accuracy only.
+        """
+        rejected: list[CandidateOutcomes] = []
+        second = self.second
+        if second is None:
+            again = None
+        else:
+            again = _Measure(self, second, measure.store, measure.report, measure.certify, prefix="again ")
+        while True:
+            left = [outcomes for outcomes in measure.all if not any(outcomes is other for other in rejected)]
+            chosen = choose(left, reference, self.sample, self._points)
+            if not chosen.candidate.complexity or second is None or again is None:
+                return chosen, None, rejected
+            simple = [outcomes for outcomes in left if not outcomes.candidate.complexity]
+            baseline = choose(simple, reference, self.sample, self._points)
+            both = self.sample.joined(second.sample, same_inputs=not second.is_fresh)
+            pooled = [outcomes.joined(again(outcomes.candidate)) for outcomes in (chosen, reference, baseline)]
+            is_close = compare(pooled[0], pooled[1], both, self._points).feasible
+            if is_close and (baseline.is_constant(self.sample) or clearly_better(pooled[0], pooled[2], both)):
+                own = compare(again(chosen.candidate), again(reference.candidate), second.sample, self._points)
+                return chosen, Confirmation(len(second.examples.labels), second.is_fresh, own), rejected
+            rejected.append(chosen)
 
     def _final_base(self, rate: Rate) -> BaseClassifier | None:
         """The base classifier for the chosen rate, if it is trained again."""
         if self.refit is None:
             return None
         return self.refit.train(Deletion(rate), self.refit.examples.tokens, self.refit.examples.labels)
+
+    @property
+    def _columns(self) -> tuple[str, str]:
+        return ("answer", "radius") if self.one_sided is None else COLUMNS
 
     @property
     def _points(self) -> float:
@@ -225,7 +227,7 @@ class SelectionTask:
             down = is_feasible if down is None else down
             if is_feasible != down:
                 return
-            following = keep * STEP if down else keep / STEP
+            following = keep * self._step if down else keep / self._step
             if following < FEWEST_KEPT or following > self._median / 2:
                 return
             keep = following
@@ -234,7 +236,7 @@ class SelectionTask:
         """Measure half a step below the best kept length of the best exponent."""
         best = choose(measure.all, reference, self.sample, self._points).candidate
         if best.name in EXPONENTS:
-            keep = self._median * (1 - best.rate(round(self._median))) * (1 + STEP) / 2
+            keep = self._median * (1 - best.rate(round(self._median))) * (1 + self._step) / 2
             if keep >= FEWEST_KEPT:
                 measure(self._power(best.name, EXPONENTS[best.name], keep))
 
@@ -251,6 +253,10 @@ class SelectionTask:
         kept = self._median * (1 - self.baselines[-1].rate(round(self._median)))
         return min(max(kept, FEWEST_KEPT), max(self._median / 2, 1.0))
 
+    @property
+    def _step(self) -> float:
+        return STEP if self.one_sided is None else ONE_SIDED_STEP
+
     def _feasible(self, outcomes: CandidateOutcomes, reference: CandidateOutcomes) -> bool:
         return compare(outcomes, reference, self.sample, self._points).feasible
 
@@ -259,7 +265,7 @@ class SelectionTask:
         size = len(self.sample.length)
         classes = self.settings["classes"]
         answers, labels = ([classes[number] for number in column] for column in (chosen.answer, self.sample.label))
-        sentences += answer_warnings(answers, labels, what="the model with the chosen rate")
+        sentences += answer_warnings(answers, labels, self.sample.length, what="the model with the chosen rate")
         if size < self.settings["min_count"]:
             sentences.append(f"the rate was chosen on {size} inputs only")
         uncalibrated, calibrated = (class_recalls(outcomes, self.sample, classes) for outcomes in (reference, chosen))
@@ -278,8 +284,11 @@ class _Measure:
     """Measures every candidate once; from the store if it is there."""
 
     task: SelectionTask
+    inputs: MeasuredInputs
     store: OutcomeCheckpoint
     report: Callable[[int, int], None] | None
+    certify: ExampleCertifier
+    prefix: str = ""  # of the keys in the store
     all: list[CandidateOutcomes] = field(default_factory=list)
 
     def __call__(self, candidate: Candidate) -> CandidateOutcomes:
@@ -287,12 +296,15 @@ class _Measure:
         for outcomes in self.all:
             if outcomes.candidate.rate == candidate.rate:
                 return outcomes
-        key = json.dumps(candidate.rate.to_dict(), sort_keys=True)
+        key = self.prefix + json.dumps(candidate.rate.to_dict(), sort_keys=True)
         columns = self.store.get(key)
         if columns is None:
             columns = self._certify(candidate)
             self.store.add(key, columns)
-        outcomes = CandidateOutcomes(candidate, np.array(columns["answer"]), np.array(columns["radius"]))
+        if self.inputs.one_sided is None:
+            outcomes = CandidateOutcomes(candidate, np.array(columns["answer"]), np.array(columns["radius"]))
+        else:
+            outcomes = self.inputs.one_sided.outcomes(candidate, columns)
         self.all.append(outcomes)
         self._report(0)
         return outcomes
@@ -300,33 +312,35 @@ class _Measure:
     def finish(self) -> None:
         """Report that everything is done: the number of candidates is known in advance only approximately."""
         if self.report is not None:
-            done = len(self.all) * len(self.task.examples.labels)
+            done = len(self.all) * len(self.inputs.examples.labels)
             self.report(done, done)
 
-    def _certify(self, candidate: Candidate) -> dict[str, list[int]]:
-        task, noise = self.task, Deletion(candidate.rate)
-        answer, radius = (np.zeros(len(task.examples.labels), dtype=np.int64) for _ in range(2))
+    def _certify(self, candidate: Candidate) -> dict[str, list[float]]:
+        task, noise, examples = self.task, Deletion(candidate.rate), self.inputs.examples
+        rows: list[dict[str, float]] = [{} for _ in examples.labels]
         finished = 0
         parts: list[tuple[Certifier, Sequence[int]]]
-        if task.refit is None:
-            parts = [(task.certifier.under(noise), range(len(task.examples.labels)))]
+        if task.refit is None or self.inputs.folds is None:
+            parts = [(task.certifier.under(noise), range(len(examples.labels)))]
         else:
             parts = [
-                (task.certifier.with_base(task.refit.train(noise, rows.tokens, rows.labels)).under(noise), places)
-                for rows, places in task.refit.folds
+                (task.certifier.with_base(task.refit.train(noise, others.tokens, others.labels)).under(noise), places)
+                for others, places in self.inputs.folds
             ]
         for certifier, places in parts:
-            inputs = [certifier.prepare_tokens(task.examples.tokens[place], f"example {place}") for place in places]
-            for number, tally in certifier.votes(inputs, done=lambda more: self._report(finished + more)):  # noqa: B023
-                place = places[number]
-                answer[place] = tally.label
-                radius[place] = certifier.certificate(inputs[number], tally).radius
+            tokens = [examples.tokens[place] for place in places]
+            certified = self.certify(certifier, tokens, done=lambda more: self._report(finished + more))  # noqa: B023
+            for number, answer, certificate in certified:
+                if self.inputs.one_sided is None:
+                    rows[places[number]] = {"answer": answer, "radius": certificate.radius}
+                else:
+                    rows[places[number]] = self.inputs.one_sided.columns(certificate)
             finished += len(places)
-        return {"answer": answer.tolist(), "radius": radius.tolist()}
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _report(self, more: int) -> None:
         if self.report is not None:
-            size = len(self.task.examples.labels)
+            size = len(self.inputs.examples.labels)
             done = len(self.all) * size + more
             self.report(done, max(EXPECTED * size, done + 1))
 
@@ -338,40 +352,92 @@ def prepare_selection(
     baselines: list[Candidate],
     described: Mapping[str, Any],
     refit: Refit | None = None,
+    threshold_negatives: int | None = None,
+    second: SecondExamples | None = None,
 ) -> SelectionTask:
-    """A task that compares candidates on the examples; the certifier samples adaptively."""
+    """A task that compares candidates on the examples, and measures the chosen one on a second set of examples.
+
+    The certifier samples adaptively; a fixed number of votes if a class is protected, whose threshold is not known
+    while the votes are drawn.
+    """
     classes = certifier.base.classes_
     if classes is None:
         raise ValueError("the objective 'balanced' needs a base classifier that knows its classes: give classes=[...]")
-    plan = replace(certifier.plan, sampling="adaptive", exact=True)
-    label = np.array([classes.index(value) for value in examples.labels], dtype=np.int64)
+    limits = settings.max_false_positives, threshold_negatives
+    protect = None if settings.protect is None else classes[protected_class(classes, settings.protect)]
+    plan = replace(certifier.plan, sampling="adaptive" if protect is None else "fixed", exact=True)
     names = ("objective", "points", "min_count", "examples", "n_select", "n_estimate", "seed")
-    chosen = {name: value for name, value in asdict(settings).items() if name in names}
-    folds = 0 if refit is None else len(refit.folds)
+    chosen = {name: value for name, value in asdict(settings).items() if name in names} | dict(described)
+    if protect is not None:
+        chosen |= {"protect": protect, "max_false_positives": limits[0], "threshold_negatives": limits[1]}
+
+    def inputs(given: CalibrationExamples, folds: Any, *, is_fresh: bool = False) -> MeasuredInputs:
+        label = np.array([classes.index(value) for value in given.labels], dtype=np.int64)
+        sample, one_sided = Sample(np.array(given.lengths, dtype=np.int64), label, len(classes)), None
+        if protect is not None and limits[0] is not None:
+            one_sided = one_sided_measure(given, certifier.rule, classes, protect, limits[0], limits[1])
+            sample = one_sided.sample
+        return MeasuredInputs(given, sample, folds, one_sided, is_fresh)
+
+    first = inputs(examples, None if refit is None else refit.folds)
     return SelectionTask(
         Certifier(certifier.base, plan, certifier.unit),
         examples,
-        Sample(np.array(examples.lengths, dtype=np.int64), label, len(classes)),
+        first.sample,
         baselines,
         {
             **chosen,
-            **described,
             "classes": list(classes),
             "data": examples.digest(),
+            "second_data": None if second is None else second.examples.digest(),
             "rows": len(examples.labels),
             "baselines": [candidate.rate.to_dict() for candidate in baselines],
-            "refit": {"folds": folds, "data": refit.examples.digest()} if refit is not None else None,
+            "refit": {"folds": len(refit.folds), "data": refit.examples.digest()} if refit is not None else None,
         },
         refit,
+        first.one_sided,
+        None if second is None else inputs(second.examples, second.folds, is_fresh=second.is_fresh),
     )
 
 
-def drawn_rows(examples: CalibrationExamples, most: int, seed: int) -> list[int]:
-    """The places of at most ``most`` examples, drawn by the seed, in the order of the data."""
-    places = np.arange(len(examples.labels))
-    if len(places) > most:
-        places = np.sort(np.random.default_rng((seed, 2)).choice(places, size=most, replace=False))
-    return [int(place) for place in places]
+@dataclass(frozen=True)
+class SecondExamples:
+    """Examples for the second measurement; see `MeasuredInputs`."""
+
+    examples: CalibrationExamples
+    folds: Sequence[tuple[CalibrationExamples, Sequence[int]]] | None
+    is_fresh: bool
+
+
+def drawn_rows(
+    examples: CalibrationExamples,
+    most: int,
+    seed: int,
+    *,
+    among: Sequence[int] | None = None,
+    protect: Any = None,
+) -> list[int]:
+    """The places of at most ``most`` examples, drawn by the seed, in the order of the data.
+
+    Args:
+        examples: the examples.
+        most: how many to draw.
+        seed: of the choice.
+        among: the places to draw from; None for all.
+        protect: a class that gets up to half of the draw, and more if there are not enough others; None to draw from
+            all classes alike.
+    """
+    places = np.arange(len(examples.labels)) if among is None else np.array(among, dtype=np.int64)
+    if len(places) <= most:
+        return [int(place) for place in places]
+    generator = np.random.default_rng((seed, 2))
+    if protect is None:
+        return [int(place) for place in np.sort(generator.choice(places, size=most, replace=False))]
+    own = np.array([examples.labels[place] == protect for place in places], dtype=np.bool_)
+    count = min(int(own.sum()), max(most // 2, most - int((~own).sum())))
+    chosen = [generator.choice(places[own], size=count, replace=False)]
+    chosen.append(generator.choice(places[~own], size=most - count, replace=False))
+    return [int(place) for place in np.sort(np.concatenate(chosen))]
 
 
 def part(examples: CalibrationExamples, places: Sequence[int]) -> CalibrationExamples:
@@ -386,12 +452,14 @@ def cross_validation(
 ) -> list[tuple[CalibrationExamples, list[int]]]:
     """For each fold: the examples outside it, and the numbers of those of ``places`` that are inside.
 
-    A text belongs to a fold by its content and the seed, so that equal texts are in the same fold.
+    A text belongs to a fold by its words and the seed, so that texts that are equal, or differ in spacing only, are in
+    the same fold.
     """
+    keys = [without_spacing(text) for text in texts]
     bounds = [number / folds for number in range(folds + 1)]
     fold = np.zeros(len(texts), dtype=np.int64)
     for number, (low, high) in enumerate(pairwise(bounds)):
-        fold[[held_out(text, high, seed) and not (low and held_out(text, low, seed)) for text in texts]] = number
+        fold[[held_out(key, high, seed) and not (low and held_out(key, low, seed)) for key in keys]] = number
     result = []
     for number in range(folds):
         outside = [place for place in range(len(texts)) if fold[place] != number]

@@ -10,27 +10,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adaptdel import plots
-from adaptdel.certification.sampling import content_key
-from adaptdel.class_measures import NAMED, answer_warnings, balanced_accuracy
+from adaptdel.class_counts import answer_warnings
+from adaptdel.class_measures import NAMED, balanced_accuracy
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate
 from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
-from adaptdel.hyperparameters import BACKEND, DTYPE, LINEAR
+from adaptdel.hyperparameters import DTYPE, LINEAR
 from adaptdel.progress import reporter
-from adaptdel.protection import Protection, apply, choose_threshold, protected_class, vote_shares
 from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
+from adaptdel.training.thresholds import TrainAgain, set_protection
 from adaptdel.units import Tokens, check_unit
 
 History = list[dict[str, Any]]
@@ -40,7 +39,6 @@ CHECK_VOTES = 100  # votes per example
 CHECKED_SLOW, CHECK_VOTES_SLOW = 200, 32  # the same for a transformer
 FEW_EXAMPLES = 10  # of a class, in training: with fewer, a warning says so
 TIMED_STEPS = 10  # from which the time of a training is estimated
-FOLDS = 3  # parts of a training set on which vote shares are measured by cross-validation
 
 
 @dataclass(frozen=True)
@@ -152,8 +150,9 @@ def train(
     if settings.method == "adaptdel+":
         model.training_["calibrated"] = False
     if settings.protect is not None and settings.max_false_positives is not None:
-        set_protection(model, settings.protect, settings.max_false_positives, training_set, held)
-    sentences = _small_classes(training_set)
+        train_again = retraining(model.training_)
+        set_protection(model, settings.protect, settings.max_false_positives, training_set, held, train_again)
+    sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
     unprotected = (checked or {}).pop("warnings", [])  # by the largest share of votes, which --protect replaces
@@ -162,16 +161,28 @@ def train(
     return model
 
 
-def _small_classes(examples: ExampleSet) -> list[str]:
+def _small_classes(record: Mapping[str, Any]) -> list[str]:
     """A sentence if there are few examples, in all or of a class."""
-    counts = Counter(examples.labels)
-    label, count = min(counts.items(), key=lambda item: item[1])
+    label, count = min(record["data"]["classes"].items(), key=lambda item: item[1])
     if count >= FEW_EXAMPLES:
         return []
     noun = "example" if count == 1 else "examples"
     return [
-        f"the class {label!s} has {count} {noun} to train on, of {len(examples.labels)} in all: give at least "
+        f"the class {label!s} has {count} {noun} to train on, of {record['data']['rows']} in all: give at least "
         f"{FEW_EXAMPLES} of each class; figures about it have no meaning"
+    ]
+
+
+def _cut_short(settings: TrainingSettings, stopped: Mapping[str, Any] | None) -> list[str]:
+    """A sentence if the time limit ended the training of an embedding network."""
+    if stopped is None:
+        return []
+    done, planned = " and ".join(map(str, stopped["steps"])), stopped["planned_steps"]
+    few = 10 * min(stopped["steps"]) < planned
+    advice = "so few steps teach it little: give more time" if few else "more time may give a better model"
+    return [
+        f"the time limit of {settings.max_minutes:g} minutes ended the training after {done} of {planned} steps, with "
+        f"the learning rate lowered in time; {advice}"
     ]
 
 
@@ -218,10 +229,11 @@ def _linear_history(classifier: LinearClassifier) -> History:
 def retrained_record(record: Mapping[str, Any], base: BaseClassifier, noise: Noise) -> dict[str, Any]:
     """The record of a training whose base classifier was replaced by one that `retraining` trained under a noise.
 
-    What was measured on held-out texts belongs to the earlier base classifier, and is dropped.
+    What was measured on held-out texts belongs to the earlier base classifier, and is dropped, with its warnings.
     """
     history = _linear_history(base) if isinstance(base, LinearClassifier) else record["history"]
-    return {**record, "noise": noise.to_dict(), "calibrated": True, "history": history, "held_out": None}
+    known = {**record, "noise": noise.to_dict(), "calibrated": True, "history": history, "held_out": None}
+    return known | {"warnings": _small_classes(record)}
 
 
 def _train_embedding(
@@ -254,6 +266,8 @@ def _train_embedding(
         seed=settings.seed,
         validation=(held.tokens, held.labels),
         checkpoint=folder,
+        class_weight=settings.class_weight,
+        max_minutes=settings.max_minutes,
         progress=_first_use(progress, "steps"),
     )
     history: History = []
@@ -266,6 +280,10 @@ def _train_embedding(
                 "valid_vote_share": row.get("vote_share"),
             })  # fmt: skip
     record = {"encoder": classifier.training_["encoder"], "words": classifier.training_["words"]}
+    networks = classifier.training_["networks"]
+    if any(network.get("stopped_by_time") for network in networks):
+        planned = networks[0]["planned_steps"]
+        record["stopped_by_time"] = {"steps": [network["steps"] for network in networks], "planned_steps": planned}
     return classifier, history, {**record, "versions": {"torch": version("torch")}}
 
 
@@ -282,54 +300,7 @@ def _first_use(progress: Any, noun: str) -> Report:
     return report
 
 
-def held_out_shares(
-    model: SmoothedClassifier, number: int, training_set: ExampleSet, held: ExampleSet, least: int
-) -> tuple[list[float], list[Any]]:
-    """The vote shares of a class, and the labels, on texts that the model was not trained on.
-
-    These are the held-out texts. If fewer than ``least`` of them are of the other class, and training takes seconds,
-    the training texts are added: in three parts, each voted on by a model that was trained on the other two.
-    """
-    unit = check_unit(model.unit)
-
-    def texts(tokens: Sequence[Any]) -> list[Any]:
-        return [unit.join(part) for part in tokens]
-
-    shares: list[float] = []
-    labels = list(held.labels)
-    if held.tokens:
-        shares = vote_shares(model, texts(held.tokens), number).tolist()
-    own = (model.base_classifier().classes_ or [])[number]
-    train_again = retraining(model.training_)
-    if sum(label != own for label in labels) >= least or train_again is None:
-        return shares, labels
-    noise = model.rule().noise
-    fold = np.array([int(content_key(tokens)[0]) % FOLDS for tokens in training_set.tokens])
-    for place in range(FOLDS):
-        inside, outside = (np.flatnonzero((fold == place) == wanted).tolist() for wanted in (True, False))
-        if not inside or len({training_set.labels[n] for n in outside}) < 2:
-            continue
-        base = train_again(noise, [training_set.tokens[n] for n in outside], [training_set.labels[n] for n in outside])
-        quick = SmoothedClassifier(base, noise, unit=model.unit, seed=model.seed, progress=False)
-        shares += vote_shares(quick, texts([training_set.tokens[n] for n in inside]), number).tolist()
-        labels += [training_set.labels[n] for n in inside]
-    return shares, labels
-
-
-def set_protection(
-    model: SmoothedClassifier, protect: Any, max_false_positives: float, training_set: ExampleSet, held: ExampleSet
-) -> Protection:
-    """Choose the threshold that protects a class on texts that the model was not trained on, and set it."""
-    number = protected_class(list(model.base_classifier().classes_ or []), protect)
-    label = (model.base_classifier().classes_ or [])[number]
-    shares, labels = held_out_shares(model, number, training_set, held, ceil(30 / max_false_positives))
-    own = [value == label for value in labels]
-    chosen = choose_threshold(shares, own, protect=label, number=number, max_false_positives=max_false_positives)
-    apply(model, chosen)
-    return chosen
-
-
-def retraining(record: Mapping[str, Any]) -> Callable[[Noise, Sequence[Any], Sequence[Any]], BaseClassifier] | None:
+def retraining(record: Mapping[str, Any]) -> TrainAgain | None:
     """A function that trains a base classifier as the record of a training says, under another noise.
 
     None if there is no record, or if training takes more than seconds: linear models only are trained again.
@@ -366,7 +337,7 @@ def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool)
         "accuracy": float(np.mean(correct)),
         "balanced_accuracy": balanced_accuracy(labels, correct),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
-        "warnings": answer_warnings(given, labels) or _missed_rare_classes(counts, hits),
+        "warnings": answer_warnings(given, labels, held.lengths[:most]) or _missed_rare_classes(counts, hits),
     }
 
 
@@ -401,7 +372,7 @@ def _train_transformer(
     classifier = TransformersClassifier(
         settings.model,
         dtype=settings.dtype or DTYPE,
-        backend=settings.backend or BACKEND,
+        backend=settings.run_by,
         training=settings.transformer,
     )
     classifier.fit(
@@ -418,6 +389,8 @@ def _train_transformer(
         progress=_ExpectedTime(settings, len(examples.tokens), report, note),
         epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
     )
+    if settings.run_by == "auto":
+        note(classifier.describe_backend())
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
     return classifier, classifier.training_["history"], record
 

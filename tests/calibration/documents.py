@@ -1,0 +1,95 @@
+"""Data, models and folders that the tests of calibration share."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from adaptdel.calibration import Calibration, calibrate
+from adaptdel.classifiers import LinearClassifier
+from adaptdel.core.noise import Deletion, RandomDeletion
+from adaptdel.core.rates import FixedRate
+from adaptdel.smoothed import SmoothedClassifier
+
+# A data set whose classes differ in how often two words occur.
+FILL = [f"w{i}" for i in range(40)]
+EDGES = [0, 40, 80]
+QUICK: dict[str, Any] = {
+    "objective": "paper", "per_bin": 24, "min_count": 10, "n_select": 16, "n_estimate": 64, "tol": 2.0, "bins": EDGES,
+    "progress": False,
+}  # fmt: skip
+
+
+def documents(count: int, seed: int, classes: int = 2) -> tuple[list[str], list[int]]:
+    rng = random.Random(seed)
+    texts, labels = [], []
+    for number in range(count):
+        label = number % classes
+        length = rng.randrange(8, 130)
+        words = [f"sign{label}" if rng.random() < 0.12 else rng.choice(FILL) for _ in range(length)]
+        texts.append(" ".join(words))
+        labels.append(label)
+    return texts, labels
+
+
+@cache
+def fitted(classes: int = 2) -> SmoothedClassifier:
+    texts, labels = documents(200, 1, classes)
+    noise = RandomDeletion()
+    base = LinearClassifier(bits=10).fit([tuple(text.split()) for text in texts], labels, noise=noise, copies=4)
+    return SmoothedClassifier(base, noise, progress=False)
+
+
+DATA = documents(240, 2)
+# labels of the middle bin are turned around: nothing is good there, the most is kept, and K falls to the next bin
+TURNED = DATA[0], [1 - y if 40 <= len(t.split()) < 80 else y for t, y in zip(*DATA, strict=True)]
+MONOTONE: dict[str, Any] = {"objective": "mean", "min_accuracy": 0.9, "monotone": True}
+
+
+def quick(data: Any = DATA, /, model: SmoothedClassifier | None = None, **changed: Any) -> Calibration:
+    result = calibrate(model or fitted(), *data, **QUICK | changed)
+    assert isinstance(result, Calibration)
+    return result
+
+
+def saved(folder: Path) -> Path:
+    model = SmoothedClassifier(fitted().base, Deletion(FixedRate(0.9)), progress=False)
+    model.save(folder)
+    return folder
+
+
+def data_file(folder: Path) -> Path:
+    path = folder / "data.jsonl"
+    path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in zip(*TURNED, strict=True)))
+    return path
+
+
+def folder_settings() -> dict[str, Any]:
+    defaults = {"threshold": 0.75, "interpolate": False, "seed": 0}
+    return {k: v for k, v in QUICK.items() if k != "progress"} | defaults | MONOTONE
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+ARGUMENTS = ["--per-bin", "24", "--min-count", "10", "--votes", "16,64", "--tol", "2", "--bins", "0,40,80"]
+
+
+class Stop(Exception):
+    pass
+
+
+@cache
+def whole() -> Calibration:
+    return quick(TURNED, **MONOTONE)
+
+
+def write_journal(path: Path, calibration: Calibration, count: int | None = None) -> bytes:
+    """The journal that version 0.1 left after so many evaluations."""
+    lines = [{"journal": 1, "settings": calibration.settings}, *(each.to_dict() for each in calibration.trace[:count])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path.read_bytes()
