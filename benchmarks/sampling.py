@@ -9,12 +9,15 @@ it alone, on fewer inputs, and all together are the library. The base model is M
 fine-tuned under AdaptDel noise; and the embedded linear model.
 
 ``--side-by-side`` certifies the same inputs by MiniLM int8, by the embedding network and by the linear model, one after
-the other in one process, by the library's adaptive votes. The rates of runs in two workers are of all their processes
-together: what two cores would do without other work is twice the inputs by the processor time.
+the other in one process, by the library's adaptive votes, all under the same noise: ``--kept`` words on average of
+texts of any length. MiniLM should be trained for it (``adaptdel train --method adaptdel+ --kept 4,12``). Differences
+are over the same inputs, with their standard errors over inputs. The rates of runs in two workers are of all their
+processes together: what two cores would do without other work is twice the inputs by the processor time.
 
-``--backends`` certifies the same inputs by MiniLM int8 under each backend of transformers, beside the baseline, in the
-processor's seconds. Adaptive votes end early or late as a radius is clear or close, so their number varies by chance
-between backends on few inputs; so each backend also classifies the same copies, a fixed number an input.
+``--backends`` certifies the same inputs by MiniLM in int8 and bfloat16 under each backend of transformers that has
+them, beside the baseline, in the processor's seconds. Adaptive votes end early or late as a radius is clear or close,
+so their number varies by chance between backends on few inputs; so each backend also classifies the same copies, a
+fixed number an input.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,7 +44,10 @@ from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
+from adaptdel.classifiers.transformers import TransformersClassifier
+from adaptdel.classifiers.word_encoders import TransformerEncoder
 from adaptdel.core.noise import Noise, RandomLength
+from adaptdel.engines.start import EngineSettings
 from adaptdel.hyperparameters import BACKENDS, EmbeddingSettings
 from adaptdel.measures import MEAN_RADIUS, AnswerCounts
 from adaptdel.runs.certify import CertificationJob, certify_data
@@ -49,6 +56,7 @@ from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.units import Words
 from benchmarks.embedding import TRAINED
 from benchmarks.real import fine_tuned, load
+from benchmarks.real import minilm as pretrained
 
 OPS = ("del", "ins", "sub")
 SHARE = 0.05  # of the baseline's batches that are run
@@ -160,8 +168,6 @@ def measured(answers: list[tuple[Any, int]], labels: list[int]) -> dict[str, flo
 
 def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) -> dict[str, Any]:
     """The baseline, the library and each lever, on the same inputs; then more inputs by the library alone."""
-    from adaptdel.classifiers.transformers import TransformersClassifier
-
     noise = SmoothedClassifier.load(folder).noise_
     classifier, quick = (TransformersClassifier.load(folder / "base", dtype=dtype) for dtype in ("float32", "int8"))
     training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
@@ -172,7 +178,7 @@ def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) 
     }
     inputs, labels = load(data, f"{name}.test", many)
     for base in (classifier, quick):
-        base.scores(base.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))  # warm up
+        _warm_up(base)
 
     def keep(title: str, row: dict[str, Any], than: str) -> None:
         """Compare with the baseline, show, and write: a run that is stopped keeps what it has."""
@@ -277,7 +283,11 @@ def in_two_workers(model: SmoothedClassifier, source: Path, limit: int | None) -
     with TemporaryDirectory() as folder:
         model.save(Path(folder) / "model")
         job = CertificationJob(
-            Path(folder) / "model", Source(str(source)), Path(folder) / "run", limit=limit, workers=2
+            Path(folder) / "model",
+            Source(str(source)),
+            Path(folder) / "run",
+            limit=limit,
+            engine=EngineSettings(workers=2),
         )
         start, cpu = time.perf_counter(), _processor_time()
         totals = certify_data(job, progress=False).manifest["totals"]
@@ -298,67 +308,131 @@ def _processor_time() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def network(data: Path, name: str, kept: float, steps: int) -> SmoothedClassifier:
-    """The embedding network without pretrained vectors, trained on copies of few words."""
-    texts, labels = load(data, f"{name}.train", 10**9)
-    base = EmbeddingClassifier(settings=EmbeddingSettings(steps=steps))
-    base.fit([Words().split(text) for text in texts], labels, noise=RandomLength(*TRAINED[name]))
-    return SmoothedClassifier(base, Deletion(LengthRate(0.0, kept)), progress=False)
+@dataclass(frozen=True)
+class NetworkChoice:
+    """How the embedding network of a comparison is trained."""
+
+    kept: float
+    steps: int
+    networks: int
+    encoder: str
+    cache: Path
+    seed: int
+
+    @property
+    def noise(self) -> Deletion:
+        """The noise of the comparison."""
+        return Deletion(LengthRate(0.0, self.kept))
+
+    @property
+    def title(self) -> str:
+        """What the network is called in results."""
+        return "embedding network" if self.networks == 1 else f"{self.networks} embedding networks"
+
+    def trained(self, data: Path, name: str) -> SmoothedClassifier:
+        """The network, trained on copies of few words, under the noise of the comparison."""
+        texts, labels = load(data, f"{name}.train", 10**9)
+        encoder = TransformerEncoder(pretrained(), cache=self.cache) if self.encoder == "minilm" else None
+        settings = EmbeddingSettings(steps=self.steps)
+        base = EmbeddingClassifier(encoder=encoder, networks=self.networks, settings=settings)
+        tokens = [Words().split(text) for text in texts]
+        base.fit(tokens, labels, noise=RandomLength(*TRAINED[name]), seed=self.seed)
+        return SmoothedClassifier(base, self.noise, progress=False)
 
 
 def side_by_side(
-    data: Path, name: str, folder: Path | None, embedding: SmoothedClassifier, count: int
+    data: Path, name: str, folder: Path | None, choices: list[NetworkChoice], count: int
 ) -> dict[str, Any]:
-    """The same inputs by MiniLM int8, the network and the linear model, the latter two at the network's noise."""
+    """The same inputs by the networks, the linear model and MiniLM int8, at the same noise."""
     texts, labels = load(data, f"{name}.train", 10**9)
-    plain = SmoothedClassifier(LinearClassifier(), embedding.noise, progress=False).fit(texts, labels)
-    models = {"embedding network": embedding, "linear": plain}
+    models = {choice.title: choice.trained(data, name) for choice in choices}
+    noise = choices[0].noise
+    models["linear"] = SmoothedClassifier(LinearClassifier(), noise, progress=False).fit(texts, labels)
+    quick = list(models)
     if folder is not None:
-        models["MiniLM int8"] = SmoothedClassifier.load(folder)
+        base = TransformersClassifier.load(folder / "base", dtype="int8")
+        models["MiniLM int8"] = SmoothedClassifier(base, noise, progress=False)
     inputs, labels = load(data, f"{name}.test", count)
-    result: dict[str, Any] = {"inputs": count}
+    lengths = [len(Words().split(text)) for text in inputs]
+    result: dict[str, Any] = {"inputs": count, "mean_length": float(np.mean(lengths)), "noise": repr(noise)}
+    outcomes: dict[str, list[tuple[bool, int]]] = {}
     for title, model in models.items():
-        model.set_params(progress=False)
         model.certify(inputs[:1])  # warm up
         start, cpu = time.perf_counter(), time.process_time()
         certificates = model.certify(inputs)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         result[title] = {
-            "noise": repr(model.noise),
             "seconds_per_input": seconds / count,
             "cpu_seconds_per_input": cpu / count,
             "votes_per_input": float(np.mean([c.calls for c in certificates])),
             **measured([(c.label, c.radius) for c in certificates], labels),
         }
+        outcomes[title] = [(c.label == label, c.radius) for c, label in zip(certificates, labels, strict=True)]
         print(json.dumps({title: result[title]}), flush=True)
-    for title in ("embedding network", "linear"):
-        if folder is not None:
-            slow, fast = result["MiniLM int8"], result[title]
-            fast["times_faster_than_minilm"] = slow["seconds_per_input"] / fast["seconds_per_input"]
-            fast["times_less_cpu_than_minilm"] = slow["cpu_seconds_per_input"] / fast["cpu_seconds_per_input"]
+    for title in quick if folder is not None else ():
+        slow, fast = result["MiniLM int8"], result[title]
+        fast["times_faster_than_minilm"] = slow["seconds_per_input"] / fast["seconds_per_input"]
+        fast["times_less_cpu_than_minilm"] = slow["cpu_seconds_per_input"] / fast["cpu_seconds_per_input"]
+        fast |= paired_differences(outcomes[title], outcomes["MiniLM int8"])
+    result["two_workers"] = {
+        choice.title: in_two_workers(models[choice.title], data / f"{name}.test.jsonl.gz", None) for choice in choices
+    }
     return result
 
 
-def backends_side_by_side(data: Path, name: str, folder: Path, count: int, out: Path) -> None:
-    """The same inputs by the baseline and by MiniLM int8 under each backend, in the processor's seconds."""
-    from adaptdel.classifiers.transformers import TransformersClassifier
+def paired_differences(ours: list[tuple[bool, int]], others: list[tuple[bool, int]]) -> dict[str, list[float]]:
+    """Differences of accuracy and mean radius on the same inputs, each with its standard error over inputs.
 
+    Args:
+        ours: whether the answer is right, and the radius; of each input.
+        others: the same of the other model, on the same inputs.
+
+    >>> paired_differences([(True, 5), (True, 3)], [(False, 9), (True, 2)])["mean_radius_difference"]
+    [3.0, 2.0]
+    """
+    differences = {
+        "accuracy_difference": [float(a[0]) - float(b[0]) for a, b in zip(ours, others, strict=True)],
+        "mean_radius_difference": [_counted(*a) - _counted(*b) for a, b in zip(ours, others, strict=True)],
+    }
+    return {
+        name: [float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))]
+        for name, values in differences.items()
+    }
+
+
+def _counted(is_right: bool, radius: int) -> float:
+    """A radius as the mean counts it: that of a wrong answer or an abstention is 0."""
+    return float(max(radius, 0)) if is_right else 0.0
+
+
+def backends_side_by_side(data: Path, name: str, folder: Path, count: int, out: Path) -> None:
+    """The same inputs by the baseline and by MiniLM under each backend, in the processor's seconds."""
     noise = SmoothedClassifier.load(folder).noise_
     inputs, labels = load(data, f"{name}.test", count)
+    lengths = [len(Words().split(text)) for text in inputs]
     clock = time.process_time
-    full = TransformersClassifier.load(folder / "base", dtype="float32")
-    full.scores(full.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))  # warm up
-    result: dict[str, Any] = {"baseline": timed(Naive(full, noise, share=SHARE, clock=clock), inputs, labels)}
-    for backend in BACKENDS:
-        classifier = TransformersClassifier.load(folder / "base", dtype="int8", backend=backend)
-        classifier.scores(classifier.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))
+    full = TransformersClassifier.load(folder / "base", dtype="float32", backend="torch")
+    _warm_up(full)
+    result: dict[str, Any] = {"data": name, "noise": repr(noise), "mean_length": float(np.mean(lengths))}
+    result["baseline"] = timed(Naive(full, noise, share=SHARE, clock=clock), inputs, labels)
+    for dtype, backend in [(dtype, backend) for dtype in ("int8", "bfloat16") for backend in BACKENDS]:
+        try:
+            classifier = TransformersClassifier.load(folder / "base", dtype=dtype, backend=backend)
+        except ValueError as error:  # this precision is not to be had here
+            print(f"{backend}, {dtype}: {error}", flush=True)
+            continue
+        _warm_up(classifier)
         same = library(classifier, noise, inputs, labels, "fixed", clock, **SAME_COPIES)
         row = library(classifier, noise, inputs, labels, "adaptive", clock)
         row["times_less_than_baseline"] = result["baseline"]["seconds_per_input"] / row["seconds_per_input"]
         row["seconds_per_input_for_the_same_copies"] = same["seconds_per_input"]
-        result[backend] = row
-        print(json.dumps({backend: row}), flush=True)
+        result[f"{backend}, {dtype}"] = row
+        print(json.dumps({f"{backend}, {dtype}": row}), flush=True)
         out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def _warm_up(classifier: Any) -> None:
+    classifier.scores(classifier.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))
 
 
 def million() -> dict[str, Any]:
@@ -396,6 +470,12 @@ def _pair(parser: argparse.ArgumentParser, given: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
+def _numbers(parser: argparse.ArgumentParser, given: str) -> list[int]:
+    if not all(part.isdecimal() and int(part) > 0 for part in given.split(",")):
+        parser.error(f"--networks must be numbers such as 1,3, got {given}")
+    return [int(part) for part in given.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with imdb and spamassassin .jsonl.gz files")
@@ -406,8 +486,13 @@ def main() -> None:
     parser.add_argument("--skip", choices=["linear"], help="linear, to do MiniLM only")
     parser.add_argument("--side-by-side", type=int, metavar="INPUTS", help="only compare the models on so many inputs")
     parser.add_argument("--backends", type=int, metavar="INPUTS", help="only compare backends on so many inputs")
-    parser.add_argument("--kept", type=float, default=9.0, help="kept words on average, of the embedding network")
+    parser.add_argument("--kept", type=float, default=9.0, help="kept words on average, side by side")
     parser.add_argument("--steps", type=int, default=400, help="of the training of the embedding network")
+    parser.add_argument("--networks", default="1", help="networks that vote together, such as 1,3 to compare both")
+    parser.add_argument(
+        "--encoder", choices=["none", "minilm"], default="none", help="vectors of words, of the network"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the training of the embedding network")
     parser.add_argument("--without-minilm", action="store_true", help="compare the network and the linear model only")
     parser.add_argument(
         "--inputs", default="3,24", help="inputs for each lever alone, and for the baseline and library"
@@ -435,9 +520,12 @@ def main() -> None:
         folder = None
         if not arguments.without_minilm:
             folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}")
-        embedding = network(arguments.data, name, arguments.kept, arguments.steps)
-        comparison = side_by_side(arguments.data, name, folder, embedding, arguments.side_by_side)
-        comparison["two_workers"] = in_two_workers(embedding, arguments.data / f"{name}.test.jsonl.gz", None)
+        shared = {key: getattr(arguments, key) for key in ("kept", "steps", "encoder", "seed")}
+        choices = [
+            NetworkChoice(**shared, networks=number, cache=arguments.out / "vectors")
+            for number in _numbers(parser, arguments.networks)
+        ]
+        comparison = {"network": shared, **side_by_side(arguments.data, name, folder, choices, arguments.side_by_side)}
         print(json.dumps(comparison, indent=2), flush=True)
         (arguments.out / f"side-by-side-{name}.json").write_text(json.dumps(comparison, indent=2) + "\n")
         return

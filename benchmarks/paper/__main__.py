@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=300, help="test inputs for minilm")
     parser.add_argument("--network-limit", type=int, help="test inputs for the network  [default: all]")
     parser.add_argument("--seeds", default="0,1,2", help="of the part seeds")
+    parser.add_argument("--finished-only", action="store_true", help="of the part seeds: only runs that have ended")
     parser.add_argument("--workers", type=int, default=2, help="processes that certify")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
@@ -66,6 +67,7 @@ def main() -> None:
     rows = _chosen(parser, "--rows", arguments.rows, ROWS)
     seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
     study = Study(arguments.data, arguments.out, limits, tuple(rows), arguments.workers, seeds=seeds)
+    study.finished_only = arguments.finished_only
     arguments.results.mkdir(parents=True, exist_ok=True)
     for base in bases:
         for name in sets:
@@ -92,7 +94,7 @@ def _chosen(parser: argparse.ArgumentParser, option: str, given: str, known: Ite
 def _keep(study: Study, results: Path, part: str, name: str, base: str) -> None:
     """Make one part and write it down."""
     start = time.monotonic()
-    if study.limits[base] is None:
+    if study.limits[base] is None and (base, part) != ("embedding", "pareto"):  # whose runs are those of its seeds
         study = replace(study, limits={**study.limits, base: SMALLER.get((part, name))})
     part_values = PART_MAKERS[part](study, name, base)
     values = {"part": part, "data": name, "base": base, "limit": study.limits[base], "version": __version__}
@@ -111,7 +113,8 @@ def _draw(study: Study, results: Path, name: str, base: str) -> None:
         draw_runs(runs, results / "figures", f"{name}-{base}")
     points = _read(results, "pareto", name, base).get("points")
     if points:
-        draw_pareto(points, name, results / "figures" / f"{name}-{base}-pareto.png")
+        linear = _read(results, "pareto", name, "linear").get("points", []) if base == "embedding" else []
+        draw_pareto(points, name, results / "figures" / f"{name}-{base}-pareto.png", linear)
 
 
 def _file(results: Path, part: str, name: str, base: str) -> Path:

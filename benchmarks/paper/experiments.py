@@ -17,7 +17,7 @@ from adaptdel import Deletion, SmoothedClassifier
 from adaptdel.files import write_json
 from adaptdel.measures import outcomes
 from adaptdel.runs.storage import read_run
-from benchmarks.paper.networks import choose, measured, with_kept_length
+from benchmarks.paper.networks import FRONT, choose, measured, with_kept_length
 from benchmarks.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures, summary
 from benchmarks.real import load
 
@@ -152,12 +152,14 @@ class Looked:
     Attributes:
         accuracies: the least ones of AdaptDel+ for the mean radius.
         few: the same for the MiniLM that was trained on few words.
+        kept: kept lengths of AdaptDel+ that are the same for inputs of every length.
         rates: those of AdaptDel.
         thresholds: those of AdaptDel+ for the certified accuracy.
     """
 
     accuracies: tuple[float, ...]
     few: tuple[float, ...] = ()
+    kept: tuple[float, ...] = ()
     rates: tuple[float, ...] = (0.9,)
     thresholds: tuple[float, ...] = ()
 
@@ -173,10 +175,7 @@ FRONTS = {
     ("yelp", "linear"): _linear(0.56, 0.54, 0.52),
     ("spamassassin", "minilm"): Looked((0.98,), few=(0.97, 0.96)),
     ("imdb", "minilm"): Looked((0.78,)),
-    ("spamassassin", "embedding"): Looked((0.985, 0.983, 0.98, 0.97)),
-    ("imdb", "embedding"): Looked((0.89, 0.88, 0.86)),
-    ("lun", "embedding"): Looked((0.96, 0.95, 0.93)),
-    ("yelp", "embedding"): Looked((0.58, 0.56, 0.54)),
+    **{(name, "embedding"): Looked((), kept=kept) for name, kept in FRONT.items()},
 }
 
 
@@ -191,6 +190,9 @@ def pareto(study: Study, name: str, base: str) -> Result:
     for least in settings.accuracies:
         model = for_the_mean(study, plus, name, base, least)
         points.append({"kind": "AdaptDel+ mean", "setting": f"{100 * least:g}%", **_row(study, model, name, base)})
+    for keep in settings.kept:
+        model = with_kept_length(plus, keep)
+        points.append({"kind": "AdaptDel+ kept", "setting": f"{keep:g} words", **_row(study, model, name, base)})
     for least in settings.few:
         model = for_the_mean(study, study.few_words(name), name, base, least)
         points.append({"kind": "AdaptDel+ few", "setting": f"{100 * least:g}%", **_row(study, model, name, base)})

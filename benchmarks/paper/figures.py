@@ -23,6 +23,7 @@ PANELS = {
 KINDS = {
     "AdaptDel": ("#1d6f65", "o", "AdaptDel over rates p_lb"),
     "AdaptDel+ mean": ("#b5491f", "s", "AdaptDel+, mean radius at an accuracy"),
+    "AdaptDel+ kept": ("#b5491f", "s", "AdaptDel+, the same number of kept words"),
     "AdaptDel+ few": ("#c2185b", "*", "the same, trained on 4 to 12 words"),
     "AdaptDel+ certified": ("#5b4b9a", "D", "AdaptDel+, radius at a certified accuracy"),
     "AdaptDel+ binned": ("#8a6d1f", "^", "AdaptDel+ with bins"),
@@ -61,8 +62,13 @@ def front(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return best
 
 
-def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> None:
-    """Clean accuracy against mean radius, with the paper's points where its data set is the same or nearly so."""
+def draw_pareto(
+    points: Sequence[Mapping[str, Any]], name: str, path: Path, linear: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Clean accuracy against mean radius, with the paper's points where its data set is the same or nearly so.
+
+    The front of the linear model is drawn beside it, if its points are given.
+    """
     figure = plots.new_figure(6.4, 4.2)
     axes = figure.subplots()
     best = max(row["clean_accuracy"] for row in points)
@@ -78,6 +84,14 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
         zorder=1,
         label="our front",
     )
+    near = [row for row in linear if row["clean_accuracy"] > best - SHOWN and not one_answer(row)]
+    if near:
+        others = front(near)
+        label = f"front of the linear model, {near[0]['inputs']:,} inputs"
+        across, up = (
+            [scale * row[field] for row in others] for scale, field in ((1, "mean_radius"), (100, "clean_accuracy"))
+        )
+        axes.plot(across, up, ":", color="#9aa3ad", marker=".", ms=4, lw=1.2, zorder=1, label=label)
     wide, high = (max(row[field] for row in shown) for field in ("mean_radius", "clean_accuracy"))
     named: list[tuple[float, float]] = []
     for kind, (colour, marker, label) in KINDS.items():
@@ -100,9 +114,9 @@ def draw_pareto(points: Sequence[Mapping[str, Any]], name: str, path: Path) -> N
         axes.plot([row[3] for row in theirs], [row[4] for row in theirs], "x", color="#20242a", ms=5.5, label=label)
         for text, offset, side, x, y in theirs:
             axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", fontsize=7, ha=side)
-        others = [(row[2], row[1]) for rate, row in ABLATION[name].items() if rate != 90]
+        rates = [(row[2], row[1]) for rate, row in ABLATION[name].items() if rate != 90]
         label = "its AdaptDel at other rates"
-        axes.plot([x for x, _ in others], [y for _, y in others], "+", color="#6a7280", ms=5.5, label=label)
+        axes.plot([x for x, _ in rates], [y for _, y in rates], "+", color="#6a7280", ms=5.5, label=label)
     inputs = f", {points[0]['inputs']:,} test inputs" if "inputs" in points[0] else ""
     axes.set_title(f"{TITLES[name]}{inputs}", loc="left", fontsize=10)
     axes.set_xlabel(f"{MEAN_RADIUS}, edits{cut}")

@@ -236,18 +236,19 @@ def _costs(name: str, base: str, values: Values) -> str:
 
 
 def _seeds(name: str, base: str, values: Values) -> str:
-    """By wanted accuracy and by accuracy reached: the mean over seeds and their standard deviation."""
+    """By kept length and by accuracy reached: the mean over seeds and their standard deviation."""
     texts = []
     for which, measured in values["values"].items():
         points = measured["points"]
         rows = []
         for setting in dict.fromkeys(point["setting"] for point in points):
             own = [point for point in points if point["setting"] == setting]
-            cells = [", ".join(f"{point['keep']:g}" for point in own)]
+            cells: list[str] = []
             for key, scale in (("clean_accuracy", 100), ("certified_accuracy", 100), ("mean_radius", 1)):
                 cells.append(_mean_and_spread([scale * point[key] for point in own]))
-            rows.append([setting, *cells, f"± {np.mean([point['mean_radius_se'] for point in own]):.2f}"])
-        head = ["wanted on held-out rows", "kept words", f"{CLEAN_ACCURACY} %", f"{CERTIFIED_ACCURACY} %", MEAN_RADIUS]
+            error = np.mean([point["mean_radius_se"] for point in own])
+            rows.append([_setting(setting, own, points), *cells, f"± {error:.2f}"])
+        head = ["setting", f"{CLEAN_ACCURACY} %", f"{CERTIFIED_ACCURACY} %", MEAN_RADIUS]
         inputs, seeds = points[0]["inputs"], len({point["seed"] for point in points})
         whole = which == "all" and values["limit"] is None
         start = f"All {inputs:,} test inputs" if whole else f"{inputs:,} test inputs drawn by a seed"
@@ -263,10 +264,20 @@ def _seeds(name: str, base: str, values: Values) -> str:
     return "\n\n".join(texts)
 
 
+def _setting(setting: str, own: list[Values], points: list[Values]) -> str:
+    """A kept length, or a wanted accuracy with the kept length that held-out rows of each seed chose for it."""
+    if setting.endswith("%"):
+        chosen = ", ".join(f"{point['keep']:g}" for point in own)
+        return f"{setting} on held-out rows: {chosen} words"
+    fewer = len(own) < len({point["seed"] for point in points})
+    return f"{setting} ({len(own)} {'seeds' if len(own) > 1 else 'seed'} only)" if fewer else setting
+
+
 def _trained(point: Values) -> str:
     number = "one network" if point["networks"] == 1 else f"{point['networks']} networks"
     words = "with MiniLM's encodings of words" if point["encoder"] else "without pretrained encodings"
-    return f"{number} of {point['steps']:,} steps, {words}"
+    scaled = ', embedding_scale="row"' if point.get("embedding_scale", "row") == "row" else ""
+    return f"{number} of {point['steps']:,} steps, {words}{scaled}"
 
 
 def _mean_and_spread(values: list[float]) -> str:

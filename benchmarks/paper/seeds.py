@@ -1,4 +1,4 @@
-"""The front of the network over seeds: each seed has its own split, network, noise and choice of kept lengths."""
+"""The front of the network over seeds: each seed has its own split, networks and noise in training."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from adaptdel.measures import measure, outcomes
 from adaptdel.runs.storage import read_run
-from benchmarks.paper.experiments import FRONTS, for_the_mean
-from benchmarks.paper.study import Study, history
+from benchmarks.paper.networks import FRONT, kept_folder, with_kept_length
+from benchmarks.paper.study import Study, finished, history
 
 PART = {"spamassassin": 1000}  # the test inputs that MiniLM was measured on, besides all of them
 WANTED = {  # accuracies at which a radius is read off the front
@@ -26,18 +26,21 @@ Point = dict[str, Any]
 
 
 def over_seeds(study: Study, name: str, base: str) -> dict[str, Any]:
-    """For every seed, the points of AdaptDel+ for the mean radius, on all test inputs and on a part of them."""
+    """For every seed, the points of AdaptDel+ over kept lengths, on all test inputs and on a part of them."""
     measured: dict[str, list[Point]] = {"all": []}
-    for seed in study.seeds:
-        seeded = replace(study, seed=seed)
-        model = seeded.model(name, "adaptdel+", base=base)
-        settings = history(model)["settings"]
-        trained = {field: settings[field] for field in ("networks", "steps", "encoder")}
-        for least in FRONTS[name, base].accuracies:
-            chosen = for_the_mean(seeded, model, name, base, least)
-            run = seeded.run(chosen, name, base=base)
-            rate = json.loads((chosen / "adaptdel.json").read_text(encoding="utf-8"))["noise"]["rate"]
-            label = {"seed": seed, "setting": f"{100 * least:g}%", "keep": rate["keep"][0], "run": run.name, **trained}
+    for keep in FRONT[name]:
+        for seed in study.seeds:
+            seeded = replace(study, seed=seed)
+            model = seeded.model_folder(name, "adaptdel+", base, 0.9)
+            if study.finished_only and not finished(seeded.folder(kept_folder(model, keep), base)):
+                study.say(f"{model.name} with {keep:g} kept words: not finished")
+                continue
+            model = seeded.model(name, "adaptdel+", base=base)
+            settings = history(model)["settings"]
+            trained = {field: settings[field] for field in ("networks", "steps", "encoder", "embedding_scale")}
+            kept = with_kept_length(model, keep)
+            run = seeded.folder(kept, base) if study.finished_only else seeded.run(kept, name, base=base)
+            label = {"seed": seed, "setting": f"{keep:g} words", "keep": keep, "run": run.name, **trained}
             table = read_run(run).table
             measured["all"].append({**label, **_measured(table)})
             if name in PART and study.limits[base] is None:

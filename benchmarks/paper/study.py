@@ -14,6 +14,7 @@ from typing import Any
 
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.data import read_examples
+from adaptdel.engines.start import EngineSettings
 from adaptdel.files import write_text
 from adaptdel.measures import Measures, by_quartile, measure, outcomes
 from adaptdel.report.entries import times_of
@@ -72,6 +73,7 @@ class Study:
         workers: processes that certify.
         seed: of the trainings of networks.
         seeds: over which the front of the network is measured.
+        finished_only: whether the front of the network is made of finished runs alone, and nothing is computed.
     """
 
     data: Path
@@ -81,6 +83,7 @@ class Study:
     workers: int = 2
     seed: int = 0
     seeds: tuple[int, ...] = (0, 1, 2)
+    finished_only: bool = False
 
     def say(self, text: str) -> None:
         """A line of progress."""
@@ -94,9 +97,8 @@ class Study:
             pretrained = shorter(minilm(), self.out / "pretrained", WHOLE_LENGTH) if whole else minilm()
             tuning = {**FINE_TUNING, **TUNING.get((name, method), {}), "dtype": "int8"}
             fields = {**fields, "model": pretrained, **tuning}
-        out = self.out / "models" / f"{name}-{base}-{method}-{fields['rate'] or 0:g}"
+        out = self.model_folder(name, method, base, fields["rate"])
         if base == "embedding":
-            out = out.with_name(f"{out.name}-seed{self.seed}" if self.seed else out.name)
             self.say(f"{out.name}: train")
             train, test = (self.part(name, which, None) for which in ("train", "test"))
             cache = self.out / "vectors"
@@ -105,6 +107,11 @@ class Study:
         self.say(f"{out.name}: train")
         train_job(TrainingJob(str(self.train_file(name, base, method)), str(out), TrainingSettings(**fields)))
         return out
+
+    def model_folder(self, name: str, method: str, base: str, rate: float | None) -> Path:
+        """Where a trained model is."""
+        seeded = f"-seed{self.seed}" if base == "embedding" and self.seed else ""
+        return self.out / "models" / f"{name}-{base}-{method}-{rate or 0:g}{seeded}"
 
     def few_words(self, name: str) -> Path:
         """AdaptDel+'s MiniLM, trained on copies of few words, whatever the length of the input."""
@@ -141,7 +148,13 @@ class Study:
         votes = minilm_votes if base == "minilm" else {}
         settings = {**votes, **settings}
         certify_data(
-            CertificationJob(model, Source(str(self.part(name, "test", limit))), out, settings, workers=workers)
+            CertificationJob(
+                model,
+                Source(str(self.part(name, "test", limit))),
+                out,
+                settings,
+                engine=EngineSettings(workers=workers),
+            )
         )
         return out
 
@@ -176,6 +189,12 @@ class Study:
         if not (out / "manifest.json").exists():
             recertify(run, out, **changes)
         return out
+
+
+def finished(run: Path) -> bool:
+    """Whether a run has come to its end."""
+    manifest = run / "manifest.json"
+    return manifest.exists() and json.loads(manifest.read_text(encoding="utf-8"))["finished"] is not None
 
 
 def measures(folder: Path) -> Measures:

@@ -1,4 +1,4 @@
-"""Hyperparameters of the base classifiers, with their defaults: linear model, embedding network, transformers.
+"""Hyperparameters with their defaults: of the linear model, the embedding network, transformers, and of attacks.
 
 `adaptdel.settings` holds all other settings, and fills these in for training.
 """
@@ -108,6 +108,14 @@ def finite_number(name: str, value: float, accepted: str, *, open_ends: bool = F
     return number
 
 
+def check_minutes(value: float) -> float:
+    """Return the time limit of a training; ValueError unless it is positive."""
+    return finite_number("max_minutes", value, "a positive number", open_ends=True)
+
+
+EMBEDDING_SCALES = ("table", "row")
+
+
 @dataclass(frozen=True)
 class EmbeddingSettings:
     """The shape of the network and how it is trained.
@@ -121,6 +129,8 @@ class EmbeddingSettings:
         copies_per_text: copies of the same text in a step.
         learning_rate: of the layers, at its highest.
         embedding_rate: the learning rate of embeddings, at its highest.
+        embedding_scale: what the steps of embeddings are scaled by: "table" (the root of the mean squared gradient of
+            all embeddings) or "row" (Adam: that of each embedding, which moves rare words as far as frequent ones).
         weight_decay: of the layers.
         dropout: of hidden layers.
         word_dropout: the share of tokens in a batch whose learnt embedding and pretrained vector are left out, so that
@@ -137,11 +147,12 @@ class EmbeddingSettings:
     dimensions: int = 96
     width: int = 96
     hidden: tuple[int, ...] = (128, 128)
-    steps: int = 800
+    steps: int = 300
     batch_size: int = 2048
     copies_per_text: int = 8
     learning_rate: float = 2e-3
     embedding_rate: float = 4e-3
+    embedding_scale: str = "table"
     weight_decay: float = 1e-2
     dropout: float = 0.2
     word_dropout: float = 0.1
@@ -163,6 +174,7 @@ class EmbeddingSettings:
             check_probability(name, getattr(self, name))
         for name in ("learning_rate", "embedding_rate", "weight_decay", "consistency"):
             check_real(name, getattr(self, name), accepted="a finite number of at least 0", least=0.0, most=1e6)
+        check_choice("embedding_scale", self.embedding_scale, EMBEDDING_SCALES)
 
 
 ON_UNKNOWN = ("ngrams", "encode")
@@ -178,10 +190,56 @@ class EmbeddingModelSettings:
     bits: int = 15
     ngrams: tuple[int, ...] = (3, 5)
     lowercase: bool = True
-    networks: int = 1
+    networks: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackSettings:
+    """How texts are attacked. Inputs, votes, queries and seconds are those of the paper's protocol.
+
+    Attributes:
+        inputs: the number of inputs that are drawn at random.
+        votes: noisy copies that answer a query of a recipe.
+        queries: the largest number of texts that are evaluated in the attack on an input.
+        seconds: the time limit for an input.
+        budget: the largest number of edits; None for as many as the input has tokens, and at least 8.
+        search_votes: noisy copies by which the adaptive attack compares texts, the same for all texts of a step.
+        beam: texts that the adaptive attack keeps after each step; 1 is a greedy search.
+        positions: tokens of the input that a step tries to edit.
+        words: words that a step tries to write.
+        shortlist: words of the vocabulary that are compared for an input.
+        verify_votes: the largest number of fresh votes that check whether the answer really changed.
+        level: the probability with which a change that did not happen may pass that check.
+        seed: of the choice of inputs and of all noise.
+    """
+
+    inputs: int = 200
+    votes: int = 100
+    queries: int = 3000
+    seconds: float = 7200.0
+    budget: int | None = None
+    search_votes: int = 1000
+    beam: int = 1
+    positions: int = 6
+    words: int = 6
+    shortlist: int = 64
+    verify_votes: int = 16_000
+    level: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "votes", "queries", "search_votes", "beam", "positions", "words", "shortlist"):
+            check_int(name, getattr(self, name), least=1)
+        check_int("verify_votes", self.verify_votes, least=100)
+        check_int("seed", self.seed, most=2**63 - 1)
+        if self.budget is not None:
+            check_int("budget", self.budget, least=1)
+        finite_number("seconds", self.seconds, "a positive number", open_ends=True)
+        check_real("level", self.level, accepted="in (0, 0.5)", least=0.0, most=0.5, open_ends=True)
 
 
 LINEAR = LinearTrainingSettings()
+ATTACK = AttackSettings()
 TRANSFORMER = TransformerTrainingSettings()
 EMBEDDING = EmbeddingSettings()
 EMBEDDING_MODEL = EmbeddingModelSettings()
@@ -189,5 +247,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 EMBEDDING_DTYPES = ("int8", "float32")
 DTYPE = "float32"  # the precision of a transformer that classifies
 BACKENDS = ("torch", "onnxruntime", "openvino")
+BACKEND_CHOICES = (*BACKENDS, "auto")
 BACKEND = "torch"  # the library that runs a transformer: the same on every machine, unlike the choice of "auto"
+INT8_BACKEND = "auto"  # of a transformer that is trained to run in int8, where others can take half the time of torch
 CLASS_WEIGHTS = ("balanced",)

@@ -17,6 +17,7 @@ import adaptdel as ad
 from adaptdel.classifiers import embedding_training
 from adaptdel.classifiers.base import Request, classifier_class
 from adaptdel.classifiers.embedding import EmbeddingClassifier
+from adaptdel.classifiers.embedding_module import RowOptimiser, bag_sum
 from adaptdel.classifiers.integer_network import (
     GRIDS,
     FloatNetwork,
@@ -49,6 +50,31 @@ def texts(count: int, seed: int = 0) -> tuple[list[Tokens], list[str]]:
 
 
 NOISE = ad.Deletion(ad.LengthRate(0.0, 4))
+
+
+class Clock:
+    """A clock that moves on by the same time with every reading."""
+
+    def __init__(self, step: float) -> None:
+        self.step, self.now = step, 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def recorded_rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The learning rates of all steps from now on."""
+    rates: list[float] = []
+    original = embedding_training._train_step
+
+    def step(state: Any, batch: Any) -> Any:
+        loss = original(state, batch)
+        rates.append(state.optimiser.param_groups[0]["lr"])
+        return loss
+
+    monkeypatch.setattr(embedding_training, "_train_step", step)
+    return rates
 
 
 @pytest.fixture(scope="module")
@@ -303,10 +329,11 @@ class TestTraining:
         base = EmbeddingClassifier(bits=8, settings=settings).fit(tokens, labels, noise=NOISE)
         assert base.training_["networks"][0]["steps"] < 3000
 
-    @pytest.mark.parametrize("averaging", [0.0, 0.9])
-    def test_an_interrupted_training_goes_on(self, averaging: float, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("averaging", "scale"), [(0.0, "table"), (0.9, "row")])
+    def test_an_interrupted_training_goes_on(self, averaging: float, scale: str, tmp_path: Path) -> None:
         tokens, labels = texts(80)
-        base = EmbeddingClassifier(bits=8, settings=replace(TINY, averaging=averaging))
+        shape = replace(TINY, averaging=averaging, embedding_scale=scale)
+        base = EmbeddingClassifier(bits=8, networks=1, settings=shape)
         whole = base.unfitted().fit(tokens, labels, noise=NOISE)
         steps = []
 
@@ -329,6 +356,94 @@ class TestTraining:
             with pytest.raises(ValueError, match=r"not a checkpoint that training can go on from: .*: remove it"):
                 base.fit(tokens, labels, noise=NOISE, checkpoint=tmp_path)
 
+    @pytest.mark.parametrize("networks", [1, 2])
+    def test_a_time_limit_ends_with_a_low_rate_and_the_best_weights(
+        self, networks: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tokens, labels = texts(80)
+        rates = recorded_rates(monkeypatch)
+        monkeypatch.setattr(embedding_training, "monotonic", Clock(1.0))
+        settings = replace(TINY, steps=400, evaluations=4)
+        base = EmbeddingClassifier(bits=8, networks=networks, settings=settings)
+        base.fit(tokens, labels, noise=NOISE, max_minutes=networks * 100 / 60)
+        for number, record in enumerate(base.training_["networks"]):
+            assert record["stopped_by_time"]
+            assert record["planned_steps"] == 400
+            assert record["seconds"] == pytest.approx(100, abs=4)  # the clock moves by a second a call
+            assert 90 < record["steps"] < 100  # a call a step, and one an evaluation
+            steps = [row["step"] for row in record["history"]]
+            assert len(steps) == 4  # spread over the time, not over the steps that there was no time for
+            assert steps[-1] == record["steps"]
+            assert all(20 < later - earlier < 30 for earlier, later in zip([0, *steps], steps, strict=False))
+            own = rates[number * len(rates) // networks :][: record["steps"]]
+            assert max(own) == pytest.approx(settings.learning_rate, rel=0.05)
+            assert own[-1] < 0.01 * max(own)
+            assert record["history"][-1]["vote_share"] > 0.8
+
+    def test_with_enough_time_a_limit_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tokens, labels = texts(80)
+        plain = EmbeddingClassifier(bits=8, networks=1, settings=TINY).fit(tokens, labels, noise=NOISE)
+        monkeypatch.setattr(embedding_training, "monotonic", Clock(1.0))
+        limited = plain.unfitted().fit(tokens, labels, noise=NOISE, max_minutes=3)
+        assert limited.fingerprint() == plain.fingerprint()
+        assert limited.training_["networks"][0]["stopped_by_time"] is False
+        assert limited.training_["networks"][0]["history"] == plain.training_["networks"][0]["history"]
+
+    def test_the_shortest_time_gives_a_network_of_one_step(self) -> None:
+        tokens, labels = texts(80)
+        base = EmbeddingClassifier(bits=8, networks=2, settings=TINY)
+        base.fit(tokens, labels, noise=NOISE, max_minutes=1e-9)
+        assert [record["steps"] for record in base.training_["networks"]] == [1, 1]
+        assert len(base.votes([Request(base.prepare("input", tokens[0], Words()), np.ones((3, 12), bool))])[0]) == 3
+
+    @pytest.mark.parametrize("place", [70, 95, 150])  # in the first network, and in the second
+    def test_an_interrupted_training_with_a_limit_goes_on(
+        self, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The time of all sessions counts: what was lost with the interruption, and the second start, do not."""
+        tokens, labels = texts(80)
+        base = EmbeddingClassifier(bits=8, networks=2, settings=replace(TINY, steps=400, evaluations=4))
+        clock = Clock(1.0)
+        monkeypatch.setattr(embedding_training, "monotonic", clock)
+        whole = base.unfitted().fit(tokens, labels, noise=NOISE, max_minutes=200 / 60)
+        done_before: list[int] = []
+
+        def interrupt(done: int, total: int) -> None:
+            done_before.append(done)
+            if len(done_before) == place:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            base.fit(tokens, labels, noise=NOISE, checkpoint=tmp_path, max_minutes=200 / 60, progress=interrupt)
+        clock.now += 10_000  # until somebody starts it again
+        resumed = base.unfitted().fit(tokens, labels, noise=NOISE, checkpoint=tmp_path, max_minutes=200 / 60)
+        assert resumed.fingerprint() == whole.fingerprint()
+        assert resumed.training_ == whole.training_
+        with pytest.raises(ValueError, match=r"network0\.safetensors: belongs to another training: remove it"):
+            base.fit(tokens, labels, noise=NOISE, checkpoint=tmp_path, max_minutes=100)
+
+    def test_balanced_classes_weigh_the_same(self) -> None:
+        tokens, labels = texts(200)
+        rare = [number for number in range(200) if labels[number] == "neg" or number % 20 == 1]
+        tokens, labels = [tokens[number] for number in rare], [labels[number] for number in rare]
+        held = texts(80, seed=5)
+        noise = ad.Deletion(ad.LengthRate(0.0, 2))
+        recalls = []
+        for weight in (None, "balanced"):
+            base = EmbeddingClassifier(bits=8, networks=1, settings=replace(TINY, steps=60))
+            base.fit(tokens, labels, noise=noise, class_weight=weight, validation=held)
+            votes = [
+                scores(base, row, NOISE.sample(12, 50, np.random.default_rng(0))).argmax(axis=1) for row in held[0]
+            ]
+            recalls.append(np.mean([row.mean() for row, label in zip(votes, held[1], strict=True) if label == "pos"]))
+            history = base.training_["networks"][0]["history"]
+            assert [("balanced_vote_share" in row) for row in history] == [weight is not None] * len(history)
+        assert recalls[1] > recalls[0] + 0.1
+        with pytest.raises(ValueError, match="class_weight must be one of 'balanced', got 'equal'"):
+            base.fit(tokens, labels, class_weight="equal")
+        with pytest.raises(ValueError, match="max_minutes must be a positive number, got 0"):
+            base.fit(tokens, labels, max_minutes=0)
+
     def test_masking(self) -> None:
         tokens, labels = texts(80)
         base = EmbeddingClassifier(bits=8, settings=TINY).fit(tokens, labels, noise=ad.Masking(0.6))
@@ -349,13 +464,28 @@ class TestTraining:
             EmbeddingClassifier().prepare("input", tokens[0], Words())
         with pytest.raises(ValueError, match="dropout must be a probability"):
             EmbeddingSettings(dropout=2.0)
+        with pytest.raises(ValueError, match="embedding_scale must be one of 'table', 'row', got 'all'"):
+            EmbeddingSettings(embedding_scale="all")
+
+    @pytest.mark.parametrize(("scale", "least", "most"), [("table", 0.0999, 0.1001), ("row", 1.0, 3.2)])
+    def test_rare_rows_move_by_their_gradients(self, scale: str, least: float, most: float) -> None:
+        """A row that is seen once, with a tenth of the gradient: Adam moves it further than a frequent one."""
+        torch = pytest.importorskip("torch")
+        rows = torch.zeros(3, 1)
+        optimiser = RowOptimiser(rows, scale)
+        for _ in range(200):
+            optimiser.step(torch.tensor([0]), torch.tensor([[1.0]]), 0.01)
+        earlier = float(rows[0])
+        optimiser.step(torch.tensor([0, 1]), torch.tensor([[1.0], [0.1]]), 0.01)
+        assert least <= float(rows[1]) / (float(rows[0]) - earlier) <= most
+        assert float(rows[0]) < 0 == float(rows[2])
 
     def test_gradients_are_those_of_torch(self) -> None:
         torch = pytest.importorskip("torch")
         table = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
         members, counts = np.array([1, 1, 5, 0, 6]), np.array([2, 0, 3])
         weights = torch.randn(3, 3, dtype=torch.float64)
-        (embedding_training.bag_sum(table, members, counts) * weights).sum().backward()
+        (bag_sum(table, members, counts) * weights).sum().backward()
         computed, table.grad = table.grad, None
         sums = [table[members[:2]].sum(0), table[:0].sum(0), table[members[2:]].sum(0)]
         (torch.stack(sums) * weights).sum().backward()

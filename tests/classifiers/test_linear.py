@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import tracemalloc
 from collections.abc import Callable, Hashable
 from fractions import Fraction
@@ -173,12 +172,6 @@ def test_a_long_input_needs_little_memory_besides_its_masks() -> None:
     assert peak < 2**21
     exact = kept.astype(np.int64) @ prepared.data.weights.astype(np.int64) + prepared.data.offset.astype(np.int64)
     assert np.array_equal(found, exact.argmax(axis=1))
-
-
-def _timed(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def test_hashes_are_the_same_for_ever() -> None:

@@ -36,6 +36,7 @@ CHECKED_COPIES = 16  # random copies that a graph and the model both read
 SAME_SCORES = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.25}  # largest difference, as a share of the range of scores
 SCALE_BITS = 8  # of a scale's mantissa: rounded, so that it is the same on every machine
 GRAPH = 1  # part of a fingerprint: to be raised when exported graphs change their scores
+WORTHWHILE = 0.1  # of torch's time, to be saved by another backend that "auto" chooses
 TIMED_COPIES, TIMED_LENGTH, TIMED_ROUNDS = 32, 32, 3  # copies in a batch, their ids, and batches for "auto"
 
 Inputs = Mapping[str, IntArray]
@@ -180,6 +181,8 @@ def start(
 def fastest(running: Mapping[str, Any], inputs: Sequence[str], probes: Probes) -> tuple[str, dict[str, float]]:
     """The name of the fastest of several backends on this machine, and the processor's seconds that each takes a copy.
 
+    Torch, which is always installed, is taken if the fastest one saves less than `WORTHWHILE` of its time.
+
     Args:
         running: functions from inputs to scores, by name.
         inputs: the arrays that they read.
@@ -198,7 +201,10 @@ def fastest(running: Mapping[str, Any], inputs: Sequence[str], probes: Probes) -
             score(batch)
             rounds.append(time.process_time() - began)
         seconds[name] = min(rounds) / TIMED_COPIES
-    return min(seconds, key=lambda name: seconds[name]), seconds
+    best = min(seconds, key=lambda name: seconds[name])
+    if "torch" in seconds and seconds[best] > (1 - WORTHWHILE) * seconds["torch"]:
+        best = "torch"
+    return best, seconds
 
 
 def export(

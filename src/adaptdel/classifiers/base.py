@@ -10,6 +10,7 @@ from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -73,13 +74,19 @@ class BaseClassifier(ABC):
     Attributes:
         kind: the name under which the class is registered; "" if its instances cannot be saved.
         classes_: the labels, in the order of the class numbers; None if they are not known in advance.
+        backend: the library that runs a transformer; None for other models.
+        backend_seconds_: the processor's seconds a copy of the backends that "auto" compared; else empty.
     """
 
     kind: ClassVar[str] = ""
     checks_own_files: ClassVar[bool] = False
     """Whether `load` recognises changed files itself. If not, a saved model carries the SHA-256 of each file."""
+    has_backends: ClassVar[bool] = False
+    """Whether one of several libraries runs the model, which `load` takes as ``backend``."""
 
     classes_: list[Any] | None = None
+    backend: str | None = None
+    backend_seconds_: Mapping[str, float] = MappingProxyType({})
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Prepare an input; called once for each input."""
@@ -91,6 +98,14 @@ class BaseClassifier(ABC):
 
         The answer to a copy must depend on that copy only, not on the other copies or their order.
         """
+
+    def copy_scores(self, requests: Sequence[Request]) -> Sequence[npt.NDArray[Any]] | None:
+        """The scores of the copies of each request, shape (copies, classes); None if the classifier only votes.
+
+        The vote is the class of the highest score, and the lowest class number on a tie. Attacks use scores to compare
+        texts that get the same votes.
+        """
+        return None
 
     def label(self, number: int) -> Any:
         """The label of a class number."""
@@ -107,6 +122,30 @@ class BaseClassifier(ABC):
     def options(self) -> dict[str, Any]:
         """Keyword arguments for `load` that restore the same classifier, in plain values."""
         return {}
+
+    def fingerprint_under(self, backend: str | None) -> str:
+        """The fingerprint that the model has under a backend; models without backends have one fingerprint."""
+        return self.fingerprint()
+
+    def with_backend(self, backend: str) -> BaseClassifier:
+        """The classifier run by another library, or by the fastest one ("auto"); see `BACKENDS`. Transformers only."""
+        self.check_has_backends(backend)
+        raise NotImplementedError(f"{type(self).__name__} must define with_backend")
+
+    def describe_backend(self) -> str:
+        """The backend in a sentence, with what "auto" measured."""
+        times = ", ".join(f"{name} {1000 * seconds:.2g} ms" for name, seconds in self.backend_seconds_.items())
+        chosen = f", chosen here: a copy of 32 subwords takes {times} of the processor" if times else ""
+        return f"backend {self.backend}{chosen}"
+
+    @classmethod
+    def check_has_backends(cls, backend: str) -> None:
+        """Raise ValueError for a backend of a model that has none."""
+        if not cls.has_backends:
+            shown = cls.kind or cls.__name__
+            raise ValueError(
+                f"backend is for transformers: leave it out for a model of the kind {shown}, got {backend!r}"
+            )
 
     def unfitted(self) -> BaseClassifier:
         """An untrained classifier with the same parameters; the object itself if `fit` continues its training."""
@@ -235,6 +274,11 @@ class DistinctClassifier(BaseClassifier):
     def _early(self) -> list[tuple[Prepared, Hashable, int]]:
         """Some of the first copies, with their answers."""
         return []
+
+    def forget_answers(self) -> None:
+        """Start the repeated classification of copies anew: the model has changed."""
+        self.__dict__.pop("_early", None)
+        self._rechecked = self._calls = 0
 
     @abstractmethod
     def keys(self, request: Request) -> list[Hashable]:

@@ -39,7 +39,8 @@ from adaptdel.classifiers.word_encoders import WordEncoder
 from adaptdel.core.checks import IntArray, check_choice, check_int
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import read_json, replacing
-from adaptdel.hyperparameters import EMBEDDING, EMBEDDING_MODEL, ON_UNKNOWN, EmbeddingSettings
+from adaptdel.hyperparameters import EMBEDDING, EMBEDDING_MODEL, ON_UNKNOWN, EmbeddingSettings, check_minutes
+from adaptdel.settings import TRAINING
 from adaptdel.units import Tokens, Unit
 
 TENSORS, DESCRIPTION = "embedding.safetensors", "embedding.json"
@@ -47,6 +48,7 @@ VERSION = 1
 LARGEST_BITS = 24
 MOST_NETWORKS = 16
 LARGEST_SCALE = 1e12
+LEAST_SECONDS = 1e-9  # for a network of which nothing is left of the time limit: it does a single step
 
 
 @register_classifier("embedding")
@@ -152,6 +154,8 @@ class EmbeddingClassifier(BaseClassifier):
         seed: int = 0,
         validation: tuple[Sequence[Tokens], Sequence[Any]] | None = None,
         checkpoint: str | Path | None = None,
+        class_weight: str | None = TRAINING.class_weight,
+        max_minutes: float | None = TRAINING.max_minutes,
         progress: Progress | None = None,
     ) -> EmbeddingClassifier:
         """Train on noisy copies; the same arguments give the same model on one machine.
@@ -167,6 +171,10 @@ class EmbeddingClassifier(BaseClassifier):
             validation: held-out examples as a pair (tokens, labels), instead of a share of the examples.
             checkpoint: a folder in which training is recorded now and then; a training that was interrupted goes on
                 from there if it is started again with the same arguments.
+            class_weight: "balanced" gives every class the same weight; None every example.
+            max_minutes: the training of all networks stops after this time and keeps the best weights so far; None for
+                no limit. If there is no time for all steps, the learning rate falls with the time, and the result
+                depends on the speed of the machine.
             progress: called with (steps done, steps in all).
         """
         copies, seed = check_int("copies", copies, least=1), check_int("seed", seed, most=2**63 - 1)
@@ -187,6 +195,7 @@ class EmbeddingClassifier(BaseClassifier):
         features = TokenFeatures(vocabulary, words, self.bits, self.ngrams, self.lowercase)
         trained, records = [], []
         total = settings.steps * self.networks
+        left = None if max_minutes is None else 60 * check_minutes(max_minutes)
         for number in range(self.networks):
             network, record = train_network(
                 features,
@@ -203,7 +212,10 @@ class EmbeddingClassifier(BaseClassifier):
                 ),
                 held_out=held_out,
                 encodes=self.on_unknown == "encode",
+                class_weight=class_weight,
+                seconds=None if left is None else max(left, LEAST_SECONDS) / (self.networks - number),
             )
+            left = None if left is None else left - record["seconds"]
             trained.append(network)
             records.append(record)
         self.training_ = {
@@ -297,6 +309,10 @@ class EmbeddingClassifier(BaseClassifier):
                         size = 0
             _add_scores(network, waiting)
         return totals
+
+    def copy_scores(self, requests: Sequence[Request]) -> list[npt.NDArray[np.float64]]:
+        """`scores`."""
+        return self.scores(requests)
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
         """The class of the highest score for every copy: exact, whatever the order of copies and tokens."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
-from math import cos, isfinite, pi, sqrt
+from math import cos, isfinite, pi
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
-from scipy import sparse
 
 from adaptdel.classifiers.embedding_copies import (
     COPIES_OF_STEP,
@@ -32,13 +31,14 @@ from adaptdel.classifiers.embedding_copies import (
     examples_of_step,
     stream,
 )
-from adaptdel.classifiers.integer_network import FloatNetwork, TokenFeatures, count_feature
-from adaptdel.core.checks import IntArray
+from adaptdel.classifiers.embedding_module import RowOptimiser, network_module, torch_library
+from adaptdel.classifiers.integer_network import FloatNetwork, TokenFeatures
+from adaptdel.classifiers.linear_training import balanced_class_weights
+from adaptdel.core.checks import IntArray, check_choice
 from adaptdel.core.noise import Noise
 from adaptdel.files import replacing
-from adaptdel.hyperparameters import EmbeddingSettings
+from adaptdel.hyperparameters import CLASS_WEIGHTS, EmbeddingSettings
 
-NEEDS = "training an EmbeddingClassifier needs torch: pip install 'adaptdel[embedding]'"
 Progress = Callable[[int, int], None]
 EVALUATION_INPUTS, EVALUATION_COPIES = 512, 16
 WARM_UP = 0.05  # share of the steps in which the learning rate rises
@@ -47,150 +47,15 @@ AVERAGED_EVERY = 4  # steps between two updates of the moving average
 RANGE_COPIES = 4096  # that the ranges of activations are taken from
 
 
-def torch_library() -> Any:
-    """Torch, or an error that names the extra."""
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(NEEDS) from error
-    return torch
-
-
-def bag_sum(table: Any, members: IntArray, counts: IntArray) -> Any:
-    """Sums of rows of a table, of shape (bags, columns); the gradient is computed by the same fast operation.
-
-    Args:
-        table: of shape (rows, columns).
-        members: the rows in each bag, one bag after another.
-        counts: the size of each bag.
-    """
-    torch = torch_library()
-
-    class BagSum(torch.autograd.Function):  # type: ignore[misc, name-defined]
-        @staticmethod
-        def forward(context: Any, values: Any) -> Any:
-            context.rows = len(values)
-            return _bags(torch, values, members, counts)
-
-        @staticmethod
-        def backward(context: Any, gradient: Any) -> Any:
-            ones = np.ones(len(members), dtype=np.int8)
-            ends = np.concatenate([[0], np.cumsum(counts)])
-            transposed = sparse.csr_array((ones, members, ends), shape=(len(counts), context.rows)).tocsc()
-            return _bags(torch, gradient, transposed.indices, np.diff(transposed.indptr))
-
-    return BagSum.apply(table)
-
-
-def _bags(torch: Any, table: Any, members: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Any:
-    offsets = np.cumsum(counts) - counts
-    indices = torch.from_numpy(np.asarray(members, dtype=np.int64))
-    return torch.nn.functional.embedding_bag(indices, table, torch.from_numpy(offsets.astype(np.int64)), mode="sum")
-
-
-class RowAdam:
-    """Adam for a table of which every step touches few rows: the other rows and their moments stay as they are."""
-
-    def __init__(self, rows: Any, decays: tuple[float, float] = (0.9, 0.999)) -> None:
-        torch = torch_library()
-        self.rows, self.decays = rows, decays
-        self.first, self.second = torch.zeros_like(rows), torch.zeros_like(rows)
-        self.steps = 0
-
-    def step(self, places: Any, gradient: Any, rate: float) -> None:
-        """Change the rows at ``places`` by their gradients, of shape (places, columns)."""
-        self.steps += 1
-        low, high = self.decays
-        first, second = self.first.index_select(0, places), self.second.index_select(0, places)
-        first.lerp_(gradient, 1 - low)
-        second.mul_(high).addcmul_(gradient, gradient, value=1 - high)
-        self.first.index_copy_(0, places, first)
-        self.second.index_copy_(0, places, second)
-        size = second.sqrt_().mul_(1 / sqrt(1 - high**self.steps)).add_(1e-8)
-        change = first.div_(size).mul_(-rate / (1 - low**self.steps))
-        self.rows.index_add_(0, places, change)
-
-
-def network_module(settings: EmbeddingSettings, pretrained: int, classes: int) -> Any:
-    """The network without its embeddings as a torch module; ``pretrained`` is the length of pretrained vectors or 0."""
-    torch = torch_library()
-    nn, functional = torch.nn, torch.nn.functional
-
-    class Network(nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.project = nn.Linear(pretrained, settings.dimensions, bias=False) if pretrained else None
-            self.word = nn.Linear(settings.dimensions, settings.width)
-            self.mask = nn.Parameter(0.1 * torch.rand(settings.width))
-            self.norm = nn.BatchNorm1d(2 * settings.width + 1)
-            sizes = [2 * settings.width + 1, *settings.hidden, classes]
-            self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
-
-        def embeddings(self, batch: Batch, rows: Any, vectors: Any) -> Any:
-            """Of the distinct tokens, of shape (tokens, dimensions)."""
-            bags = bag_sum(rows, batch.features, batch.feature_counts)
-            bags = bags / torch.sqrt(torch.from_numpy(batch.feature_counts).to(bags.dtype))[:, None]
-            known = np.flatnonzero(batch.words >= 0)
-            if self.project is not None and len(known):
-                chosen = vectors.index_select(0, torch.from_numpy(batch.words[known]))
-                bags = bags.index_add(0, torch.from_numpy(known), self.project(chosen.to(bags.dtype)))
-            return bags
-
-        def pooled(self, batch: Batch, table: Any) -> Any:
-            """Sum, maximum and count, of shape (copies, 2 * width + 1)."""
-            kept, sizes = batch.kept, batch.counts
-            if batch.masked.any():
-                kept = np.insert(kept, np.cumsum(sizes)[batch.masked], len(table))
-                sizes = sizes + batch.masked
-                table = torch.cat([table, functional.relu(self.mask)[None]])
-            sums = bag_sum(table, kept, sizes)
-            offsets = torch.from_numpy(np.cumsum(sizes) - sizes)
-            largest = functional.embedding_bag(torch.from_numpy(kept), table, offsets, mode="max")
-            counts = torch.from_numpy(batch.counts)
-            root = torch.sqrt(torch.clamp(counts, min=1).to(sums.dtype))[:, None]
-            number = torch.from_numpy(count_feature(batch.counts)).to(sums.dtype)[:, None]
-            return torch.cat([sums / root, largest, number], dim=1)
-
-        def forward(
-            self, batch: Batch, rows: Any, vectors: Any, *, rng: Any = None, ranges: list[Any] | None = None
-        ) -> Any:
-            """The scores of copies.
-
-            Args:
-                batch: the copies.
-                rows: the embeddings of the features that occur in the batch.
-                vectors: all pretrained vectors.
-                rng: a numpy generator for dropout in training.
-                ranges: gets the largest absolute activations.
-            """
-            embeddings = self.embeddings(batch, rows, vectors)
-            table = functional.relu(self.word(embeddings))
-            hidden = self.norm(self.pooled(batch, table))
-            recorded = [embeddings, table, hidden]
-            for place, layer in enumerate(self.layers):
-                hidden = layer(hidden)
-                if place + 1 < len(self.layers):
-                    hidden = functional.relu(hidden)
-                    recorded.append(hidden)
-                    if rng is not None and settings.dropout:
-                        hidden = _dropped(torch, hidden, settings.dropout, rng)
-            if ranges is not None:
-                ranges.append([values.abs().amax(dim=0) for values in recorded])
-            return hidden
-
-    return Network()
-
-
-def _dropped(torch: Any, values: Any, share: float, rng: np.random.Generator) -> Any:
-    """Dropout with random bytes of numpy, which are drawn ten times as fast as those of torch."""
-    threshold = round(share * 256)
-    drawn = np.frombuffer(rng.bytes(values.numel()), dtype=np.uint8).reshape(tuple(values.shape))
-    return values * torch.from_numpy((drawn >= threshold).astype(np.float32) * np.float32(256 / (256 - threshold)))
-
-
 @dataclass
 class Training:
-    """A network in training, and what was measured of it."""
+    """A network in training, and what was measured of it.
+
+    Attributes:
+        seconds: the time limit, or None.
+        elapsed: seconds of training so far, in all sessions.
+        ended: whether training is over.
+    """
 
     settings: EmbeddingSettings
     module: Any
@@ -200,7 +65,11 @@ class Training:
     seed: int
     training: IntArray
     validation: IntArray
+    seconds: float | None = None
+    class_weights: Any = None
     step: int = 0
+    elapsed: float = 0.0
+    ended: bool = False
     waited: int = 0
     average: dict[str, Any] | None = None
     best: dict[str, Any] | None = None
@@ -209,10 +78,24 @@ class Training:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.row_optimiser = RowAdam(self.rows)
+        self.row_optimiser = RowOptimiser(self.rows, settings.embedding_scale)
         self.optimiser = torch_library().optim.AdamW(
             self.module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
+
+    @property
+    def is_time_up(self) -> bool:
+        """Whether the time limit is reached."""
+        return self.seconds is not None and self.elapsed >= self.seconds
+
+    def share(self) -> float:
+        """How much of the training is over: of its steps, or of its time, if there is no time for all steps.
+
+        The learning rate follows this share. So it has fallen when the time is up, and the last weights are good ones.
+        With time for all steps, the share of the time is always the smaller one, and changes nothing.
+        """
+        by_time = 0.0 if self.seconds is None else self.elapsed / self.seconds
+        return min(1.0, max(self.step / self.settings.steps, by_time))
 
     def weights(self) -> dict[str, Any]:
         """All weights by name; they are not copied."""
@@ -269,6 +152,8 @@ def train_network(
     progress: Progress = lambda done, total: None,
     held_out: IntArray | None = None,
     encodes: bool = False,
+    class_weight: str | None = None,
+    seconds: float | None = None,
 ) -> tuple[FloatNetwork, dict[str, Any]]:
     """Train a network on noisy copies; the same arguments give the same network on one machine.
 
@@ -286,6 +171,10 @@ def train_network(
         progress: called with (steps done, steps in all).
         held_out: the numbers of the held-out examples; None for a share of the examples as in the settings.
         encodes: whether new words are encoded as well, and do not have n-grams alone.
+        class_weight: "balanced" gives every class the same weight in the loss and in the choice of the best weights;
+            None every example.
+        seconds: training ends after this time, all sessions together, with the best weights so far; at least a step is
+            done. None for no limit. The learning rate falls with the time if there is no time for all steps.
 
     Returns:
         The network, and a record of the training in plain values.
@@ -296,6 +185,11 @@ def train_network(
     if held_out is None:
         held_out = order[: min(round(len(labels) * settings.validation), len(labels) - 1, EVALUATION_INPUTS)]
     measured = stream(seed, HELD_OUT).permutation(held_out)[:EVALUATION_INPUTS]
+    training = np.setdiff1d(order, held_out)
+    weights = None
+    if class_weight is not None:
+        check_choice("class_weight", class_weight, CLASS_WEIGHTS)
+        weights = torch.tensor(balanced_class_weights(labels[training], classes), dtype=torch.float32)
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         module = network_module(settings, 0 if vectors is None else vectors.shape[1], classes)
@@ -306,45 +200,58 @@ def train_network(
             CopySampler(table, labels, noise, settings.word_dropout, features.size, encodes=encodes),
             None if vectors is None else torch.from_numpy(np.ascontiguousarray(vectors)),
             seed,
-            training=np.setdiff1d(order, held_out),
+            training=training,
             validation=np.sort(measured),
+            seconds=seconds,
+            class_weights=weights,
         )
     identity = "" if checkpoint is None else _identity(state, features, noise)
     if checkpoint is not None:
         _resume(state, checkpoint, identity)
-    for done in _optimise(state, progress):
-        if checkpoint is not None and not done:
-            _write_checkpoint(state, checkpoint, identity)
-    sizes = {"examples": len(state.training), "held_out": len(state.validation)}
-    return _exported(state), {"steps": state.step, "history": state.history, **sizes}
+    if not state.ended:
+        for _ in _optimise(state, progress):
+            if checkpoint is not None:
+                _write_checkpoint(state, checkpoint, identity)
+    record = {"steps": state.step, "history": state.history}
+    record |= {"examples": len(state.training), "held_out": len(state.validation)}
+    if seconds is not None:
+        stopped = state.is_time_up and state.step < settings.steps
+        record |= {"planned_steps": settings.steps, "seconds": state.elapsed, "stopped_by_time": stopped}
+    return _exported(state), record
 
 
-def _optimise(state: Training, progress: Progress) -> Iterator[bool]:
-    """Train until the end; yields after every evaluation whether training is over."""
+def _optimise(state: Training, progress: Progress) -> Iterator[None]:
+    """Train until the end; yields after every evaluation, and at the end with the weights that are kept."""
     settings, module = state.settings, state.module
     every = max(1, settings.steps // settings.evaluations)
+    began, measured_at = monotonic() - state.elapsed, state.share()
     module.train()
     for batch in _batches(state):
         state.step += 1
         loss = _train_step(state, batch)
+        state.elapsed = monotonic() - began
         progress(state.step, settings.steps)
-        if state.step % every == 0 or state.step == settings.steps:
+        last = state.step == settings.steps or state.is_time_up
+        by_time = state.seconds is not None and state.share() - measured_at >= 1 / settings.evaluations
+        if state.step % every == 0 or last or by_time:
             _measure(state, float(loss))
-            over = state.step == settings.steps or state.waited >= settings.patience
-            if over:
+            state.elapsed = monotonic() - began
+            measured_at = state.share()
+            if last or state.is_time_up or state.waited >= settings.patience:
                 break
-            yield False
+            yield
     if state.best is not None:
         state.restore(state.best)
     elif state.average is not None:
         state.restore(state.average)
-    yield True
+    state.ended = True
+    yield
 
 
 def _train_step(state: Training, batch: Batch) -> Any:
     """One step of both optimisers; returns the loss."""
     torch, settings = torch_library(), state.settings
-    share = state.step / settings.steps
+    share = state.share()
     factor = min(1.0, share / WARM_UP) * 0.5 * (1 + cos(pi * share))
     state.optimiser.param_groups[0]["lr"] = settings.learning_rate * factor
     state.module.norm.momentum = max(NORM_MOMENTUM, min(1.0, 4 / state.step))  # the first steps count little later
@@ -370,7 +277,8 @@ def _measure(state: Training, loss: float) -> None:
     measured = _evaluate(state, weights)
     state.history.append({"step": state.step, "loss": loss, **measured})
     if measured:
-        rank = (measured["vote_share"], measured["vote_accuracy"])  # few votes on few inputs: accuracy is mostly noise
+        # Few votes on few inputs: accuracy is mostly noise.
+        rank = (measured.get("balanced_vote_share", measured["vote_share"]), measured["vote_accuracy"])
         if rank > state.best_rank:
             state.best_rank, state.waited = rank, 0
             state.best = {name: value.clone() for name, value in weights.items()}
@@ -400,6 +308,10 @@ def _batches(state: Training) -> Iterator[Batch]:
 def _identity(state: Training, features: TokenFeatures, noise: Noise) -> str:
     """A hash of all that the trained network depends on."""
     chosen = [asdict(state.settings), state.seed, noise.to_dict(), state.copies.encodes]
+    if state.class_weights is not None:
+        chosen.append({"class_weights": state.class_weights.tolist()})
+    if state.seconds is not None:
+        chosen.append({"seconds": state.seconds})
     digest = hashlib.sha256(json.dumps(chosen).encode())
     digest.update(np.ascontiguousarray(state.validation).data)
     digest.update(repr((features.bits, features.ngrams, features.lowercase)).encode())
@@ -415,6 +327,7 @@ def _write_checkpoint(state: Training, checkpoint: Path, identity: str) -> None:
     """Tensors and plain values in one file, whole or not at all."""
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     values = {"identity": identity, "step": state.step, "waited": state.waited, "best_rank": state.best_rank}
+    values |= {"elapsed": state.elapsed, "ended": state.ended}
     tensors = {name: np.ascontiguousarray(value.numpy()) for name, value in state.tensors().items()}
     content = tensors_to_bytes(tensors, {"adaptdel": json.dumps({**values, "history": state.history})})
     with replacing(checkpoint.with_suffix(".safetensors")) as file:
@@ -436,6 +349,7 @@ def _resume(state: Training, checkpoint: Path, identity: str) -> None:
         state.step, state.waited = int(values["step"]), int(values["waited"])
         state.best_rank = float(values["best_rank"][0]), float(values["best_rank"][1])
         state.history = list(values["history"])
+        state.elapsed, state.ended = float(values.get("elapsed", 0.0)), bool(values.get("ended", False))
         state.take({name: torch.from_numpy(value) for name, value in tensors_from_bytes(content).items()})
     except (
         SafetensorError,
@@ -455,7 +369,12 @@ def _loss(state: Training, batch: Batch, rows: Any, dropout: np.random.Generator
     torch, settings = torch_library(), state.settings
     functional = torch.nn.functional
     scores = state.module(batch, rows, state.vectors, rng=dropout)
-    loss = functional.cross_entropy(scores, torch.from_numpy(batch.labels), label_smoothing=settings.label_smoothing)
+    labels, smoothing = torch.from_numpy(batch.labels), settings.label_smoothing
+    if state.class_weights is None:
+        loss = functional.cross_entropy(scores, labels, label_smoothing=smoothing)
+    else:
+        losses = functional.cross_entropy(scores, labels, label_smoothing=smoothing, reduction="none")
+        loss = (losses * state.class_weights[labels]).mean()
     if settings.consistency and settings.copies_per_text > 1:
         shares = functional.log_softmax(scores, dim=1).reshape(-1, settings.copies_per_text, scores.shape[1])
         mean = shares.exp().mean(dim=1, keepdim=True)
@@ -492,12 +411,15 @@ def _evaluating(state: Training, weights: dict[str, Any] | None = None) -> Itera
 
 
 def _evaluate(state: Training, weights: dict[str, Any]) -> dict[str, float]:
-    """The share of held-out inputs whose majority vote is right, and the mean share of right votes."""
+    """The share of held-out inputs whose majority vote is right, and the mean share of right votes.
+
+    With class weights, also the mean over classes of the latter.
+    """
     if not len(state.validation):
         return {}
     torch = torch_library()
     rng = stream(state.seed, EVALUATION)
-    right, shares = [], []
+    right, shares, numbers = [], [], []
     with _evaluating(state, weights):
         for start in range(0, len(state.validation), 128):
             batch = state.copies.draw(state.validation[start : start + 128], EVALUATION_COPIES, rng, training=False)
@@ -507,10 +429,12 @@ def _evaluate(state: Training, weights: dict[str, Any]) -> dict[str, float]:
             counts = (votes[:, :, None] == np.arange(state.module.layers[-1].out_features)).sum(axis=1)
             right.append(counts.argmax(axis=1) == labels)
             shares.append(counts[np.arange(len(labels)), labels] / EVALUATION_COPIES)
-    return {
-        "vote_accuracy": float(np.concatenate(right).mean()),
-        "vote_share": float(np.concatenate(shares).mean()),
-    }
+            numbers.append(labels)
+    share, number = np.concatenate(shares), np.concatenate(numbers)
+    measured = {"vote_accuracy": float(np.concatenate(right).mean()), "vote_share": float(share.mean())}
+    if state.class_weights is not None:
+        measured["balanced_vote_share"] = float(np.mean([share[number == label].mean() for label in np.unique(number)]))
+    return measured
 
 
 def _exported(state: Training) -> FloatNetwork:

@@ -42,7 +42,7 @@ from adaptdel.classifiers.linear_training import (
     rounded,
     train,
 )
-from adaptdel.core.checks import IntArray, check_choice, check_int, check_real
+from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_int, check_real
 from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
 from adaptdel.hyperparameters import CLASS_WEIGHTS, LINEAR
@@ -353,6 +353,12 @@ class LinearClassifier(BaseClassifier):
         """The class with the highest score for every copy: exact, whatever the order of copies and tokens."""
         self._fitted()
         return [best(scores(request.prepared.data, request.kept)) for request in requests]
+
+    def copy_scores(self, requests: Sequence[Request]) -> list[FloatArray]:
+        """The scores of the copies, shape (copies, classes), in whole numbers; of two classes, the first has 0."""
+        self._fitted()
+        tables = [scores(request.prepared.data, request.kept) for request in requests]
+        return [np.pad(table, ((0, 0), (1, 0))) if table.shape[1] == 1 else table for table in tables]
 
     def predict(self, tokens: Sequence[Tokens]) -> list[Any]:
         """The labels of whole inputs, without noise."""

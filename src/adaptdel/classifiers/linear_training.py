@@ -295,6 +295,12 @@ def balanced_weights(answers: IntArray) -> FloatArray:
     return np.asarray(len(answers) / (np.count_nonzero(counts) * counts[answers]), dtype=np.float64)
 
 
+def balanced_class_weights(targets: Sequence[int] | IntArray, classes: int) -> list[float]:
+    """A weight for every class, such that all classes have the same sum of weights and the mean weight is 1."""
+    counts = np.bincount(targets, minlength=classes)
+    return [float(len(targets) / (classes * count)) if count else 1.0 for count in counts]
+
+
 def _loss(scores: FloatArray, answers: IntArray, weights: FloatArray | None) -> tuple[float, FloatArray]:
     """The mean logistic loss, and its derivative by every score; weighted, if there are weights."""
     if weights is not None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptdel.classifiers.linear_training import balanced_class_weights
 from adaptdel.classifiers.transformers import (
     NEEDS,
     SAFE,
@@ -256,12 +257,6 @@ def train_transformer(
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
             last = last_whole(folder)
         return _result(classifier, last, versions)
-
-
-def balanced_class_weights(targets: list[int], classes: int) -> list[float]:
-    """A weight for every class, such that all classes have the same sum of weights and the mean weight is 1."""
-    counts = np.bincount(targets, minlength=classes)
-    return [float(len(targets) / (classes * count)) if count else 1.0 for count in counts]
 
 
 def _result(classifier: TransformersClassifier, last: Path | None, versions: dict[str, str]) -> TrainedTransformer:

@@ -28,7 +28,14 @@ from adaptdel.core.checks import IntArray, check_choice, check_int, check_names,
 from adaptdel.core.noise import Noise
 from adaptdel.data import ExampleSet, split_held_out
 from adaptdel.files import read_json
-from adaptdel.hyperparameters import BACKEND, BACKENDS, DTYPE, DTYPES, TRANSFORMER, TransformerTrainingSettings
+from adaptdel.hyperparameters import (
+    BACKEND,
+    BACKEND_CHOICES,
+    DTYPE,
+    DTYPES,
+    TRANSFORMER,
+    TransformerTrainingSettings,
+)
 from adaptdel.settings import TRAINING
 from adaptdel.units import Tokens, check_unit
 
@@ -109,6 +116,8 @@ class TransformersClassifier(SubwordClassifier):
         training_: how `fit` trained the model, with the history of its epochs, in plain values.
     """
 
+    has_backends = True
+
     def __init__(
         self,
         model: Any,
@@ -126,7 +135,7 @@ class TransformersClassifier(SubwordClassifier):
     ) -> None:
         torch, transformers = libraries()
         check_choice("dtype", dtype, DTYPES)
-        self._wanted_backend = check_choice("backend", backend, (*BACKENDS, "auto"))
+        self._wanted_backend = check_choice("backend", backend, BACKEND_CHOICES)
         check_choice("batching", batching, BATCHING)
         if not isinstance(training, (TransformerTrainingSettings, NoneType)):
             raise ValueError(f"training must be TransformerTrainingSettings or None, got {training!r:.60}")
@@ -137,10 +146,7 @@ class TransformersClassifier(SubwordClassifier):
         self.batch_tokens = check_int("batch_tokens", usual if batch_tokens is None else batch_tokens, least=1)
         if dtype == "int8" and self.device != "cpu":
             raise ValueError(f"device must be 'cpu' for dtype 'int8', got {self.device!r}")
-        if backend in EXPORTED and self.device != "cpu":
-            raise ValueError(f"device must be 'cpu' for backend {backend!r}, got {self.device!r}")
-        if backend in EXPORTED:
-            EXPORTED[backend].check(dtype)
+        self._check_backend(backend)
         loaded = not isinstance(model, (str, Path))
         if loaded and tokenizer is None:
             raise ValueError("tokenizer must be given with a loaded model, got None")
@@ -202,18 +208,43 @@ class TransformersClassifier(SubwordClassifier):
     def fingerprint(self) -> str:
         """The SHA-256 of configuration, tokenizer, weights, precision and backend: what the answers depend on."""
         if self._fingerprint is None:
-            config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
-            digest = hashlib.sha256(json.dumps([config, self.dtype], sort_keys=True, default=str).encode())
-            if self.backend != "torch":
-                digest.update(f"{self.backend} {GRAPH}".encode())
-            digest.update(self.subwords.state().encode())
-            for name, tensor in sorted(self.model.state_dict().items()):
-                values = tensor.detach().cpu().contiguous()
-                values = values.float() if values.is_floating_point() else values  # as it is loaded again
-                digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-                digest.update(values.flatten().view(libraries()[0].uint8).numpy().data)
-            self._fingerprint = digest.hexdigest()
+            self._fingerprint = self.fingerprint_under(self.backend)
         return self._fingerprint
+
+    def fingerprint_under(self, backend: str | None) -> str:
+        """The fingerprint that the same model has under another backend."""
+        config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
+        digest = hashlib.sha256(json.dumps([config, self.dtype], sort_keys=True, default=str).encode())
+        if backend not in (None, "torch"):
+            digest.update(f"{backend} {GRAPH}".encode())
+        digest.update(self.subwords.state().encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            values = tensor.detach().cpu().contiguous()
+            values = values.float() if values.is_floating_point() else values  # as it is loaded again
+            digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+            digest.update(values.flatten().view(libraries()[0].uint8).numpy().data)
+        return digest.hexdigest()
+
+    def with_backend(self, backend: str) -> TransformersClassifier:
+        """The same model run by another backend; "auto" measures the installed ones here, and takes the fastest.
+
+        The classifier itself if the backend is its own. The result is tested like a model that is loaded.
+        """
+        check_choice("backend", backend, BACKEND_CHOICES)
+        if backend == self.backend:
+            return self
+        self._check_backend(backend)
+        other = copy.copy(self)
+        other._wanted_backend = backend
+        other.install(self.model)
+        return other
+
+    def _check_backend(self, backend: str) -> None:
+        """Raise unless a backend can run on the device in the precision, as far as that is known without a graph."""
+        if backend in EXPORTED and self.device != "cpu":
+            raise ValueError(f"device must be 'cpu' for backend {backend!r}, got {self.device!r}")
+        if backend in EXPORTED:
+            EXPORTED[backend].check(self.dtype)
 
     def options(self) -> dict[str, Any]:
         """Precision, backend, margin, batching and the way of tokenising."""
@@ -355,6 +386,7 @@ class TransformersClassifier(SubwordClassifier):
             raise ValueError(f"model must have at least 2 labels, got {model.config.num_labels} in {self.name}")
         self.model = model.eval()
         self._fingerprint = None
+        self.forget_answers()
         self._accepted = set(inspect.signature(model.forward).parameters)
         self.classes_ = _classes(model.config)
         check_labels(self.classes_)
