@@ -5,16 +5,20 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 DEMO := $(VENV)/.demo
+SERVE := $(VENV)/.serve
 
-.PHONY: help demo test test-all lint types wheel bench docs paper paper-quick clean
+.PHONY: help demo serve test test-all lint types programs wheel bench docs paper paper-quick attack-env attack-test attack-parts clean
 
 help:
 	@echo "make demo      compare all methods on real film reviews; writes out/demo/report/index.html"
-	@echo "make test      linters, type checks and the quick tests"
+	@echo "make serve     serve a model of film reviews, with a page to try it; prints the address"
+	@echo "make test      linters, type checks and the quick tests; installs Chromium and openssl if it may (PROGRAMS=no: not)"
 	@echo "make test-all  make test with the exhaustive and statistical tests"
 	@echo "make wheel     build the wheel and install it in a fresh environment (needs the package index)"
 	@echo "make bench     measure speed; writes figures and JSON to out/; DATA=folder adds sampling and training"
 	@echo "make docs      build the documentation site in out/site"
+	@echo "make attack-env  an environment for the recipes of TextAttack, .venv-attack; attack-test tests them there"
+	@echo "make attack-parts DATA=folder  parts of these recipes without a model hub, in out/attack-parts (some minutes)"
 	@echo "make paper DATA=folder        the paper's experiments (hours); paper-quick takes minutes"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -31,6 +35,14 @@ $(DEMO): pyproject.toml constraints.txt
 demo: $(DEMO)
 	$(BIN)/adaptdel demo --out out/demo
 
+$(SERVE): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,serve]'
+	@touch $@
+
+serve: $(SERVE)
+	$(BIN)/adaptdel serve --demo $(ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,10 +50,14 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-test: lint types
+# Programs that are no Python packages: Chromium for the tests of pages, openssl.
+programs:
+	@PROGRAMS=$(PROGRAMS) sh tests/programs.sh
+
+test: lint types programs
 	$(BIN)/pytest -n 2 -q
 
-test-all: lint types
+test-all: lint types programs
 	$(BIN)/pytest -n 2 --dist worksteal -q -m 'slow or not slow'
 
 wheel: $(STAMP)
@@ -68,5 +84,27 @@ paper paper-quick: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.paper --data $(DATA) --out out/$@ $(if $(filter paper-quick,$@),--quick --results out/$@/results,) $(ARGS)
 
+# TextAttack needs other versions than constraints.txt pins, so it has an environment of its own.
+ATTACK := .venv-attack
+ATTACK_PIP := $(ATTACK)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-attack.txt
+
+$(ATTACK)/.installed: pyproject.toml constraints-attack.txt
+	test -x $(ATTACK)/bin/python || $(PYTHON) -m venv $(ATTACK)
+	$(ATTACK_PIP) -e '.[attack,report]'
+	@touch $@
+
+attack-env: $(ATTACK)/.installed
+	@echo "run $(ATTACK)/bin/adaptdel attack MODEL --data FILE --recipe deepwordbug --out RUN"
+
+# The recipes on tiny parts that the tests make; `make test-all` skips these tests and says so.
+attack-test: $(ATTACK)/.installed
+	$(ATTACK_PIP) pytest hypothesis
+	HF_HUB_OFFLINE=1 $(ATTACK)/bin/python -m pytest -q -m 'slow or not slow' tests/attacks/test_textattack_recipes.py
+
+attack-parts: $(ATTACK)/.installed
+	@test -n "$(DATA)" || { echo "name the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }
+	$(ATTACK_PIP) -e '.[attack-parts]'
+	HF_HUB_OFFLINE=1 $(ATTACK)/bin/python -m benchmarks.attack_parts --data $(DATA)/*.train.jsonl.gz --out out/attack-parts $(ARGS)
+
 clean:
-	rm -rf $(VENV) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ATTACK) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis

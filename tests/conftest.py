@@ -1,8 +1,12 @@
-"""Settings of all tests: no time limits on a noisy machine; the slow suites look at more examples."""
+"""Settings of all tests: no time limits on a noisy machine; the slow suites look at more examples.
+
+Skipped tests are named at the end, with what they need.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -19,3 +23,14 @@ settings.register_profile("thorough", deadline=None, max_examples=1500)
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("thorough" if "slow or not slow" in config.getoption("-m", "") else "quick")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name every test that was skipped, and why: no test is skipped in silence."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if not skipped:
+        return
+    terminalreporter.section(f"NOT TESTED: {len(skipped)} skipped", sep="=", red=True, bold=True)
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        terminalreporter.line(f"{report.nodeid}: {reason.removeprefix('Skipped: ')}", yellow=True)

@@ -223,8 +223,10 @@ def limited(seconds: float = SECONDS) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
-def fuzz(name: str, case: Callable[[list[int]], None], cases: int, seed: int) -> None:
-    """Run so many cases, each within its time; a failure says how it is repeated."""
+def fuzz(
+    name: str, case: Callable[[list[int]], None], cases: int, seed: int, module: str = "tests.cli.test_fuzz"
+) -> None:
+    """Run so many cases, each within its time; a failure says how it is repeated: by ``module`` as a script."""
     done = 0
 
     @hypothesis.seed(seed)
@@ -243,7 +245,7 @@ def fuzz(name: str, case: Callable[[list[int]], None], cases: int, seed: int) ->
             with limited():
                 case(edits)
         except Exception as error:
-            again = f"python -m tests.cli.test_fuzz {name} {' '.join(map(str, edits))}"
+            again = f"python -m {module} {name} {' '.join(map(str, edits))}"
             raise Failure(f"{type(error).__name__}: {error}\nagain: {again}") from error
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

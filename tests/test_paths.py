@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -11,7 +14,8 @@ from typing import Any
 import pytest
 
 import adaptdel
-from tests.run_files import run, write_rows
+from adaptdel.serve import Client, ServeError
+from tests.run_files import make_model, run, write_rows
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(adaptdel.__file__).parent
@@ -55,7 +59,16 @@ def files_used(*arguments: Any) -> set[str]:
 
 
 def test_every_drawing_is_short_and_names_files_that_exist() -> None:
-    assert set(PATHS) == {"engine", "certify", "train", "train a transformer", "calibrate", "calibrate in bins"}
+    assert set(PATHS) == {
+        "engine",
+        "certify",
+        "train",
+        "train a transformer",
+        "calibrate",
+        "calibrate in bins",
+        "attack",
+        "serve",
+    }
     for files in PATHS.values():
         assert 5 <= len(files) <= 10
         assert [name for name in files if not (SOURCE / f"{name}.py").is_file()] == []
@@ -83,12 +96,47 @@ def test_the_commands_take_the_drawn_paths(tmp_path: Path, data: Path) -> None:
         "calibrate": files_used("calibrate", model, "--data", data, "--examples", 20, *votes),
         "calibrate in bins": files_used("calibrate", model, "--data", data, "--out", tmp_path / "bins", *bins, *votes),
         "certify": files_used("certify", model, "--data", data, "--limit", 3, "--out", tmp_path / "run", *votes),
+        "attack": files_used(
+            "attack", model, "--data", data, "--inputs", 2, "--queries", 600, "--out", tmp_path / "attack"
+        ),
     }
     for name, files in used.items():
         assert [file for file in PATHS[name] if file not in files] == [], name
     for name in ("calibrate", "calibrate in bins", "certify"):
         assert [file for file in PATHS["engine"] if file not in used[name]] == [], name
     assert "classifiers/transformers" not in used["train"]  # the comparison can fail
+
+
+def test_a_request_to_the_server_takes_the_drawn_path(tmp_path: Path, data: Path) -> None:
+    model = make_model(tmp_path / "model")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    ended = threading.Event()
+
+    def request() -> None:
+        try:
+            while not ended.is_set():
+                try:
+                    with Client(f"http://127.0.0.1:{port}") as client:
+                        client.certify("w1 w2 " * 20)
+                    return
+                except ServeError:  # not listening yet
+                    ended.wait(0.1)
+        finally:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    caller = threading.Thread(target=request)
+    caller.start()
+    try:
+        files = files_used("serve", model, "--port", port)
+    finally:
+        ended.set()
+        caller.join()
+    assert [file for file in PATHS["serve"] if file not in files] == []
+    assert [file for file in PATHS["engine"] if file not in files] == []
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ from adaptdel.planner import noise_from_spec, plan
 
 
 def test_a_million_tokens_are_listed_in_part() -> None:
-    made = plan(10**5, Deletion(LengthRate(0.9, 23)))
-    assert made.radii[0] == 0
-    assert made.radii[-1] == made.largest > 2000
-    assert len(made.radii) == 51
-    assert list(made.least_probability) == sorted(made.least_probability)
+    created = plan(10**5, Deletion(LengthRate(0.9, 23)))
+    assert created.radii[0] == 0
+    assert created.radii[-1] == created.largest > 2000
+    assert len(created.radii) == 51
+    assert list(created.least_probability) == sorted(created.least_probability)
 
 
 def test_specs() -> None:

@@ -15,6 +15,7 @@ from benchmarks.paper.figures import draw_pareto, front
 from benchmarks.paper.networks import Choice, choose
 from benchmarks.paper.pages import write_page
 from benchmarks.paper.seeds import at_accuracy
+from benchmarks.paper.study import finished
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -84,16 +85,23 @@ def test_a_clock_counts_and_leaves_no_trace() -> None:
         def work(self, value: int) -> int:
             return value + 1
 
-    one, clock, before = Slow(), Clock(), Slow.work
-    with clock.on(one, "work"):
-        assert one.work(1) == 2
+    each, clock, earlier = Slow(), Clock(), Slow.work
+    with clock.on(each, "work"):
+        assert each.work(1) == 2
     counted = clock.seconds
     with Clock().on(Slow, "work"):
-        assert one.work(2) == 3
+        assert each.work(2) == 3
     assert counted > 0
     assert clock.seconds == counted
-    assert Slow.work is before
-    assert "work" not in vars(one)
+    assert Slow.work is earlier
+    assert "work" not in vars(each)
+
+
+@pytest.mark.parametrize(("ended", "expected"), [(None, False), ("2026-01-01T00:00:00+00:00", True)])
+def test_a_run_that_was_stopped_is_not_finished(ended: str | None, expected: bool, tmp_path: Path) -> None:
+    assert not finished(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps({"finished": ended, "totals": None}), encoding="utf-8")
+    assert finished(tmp_path) is expected
 
 
 class TestNetworks:

@@ -15,7 +15,8 @@ from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, certified_radius
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, Tally, stream, take_votes, vote_on_inputs
+from adaptdel.certification.pool import vote_on_inputs
+from adaptdel.certification.sampling import SamplingPlan, Tally, stream, take_votes
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import BaseClassifierError, CallableClassifier, LinearClassifier
 from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepared, Request

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.calibration.folders import calibrate_folder
-from adaptdel.calibration.selection import RateSelection
+from adaptdel.calibration.rate_selection import RateSelection
 from adaptdel.certification.certificate import Certificate
 from adaptdel.core.checks import check_int
 from adaptdel.data import Row, read_examples, read_rows
+from adaptdel.engines.start import EngineSettings
 from adaptdel.file_formats import records
-from adaptdel.files import write_text
+from adaptdel.files import write_json, write_text
+from adaptdel.model_files import EXAMPLES
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.entries import Entry, read_entries
 from adaptdel.report.write import write_report
@@ -28,6 +30,9 @@ from adaptdel.training.jobs import TrainingJob, train_job
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 CLASS_NAMES = ("negative", "positive")
+DEMO_FOLDER = Path("out/demo")  # for data, models, runs and report
+SERVED = "adaptdel"  # the method of the model for `adaptdel serve`
+EXAMPLE_SHARES = (0.02, 0.25, 0.5, 0.75, 0.98)  # quantiles of the lengths of its examples
 # The calibration maximises the radius at which half of the reviews are certified.
 DEMO_CALIBRATION: dict[str, Any] = {}  # the defaults
 
@@ -80,9 +85,9 @@ def run_demo(
     train, test = write_reviews(folder / "data", reviews, seed)
     runs = []
     for method in METHODS:
-        model, run = folder / "models" / method, folder / "runs" / method
+        run = folder / "runs" / method
         note(f"{method}: train")
-        train_job(TrainingJob(str(train), str(model), TrainingSettings(method=method, seed=seed)))
+        model = _train(folder, method, train, seed)
         if method == "adaptdel+":
             note(f"{method}: calibrate")
             calibration = calibrate_folder(model, read_examples(train), DEMO_CALIBRATION).calibration
@@ -90,12 +95,40 @@ def run_demo(
                 chosen = calibration.candidates[calibration.chosen]
                 note(f"{method}: chose the candidate {chosen.name!r} of {len(calibration.candidates)} rates")
         note(f"{method}: certify {reviews} reviews")
-        certify_data(CertificationJob(model, Source(str(test)), run, {}, workers=workers))
+        certify_data(CertificationJob(model, Source(str(test)), run, {}, engine=EngineSettings(workers=workers)))
         runs.append(run)
     note("report")
     write_report(runs, folder / "report", title="Film reviews: every method of the paper", baseline=2, seed=seed)
     entries = read_entries(runs)
     return Demo(comparison(entries), explain(entries[-1], test), folder / "report" / "index.html")
+
+
+def demo_model(
+    folder: Path, *, reviews: int = DEMO.reviews, seed: int = DEMO.seed, note: Note = lambda text: None
+) -> Path:
+    """The folder of the demonstration's AdaptDel model, trained unless it exists, with examples for `adaptdel serve`.
+
+    The examples are held-out reviews of different lengths, chosen by their lengths alone.
+    """
+    check_int("reviews", reviews, least=10, most=5000)
+    train, test = write_reviews(folder / "data", reviews, seed)
+    note("train on film reviews, unless this is done already")
+    model = _train(folder, SERVED, train, seed)
+    if not (model / EXAMPLES).exists():
+        ranked = sorted(read_rows(test), key=lambda row: (len(row.text.split()), row.id))
+        chosen = [ranked[round(share * (len(ranked) - 1))] for share in EXAMPLE_SHARES]
+        examples = [
+            {"title": f"Review of {len(row.text.split())} words", "text": row.text, "label": row.label}
+            for row in chosen
+        ]
+        write_json(model / EXAMPLES, {"examples": examples})
+    return model
+
+
+def _train(folder: Path, method: str, train: Path, seed: int) -> Path:
+    model = folder / "models" / method
+    train_job(TrainingJob(str(train), str(model), TrainingSettings(method=method, seed=seed)))
+    return model
 
 
 def comparison(entries: Sequence[Entry]) -> str:

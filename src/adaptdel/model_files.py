@@ -14,9 +14,10 @@ import numpy as np
 from adaptdel.certification.certificate import MOST_VOTES
 from adaptdel.certification.sampling import SamplingPlan
 from adaptdel.classifiers.base import BaseClassifier, classifier_class
-from adaptdel.core.checks import check_fields, check_int, check_probability, check_text
+from adaptdel.core.checks import check_choice, check_fields, check_int, check_probability, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
+from adaptdel.hyperparameters import BACKEND_CHOICES, BACKENDS
 from adaptdel.settings import DATA
 from adaptdel.tables import text_table
 from adaptdel.units import check_unit, unit_from_dict
@@ -40,12 +41,15 @@ def model_card(
         f"- Written by adaptdel {settings['version']}",
     ]
     if (protection := settings.get("protection")) is not None:
+        is_estimate = protection.get("cross_validated", True)
+        known = "it is estimated, not proved, to be at most" if is_estimate else "with 95% confidence it is at most"
         parts.append(
             f"- Protects **{protection.get('protect')}**: threshold {settings['threshold']:.4g}, for a rate of false "
-            f"positives of {protection.get('max_false_positives'):g}; with 95% confidence it is at most "
+            f"positives of {protection.get('max_false_positives'):g}; {known} "
             f"{protection.get('upper'):.3g} ({protection.get('false_positives')} of {protection.get('negatives')} "
-            "texts, by models that were not trained on them)"
+            f"texts, by {'models of a cross-validation' if is_estimate else 'this model'}, not trained on them)"
         )
+        parts += [f"- **Warning**: {sentence}" for sentence in protection.get("warnings", [])]
     if training is not None:
         parts.append(_training(training))
     if calibration is not None:
@@ -97,7 +101,11 @@ def _cell(value: Any) -> str:
 
 
 def _calibration(record: Mapping[str, Any]) -> str:
-    lines = ["\n## Calibration\n", "The rates were searched for on labelled data; the trace is in `calibration.json`."]
+    lines = [
+        "\n## Calibration\n",
+        "The rates were searched for on labelled data; the trace is in `calibration.json`. Its figures are those of "
+        "the data that the rates were chosen on, and therefore optimistic: certify other data.",
+    ]
     lines += [f"- {sentence}" for sentence in record.get("warnings", [])]
     return "\n".join(lines)
 
@@ -126,6 +134,7 @@ that the answer stays the same, not that it is right.
 Model = Any  # a SmoothedClassifier, which is defined further down
 
 CONFIG, TRAINING, CALIBRATION = "adaptdel.json", "training.json", "calibration.json"
+EXAMPLES = "examples.json"  # texts to try, which `adaptdel serve` shows; loading does not need it
 FORMAT = 1
 _PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "k", "copies")
 
@@ -210,8 +219,11 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
             extras(partial)
 
 
-def load_model(cls: type[Model], path: Path) -> Model:
-    """Read a model, and check the fingerprint of its base classifier; errors name the file."""
+def load_model(cls: type[Model], path: Path, backend: str | None = None) -> Model:
+    """Read a model, and check the fingerprint of its base classifier; errors name the file.
+
+    ``backend`` runs a transformer instead of the backend that it was saved with.
+    """
     config = path / CONFIG
     try:
         settings = _read(config)
@@ -236,8 +248,8 @@ def load_model(cls: type[Model], path: Path) -> Model:
             **{name: settings[name] for name in _PLAIN},
         )
         _check(model)
-    base = _load_base(path / "base", settings, config)
-    if base.fingerprint() != settings["fingerprint"]:
+    base = _load_base(path / "base", settings, config, backend)
+    if base.fingerprint_under((settings.get("options") or {}).get("backend")) != settings["fingerprint"]:
         raise ValueError(f"{path / 'base'}: the base classifier is not the one that was saved: its fingerprint differs")
     with _damaged(config):
         if settings["classes"] != base.classes_:
@@ -358,7 +370,7 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _load_base(folder: Path, settings: dict[str, Any], config: Path) -> BaseClassifier:
+def _load_base(folder: Path, settings: dict[str, Any], config: Path, backend: str | None) -> BaseClassifier:
     with _damaged(config):
         check_text("base", settings["base"])
     try:
@@ -371,12 +383,18 @@ def _load_base(folder: Path, settings: dict[str, Any], config: Path) -> BaseClas
     with _damaged(config):
         cls.check_options(options)
     _check_files(folder, settings.get("files") or {})
+    if backend is not None:
+        cls.check_has_backends(check_choice("backend", backend, BACKEND_CHOICES))
+        options = {**options, "backend": backend}
     try:
         return cls.load(folder, **options)
-    except ImportError:
+    except ImportError as error:
+        if backend is None and options.get("backend") in BACKENDS[1:]:
+            raise ImportError(f"{error}; or let torch run the model, with --backend torch") from None
         raise
     except Exception as error:  # for damaged files, libraries raise errors of many types
-        if isinstance(error, ValueError) and str(error).startswith(str(folder)):
+        clear = (str(folder), "backend must", "dtype must") if backend is not None else str(folder)
+        if isinstance(error, ValueError) and str(error).startswith(clear):
             raise
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         reason = "its weights do not fit its config.json" if "ignore_mismatched_sizes" in reason else reason

@@ -19,19 +19,20 @@ from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import LengthRate
 from adaptdel.hyperparameters import (
     BACKEND,
-    BACKENDS,
+    BACKEND_CHOICES,
     CLASS_WEIGHTS,
     DTYPE,
     DTYPES,
     EMBEDDING,
     EMBEDDING_DTYPES,
     EMBEDDING_MODEL,
+    INT8_BACKEND,
     LINEAR,
     TRANSFORMER,
     EmbeddingSettings,
     LinearTrainingSettings,
     TransformerTrainingSettings,
-    finite_number,
+    check_minutes,
 )
 from adaptdel.units import check_unit
 
@@ -258,7 +259,7 @@ class TrainingSettings:
         precision: of matrix products in training, "float32" or "bfloat16".
         dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
         backend: what runs the trained transformer: "torch", "onnxruntime", "openvino", or "auto": the fastest of those
-            that are installed, measured after the training and kept with the model.
+            that are installed, measured after the training and kept with the model. "auto" is the default in int8.
         encoder: of single words, for the embedding network: the folder or hub name of a transformer, or a
             ``.safetensors`` file of vectors.
         encoder_cache: a folder that keeps the vectors of words for further trainings.
@@ -327,7 +328,7 @@ class TrainingSettings:
         if self.class_weight is not None:
             check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
         if self.max_minutes is not None:
-            finite_number("max_minutes", self.max_minutes, "a positive number", open_ends=True)
+            check_minutes(self.max_minutes)
         check_protection(self.protect, self.max_false_positives)
         if self.protect is not None and self.method in UNSMOOTHED:
             raise ValueError(f"protect has no meaning for method {self.method}: leave it out")
@@ -337,7 +338,7 @@ class TrainingSettings:
         if self.dtype is not None:
             check_choice("dtype", self.dtype, EMBEDDING_DTYPES if self.kind == "embedding" else DTYPES)
         if self.backend is not None:
-            check_choice("backend", self.backend, (*BACKENDS, "auto"))
+            check_choice("backend", self.backend, BACKEND_CHOICES)
         self._check_ranges()
         _ = self.embedding if self.kind == "embedding" else self.transformer  # raises if a field is wrong
 
@@ -349,9 +350,6 @@ class TrainingSettings:
             )
         if self.kind == "embedding" and self.method == "freelb":
             raise ValueError("method freelb is for transformers: give another method, or a transformer as model")
-        for name in ("class_weight", "max_minutes"):
-            if self.kind == "embedding" and getattr(self, name) is not None:
-                raise ValueError(f"{name} is for linear models and transformers: leave it out for model embedding")
         used = _BY_MODEL[self.kind]
         unused = [name for names in _BY_MODEL.values() for name in names if name not in used]
         unused += [] if self.method == "freelb" else _ADVERSARIAL
@@ -386,6 +384,11 @@ class TrainingSettings:
     def kind(self) -> str:
         """What is trained: "linear", "embedding" or "transformer"."""
         return self.model if self.model in ("linear", "embedding") else "transformer"
+
+    @property
+    def run_by(self) -> str:
+        """The backend of a transformer, with the default filled in."""
+        return self.backend or (INT8_BACKEND if self.dtype == "int8" else BACKEND)
 
     @property
     def held_out_fraction(self) -> float:
@@ -471,9 +474,10 @@ class TrainingSettings:
             names = ("encoder", "on_unknown", "min_count", "bits", "networks", "dtype")  # nothing depends on the cache
             return {**chosen, **{name: model[name] for name in names}, **network, "hidden": list(network["hidden"])}
         used = {name: value for name, value in defaults.items() if self.method == "freelb" or name not in _ADVERSARIAL}
-        if self.backend in (None, BACKEND):
-            used.pop("backend", None)  # as before there were others
-        return {**chosen, **used, **self._chosen(used)}
+        values = {**chosen, **used, **self._chosen(used), "backend": self.run_by}
+        if values["backend"] == BACKEND:
+            del values["backend"]  # as before there were others
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:

@@ -223,11 +223,17 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         save_model(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path) -> SmoothedClassifier:
-        """Read a model that `save` wrote; nothing in the folder is executed."""
+    def load(cls, path: str | Path, *, backend: str | None = None) -> SmoothedClassifier:
+        """Read a model that `save` wrote; nothing in the folder is executed.
+
+        Args:
+            path: the folder.
+            backend: runs a transformer instead of the backend that it was saved with: "torch", "onnxruntime",
+                "openvino", or "auto": the fastest here.
+        """
         from adaptdel.model_files import load_model
 
-        return load_model(cls, Path(path))
+        return load_model(cls, Path(path), backend)
 
     def _split(self, text: Any, number: int) -> Tokens:
         try:

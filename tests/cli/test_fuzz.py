@@ -32,7 +32,7 @@ from scipy.special import betaincinv
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
 from adaptdel.calibration.calibration import Calibration
 from adaptdel.calibration.checkpoint import CalibrationCheckpoint
-from adaptdel.calibration.folders import choose_rows
+from adaptdel.calibration.rows import choose_rows
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier

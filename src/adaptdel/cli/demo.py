@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from adaptdel.demo import DEMO, run_demo
+from adaptdel.demo import DEMO, DEMO_FOLDER, run_demo
 
 NETWORK = (
     "These are linear models. The embedding network (adaptdel train --model embedding, which needs torch) has mean "
@@ -18,7 +18,7 @@ NETWORK = (
 @click.command("demo")
 @click.option(
     "--out",
-    default="out/demo",
+    default=DEMO_FOLDER,
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for data, models, runs and report.",

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import click
 
+from adaptdel.attacks.attack_run import is_attack_run
+from adaptdel.attacks.outcomes import attack_table, gap_table
 from adaptdel.class_measures import ADVICE
+from adaptdel.report.attack_report import write_attack_report
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.write import write_report
 
@@ -38,12 +41,15 @@ def report_command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Compare certification runs in an HTML page that works offline, with tables and figures.
+    """Compare certification runs, or runs of attacks, in an HTML page that works offline, with tables and figures.
 
     Writes index.html, report.md, report.json, tables.tex, tables/ (CSV) and figures/ (PNG, SVG, PDF) to the folder OUT.
     """
     if baseline is not None and not 1 <= baseline <= len(runs):
         raise ValueError(f"--baseline must be the number of a RUN, from 1 to {len(runs)}, got {baseline}")
+    if any(map(is_attack_run, runs)):
+        _report_attacks(runs, out, title, as_json=as_json)
+        return
     place = None if baseline is None else baseline - 1
     values = write_report(runs, out, data=data, sample=sample, baseline=place, title=title, seed=seed)
     click.echo(f"wrote {out / 'index.html'}", err=True)
@@ -58,3 +64,19 @@ def report_command(
             click.echo(f"warning: {sentence}")
         if warnings:
             click.echo(f"what to do: {ADVICE}")
+
+
+def _report_attacks(runs: tuple[Path, ...], out: Path, title: str | None, *, as_json: bool) -> None:
+    """A report on runs of attacks."""
+    others = [run for run in runs if not is_attack_run(run)]
+    if others:
+        raise ValueError(f"{others[0]}: not a run of attacks, unlike another RUN: write a report on each kind")
+    values = write_attack_report(runs, out, title=title)
+    click.echo(f"wrote {out / 'index.html'}", err=True)
+    if as_json:
+        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
+    else:
+        rows = [{"model": run["name"], "recipe": run["recipe"], **run["measures"]} for run in values["runs"]]
+        click.echo(attack_table(rows).to_terminal())
+        click.echo("")
+        click.echo(gap_table(rows).to_terminal())

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from adaptdel.cli.certify import next_certify
-from adaptdel.hyperparameters import BACKENDS, CLASS_WEIGHTS, DTYPES, ON_UNKNOWN, PRECISIONS
+from adaptdel.hyperparameters import BACKEND_CHOICES, CLASS_WEIGHTS, DTYPES, ON_UNKNOWN, PRECISIONS
 from adaptdel.measures import CLEAN_ACCURACY
 from adaptdel.protection import Protection
 from adaptdel.settings import DATA, METHODS, default_of, embedding_default_of
@@ -111,7 +111,9 @@ def _shown(value: Any) -> str:
 @setting("precision", "Transformers: precision of products in training.", type=click.Choice(PRECISIONS))
 @setting("dtype", "Transformers, embedding: precision of the trained model.", type=click.Choice(DTYPES))
 @setting(
-    "backend", "Transformers: what runs the trained model; auto: the fastest.", type=click.Choice([*BACKENDS, "auto"])
+    "backend",
+    "Transformers: what runs the trained model; auto: the fastest, and the default in int8.",
+    type=click.Choice(BACKEND_CHOICES),
 )
 @setting("adv_steps", "FreeLB: ascent steps.", type=int)
 @setting("adv_lr", "FreeLB: step size.", type=float)
@@ -138,7 +140,7 @@ def train_command(config: str | None, overwrite: bool, as_json: bool, **options:
         finished = train_job(
             job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)
         )
-        for sentence in finished.model.training_.get("warnings", []):
+        for sentence in _warnings(finished):
             click.echo(f"warning: {sentence}", err=True)
         results.append(_summary(job, finished))
         if not as_json:
@@ -155,10 +157,15 @@ def _summary(job: TrainingJob, finished: FinishedTraining) -> dict[str, Any]:
         "finished_before": finished.already_done,
         "noise": finished.model.noise_.to_dict(),
         "notes": finished.notes,
-        "warnings": record.get("warnings", []),
+        "warnings": _warnings(finished),
         "protection": getattr(finished.model, "protection_", None),
         **{name: record[name] for name in names},
     }
+
+
+def _warnings(finished: FinishedTraining) -> list[str]:
+    protection = getattr(finished.model, "protection_", None) or {}
+    return [*finished.model.training_.get("warnings", []), *protection.get("warnings", [])]
 
 
 def _described(job: TrainingJob, finished: FinishedTraining) -> str:
@@ -182,7 +189,7 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
             f"recall by class: {recalls}"
         )
     if is_protected:
-        lines.append(Protection(**finished.model.protection_).sentence())
+        lines.append(Protection.from_dict(finished.model.protection_).sentence())
     lines.append(_next_calibrate(job) if record.get("calibrated") is False else next_certify(Path(job.out)))
     return "\n".join(lines)
 

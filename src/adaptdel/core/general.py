@@ -86,7 +86,7 @@ def certify_general(
     while cap is None or radius < cap:
         following: list[Tokens] = []
         for tokens in layer:
-            for neighbour in _edits(tokens, words, threat):
+            for neighbour in single_edits(tokens, words, threat):
                 if neighbour in visited:
                     continue
                 visited.add(neighbour)
@@ -120,7 +120,7 @@ def _all_hold(
     return bool((holds | (identical & (bound == "tight"))).all())
 
 
-def _edits(tokens: Tokens, words: Tokens, threat: Threat) -> Iterator[Tokens]:
+def single_edits(tokens: Tokens, words: Tokens, threat: Threat) -> Iterator[Tokens]:
     """Every sequence that is one allowed edit away."""
     for place in range(len(tokens) + 1):
         head, tail = tokens[:place], tokens[place:]

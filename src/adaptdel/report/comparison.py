@@ -360,6 +360,11 @@ def _flat(measures: Mapping[str, Difference], entry: Entry, baseline: Entry) -> 
     return flat
 
 
+def has_lengths(entries: Sequence[Entry]) -> bool:
+    """Whether the inputs of a run differ enough in length to be shown by quartile of length."""
+    return any(sum(bool(quarter.inputs) for quarter in entry.quartiles) > 1 for entry in entries)
+
+
 def quartile_table(entries: Sequence[Entry]) -> Table:
     """The measures by quartile of length."""
     columns = [

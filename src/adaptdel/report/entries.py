@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -19,11 +19,14 @@ from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Noise
 from adaptdel.core.threat import Threat
 from adaptdel.data import read_rows
-from adaptdel.measures import Measures, Outcomes, by_quartile, measure, outcomes
+from adaptdel.data_files import HUB, DataPath, data_files
+from adaptdel.measures import OUTCOME_COLUMNS, Measures, Outcomes, by_quartile, measure, outcomes
 from adaptdel.protection import DetectionCurve, detection_curve
 from adaptdel.runs.inputs import content_id
+from adaptdel.runs.manifest import protected_label
+from adaptdel.runs.parts import RESTORE
 from adaptdel.runs.records import label_value
-from adaptdel.runs.storage import RESTORE, Run, read_run
+from adaptdel.runs.storage import Run, read_run
 from adaptdel.units import Tokens, Unit, unit_from_dict
 
 # Okabe and Ito's colours, darkened where they are too pale for lines on white: (on a light, on a dark background).
@@ -82,7 +85,8 @@ class Entry:
     @cached_property
     def classes(self) -> ClassTable:
         """The measures by class; constant answers and missed classes."""
-        return self.outcomes.by_class(self.run.manifest["classes"])
+        table = self.outcomes.by_class(self.run.manifest["classes"])
+        return table if self.protects is None else table.one_sided(self.protects)
 
     @cached_property
     def by_class(self) -> dict[Any, Outcomes]:
@@ -128,10 +132,7 @@ class Entry:
     @property
     def protects(self) -> str | None:
         """The class that the decision threshold of the run protects, as text; None without a threshold."""
-        classes = self.run.manifest["classes"]
-        if self.run.manifest["threshold"] is None or classes is None or len(classes) != 2:
-            return None
-        return str((self.run.manifest.get("model") or {}).get("protects") or classes[1])
+        return protected_label(self.run.manifest)
 
     @cached_property
     def detection(self) -> DetectionCurve | None:
@@ -152,17 +153,12 @@ class Entry:
     def rows(self) -> dict[str, dict[str, Any]]:
         """The rows of the table by id, without the votes; rows without a certificate are left out."""
         names = ["id", "row", "truth", "answer", "correct", "length", "rate", "input_hash", "problem"]
-        rows = self.run.table.select(names).to_pylist()
-        return {row["id"]: row for row in rows if row["problem"] is None}
+        return {row["id"]: row for row in self.run.records(names) if row["problem"] is None}
 
     def certificates(self, ids: Sequence[str]) -> dict[str, Certificate]:
         """Certificates by id; ids that the run does not hold are left out."""
-        wanted = set(ids)
-        names = self.run.table["id"].to_pylist()
-        good = [text is None for text in self.run.table["problem"].to_pylist()]
-        chosen = [place for place, name in enumerate(names) if name in wanted and good[place]]
-        part = replace(self.run, table=self.run.table.take(np.array(chosen, dtype=np.int64)))
-        return {names[place]: certificate for place, certificate in zip(chosen, part.certificates(), strict=True)}
+        certified = self.run.certified(self.run.with_ids(ids))
+        return {record["id"]: certificate for record, certificate in certified}
 
 
 def read_entries(folders: Sequence[Path]) -> list[Entry]:
@@ -173,6 +169,11 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
     short = [short_name(run.manifest) for run in runs]
     long = [f"{name} {detail}".strip() for name, detail in short]
     names = [(short[n][0] if short[n][0] not in _METHODS_WITH_RATE else long[n]) for n in range(len(runs))]
+    protected = [(run.manifest.get("model") or {}).get("protects") for run in runs]
+    names, long = (
+        [name if own is None else f"{name}, protects {own}" for name, own in zip(column, protected, strict=True)]
+        for column in (names, long)
+    )
     for longer in (long, [f"{long[n]} ({runs[n].folder.name})" for n in range(len(runs))]):
         counts = Counter(names)
         names = [name if counts[name] == 1 else longer[place] for place, name in enumerate(names)]
@@ -182,14 +183,17 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
 
 
 def _outcomes(run: Run) -> Outcomes:
-    return outcomes(run.table, times_of(run), threat=Threat(run.manifest["ops"]), label_value=label_value)
+    table = run.columns(OUTCOME_COLUMNS)
+    return outcomes(table, times_of(run), threat=Threat(run.manifest["ops"]), label_value=label_value)
 
 
 def _check_rows(run: Run) -> None:
     """Raise if a row with a certificate lacks a value that is measured."""
-    for name in ("id", "row", "answer", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash"):
-        for place in np.flatnonzero(run.table[name].is_null().to_numpy()).tolist():
-            if run.table["problem"][place].as_py() is None:
+    names = ("id", "row", "answer", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash")
+    table = run.columns([*names, "problem"])
+    for name in names:
+        for place in np.flatnonzero(table[name].is_null().to_numpy()).tolist():
+            if table["problem"][place].as_py() is None:
                 raise ValueError(f"{run.file}, row {place + 1} of the table: {name} is null: {RESTORE}")
 
 
@@ -216,8 +220,15 @@ def times_of(run: Run) -> dict[str, float]:
 
 
 def file_name(data: Mapping[str, Any]) -> str:
-    """The name of a data file without its folders."""
-    return str(data.get("path") or "").replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+    """The name of a data file without its folders; of several, that of the first and how many there are."""
+    path = data.get("path") or ""
+    if isinstance(path, list):
+        return (
+            f"{file_name({'path': path[0]})} and {len(path) - 1} more"
+            if len(path) > 1
+            else file_name({"path": path[0]})
+        )
+    return str(path).replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
 
 
 COPIES = 3  # noisy copies that are shown for each certificate
@@ -305,7 +316,7 @@ def find_texts(entry: Entry, ids: Sequence[str], data: str | None) -> tuple[dict
         return {}, None
     if entry.run.manifest["unit"] is None:
         return {}, "The texts are not shown: the run does not state how it splits texts into tokens."
-    if path is None or (data is None and not Path(path).is_file()):
+    if path is None or (data is None and not _is_there(path)):
         name = file_name(described) or "the data file"
         return {}, f"The texts are not shown: {name} is not where the run read it. Give it with --data."
     wanted = {name: entry.rows[name]["input_hash"] for name in ids}
@@ -320,7 +331,15 @@ def find_texts(entry: Entry, ids: Sequence[str], data: str | None) -> tuple[dict
     return texts, f"{lost} of {len(ids)} texts are not shown: {name} does not hold them (any more)." if lost else None
 
 
-def _matching(entry: Entry, wanted: dict[str, str], path: str) -> dict[str, str]:
+def _is_there(path: DataPath) -> bool:
+    """Whether local files are where a run read them."""
+    try:
+        return all(file.kind != HUB and not file.is_remote for file in data_files(path))
+    except (ValueError, ImportError):
+        return False
+
+
+def _matching(entry: Entry, wanted: dict[str, str], path: DataPath) -> dict[str, str]:
     """The texts in a file with the wanted tokens: first those with the same id, then any others."""
     unit = unit_from_dict(entry.run.manifest["unit"])
     texts: dict[str, str] = {}
@@ -341,7 +360,7 @@ def _matching(entry: Entry, wanted: dict[str, str], path: str) -> dict[str, str]
     return texts
 
 
-def _rows(entry: Entry, path: str) -> Iterator[tuple[str, str]]:
+def _rows(entry: Entry, path: DataPath) -> Iterator[tuple[str, str]]:
     """The id, as the run has it, and the text of every readable row."""
     described = entry.run.manifest.get("data") or {}
     names = {key: described[key] for key in ("text", "label", "ids", "encoding") if isinstance(described.get(key), str)}

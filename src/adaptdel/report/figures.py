@@ -12,6 +12,7 @@ import numpy as np
 from adaptdel.certification.certificate import Certificate
 from adaptdel.measures import Outcomes, by_quartile, log_cardinality_curve, quartile_edges, radius_curve
 from adaptdel.plots import new_figure
+from adaptdel.report.comparison import has_lengths
 from adaptdel.report.entries import DETECTION_INPUTS, Entry, clip
 from adaptdel.report.text import plural, token
 
@@ -56,6 +57,7 @@ Axes = Any
 INK, MUTED, GRID = "#20242a", "#6a7280", "#e2e5ea"
 WIDTH = 4.8  # inches: two figures side by side on a desktop, one legible on a phone
 _LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1.2, 1.4)), (0, (1.2, 1.2)))
+_LEAST_SPAN = 0.1  # of the axis of rates
 _PANELS = 8  # classes with a panel of their own
 _TAIL, _BULK, _STRETCH = 0.01, 0.1, 2.5  # curves end where 1% of the inputs are left, at most 2.5 times as far as 10%
 
@@ -102,14 +104,15 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
     rate = f"The share of {kind}s that the noise removes, and the expected number that the model reads, by length."
     cost = "The distribution of the number of votes. Inputs with a clear majority need few votes."
     return [
+        ("certified-radius", "Certified accuracy against the radius", radius, certified_by_radius(entries)),
         ("certified-cardinality", "Certified accuracy against the size of the certified region", cardinality,
          certified_by_cardinality(entries)),
-        ("certified-radius", "Certified accuracy against the radius", radius, certified_by_radius(entries)),
         *([("classes", "Certified recall by class against the radius", by_class, class_panels(entries))]
           if any(entry.by_class for entry in entries) else []),
         *([("detection", "Detection under attack", _detection_words(entries), detection_panels(entries))]
           if any(entry.detection is not None for entry in entries) else []),
-        ("quartiles", "Certified accuracy by quartile of length", quartiles, quartile_panels(entries)),
+        *([("quartiles", "Certified accuracy by quartile of length", quartiles, quartile_panels(entries))]
+          if has_lengths(entries) else []),
         ("rates", "Rate and kept length", rate, rates(entries)),
         ("costs", "Votes per input", cost, costs(entries)),
         ("frontier", "Edits certified together", _frontier_words(certificates, name), frontier(entries, certificates)),
@@ -165,7 +168,7 @@ def class_panels(entries: Sequence[Entry]) -> Figure:
             sizes[label] = max(len(part), sizes.get(label, 0))
     frequent = sorted(sizes, key=lambda label: -sizes[label])[:_PANELS]
     labels = [label for label in sizes if label in frequent]
-    figure = new_figure(WIDTH, 0.9 + 1.5 * -(-len(labels) // 2))
+    figure = new_figure(WIDTH, 1.5 + 1.5 * -(-len(labels) // 2))
     panels = figure.subplots(-(-len(labels) // 2), 2, squeeze=False, sharex=True, sharey=True).ravel()
     parts = [[(entry, entry.by_class[label]) for entry in entries if label in entry.by_class] for label in labels]
     reach = max(_reach(part, radius_curve) for part in parts)
@@ -183,11 +186,11 @@ def class_panels(entries: Sequence[Entry]) -> Figure:
 
 
 def _detection_words(entries: Sequence[Entry]) -> str:
-    parts = [f"{entry.name} protects {clip(str(entry.protects), 20)}" for entry in entries if entry.detection]
+    names = {clip(str(entry.protects), 20) for entry in entries if entry.detection}
     return (
-        f"{'; '.join(parts)}. A ROC curve for each number of edits, on at most {DETECTION_INPUTS:,} inputs: the share "
-        "of the protected class whose detection is certified, against the share of other inputs that get its answer, "
-        "as the decision threshold changes. The dot is the threshold of the run."
+        f"A ROC curve for each number of edits, on at most {DETECTION_INPUTS:,} inputs: the share of the protected "
+        f"class ({', '.join(sorted(names))}) whose detection is certified, against the share of other inputs that get "
+        "its answer, as the decision threshold changes. The dot is the threshold of the run."
     )
 
 
@@ -289,6 +292,10 @@ def rates(entries: Sequence[Entry]) -> Figure:
         axes.set_xlabel("length, tokens", color=INK)
         _tidy(axes)
     left.yaxis.set_major_formatter(_percent)
+    low, high = left.get_ylim()
+    if high - low < _LEAST_SPAN:  # rates that hardly differ look alike
+        middle = min(max((low + high) / 2, _LEAST_SPAN / 2), 1 - _LEAST_SPAN / 2)
+        left.set_ylim(middle - _LEAST_SPAN / 2, middle + _LEAST_SPAN / 2)
     kept = np.concatenate([entry.outcomes.length * (1 - entry.outcomes.rate) for entry in _smoothed(entries)])
     if len(kept) and kept.min() > 0 and kept.max() > 12 * kept.min():
         right.set_yscale("log")

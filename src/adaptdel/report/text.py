@@ -106,12 +106,14 @@ def attacker(entry: Entry) -> str:
     return f"an attacker who {listed([_VERBS[op] for op in entry.ops], 'or')} {token(entry)}s"
 
 
-def summary(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> str:
-    """A paragraph: the results of the best run, and the other runs compared with the baseline."""
+def summary(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> list[str]:
+    """The results of the best run in a short paragraph, then its details and the other runs, a point for each."""
     best = leading(entries)
     if best.is_constant and best.outcomes.labelled:
-        return " ".join(_nothing_to_lead(entries))
-    return " ".join(filter(None, [*_lead(best), *_others(compared, entries, baseline)]))
+        return [" ".join(_nothing_to_lead(entries))]
+    if not best.is_smoothed and any(entry.is_smoothed for entry in entries):
+        return [*_only_without_noise(best), _balance(best)]
+    return [*filter(None, [*_lead(best), *_others(compared, entries, baseline)])]
 
 
 def leading(entries: Sequence[Entry]) -> Entry:
@@ -152,6 +154,16 @@ def _nothing_to_lead(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
+def _only_without_noise(entry: Entry) -> list[str]:
+    """What to say if every run with noise gives one answer, and one without noise does not."""
+    m = entry.measures
+    return [
+        "No run with noise tells the classes apart: each gives (almost) all inputs one answer, and its radii are no "
+        f"sign of robustness. Without noise, nothing is certified: {entry.name} has a clean accuracy of "
+        f"{percent(m.clean_accuracy)} on {plural(m.inputs, 'input')}."
+    ]
+
+
 def _lead(entry: Entry) -> list[str]:
     m = entry.measures
     if not m.inputs:
@@ -162,18 +174,32 @@ def _lead(entry: Entry) -> list[str]:
         accuracies = (
             f"{CLEAN_ACCURACY}: {percent(m.clean_accuracy)}, {CERTIFIED_ACCURACY}: {percent(m.certified_accuracy)}"
         )
-        start = f"{entry.name} on {size}: {accuracies}, {radius}. {_balance(entry)}"
-        outcome = f"The classifier {abstentions} and gives a wrong answer for {m.wrong:,}."
-    else:
-        start = f"{entry.name} on {size}: {radius}. The data has no labels, so the accuracies are unknown."
-        outcome = f"The classifier {abstentions}."
-    return [start, _certified(entry), outcome, _confidence(entry)]
+        start = f"{entry.name} on {size}: {accuracies}, {radius}. {_certified(entry)}"
+        outcome = f"The classifier {abstentions} and gives a wrong answer for {m.wrong:,}. {_confidence(entry)}"
+        return [start, _protection(entry), _balance(entry), outcome.strip()]
+    start = f"{entry.name} on {size}: {radius}. The data has no labels, so the accuracies are unknown."
+    outcome = f"The classifier {abstentions}. {_confidence(entry)}"
+    return [f"{start} {_certified(entry)}", _protection(entry), outcome.strip()]
+
+
+def _protection(entry: Entry) -> str:
+    """What the decision threshold of a run does for the class that it protects."""
+    own = [each for each in entry.classes.classes if str(each.label) == entry.protects and each.inputs]
+    if not own:
+        return ""
+    others = sum(each.inputs for each in entry.classes.classes) - own[0].inputs
+    wrong = own[0].answers - round(own[0].recall * own[0].inputs)
+    return (
+        f"It protects {_named(own[0].label)}: {percent(own[0].recall)} of its inputs get this answer, "
+        f"{percent(own[0].certified_recall[1])} whatever single edit an attacker makes, with a mean radius of "
+        f"{number(own[0].mean_radius)}; so do {wrong:,} of {plural(others, 'other input')} (false positives)."
+    )
 
 
 def _balance(entry: Entry) -> str:
     """The measures in which every class counts the same, and the recall of each class."""
     m, classes = entry.measures, [each for each in entry.classes.classes if each.inputs]
-    recalls = ", ".join(f"{each.label}: {percent(each.recall)}" for each in classes[:_RECALLS])
+    recalls = ", ".join(f"{_named(each.label)}: {percent(each.recall)}" for each in classes[:_RECALLS])
     more = f" and {len(classes) - _RECALLS} more classes" if len(classes) > _RECALLS else ""
     return (
         f"With every class counting the same, the accuracy is {percent(m.balanced_accuracy)} and the mean radius "
@@ -195,12 +221,17 @@ def _certified(entry: Entry) -> str:
     )
 
 
+def _named(label: object) -> str:
+    """A label in a list of figures; a number alone would look like one of them."""
+    return f"class {label}" if isinstance(label, (int, float)) else str(label)
+
+
 def _certified_by_class(entry: Entry) -> str:
     """The certified recall at radius 1 of each class, for few classes."""
     classes = [each for each in entry.classes.classes if each.inputs]
     if not 1 < len(classes) <= _RECALLS:
         return ""
-    return f" ({', '.join(f'{each.label}: {percent(each.certified_recall[1])}' for each in classes)})"
+    return f" ({', '.join(f'{_named(each.label)}: {percent(each.certified_recall[1])}' for each in classes)})"
 
 
 def _confidence(entry: Entry) -> str:
@@ -260,18 +291,36 @@ def comparison_notes(entries: Sequence[Entry], compared: Differences, baseline: 
                 f"{name} has {plural(common, 'input')} in common with {baseline.name}; the differences are those on "
                 "these inputs."
             )
-    return sentences + _different_settings(entries)
+    return sentences + _same_models(entries) + _different_settings(entries)
+
+
+def _same_models(entries: Sequence[Entry]) -> list[str]:
+    """Runs of one model under one noise, as if calibration chose the rate of another method."""
+    names: dict[str, list[str]] = {}
+    for entry in entries:
+        manifest = entry.run.manifest
+        if manifest.get("model_hash"):
+            names.setdefault(repr((manifest["model_hash"], manifest["noise"], entry.rule)), []).append(entry.name)
+    return [
+        f"{listed(same)} are the same model with the same noise: calibration chose the rate of an uncalibrated method, "
+        "or the runs repeat each other."
+        for same in names.values()
+        if len(same) > 1
+    ]
 
 
 def _warnings(entries: Sequence[Entry]) -> list[str]:
     """Constant answers, missed classes, and certificates that cover every text of their length."""
     sentences, advise = [], False
     for entry in entries:
-        for warning in entry.classes.warnings(entry.name, advice=False):
-            sentences.append(f"{warning[0].upper()}{warning[1:]}.")
-            advise = True
+        warnings = entry.classes.warnings(entry.name, advice=False)
+        if len(warnings) == 1:
+            sentences.append(f"{warnings[0][0].upper()}{warnings[0][1:]}.")
+        elif warnings:
+            sentences.append(f"{entry.name}: {'; '.join(entry.classes.warnings('it', advice=False))}.")
+        advise = advise or bool(warnings)
     if advise:
-        sentences.append(f"What to do about a class that is not recognised: {ADVICE}.")
+        sentences.append(f"What to do about such a class: {ADVICE}.")
     covering = [
         f"{entry.measures.covering:,} of {entry.measures.inputs:,} ({entry.name})"
         for entry in entries
@@ -295,6 +344,13 @@ def _different_settings(entries: Sequence[Entry]) -> list[str]:
             f"{listed([_NOUNS[op] for op in ops])} for {listed(names)}" for ops, names in attackers.items()
         )
         sentences.append(f"The runs certify against different attackers ({groups}): their radii are not comparable.")
+    if len({str(entry.run.manifest.get("threshold")) for entry in entries}) > 1:
+        own = [entry.name for entry in entries if entry.run.manifest.get("threshold") is not None]
+        sentences.append(
+            f"{listed(own)} {'decides' if len(own) == 1 else 'decide'} by a threshold, and other runs differently: "
+            "their radii are not those of the same decision. Compare the radii of the protected class, and the false "
+            "positives."
+        )
     for key, noun in (("alpha", "error levels"), ("bound", "bounds"), ("unit", "units")):
         values = {str(entry.run.manifest.get(key)) for entry in entries}
         if len(values) > 1:

@@ -23,6 +23,7 @@ from adaptdel.report.comparison import (
     detection_table,
     difference_table,
     differences,
+    has_lengths,
     main_table,
     outcome_table,
     quartile_table,
@@ -70,7 +71,7 @@ class Report:
         title: the title.
         generator: the program that writes it.
         entries: the runs.
-        summary: a paragraph.
+        summary: a paragraph, and further points.
         notes: what a reader has to know before comparing the numbers.
         tables: the tables of results.
         settings: the table of settings.
@@ -85,7 +86,7 @@ class Report:
     title: str
     generator: str
     entries: Sequence[Entry]
-    summary: str
+    summary: Sequence[str]
     notes: Sequence[str]
     tables: Sequence[Table]
     settings: Table
@@ -178,7 +179,8 @@ def _report(
     detection = detection_table(entries)
     tables = [main_table(entries), *class_tables(entries), *([] if detection is None else [detection]),
               *([difference_table(compared, baseline, entries)] if compared else []),
-              outcome_table(entries), quartile_table(entries), region_table(entries)]  # fmt: skip
+              outcome_table(entries), *([quartile_table(entries)] if has_lengths(entries) else []),
+              region_table(entries)]  # fmt: skip
     name = re.sub(_ENDINGS, "", file_name(entries[0].run.manifest.get("data") or {}))
     words = (
         f"{plural(len(sampled), 'input')} drawn at random, with their certificates. The number next to a colour is the "
@@ -246,17 +248,18 @@ def write_texts(report: Report, tables: list[Table], folder: Path) -> None:
     """Write the tables, the Markdown, the page, and last report.json, which marks the folder as a report."""
     (folder / "tables").mkdir()
     for table in tables:
-        _write(folder / "tables" / f"{table.name}.csv", table.to_csv())
+        write_file(folder / "tables" / f"{table.name}.csv", table.to_csv())
     latex = "\n".join(table.to_latex() for table in [*report.tables, report.settings])
-    _write(folder / "tables.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
-    _write(folder / "report.md", markdown(report))
-    _write(folder / "index.html", page(report))
+    write_file(folder / "tables.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
+    write_file(folder / "report.md", markdown(report))
+    write_file(folder / "index.html", page(report))
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     values = {"format": FORMAT, "files": names, **report.values}
-    _write(folder / MARK, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    write_file(folder / MARK, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
+    """Write a text of the report, whatever characters the data hold."""
     path.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
@@ -279,7 +282,7 @@ def page(report: Report) -> str:
     """The report as an HTML page that needs no other file; every value from data is escaped."""
     from markupsafe import Markup
 
-    script = _resource("page.js")
+    script = resource("page.js")
     digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
     svg = {drawing.name: Markup(_page_figure(drawing, report.entries)) for drawing in report.drawings}
     return str(
@@ -288,7 +291,7 @@ def page(report: Report) -> str:
         .render(
             report=report,
             policy=f"sha256-{digest}",
-            style=Markup(_resource("page.css") + _colours(report.entries)),
+            style=Markup(resource("page.css") + _colours(report.entries)),
             script=Markup(script),
             figures=svg,
             colours=len(COLOURS),
@@ -302,7 +305,8 @@ def page(report: Report) -> str:
     )
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
+    """A file of the page: its template, style or script."""
     return files("adaptdel.report").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -333,7 +337,8 @@ def markdown(report: Report) -> str:
     """The report in Markdown; values from data are escaped, texts are in fenced blocks."""
     blocks = [
         f"# {markdown_text(report.title)}",
-        markdown_text(report.summary),
+        markdown_text(report.summary[0]),
+        *(["\n".join(f"- {markdown_text(point)}" for point in report.summary[1:])] if report.summary[1:] else []),
         *(f"> **Note.** {markdown_text(note)}" for note in report.notes),
         "## Results",
         *(table.to_markdown() for table in report.tables),
