@@ -13,11 +13,9 @@ from adaptdel.class_measures import (
     CERTIFIED,
     LEAST,
     LEAST_IN_RANGE,
-    MISSED,
     RADII,
     RANGES,
     SMALL_RANGE,
-    UNCERTIFIED,
     ClassMeasures,
     ClassTable,
     ConstantLengths,
@@ -25,6 +23,7 @@ from adaptdel.class_measures import (
     MissedClass,
     UncertifiedClass,
     add_count,
+    almost_none,
     constant_of,
     in_order,
     plain_list,
@@ -138,7 +137,7 @@ class ClassCounts:
         present = [measured[label] for label in self._sizes]  # the order in which means are added up
         errors = [] if any(each.inputs < 2 for each in present) else [self._squared_error(each) for each in self._sizes]
         known = [MissedClass(label, self._hits(label), self._sizes[label]) for label in in_order(self._sizes)]
-        missed = tuple(each for each in known if each.inputs >= LEAST and each.correct <= MISSED * each.inputs)
+        missed = tuple(each for each in known if almost_none(each.correct, each.inputs))
         return ClassTable(
             classes=tuple(measured.values()),
             confusion=tuple(tuple(self._pairs.get((label, answer), 0) for answer in order) for label in order),
@@ -182,7 +181,7 @@ class ClassCounts:
         )
 
     def _uncertified(self, order: Sequence[Any], missed: Sequence[MissedClass]) -> list[UncertifiedClass]:
-        """The recognised classes of which at most a tenth is certified at radius 1, if half of another class is."""
+        """The recognised classes of which (almost) none is certified at radius 1, if half of another class is."""
         counts = [self._sizes.get(label, 0) for label in order]
         certified = [sum(n for radius, n in self._certified.get(label, {}).items() if radius >= 1) for label in order]
         if not any(own >= CERTIFIED * max(size, LEAST) for own, size in zip(certified, counts, strict=True)):
@@ -191,7 +190,7 @@ class ClassCounts:
         return [
             UncertifiedClass(label, own, size)
             for label, own, size in zip(order, certified, counts, strict=True)
-            if size >= LEAST and label not in named and own <= UNCERTIFIED * size
+            if label not in named and almost_none(own, size)
         ]
 
     def _constant_lengths(self) -> list[ConstantLengths]:

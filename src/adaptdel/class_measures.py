@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.core.checks import IntArray
+from adaptdel.core.checks import IntArray, check_fields
 
 Labels = Sequence[Any] | npt.NDArray[Any]
 RADII = (0, 1, 2, 5, 10, 20)  # where certified recall is given by default
 LEAST = 5  # inputs of other labels: with fewer, a classifier that finds half of them misses all more often than 1 in 20
+LEAST_FOR_ONE = 8  # with fewer, a classifier that finds half of them finds at most one more often than 1 in 20
 LEAST_IN_RANGE = 10  # the same for a range of lengths, of which there are several
 RANGES, SMALL_RANGE = 8, 20  # ranges of lengths in which constant answers are looked for, and inputs in the smallest
-CONSTANT = 0.1  # an answer is constant if other answers are at most this fraction of the other labels
+FEW = 0.1  # (almost) none: at most this fraction
 NAMED = 8  # missed classes that a sentence names
-MISSED = 0.1  # a class is missed if its recall is at most this
-UNCERTIFIED, CERTIFIED = 0.1, 0.5  # certified recall at radius 1 of a class to be named, and of another class
+CERTIFIED = 0.5  # certified recall at radius 1 of a class, beside which a class that has (almost) none is named
 MOST_CLASSES = 50  # of a confusion matrix in JSON and in tables
 UNLABELLED_LEAST, UNLABELLED_SHARE = 50, 0.98  # without labels: inputs, and the share of one answer
 _CONSTANT = ("label", "answers", "inputs", "others")
@@ -93,11 +93,23 @@ class MissedClass:
         return {"label": self.label, "correct": self.correct, "inputs": self.inputs}
 
 
+def almost_none(count: int, size: int, *, least: int = LEAST) -> bool:
+    """Whether (almost) none of a number of inputs count: at most a tenth, or a single one of at least 8.
+
+    False if there are fewer than ``least`` inputs.
+
+    >>> [almost_none(count, size) for count, size in ((0, 4), (0, 5), (1, 7), (1, 8), (2, 19), (2, 20))]
+    [False, True, False, True, False, True]
+    """
+    return size >= least and (count <= FEW * size or (count == 1 and size >= LEAST_FOR_ONE))
+
+
 def constant_answer(answers: Labels, labels: Labels | None = None, *, least: int = LEAST) -> ConstantAnswer | None:
     """The answer that (almost) all inputs get, or None.
 
     "Almost" is relative to the labels: the answers other than the most frequent one are at most a tenth as many as the
-    labels other than it, of which there are at least 5. A classifier that answers "ham" on 99% of the mails is
+    labels other than it, of which there are at least 5; or there is one such answer, and at least 8 such labels. A
+    classifier that answers "ham" on 99% of the mails is
     constant if 11% are spam, and it is not if 1% is. With fewer than 5 inputs of other labels nothing is said.
     Without labels, at least 98% of at least 50 inputs must get the same answer. ``least`` replaces the 5.
 
@@ -123,12 +135,12 @@ def constant_of(
         is_constant = size >= UNLABELLED_LEAST and count >= UNLABELLED_SHARE * size
         return ConstantAnswer(label, count, size, None) if is_constant else None
     others = sum(number for true, number in labels.items() if true != label)
-    is_constant = others >= least and size - count <= CONSTANT * others
+    is_constant = almost_none(size - count, others, least=least)
     return ConstantAnswer(label, count, size, others) if is_constant else None
 
 
 def missed_classes(answers: Labels, labels: Labels) -> list[MissedClass]:
-    """The classes with at least 5 inputs of which at most a tenth get the right answer, in the order of the labels.
+    """The classes of which `almost_none` of at least 5 inputs get the right answer, in the order of the labels.
 
     >>> missed_classes(["ham"] * 99 + ["spam"], ["ham"] * 89 + ["spam"] * 11)
     [MissedClass(label='spam', correct=1, inputs=11)]
@@ -139,11 +151,7 @@ def missed_classes(answers: Labels, labels: Labels) -> list[MissedClass]:
         count = counts.setdefault(label, [0, 0])
         count[0] += answer == label
         count[1] += 1
-    return [
-        MissedClass(label, *counts[label])
-        for label in in_order(counts)
-        if counts[label][1] >= LEAST and counts[label][0] <= MISSED * counts[label][1]
-    ]
+    return [MissedClass(label, *counts[label]) for label in in_order(counts) if almost_none(*counts[label])]
 
 
 def missed_sentence(missed: Sequence[MissedClass], what: str = "the model") -> str:
@@ -158,9 +166,16 @@ def missed_sentence(missed: Sequence[MissedClass], what: str = "the model") -> s
 
 
 def _sentences(
-    missed: Sequence[MissedClass], ranges: Sequence[ConstantLengths], what: str, *, advice: bool
+    missed: Sequence[MissedClass],
+    ranges: Sequence[ConstantLengths],
+    uncertified: Sequence[UncertifiedClass],
+    what: str,
+    *,
+    advice: bool,
 ) -> list[str]:
-    sentences = [missed_sentence(missed, what)] if missed else []
+    """A sentence for each finding; the last one says what to do about all of them."""
+    sentences = [each.sentence(what) for each in uncertified[:NAMED]]
+    sentences += [missed_sentence(missed, what)] if missed else []
     sentences += [each.sentence(what) for each in ranges]
     return [*sentences[:-1], f"{sentences[-1]}: {ADVICE}"] if sentences and advice else sentences
 
@@ -341,8 +356,7 @@ class ClassTable:
         """Sentences that name constant answers and missed classes, with what to do; empty if there are none."""
         if self.constant is not None:
             return [_constant_warning(self.constant, what, advice=advice)]
-        named = [*(each.sentence(what) for each in self.uncertified[:NAMED])]
-        return [*named, *_sentences(self.missed, self.constant_lengths, what, advice=advice)]
+        return _sentences(self.missed, self.constant_lengths, self.uncertified, what, advice=advice)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where a measure is undefined, and for the confusion matrix of many classes."""
@@ -424,6 +438,27 @@ def same_size(answers: Labels, labels: Labels) -> list[Any]:
     if len(values) != len(answers):
         raise ValueError(f"labels must be one for each of the {len(answers)} answers, got {len(values)}")
     return values
+
+
+CLASS_FIELDS = {
+    "inputs": "a whole number",
+    "recall": "a number?",
+    "precision": "a number?",
+    "mean_radius": "a number?",
+    "mean_radius_se": "a number?",
+    "median_radius": "a number?",
+    "abstained": "a whole number",
+    "certified_recall": "an object",
+}
+
+
+def check_class_rows(rows: Iterable[Any]) -> None:
+    """Raise unless rows that were read from a file have the fields of `ClassMeasures.to_dict`."""
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise ValueError(f"classes must hold an object for every class, got {row!r:.60}")
+        check_fields(row, CLASS_FIELDS)
+        check_fields(row["certified_recall"], dict.fromkeys(row["certified_recall"], "a number?"))
 
 
 def plain_list(values: Labels) -> list[Any]:

@@ -129,7 +129,8 @@ def _row(number: int, record: Record, columns: Columns, *, labelled: bool, loose
         raise ValueError(record)
     for column in (text, label) if labelled else (text,):
         if column not in record:
-            raise ValueError(missing_column(column, [str(name) for name in record]))
+            names = [str(name) for name in record]
+            raise ValueError(missing_column(column, names, "text" if column == text else "label"))
     content = record[text]
     if not isinstance(content, str):
         raise ValueError(f"the column {text!r} must hold text, got {short_text(content)}")
@@ -140,7 +141,7 @@ def _row(number: int, record: Record, columns: Columns, *, labelled: bool, loose
     for column, value in ((text, content), (label, answer), (ids, name)):
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
             if loose:
-                raise ValueError("not UTF-8: save the file as UTF-8, or name its encoding, such as latin-1")
+                raise ValueError("not UTF-8: save the file as UTF-8, or name its encoding, such as --encoding latin-1")
             raise ValueError(f"the column {column!r} holds half of a surrogate pair: remove it")
     return Row(number, name, content, answer)
 

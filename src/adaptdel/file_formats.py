@@ -157,7 +157,7 @@ def not_in(encoding: str, error: UnicodeError) -> str:
     """The error message for bytes that cannot be decoded."""
     reason = getattr(error, "reason", None) or str(error)
     name = encoding.removesuffix("-sig").upper()
-    return f"not {name} ({reason}): save the file as UTF-8, or name its encoding, such as latin-1"
+    return f"not {name} ({reason}): save the file as UTF-8, or name its encoding, such as --encoding latin-1"
 
 
 def _csv_records(data: IO[bytes], encoding: str, delimiter: str, path: str) -> Iterator[Record]:
@@ -238,11 +238,11 @@ def _plain(batch: Any, columns: Columns | None) -> Any:
     return batch.set_column(index, batch.schema.names[index], batch.column(index).cast(string()))
 
 
-def missing_column(column: str, known: Sequence[str]) -> str:
-    """The error message for a missing column."""
+def missing_column(column: str, known: Sequence[str], what: str = "text") -> str:
+    """The error message for a missing column of texts or labels (``what``)."""
     near = get_close_matches(column, known, n=1)
     hint = f"did you mean {near[0]!r:.60}?" if near else f"there are {', '.join(map(repr, known[:9]))[:200] or 'none'}"
-    return f"no column {column!r:.60}: {hint}"
+    return f"no column {column!r:.60}: {hint}" + ("" if near or not known else f"; name one with --{what}-column")
 
 
 def _hub_records(name: str) -> Iterator[Mapping[str, Any]]:

@@ -13,16 +13,19 @@ import numpy as np
 
 from adaptdel.certification.certificate import MOST_VOTES
 from adaptdel.certification.sampling import SamplingPlan
+from adaptdel.class_measures import check_class_rows
 from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_choice, check_fields, check_int, check_probability, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
 from adaptdel.hyperparameters import BACKEND_CHOICES, BACKENDS
+from adaptdel.measures import SHOWN_CLASSES, class_table
 from adaptdel.settings import DATA
-from adaptdel.tables import text_table
+from adaptdel.tables import percent, text_table
 from adaptdel.units import check_unit, unit_from_dict
 
 LONGEST_NOISE = 200  # characters of a noise that a model card shows as code
+SHOWN_RECALLS = 10  # classes whose recall a line gives
 SHOWN = 12  # rows of the training history in a model card
 
 
@@ -51,7 +54,7 @@ def model_card(
         )
         parts += [f"- **Warning**: {sentence}" for sentence in protection.get("warnings", [])]
     if training is not None:
-        parts.append(_training(training))
+        parts.append(_training(training, is_protected=protection is not None))
     if calibration is not None:
         parts.append(_calibration(calibration))
     parts.append(_use(settings))
@@ -67,7 +70,25 @@ def _noise_text(values: Mapping[str, Any]) -> str:
     return f"{type(noise).__name__} that keeps {kept} tokens (the whole curve is in the JSON files)"
 
 
-def _training(record: Mapping[str, Any]) -> str:
+def held_out_text(record: Mapping[str, Any], *, is_protected: bool) -> str:
+    """The figures by class on held-out examples, from the record of a training; "" if they were not measured."""
+    held = record.get("held_out")
+    if held is None:
+        if record.get("calibrated") or record["data"]["held_out"]:
+            return ""
+        return "no held-out examples: how accurate the model is on new texts is unknown"
+    decided = " without the threshold of the protected class" if is_protected else ""
+    chose = "" if record["settings"].get("model") == "linear" else ", which chose the weights that are kept"
+    recalls = ", ".join(f"{label} {percent(share)}" for label, share in list(held["recall"].items())[:SHOWN_RECALLS])
+    absent = ", ".join(held.get("absent", [])[:SHOWN_RECALLS])
+    return (
+        f"{held['inputs']} held-out examples{chose}, by {held['votes']} votes{decided}: clean accuracy "
+        f"{percent(held['accuracy'], 2)}, balanced accuracy {percent(held['balanced_accuracy'], 2)}; recall by class: "
+        f"{recalls}" + (f"; unknown, since none is held out: {absent}" if absent else "")
+    )
+
+
+def _training(record: Mapping[str, Any], *, is_protected: bool) -> str:
     data, versions = record["data"], record["versions"]
     lines = [
         "\n## Training\n",
@@ -78,6 +99,7 @@ def _training(record: Mapping[str, Any]) -> str:
         f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
         f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
+    lines += [f"- Measured: {text}" for text in [held_out_text(record, is_protected=is_protected)] if text]
     lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
     if record.get("calibrated") is False:
         lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
@@ -106,7 +128,9 @@ def _calibration(record: Mapping[str, Any]) -> str:
         "The rates were searched for on labelled data; the trace is in `calibration.json`. Its figures are those of "
         "the data that the rates were chosen on, and therefore optimistic: certify other data.",
     ]
-    lines += [f"- {sentence}" for sentence in record.get("warnings", [])]
+    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
+    if rows := record.get("classes"):
+        lines += ["", "By class, under the chosen rate:", "", class_table(rows[:SHOWN_CLASSES]).to_markdown()]
     return "\n".join(lines)
 
 
@@ -175,6 +199,16 @@ _TRAINING_FIELDS = {
     "stratified": "true or false?",
     "held_out": "an object?",
     "warnings": "a list?",
+}
+
+
+_HELD_OUT_FIELDS = {
+    "inputs": "a whole number",
+    "votes": "a whole number",
+    "accuracy": "a number",
+    "balanced_accuracy": "a number",
+    "recall": "an object",
+    "absent": "a list?",
 }
 
 
@@ -288,6 +322,8 @@ def check_training(record: dict[str, Any]) -> None:
     data, history = record["data"], record["history"]
     check_fields(data, {"digest": "a text", "rows": "a whole number", "held_out": "a whole number"})
     check_fields(data, {"mean_length": "a number", "classes": "an object", "columns": "an object?"})
+    if record.get("held_out") is not None:
+        check_fields(record["held_out"], _HELD_OUT_FIELDS)
     if not history or not all(isinstance(row, dict) and row for row in history):
         raise ValueError("history must hold an object for every epoch")
     for row in history:
@@ -295,7 +331,8 @@ def check_training(record: dict[str, Any]) -> None:
 
 
 def _check_warnings(calibration: dict[str, Any]) -> None:
-    check_fields(calibration, {"warnings": "a list?", "settings": "an object?"})
+    check_fields(calibration, {"warnings": "a list?", "settings": "an object?", "classes": "a list?"})
+    check_class_rows(calibration.get("classes") or ())
 
 
 def data_columns(model: Model | Path, text: str | None, label: str | None) -> dict[str, str]:

@@ -572,18 +572,22 @@ def default_noise(lengths: Iterable[int] | None = None) -> Deletion:
     return Deletion(adaptdel_rate(counted, default_rate(counted)))
 
 
-def few_kept(noise: Noise, lengths: Iterable[int]) -> str | None:
-    """A sentence if the noise leaves fewer than two tokens of a text of median length, on average; otherwise None."""
+def few_kept(noise: Noise, lengths: Iterable[int], *, short_texts: bool = True) -> str | None:
+    """A sentence if the noise leaves fewer than two tokens of a text of median length, on average; otherwise None.
+
+    Of texts of fewer than 5 tokens no rate that certifies an edit keeps two; ``short_texts`` is whether to say so.
+    """
     counted = list(lengths)
     if not counted or not noise.changes_inputs:
         return None
     middle = round(median(counted))
     kept = middle * (1 - noise.share_removed(middle))
-    if (
-        kept >= FEW_KEPT - 1e-6 or middle * (1 - LEAST_RATE) < FEW_KEPT
-    ):  # of so short a text no useful rate keeps two tokens
+    if kept >= FEW_KEPT - 1e-6:
         return None
-    return (
-        f"the noise keeps {kept:.2g} of the {middle} tokens of a typical text: the answer hardly depends on the text; "
-        f"choose a lower rate, such as {default_rate(counted):g}"
-    )
+    advice = f"choose a lower rate, such as {default_rate(counted):g}"
+    if middle * (1 - LEAST_RATE) < FEW_KEPT:
+        if not short_texts:
+            return None
+        advice = "such short texts need a finer unit, such as char"
+    start = f"the noise keeps {kept:.2g} of the {middle} tokens of a typical text"
+    return f"{start}: the answer hardly depends on the text; {advice}"

@@ -137,7 +137,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("X must hold at least one input, got none")
         lengths = [len(sequence) for sequence in tokens]
         self.noise_ = self.noise or default_noise(lengths)
-        if sentence := few_kept(self.noise_, lengths):
+        if sentence := few_kept(self.noise_, lengths, short_texts=False):
             warnings.warn(sentence, stacklevel=2)
         base = as_base(LinearClassifier() if self.base is None else self.base, self.classes)
         self.base_: BaseClassifier = base.unfitted().fit(

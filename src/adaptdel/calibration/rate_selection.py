@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from adaptdel.calibration.candidates import Comparison
+from adaptdel.class_measures import check_class_rows
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import check_fields
 from adaptdel.core.noise import Deletion
@@ -55,6 +56,9 @@ class RateSelection:
         confirmation: the second measurement of the chosen candidate; None for a rate that needs no calibration, or
             without inputs to measure it on.
         rejected: the places of candidates that a second measurement did not confirm.
+        classes: the measures by class under the chosen rate, as of `ClassTable.to_dict`; empty if a class is protected,
+            whose detection the candidates state.
+        confusion: inputs by label and answer under the chosen rate.
         base: the base classifier that was trained under the chosen rate; None if it was not trained again.
     """
 
@@ -66,6 +70,8 @@ class RateSelection:
     warnings: tuple[str, ...] = ()
     confirmation: Confirmation | None = None
     rejected: tuple[int, ...] = ()
+    classes: tuple[Mapping[str, Any], ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
     base: BaseClassifier | None = field(default=None, compare=False)
 
     @property
@@ -85,6 +91,8 @@ class RateSelection:
             "warnings": list(self.warnings),
             "confirmation": None if self.confirmation is None else self.confirmation.to_dict(),
             "rejected": list(self.rejected),
+            "classes": [dict(row) for row in self.classes],
+            "confusion": [list(row) for row in self.confusion],
         }
 
     @classmethod
@@ -98,6 +106,8 @@ class RateSelection:
             confirmation = None if confirmed is None else Confirmation.from_dict(confirmed)
             if not 0 <= values["chosen"] < len(candidates) or not 0 <= values["reference"] < len(candidates):
                 raise ValueError("chosen and reference must be places in candidates")
+            classes, confusion = values.get("classes", ()), values.get("confusion", ())
+            check_class_rows(classes)
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"a selection of a rate must have its fields: {error}") from None
         return cls(
@@ -109,6 +119,8 @@ class RateSelection:
             tuple(map(str, values["warnings"])),
             confirmation,
             tuple(map(int, values.get("rejected", ()))),
+            tuple(classes),
+            tuple(tuple(map(int, row)) for row in confusion),
         )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from adaptdel.certification.sampling import content_key
-from adaptdel.class_measures import CONSTANT, LEAST
+from adaptdel.class_measures import almost_none
 from adaptdel.core.checks import FloatArray, IntArray, check_fields, check_int, check_list
 from adaptdel.core.rates import BinnedRate, InterpolatedRate
 from adaptdel.measures import AnswerCounts
@@ -306,7 +306,7 @@ def is_constant(outcomes: Sequence[Outcome]) -> bool:
     """
     label, count = Counter(outcome.answer for outcome in outcomes).most_common(1)[0]
     others = sum(outcome.right != (outcome.answer == label) for outcome in outcomes)
-    return count == len(outcomes) or (others >= LEAST and len(outcomes) - count <= CONSTANT * others)
+    return count == len(outcomes) or almost_none(len(outcomes) - count, others)
 
 
 def evaluate_outcomes(bin: int, keep: float, outcomes: Sequence[Outcome], threshold: float) -> Evaluation:

@@ -34,7 +34,7 @@ from adaptdel.calibration.one_sided import COLUMNS, OneSidedMeasure, one_sided_m
 from adaptdel.calibration.rate_selection import Confirmation, RateSelection
 from adaptdel.calibration.search import CalibrationExamples
 from adaptdel.certification.certifier import Certifier
-from adaptdel.class_counts import answer_warnings
+from adaptdel.class_counts import answer_warnings, measure_classes
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import FixedRate, LengthRate, Rate
@@ -171,6 +171,7 @@ class SelectionTask:
             tuple(self._warnings(chosen, reference)),
             confirmation,
             tuple(_place(measure.all, outcomes) for outcomes in rejected),
+            *self._by_class(chosen),
             self._final_base(chosen.candidate.rate),
         )
 
@@ -259,6 +260,15 @@ class SelectionTask:
 
     def _feasible(self, outcomes: CandidateOutcomes, reference: CandidateOutcomes) -> bool:
         return compare(outcomes, reference, self.sample, self._points).feasible
+
+    def _by_class(self, chosen: CandidateOutcomes) -> tuple[tuple[Mapping[str, Any], ...], tuple[tuple[int, ...], ...]]:
+        """The measures by class under the chosen candidate, and its confusion matrix."""
+        if self.one_sided is not None:  # all examples are of the protected class
+            return (), ()
+        classes = self.settings["classes"]
+        answers, labels = ([classes[number] for number in column] for column in (chosen.answer, self.sample.label))
+        values = measure_classes(labels, answers, chosen.radius, classes=classes).to_dict()
+        return tuple(values["classes"]), tuple(map(tuple, values["confusion"] or ()))
 
     def _warnings(self, chosen: CandidateOutcomes, reference: CandidateOutcomes) -> list[str]:
         sentences = []
@@ -453,7 +463,7 @@ def cross_validation(
     """For each fold: the examples outside it, and the numbers of those of ``places`` that are inside.
 
     A text belongs to a fold by its words and the seed, so that texts that are equal, or differ in spacing only, are in
-    the same fold.
+    the same fold. ValueError if a class has no example outside a fold: a model could not be trained there.
     """
     keys = [without_spacing(text) for text in texts]
     bounds = [number / folds for number in range(folds + 1)]
@@ -464,6 +474,15 @@ def cross_validation(
     for number in range(folds):
         outside = [place for place in range(len(texts)) if fold[place] != number]
         inside = [index for index, place in enumerate(places) if fold[place] == number]
+        missing = set(examples.labels) - {examples.labels[place] for place in outside}
+        if inside and missing:
+            rare = min(missing, key=str)
+            count = sum(label == rare for label in examples.labels)
+            raise ValueError(
+                f"the class {rare!s} has {count} {'example' if count == 1 else 'examples'}, too few for a "
+                "cross-validation, in which every part is left out of training once: give at least 10 of each class, "
+                "leave the class out, or use the model without calibration"
+            )
         if inside:
             result.append((part(examples, outside), inside))
     return result

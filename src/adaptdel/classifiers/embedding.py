@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -157,6 +157,7 @@ class EmbeddingClassifier(BaseClassifier):
         class_weight: str | None = TRAINING.class_weight,
         max_minutes: float | None = TRAINING.max_minutes,
         progress: Progress | None = None,
+        evaluated: Callable[[int, Mapping[str, Any]], None] | None = None,
     ) -> EmbeddingClassifier:
         """Train on noisy copies; the same arguments give the same model on one machine.
 
@@ -176,6 +177,7 @@ class EmbeddingClassifier(BaseClassifier):
                 no limit. If there is no time for all steps, the learning rate falls with the time, and the result
                 depends on the speed of the machine.
             progress: called with (steps done, steps in all).
+            evaluated: called with the number of the network, from 0, and the history's row of every evaluation.
         """
         copies, seed = check_int("copies", copies, least=1), check_int("seed", seed, most=2**63 - 1)
         if noise is not None and not isinstance(noise, Noise):
@@ -209,6 +211,9 @@ class EmbeddingClassifier(BaseClassifier):
                 checkpoint=None if checkpoint is None else Path(checkpoint) / f"network{number}",
                 progress=lambda done, _, number=number: (  # type: ignore[misc]
                     progress(number * settings.steps + done, total) if progress is not None else None
+                ),
+                evaluated=lambda row, number=number: (  # type: ignore[misc]
+                    evaluated(number, row) if evaluated is not None else None
                 ),
                 held_out=held_out,
                 encodes=self.on_unknown == "encode",

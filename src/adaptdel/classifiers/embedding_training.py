@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -40,6 +40,7 @@ from adaptdel.files import replacing
 from adaptdel.hyperparameters import CLASS_WEIGHTS, EmbeddingSettings
 
 Progress = Callable[[int, int], None]
+Evaluated = Callable[[Mapping[str, Any]], None]
 EVALUATION_INPUTS, EVALUATION_COPIES = 512, 16
 WARM_UP = 0.05  # share of the steps in which the learning rate rises
 NORM_MOMENTUM = 0.02  # of the mean and variance of pooled vectors
@@ -150,6 +151,7 @@ def train_network(
     seed: int = 0,
     checkpoint: Path | None = None,
     progress: Progress = lambda done, total: None,
+    evaluated: Evaluated = lambda row: None,
     held_out: IntArray | None = None,
     encodes: bool = False,
     class_weight: str | None = None,
@@ -169,6 +171,7 @@ def train_network(
         checkpoint: a file (without its suffix) that is written at every evaluation, and from which an interrupted
             training with the same arguments goes on.
         progress: called with (steps done, steps in all).
+        evaluated: called with the history's row of every evaluation.
         held_out: the numbers of the held-out examples; None for a share of the examples as in the settings.
         encodes: whether new words are encoded as well, and do not have n-grams alone.
         class_weight: "balanced" gives every class the same weight in the loss and in the choice of the best weights;
@@ -209,7 +212,7 @@ def train_network(
     if checkpoint is not None:
         _resume(state, checkpoint, identity)
     if not state.ended:
-        for _ in _optimise(state, progress):
+        for _ in _optimise(state, progress, evaluated):
             if checkpoint is not None:
                 _write_checkpoint(state, checkpoint, identity)
     record = {"steps": state.step, "history": state.history}
@@ -220,7 +223,7 @@ def train_network(
     return _exported(state), record
 
 
-def _optimise(state: Training, progress: Progress) -> Iterator[None]:
+def _optimise(state: Training, progress: Progress, evaluated: Evaluated) -> Iterator[None]:
     """Train until the end; yields after every evaluation, and at the end with the weights that are kept."""
     settings, module = state.settings, state.module
     every = max(1, settings.steps // settings.evaluations)
@@ -235,6 +238,7 @@ def _optimise(state: Training, progress: Progress) -> Iterator[None]:
         by_time = state.seconds is not None and state.share() - measured_at >= 1 / settings.evaluations
         if state.step % every == 0 or last or by_time:
             _measure(state, float(loss))
+            evaluated(state.history[-1])
             state.elapsed = monotonic() - began
             measured_at = state.share()
             if last or state.is_time_up or state.waited >= settings.patience:

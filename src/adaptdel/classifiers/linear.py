@@ -290,6 +290,13 @@ class LinearClassifier(BaseClassifier):
         composition = sparse.csr_array(
             (np.ones(len(columns)), columns, ends), shape=(len(numbers) + 1, features.size + 1)
         )
+        stopped = False
+
+        def is_time_up() -> bool:
+            nonlocal stopped
+            stopped = stopped or time.monotonic() >= deadline
+            return stopped
+
         fitted = train(
             counts,
             composition,
@@ -298,7 +305,7 @@ class LinearClassifier(BaseClassifier):
             l2=l2,
             iterations=iterations,
             weights=None if class_weight is None else np.repeat(balanced_weights(answers), copies),
-            stop=lambda: time.monotonic() >= deadline,
+            stop=is_time_up,
             progress=lambda done, _: report(len(answers) + done),
         )
         report(steps)
@@ -307,6 +314,8 @@ class LinearClassifier(BaseClassifier):
         settings |= {"examples": len(answers)} | ({} if class_weight is None else {"class_weight": class_weight})
         described = None if active is None else active.to_dict()
         self.training_ = {"noise": described, **settings, **{k: v for k, v in fitted.record.items() if k != "copies"}}
+        if stopped and fitted.record["steps"] < iterations:
+            self.training_["stopped_by_time"] = True
         return self
 
     def _check_settings(self) -> None:

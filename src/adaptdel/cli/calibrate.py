@@ -17,7 +17,7 @@ from adaptdel.cli.certify import next_certify, read_votes
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.data import read_examples
 from adaptdel.hyperparameters import BACKENDS
-from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS, SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.model_files import data_columns
 from adaptdel.settings import CALIBRATION, DATA, OBJECTIVES
 from adaptdel.tables import number, percent, text_table
@@ -140,6 +140,8 @@ def calibrate_command(
         note=note,
     )
     protection = done.protection
+    if not as_json:
+        click.echo(describe(done))
     for sentence in [*done.calibration.warnings, *([] if protection is None else protection.warnings())]:
         click.echo(f"warning: {sentence}", err=True)
     if as_json:
@@ -147,7 +149,7 @@ def calibrate_command(
         shared |= {"protection": None if protection is None else protection.to_dict()}
         click.echo(json.dumps(shared | done.calibration.to_dict(), indent=2))
     else:
-        click.echo(describe(done))
+        click.echo(next_certify(done.folder))
 
 
 def read_bins(text: str) -> str | list[float]:
@@ -168,7 +170,7 @@ def describe(done: FinishedCalibration) -> str:
     if isinstance(calibration, RateSelection):
         noise = f"noise: {_short(calibration)}"
         candidates = [*_candidates(calibration), ""]
-        return "\n".join([*candidates, f"{done.folder}: {verb}", noise, *threshold, next_certify(done.folder)])
+        return "\n".join([*candidates, f"{done.folder}: {verb}", noise, *threshold])
     titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
     table = text_table(titles, [_row(bin) for bin in calibration.bins])
     noise = f"noise: {done.calibration.noise!r}"
@@ -178,7 +180,7 @@ def describe(done: FinishedCalibration) -> str:
         f"Measured on the examples on which the kept lengths were chosen: {OPTIMISTIC}",
         "",
     ]
-    return "\n".join([*shown, f"{done.folder}: {verb}", noise, *threshold, next_certify(done.folder)])
+    return "\n".join([*shown, f"{done.folder}: {verb}", noise, *threshold])
 
 
 def _short(selection: RateSelection) -> str:
@@ -215,7 +217,8 @@ def _candidates(selection: RateSelection) -> list[str]:
             name += f" ({measure} {'too low' if is_lower else 'uncertain'})"
         rows.append([name, f"{candidate.kept:.4g}", *figures, difference, remark])
     table = text_table(titles, rows).to_terminal()
-    points = f"{selection.settings['points']:g} percentage points of the best of fixed and adaptdel;"
+    margin = selection.settings["points"]
+    points = f"{margin:g} percentage {'point' if margin == 1 else 'points'} of the best of fixed and adaptdel;"
     used = (
         f"Measured on {selection.settings['rows']} inputs, radii at most the length; kept tokens at the median length."
     )
@@ -233,7 +236,18 @@ def _candidates(selection: RateSelection) -> list[str]:
         explained.insert(
             1, f"Each at a threshold for {rate:g}% false positives; the final one is chosen on other inputs."
         )
-    return [table, "", used, *explained]
+    return [table, "", used, *explained, *_by_class(selection)]
+
+
+def _by_class(selection: RateSelection) -> list[str]:
+    """The measures by class under the chosen rate, and the confusion matrix."""
+    rows, counts = selection.classes, selection.confusion
+    if not rows:
+        return []
+    shown = ["", "By class, under the chosen rate:", "", class_table(rows[:SHOWN_CLASSES]).to_terminal()]
+    if len(rows) > SHOWN_CLASSES:
+        return [*shown, f"and {len(rows) - SHOWN_CLASSES} more classes, which --json prints"]
+    return [*shown, "", confusion_table([({}, [row["label"] for row in rows], counts)]).to_terminal()]
 
 
 def _confirmed(selection: RateSelection, measure: str) -> list[str]:

@@ -19,7 +19,7 @@ from adaptdel.measures import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confu
 from adaptdel.model_files import data_columns
 from adaptdel.runs.manifest import protected_label
 from adaptdel.settings import CERTIFICATION, DATA
-from adaptdel.tables import number, text_table
+from adaptdel.tables import number, percent, text_table
 
 _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
@@ -140,7 +140,8 @@ def read_votes(text: str) -> dict[str, int]:
 def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     """The totals of a run, for a terminal or as JSON."""
     totals = manifest["totals"]
-    warnings = warnings_of(totals, protected=protected_label(manifest))
+    protected = protected_label(manifest)
+    warnings = warnings_of(totals, protected=protected)
     if as_json:
         shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
         return json.dumps({"run": str(out), **totals, "warnings": warnings, **shared}, indent=2, ensure_ascii=False)
@@ -157,9 +158,25 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     if totals["covering"]:
         rows.append(("cover every text of their length", f"{totals['covering']} of {certified} certificates"))
     lines.append(text_table(("measure", "value"), rows).to_terminal())
+    lines += [] if protected is None else _protection(totals, protected)
     lines += ["", *_by_class(totals), ""] if totals["classes"] else []
     lines += [f"warning: {sentence}" for sentence in warnings]
     return "\n".join([*lines, f"run: {out}"])
+
+
+def _protection(totals: dict[str, Any], protected: str) -> list[str]:
+    """What the threshold does for the class that it protects: detection, radius, false positives."""
+    own = next((row for row in totals["classes"] if str(row["label"]) == protected and row["inputs"]), None)
+    if own is None:
+        return []
+    others = sum(row["inputs"] for row in totals["classes"]) - own["inputs"]
+    wrong = own["answers"] - round(own["recall"] * own["inputs"])
+    share = f" ({percent(wrong / others)})" if others else ""
+    return [
+        "",
+        f"protects {protected}: {percent(own['recall'])} are detected, with a mean radius of "
+        f"{number(own['mean_radius'])}; false positives: {wrong:,} of {others:,} other inputs{share}",
+    ]
 
 
 def _by_class(totals: dict[str, Any]) -> list[str]:

@@ -12,10 +12,9 @@ import click
 
 from adaptdel.cli.certify import next_certify
 from adaptdel.hyperparameters import BACKEND_CHOICES, CLASS_WEIGHTS, DTYPES, ON_UNKNOWN, PRECISIONS
-from adaptdel.measures import CLEAN_ACCURACY
+from adaptdel.model_files import held_out_text
 from adaptdel.protection import Protection
 from adaptdel.settings import DATA, METHODS, default_of, embedding_default_of
-from adaptdel.tables import percent
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
 from adaptdel.training.training import history_text
 
@@ -70,9 +69,11 @@ def _shown(value: Any) -> str:
 
 
 @click.command("train", epilog="Several trainings: --config FILE.yaml with the fields of each run.")
-@click.option("--data", help="Labelled file (.jsonl, .csv, .parquet, also .gz) or Hugging Face data set.")
+@click.option(
+    "--data", help="Labelled file (JSON, CSV or Parquet, also gzipped), - for standard input, or Hugging Face data set."
+)
 @setting("method", "Training method.", type=click.Choice(METHODS))
-@setting("rate", "Fraction of tokens that is deleted or masked.", type=float)
+@setting("rate", "Fraction of tokens that is deleted or masked; less by default for short texts.", type=float)
 @setting("rates", "Range of deletion rates that adaptdel+ trains under.", callback=_range)
 @setting("kept", "Range of numbers of kept tokens instead of --rates, such as 4,12.", callback=_range)
 @setting("model", "linear, embedding, or folder or hub name of a transformer.")
@@ -140,11 +141,13 @@ def train_command(config: str | None, overwrite: bool, as_json: bool, **options:
         finished = train_job(
             job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)
         )
-        for sentence in _warnings(finished):
-            click.echo(f"warning: {sentence}", err=True)
         results.append(_summary(job, finished))
         if not as_json:
             click.echo(_described(job, finished))
+        for sentence in _warnings(finished):
+            click.echo(f"warning: {sentence}", err=True)
+        if not as_json and not finished.already_done:
+            click.echo(_next(job, finished))
     if as_json:
         click.echo(json.dumps(results[0] if config is None else results, indent=2))
 
@@ -173,25 +176,31 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     if finished.already_done:
         return f"{job.out}: trained already, nothing to do"
     data = record["data"]
-    lines = [history_text(record["history"]), ""]
+    lines = [_history(record["history"], is_linear=record["settings"]["model"] == "linear")]
     lines.append(
         f"{job.out}: {record['method']}, {len(data['classes'])} classes, {data['rows']} examples of "
         f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
     )
     lines.append(f"noise: {finished.model.noise_!r}")
-    held, is_protected = record.get("held_out"), getattr(finished.model, "protection_", None) is not None
-    if held is not None:
-        decided = " without the threshold below" if is_protected else ""
-        recalls = ", ".join(f"{label} {percent(share)}" for label, share in list(held["recall"].items())[:10])
-        lines.append(
-            f"{held['inputs']} held-out examples, by {held['votes']} votes{decided}: {CLEAN_ACCURACY} "
-            f"{percent(held['accuracy'], 2)}, balanced accuracy {percent(held['balanced_accuracy'], 2)}; "
-            f"recall by class: {recalls}"
-        )
+    is_protected = getattr(finished.model, "protection_", None) is not None
+    lines += [text for text in [held_out_text(record, is_protected=is_protected)] if text]
     if is_protected:
         lines.append(Protection.from_dict(finished.model.protection_).sentence())
-    lines.append(_next_calibrate(job) if record.get("calibrated") is False else next_certify(Path(job.out)))
     return "\n".join(lines)
+
+
+def _history(history: list[dict[str, Any]], *, is_linear: bool) -> str:
+    """The history as a table; a line for a linear model, whose steps say little one by one."""
+    if not is_linear:
+        return history_text(history) + "\n"
+    first, last = (f"{row['train_loss']:.4g}" for row in (history[0], history[-1]))
+    return f"{len(history)} {'step' if len(history) == 1 else 'steps'}: train loss {first} to {last}"
+
+
+def _next(job: TrainingJob, finished: FinishedTraining) -> str:
+    """The command to run next."""
+    is_unfinished = finished.model.training_.get("calibrated") is False
+    return _next_calibrate(job) if is_unfinished else next_certify(Path(job.out))
 
 
 def _next_calibrate(job: TrainingJob) -> str:

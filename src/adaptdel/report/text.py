@@ -286,7 +286,9 @@ def comparison_notes(entries: Sequence[Entry], compared: Differences, baseline: 
             sentences.append(f"{name} has no labels: {rule}. It is not compared with runs that have labels.")
         common = compared.get(name, (len(measured), {}))[0]
         alike = measured.labelled == baseline.outcomes.labelled
-        if alike and common < max(len(measured), len(baseline.outcomes)):
+        if alike and not common:
+            sentences.append(f"{name} has no input in common with {baseline.name}: they cannot be compared.")
+        elif alike and common < max(len(measured), len(baseline.outcomes)):
             sentences.append(
                 f"{name} has {plural(common, 'input')} in common with {baseline.name}; the differences are those on "
                 "these inputs."
@@ -346,10 +348,11 @@ def _different_settings(entries: Sequence[Entry]) -> list[str]:
         sentences.append(f"The runs certify against different attackers ({groups}): their radii are not comparable.")
     if len({str(entry.run.manifest.get("threshold")) for entry in entries}) > 1:
         own = [entry.name for entry in entries if entry.run.manifest.get("threshold") is not None]
+        verb = "decides" if len(own) == 1 else "decide"
+        rules = "a threshold, and other runs differently" if len(own) < len(entries) else "different thresholds"
         sentences.append(
-            f"{listed(own)} {'decides' if len(own) == 1 else 'decide'} by a threshold, and other runs differently: "
-            "their radii are not those of the same decision. Compare the radii of the protected class, and the false "
-            "positives."
+            f"{listed(own)} {verb} by {rules}: their radii are not those of the same decision. Compare the radii of "
+            "the protected class, and the false positives."
         )
     for key, noun in (("alpha", "error levels"), ("bound", "bounds"), ("unit", "units")):
         values = {str(entry.run.manifest.get(key)) for entry in entries}
@@ -383,8 +386,8 @@ def definitions() -> list[tuple[str, str]]:
          "rare class counts as much as a frequent one."),
         ("Constant answer",
          "(Almost) all inputs get one answer although their labels differ: other answers are at most a tenth as many "
-         "as other labels, of which there are at least five. Accuracy and radii then say nothing about the other "
-         "classes. A class of which at most a tenth is recognised is named too."),
+         "as other labels, of which there are at least five, or one for at least eight. Accuracy and radii then say "
+         "nothing about the other classes. A class that is as rarely recognised or certified is named too."),
         ("Covers every text of its length",
          "The radius is at least the number of tokens, so that substitutions lead to any text of this length: the "
          "certificate proves that the answer does not depend on the words."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -29,7 +29,7 @@ from adaptdel.hyperparameters import BACKEND_CHOICES
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.model_files import data_columns
 from adaptdel.progress import ProgressBar, reporter
-from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
+from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, is_training_data, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.parts import RESTORE, ROWS_PER_PART, RunTables
 from adaptdel.runs.records import TOTALLED, Record, Totals, certificate_of, label_of, problem_record, record_of
@@ -145,8 +145,9 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
             chosen = backend if backend != "auto" else manifest["model"]["backend"]  # one measurement for all workers
             source = replace(model_source, fingerprint=manifest["model_hash"], modules=modules, backend=chosen)
             task = CertificationTask(source)
+        training = getattr(model, "training_", None)
         del model  # each worker loads its own
-        return _certify_into(job, task, manifest, note, progress)
+        return _certify_into(job, task, manifest, note, progress, training)
 
 
 def _started_backend(folder: Path) -> str | None:
@@ -168,14 +169,19 @@ def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> Model
 
 
 def _certify_into(
-    job: CertificationJob, task: CertificationTask, manifest: dict[str, Any], note: Note, progress: Any
+    job: CertificationJob,
+    task: CertificationTask,
+    manifest: dict[str, Any],
+    note: Note,
+    progress: Any,
+    training: Mapping[str, Any] | None,
 ) -> FinishedRun:
     _check_folder(job.out)
     fresh = not job.out.exists()
     try:
         job.out.mkdir(parents=True, exist_ok=True)
         with locked(job.out):
-            return _Session(job, task, note, progress).run(manifest)
+            return _Session(job, task, note, progress, training).run(manifest)
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{job.out}: the disk is full: {_KEPT} once there is space") from error
@@ -257,8 +263,15 @@ def evaluate(
 class _Session:
     """A call of `certify_data`: it starts or resumes a run."""
 
-    def __init__(self, job: CertificationJob, task: CertificationTask, note: Note, progress: Any) -> None:
-        self.job, self.task, self.note, self.progress = job, task, note, progress
+    def __init__(
+        self,
+        job: CertificationJob,
+        task: CertificationTask,
+        note: Note,
+        progress: Any,
+        training: Mapping[str, Any] | None,
+    ) -> None:
+        self.job, self.task, self.note, self.progress, self.training = job, task, note, progress, training
         self.folder = job.out
 
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
@@ -277,6 +290,7 @@ class _Session:
         data_survey = survey(self.job.source, label_map, self.job.limit, folder=self.folder)
         with data_survey.repeats:
             self._report_invalid_rows(data_survey)
+            self._report_training_data(data_survey, label_map)
             drop_signature(self.folder)  # the run is about to change
             if old is not None and old["finished"]:  # the limit was raised
                 fill_store(self.folder, RunTables(self.folder, old.get("part_rows")))
@@ -333,6 +347,22 @@ class _Session:
             self.note(f"{where}{others}: not certified")
         if not data_survey.labelled:
             self.note(f"{path}: no row has a label in the column {self.job.source.label!r}: no accuracy is known")
+        elif data_survey.unlabelled:
+            missing = data_survey.unlabelled
+            count = "1 row has" if missing == 1 else f"{missing} rows have"
+            column = self.job.source.label
+            self.note(f"{path}: {count} no label in the column {column!r}: certified, but left out of the measures")
+        if data_survey.empty:
+            count = "1 text is empty" if data_survey.empty == 1 else f"{data_survey.empty} texts are empty"
+            self.note(f"{path}: {count}: the answer to them says nothing about your texts; leave them out")
+
+    def _report_training_data(self, data_survey: Survey, label_map: LabelMap) -> None:
+        """Say so if the model was trained on these data: its figures on them are too good."""
+        if is_training_data(self.job.source, data_survey, self.job.limit, self.training, label_map.classes):
+            self.note(
+                f"{self.job.source.name}: the model was trained on these data: accuracy and radii are larger than on "
+                "new texts; certify other data"
+            )
 
     def _certify(
         self, results: ResultStore, manifest: dict[str, Any], label_map: LabelMap, data_survey: Survey

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptdel.data import InvalidRow, Row, read_each_row
+from adaptdel.data import InvalidRow, Row, content_digest, read_each_row
 from adaptdel.data_files import HUB, STANDARD_INPUT, data_files, shown_name
 from adaptdel.runs.records import label_text
 from adaptdel.runs.repeats import KEY, RepeatIndex
 from adaptdel.settings import DATA
 
 GIVE_UP_ROWS = 1000  # invalid rows at the start of a file after which reading ends
+LARGE = 2**28  # bytes of data that are not read twice for a remark
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,9 @@ class Survey:
     Attributes:
         rows: the number of rows.
         labelled: the number of rows with a label.
+        unlabelled: the number of rows that can be certified and have none.
+        empty: the number of rows whose text is empty.
+        examples: the number of rows that training would use: with a label, and a text that is not empty.
         invalid: the number of invalid rows.
         first: the first invalid row.
         repeats: the rows whose text occurred in an earlier row, where rows have no ids.
@@ -171,6 +175,9 @@ class Survey:
     repeats: RepeatIndex
     rows: int = 0
     labelled: int = 0
+    unlabelled: int = 0
+    empty: int = 0
+    examples: int = 0
     invalid: int = 0
     first: InvalidRow | None = None
 
@@ -185,7 +192,11 @@ def survey(source: Source, label_map: LabelMap, limit: int | None, *, folder: Pa
         if isinstance(row, Row):
             named = named or row.id is not None
             counts.repeats.add(key_of(content_id(row.text) if row.id is None else row.id), row.number)
+            is_empty = not row.text.strip()
             counts.labelled += row.label is not None
+            counts.unlabelled += row.label is None
+            counts.empty += is_empty
+            counts.examples += row.label is not None and not is_empty
         if isinstance(checked, InvalidRow):
             counts.invalid += 1
             counts.first = counts.first or checked
@@ -197,6 +208,28 @@ def survey(source: Source, label_map: LabelMap, limit: int | None, *, folder: Pa
     if named:
         _refuse_doubles(source, counts.repeats, limit)
     return counts
+
+
+def is_training_data(
+    source: Source, counts: Survey, limit: int | None, training: Mapping[str, Any] | None, classes: Sequence[Any]
+) -> bool:
+    """Whether the data are those that a model with these classes was trained on, by the record of its training.
+
+    They are read again for it only if they may be: where all rows are certified, if there are as many; under a
+    ``limit``, if the data are not large.
+    """
+    known = (training or {}).get("data") or {}
+    if "digest" not in known:
+        return False
+    if limit is None and counts.examples not in (known["rows"], known["rows"] + known["held_out"]):
+        return False
+    if limit is not None and (source.identity()["bytes"] or LARGE) >= LARGE:
+        return False
+    rows = (row for row in source.rows() if isinstance(row, Row) and row.label is not None and row.text.strip())
+    first, second = tee(rows)  # read in step: nothing is kept
+    are_numbers = all(isinstance(label, int) for label in classes)
+    labels = (row.label if are_numbers and row.label is not None else str(row.label) for row in second)
+    return content_digest((row.text for row in first), labels) == known["digest"]
 
 
 def inputs(

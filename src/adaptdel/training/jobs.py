@@ -99,16 +99,21 @@ def train_job(
         _open_checkpoints(work, identity, out)
     validation = None if held is None else (held.texts, held.labels)
     checkpoints = work / "checkpoints"
-    model = train(
-        examples.texts,
-        examples.labels,
-        settings,
-        tokens=tokens,
-        validation=validation,
-        folder=checkpoints,
-        progress=progress,
-        note=note,
-    )
+    try:
+        model = train(
+            examples.texts,
+            examples.labels,
+            settings,
+            tokens=tokens,
+            validation=validation,
+            folder=checkpoints,
+            progress=progress,
+            note=note,
+        )
+    except (ValueError, ImportError):
+        if not checkpoints.exists():  # nothing to resume: the settings or the data do not fit
+            shutil.rmtree(work, ignore_errors=True)
+        raise
     model.training_["identity"] = identity
     model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take
     save_model(model, out, lambda folder: _write_history(folder, model))

@@ -100,7 +100,8 @@ def train(
         folder: keeps the checkpoints of a transformer or an embedding network, so that the same call resumes an
             interrupted training; None for a temporary folder.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
-        note: called with remarks as they come: the expected time, and a line for every epoch of a transformer.
+        note: called with remarks as they come: the expected time, and a line for every epoch of a transformer and every
+            evaluation of an embedding network.
         fields: see `adaptdel.settings.TrainingSettings`.
     """
     if isinstance(validation, (int, float)):
@@ -118,7 +119,7 @@ def train(
     if settings.is_linear:
         base, history, record = _train_linear(settings, training_set, noises.training, report)
     elif settings.kind == "embedding":
-        base, history, record = _train_embedding(settings, training_set, held, noises.training, folder, progress)
+        base, history, record = _train_embedding(settings, training_set, held, noises.training, folder, progress, note)
     else:
         base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report, note)
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
@@ -174,9 +175,14 @@ def _small_classes(record: Mapping[str, Any]) -> list[str]:
 
 
 def _cut_short(settings: TrainingSettings, stopped: Mapping[str, Any] | None) -> list[str]:
-    """A sentence if the time limit ended the training of an embedding network."""
+    """A sentence if the time limit ended the training of an embedding network or a linear model."""
     if stopped is None:
         return []
+    if settings.is_linear:
+        return [
+            f"the time limit of {settings.max_minutes:g} minutes ended the training after {stopped['steps'][0]} of at "
+            f"most {stopped['planned_steps']} steps; more time may give a better model"
+        ]
     done, planned = " and ".join(map(str, stopped["steps"])), stopped["planned_steps"]
     few = 10 * min(stopped["steps"]) < planned
     advice = "so few steps teach it little: give more time" if few else "more time may give a better model"
@@ -213,11 +219,13 @@ def _split(
 def _train_linear(
     settings: TrainingSettings, examples: ExampleSet, noise: Noise, report: Report
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
-    """The base classifier, the loss of every step, and nothing more to record."""
+    """The base classifier, the loss of every step, and whether the time limit ended the training."""
     options = asdict(settings.linear) | {"class_weight": settings.class_weight, "max_minutes": settings.max_minutes}
     classifier = LinearClassifier(features=options.pop("features"), bits=options.pop("bits"))
     classifier.fit(examples.tokens, examples.labels, noise=noise, seed=settings.seed, progress=report, **options)
-    return classifier, _linear_history(classifier), {}
+    stopped = {"steps": [classifier.training_["steps"]], "planned_steps": settings.linear.iterations}
+    record = {"stopped_by_time": stopped} if classifier.training_.get("stopped_by_time") else {}
+    return classifier, _linear_history(classifier), record
 
 
 def _linear_history(classifier: LinearClassifier) -> History:
@@ -232,6 +240,7 @@ def retrained_record(record: Mapping[str, Any], base: BaseClassifier, noise: Noi
     What was measured on held-out texts belongs to the earlier base classifier, and is dropped, with its warnings.
     """
     history = _linear_history(base) if isinstance(base, LinearClassifier) else record["history"]
+    record = {name: value for name, value in record.items() if name != "stopped_by_time"}
     known = {**record, "noise": noise.to_dict(), "calibrated": True, "history": history, "held_out": None}
     return known | {"warnings": _small_classes(record)}
 
@@ -243,6 +252,7 @@ def _train_embedding(
     noise: Noise,
     folder: Path | None,
     progress: Any,
+    note: Callable[[str], None],
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
     """The base classifier, the votes on held-out examples at every evaluation, and what else is recorded."""
     from adaptdel.classifiers.embedding import EmbeddingClassifier
@@ -269,6 +279,7 @@ def _train_embedding(
         class_weight=settings.class_weight,
         max_minutes=settings.max_minutes,
         progress=_first_use(progress, "steps"),
+        evaluated=lambda number, row: note(_evaluation_line(number, row, settings.embedding.steps, chosen["networks"])),
     )
     history: History = []
     for number, network in enumerate(classifier.training_["networks"]):
@@ -285,6 +296,14 @@ def _train_embedding(
         planned = networks[0]["planned_steps"]
         record["stopped_by_time"] = {"steps": [network["steps"] for network in networks], "planned_steps": planned}
     return classifier, history, {**record, "versions": {"torch": version("torch")}}
+
+
+def _evaluation_line(number: int, row: Mapping[str, Any], steps: int, networks: int) -> str:
+    """An evaluation of a network in training, for a log."""
+    start = f"network {number + 1} of {networks}, step {row['step']} of {steps}: train loss {row['loss']:.4g}"
+    if "vote_accuracy" not in row:
+        return start
+    return f"{start}, valid accuracy {row['vote_accuracy']:.4g}, valid vote share {row['vote_share']:.4g}"
 
 
 def _first_use(progress: Any, noun: str) -> Report:
@@ -337,6 +356,7 @@ def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool)
         "accuracy": float(np.mean(correct)),
         "balanced_accuracy": balanced_accuracy(labels, correct),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
+        "absent": [str(label) for label in model.classes_.tolist() if label not in counts],
         "warnings": answer_warnings(given, labels, held.lengths[:most]) or _missed_rare_classes(counts, hits),
     }
 
