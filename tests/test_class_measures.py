@@ -93,6 +93,10 @@ def test_balanced_means_of_equal_classes_are_the_plain_means() -> None:
         (4, 0, 0, False),  # too few to tell
         (10, 1, 0, True),
         (10, 2, 0, False),
+        (9, 1, 0, True),  # a single answer says nothing of a class
+        (8, 1, 0, True),
+        (7, 1, 0, False),
+        (9, 2, 0, False),
         (0, 0, 0, False),  # one answer is right if there is one label
     ],
 )
@@ -198,3 +202,21 @@ def test_a_class_that_a_threshold_does_not_protect_need_not_be_certified() -> No
     assert [each.label for each in table.uncertified] == ["ham"]
     assert table.one_sided("spam").warnings() == warnings_of(table.to_dict(), protected="spam") == []
     assert table.one_sided("ham").warnings() == warnings_of(table.to_dict(), protected="ham") == table.warnings() != []
+
+
+def test_a_class_that_is_recognised_once_is_missed() -> None:
+    """Of 9 spam mails one is recognised, which is more than a tenth; another answer of the class is a false one."""
+    labels = ["ham"] * 591 + ["spam"] * 9
+    answers = ["spam"] + ["ham"] * 590 + ["spam"] + ["ham"] * 8
+    assert constant_answer(answers, labels) is None
+    assert [(each.label, each.correct) for each in missed_classes(answers, labels)] == [("spam", 1)]
+
+
+@pytest.mark.parametrize("radii", [[2] * 100 + [0] * 40, [2] * 105 + [0] * 35])
+def test_every_warning_says_what_to_do(radii: list[int]) -> None:
+    labels = ["ham"] * 100 + ["spam"] * 40
+    warnings = measure_classes(labels, labels, radii).warnings()
+    assert len(warnings) == (radii[100] == 0)
+    assert all("lower rate" in sentence for sentence in warnings)
+    missed = ["ham"] * 135 + ["spam"] * 5  # 5 of 40 are not missed, but none is certified
+    assert "lower rate" in measure_classes(labels, missed, [2] * 100 + [0] * 40).warnings()[-1]

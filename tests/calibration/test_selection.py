@@ -177,6 +177,26 @@ def balanced(**changed: Any) -> RateSelection:
     return result
 
 
+def test_a_class_that_a_fold_cannot_train_on_is_refused() -> None:
+    """The answers of a model of two classes would be counted for other classes of three."""
+    texts = [f"text {number}" for number in range(30)]
+    examples = CalibrationExamples([tuple(text.split()) for text in texts], [0, *[1, 2] * 14, 2])
+    with pytest.raises(ValueError, match=r"the class 0 has 1 example, too few for a cross-validation"):
+        cross_validation(texts, examples, range(30), 3, 0)
+    cross_validation(texts[1:], CalibrationExamples(examples.tokens[1:], examples.labels[1:]), range(29), 3, 0)
+
+
+def test_a_record_of_classes_is_checked() -> None:
+    texts, labels = documents(80, 5)
+    model = train(texts, labels, method="adaptdel+", progress=False, bits=8)
+    values = json.loads(json.dumps(calibrate(model, texts, labels, **QUICK, progress=False).to_dict()))
+    assert RateSelection.from_dict(values).to_dict() == values
+    for wrong in ([3], [{"inputs": 1}], [values["classes"][0] | {"certified_recall": {"0": "all"}}]):
+        with pytest.raises(ValueError, match="must have its fields"):
+            RateSelection.from_dict(values | {"classes": wrong})
+    assert RateSelection.from_dict({k: v for k, v in values.items() if k != "classes"}).classes == ()
+
+
 def test_the_default_objective_compares_the_baselines_first() -> None:
     result = balanced()
     assert [candidate.name for candidate in result.candidates[:2]] == ["fixed", "adaptdel"]
@@ -270,10 +290,15 @@ def test_the_command_writes_a_new_folder(tmp_path: Path) -> None:
     assert f"{out}: calibrated" in ran.stdout
     assert "candidate" in ran.stdout
     assert "Measured on 60 inputs" in ran.stdout
+    assert "By class, under the chosen rate:" in ran.stdout
     assert "by cross-validation; each candidate trains the model again" in ran.stderr
     loaded = SmoothedClassifier.load(out)
     selection = RateSelection.from_dict(loaded.calibration_)
     assert loaded.noise_ == selection.noise
+    assert sum(row["inputs"] for row in selection.classes) == sum(map(sum, selection.confusion)) == 60
+    chosen = selection.candidates[selection.chosen]
+    assert np.mean([row["recall"] for row in selection.classes]) == pytest.approx(chosen.balanced_accuracy)
+    assert "| class | inputs | recall |" in (out / "README.md").read_text(encoding="utf-8")
     assert loaded.training_["calibrated"] is True
     earlier = SmoothedClassifier.load(model).training_  # its figures are those of another base classifier
     assert earlier["held_out"] is not None

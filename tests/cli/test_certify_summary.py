@@ -127,3 +127,58 @@ def test_a_threshold_on_the_command_line(folder: Path, tmp_path: Path, capsys: p
     capsys.readouterr()
     assert run(*arguments, "--threshold", 2) == 2
     assert "threshold must be" in capsys.readouterr().err
+
+
+def test_labels_that_are_missing_and_texts_that_are_empty(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[dict[str, Any]] = [{"text": text, "label": label} for text, label in examples(9, 5, ("ham", "spam"))]
+    rows = [row for row in rows if row["text"]][:5]
+    rows += [{"text": "w1 w2", "label": None}, {"text": "w3 w4"}, {"text": " ", "label": "ham"}]
+    rows += [{"text": "w5", "label": "sausage"}]  # cannot be certified
+    data = write_rows(tmp_path / "test.jsonl", rows)
+    assert run("certify", folder / "model", "--data", data, "--out", tmp_path / "run") == 1
+    said = capsys.readouterr().err
+    assert "test.jsonl: 2 rows have no label in the column 'label': certified, but left out of the measures" in said
+    assert "test.jsonl: 1 text is empty" in said
+    labelled = write_rows(tmp_path / "labelled.jsonl", rows[:5])
+    assert run("certify", folder / "model", "--data", labelled, "--out", tmp_path / "other") == 0
+    said = capsys.readouterr().err
+    assert "no label" not in said
+    assert "empty" not in said
+
+
+@pytest.mark.parametrize("labels", [("ham", "spam"), (0, 1)])
+@pytest.mark.parametrize("limit", [None, 7])
+def test_figures_on_the_training_data_are_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], labels: tuple[Any, ...], limit: int | None
+) -> None:
+    rows = [(text, label) for text, label in examples(60, 1, labels) if text]
+    train, test = write_csv(tmp_path / "train.csv", rows), write_csv(tmp_path / "test.csv", rows[:-1] + rows[:1])
+    columns = ("--text-column", "message", "--label-column", "kind")
+    assert run("train", "--data", train, "--out", tmp_path / "model", *columns) == 0
+    limited = [] if limit is None else ["--limit", limit]
+    for data, is_known in ((train, True), (test, False)):
+        capsys.readouterr()
+        assert run("certify", tmp_path / "model", "--data", data, "--out", tmp_path / data.stem, *limited) == 0
+        assert ("the model was trained on these data" in capsys.readouterr().err) == is_known
+
+
+def test_a_protected_class_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(text, label) for text, label in examples(200, 1, ("ham", "spam")) if len(text.split()) > 20]
+    train, test = write_csv(tmp_path / "train.csv", rows), write_csv(tmp_path / "test.csv", rows[:40])
+    options = ("--text-column", "message", "--label-column", "kind", "--protect", "spam", "--max-false-positives", 0.1)
+    assert run("train", "--data", train, "--out", tmp_path / "model", "--rate", 0.6, *options) == 0
+    capsys.readouterr()
+    assert run("certify", tmp_path / "model", "--data", test, "--out", tmp_path / "run") == 0
+    output = capsys.readouterr().out
+    (line,) = [line for line in output.splitlines() if line.startswith("protects spam: ")]
+    totals = read_run(tmp_path / "run").manifest["totals"]
+    own, wrong = totals["classes"][1], totals["confusion"][0][1]
+    others = totals["classes"][0]["inputs"]
+    assert line == (
+        f"protects spam: {100 * own['recall']:.1f}% are detected, with a mean radius of {own['mean_radius']:.2f}; "
+        f"false positives: {wrong} of {others} other inputs ({100 * wrong / others:.1f}%)"
+    )
+    assert run("recertify", tmp_path / "run", "--alpha", 0.001, "--out", tmp_path / "strict") == 0
+    assert "protects spam: " in capsys.readouterr().out

@@ -220,3 +220,26 @@ def test_other_units(unit: str) -> None:
     shape = {**SHAPE, "hidden": (16,)}
     model = train(inputs, labels, model="embedding", unit=unit, network=shape, progress=False, **SMALL)
     assert model.training_["clean_accuracy"] is not None
+
+
+def test_every_evaluation_is_reported_as_it_comes(data: Path) -> None:
+    said: list[tuple[str, int]] = []
+    steps: list[int] = []
+    train_job(
+        job(data, "model", networks=2),
+        progress=lambda done, total: steps.append(done),
+        note=lambda text: said.append((text, len(steps))),
+    )
+    lines = [(text, done) for text, done in said if text.startswith("network ")]
+    assert [text.split(":")[0] for text, _ in lines] == [
+        f"network {network} of 2, step {step} of 60" for network in (1, 2) for step in (20, 40, 60)
+    ]
+    assert [done for _, done in lines] == [20, 40, 60, 80, 100, 120]
+    assert "valid vote share" in lines[0][0]
+
+
+def test_refused_settings_leave_nothing_behind(data: Path) -> None:
+    before = sorted(data.parent.iterdir())
+    with pytest.raises(ValueError, match="on_unknown must be 'ngrams'"):
+        train_job(job(data, "model", on_unknown="encode"), progress=False)
+    assert sorted(data.parent.iterdir()) == before

@@ -135,8 +135,17 @@ def test_the_rate_suits_the_lengths() -> None:
         "the noise keeps 1.5 of the 15 tokens of a typical text: the answer hardly depends on the text; choose a lower "
         "rate, such as 0.73"
     )
-    for lengths in ([15], [230], [5], [1]):
+    for lengths in ([15], [230], [5]):
         assert few_kept(method_noises("adaptdel", default_rate(lengths), lengths).smoothing, lengths) is None
+
+
+def test_texts_for_which_no_rate_is_low_enough() -> None:
+    noise = method_noises("adaptdel", default_rate([3]), [3]).smoothing
+    assert few_kept(noise, [3]) == (
+        "the noise keeps 1.2 of the 3 tokens of a typical text: the answer hardly depends on the text; such short "
+        "texts need a finer unit, such as char"
+    )
+    assert few_kept(noise, [3], short_texts=False) is None
 
 
 def run_plan(*arguments: str) -> Any:
@@ -166,3 +175,27 @@ def test_a_plan_for_a_file(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             run_plan(*arguments)
+
+
+def test_what_the_held_out_texts_cannot_tell(tmp_path: Path) -> None:
+    texts, labels = unequal(rare=1)
+    rows = [f"{text},{'rare' if label else 'usual'}" for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "data.csv").write_text("\n".join(["text,label", *rows]))
+    arguments = ["--data", str(tmp_path / "data.csv"), "--out", str(tmp_path / "model"), "--bits", "10"]
+    ran = CliRunner().invoke(train_command, arguments)
+    assert "recall by class: usual 100.0%; unknown, since none is held out: rare" in ran.stdout
+    assert ran.stdout.index("recall by class") < ran.stdout.index("next: adaptdel")
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "- Measured: 15 held-out examples, by 100 votes: clean accuracy 100.00%" in card
+    assert "- **Warning**: the class rare has 1 example to train on" in card
+    ran = CliRunner().invoke(train_command, [*arguments[:3], str(tmp_path / "all"), "--validation", "0"])
+    assert "no held-out examples: how accurate the model is on new texts is unknown" in ran.stdout
+
+
+def test_a_linear_model_that_ran_out_of_time_says_so() -> None:
+    texts, labels = documents(60, 1)
+    (sentence,) = train_model(texts, labels, progress=False, bits=8, max_minutes=1e-9).training_["warnings"][:1]
+    assert sentence.startswith("the time limit of 1e-09 minutes ended the training after 1 of at most 60 steps")
+    unlimited = train_model(texts, labels, progress=False, bits=8, max_minutes=9).training_
+    assert not any("time limit" in sentence for sentence in unlimited["warnings"])
+    assert "stopped_by_time" not in unlimited
