@@ -105,7 +105,9 @@ def test_rows_without_a_label_are_skipped_and_counted(tmp_path: Path) -> None:
 def test_labels_are_optional_for_rows_only(tmp_path: Path) -> None:
     path = write(tmp_path, "jsonl", [{"text": "one"}])
     assert list(read_rows(path)) == [Row(1, None, "one", None)]
-    with pytest.raises(ValueError, match=r"data.jsonl, row 1: no column 'label': there are 'text'$"):
+    with pytest.raises(
+        ValueError, match=r"data.jsonl, row 1: no column 'label': there are 'text'; name one with --label-column$"
+    ):
         read_examples(path)
 
 

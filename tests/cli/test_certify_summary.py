@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from adaptdel import Deletion, FixedRate
+from adaptdel.report import write
 from adaptdel.runs.storage import MANIFEST, read_run
 from tests.run_files import call, examples, make_data, make_model, run, write_rows
 
@@ -182,3 +183,23 @@ def test_a_protected_class_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert run("recertify", tmp_path / "run", "--alpha", 0.001, "--out", tmp_path / "strict") == 0
     assert "protects spam: " in capsys.readouterr().out
+
+
+def test_radii_of_different_decisions_are_not_compared(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "draw", lambda entries: [])
+    for name, options in (("low", ["--threshold", 0.3]), ("high", ["--threshold", 0.6]), ("plain", [])):
+        arguments = ("certify", folder / "model", "--data", folder / "test.jsonl", "--out", tmp_path / name)
+        assert run(*arguments, *options, "--limit", 30) == 0
+
+    def written(*names: str) -> str:
+        report = tmp_path / "-".join(names)
+        assert run("report", *(tmp_path / name for name in names), "--out", report) == 0
+        return (report / "report.md").read_text(encoding="utf-8")
+
+    different, mixed = written("low", "high"), written("high", "plain")
+    assert "decide by different thresholds" in different
+    assert "by a threshold, and other runs differently" in mixed
+    assert "On the same inputs, the mean" not in different + mixed
+    assert "get it too (false positives)" in different

@@ -597,3 +597,4 @@ def test_the_warnings_of_a_run_are_one_note(tmp_path: Path, monkeypatch: pytest.
         "it certifies 2 of 40 inputs of the class ham against one edit: the radii belong to the other classes; it "
     )
     assert f": {expected}recognises 1 of 20 inputs of the class spam." in page
+    assert "- It recognises 1 of 20 inputs of the class spam: its accuracy and its radii are those of other" in page

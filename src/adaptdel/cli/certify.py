@@ -114,7 +114,7 @@ def certify_command(
         key=key,
     )
     with redirect_stdout(sys.stderr):  # Ray prints the errors of its processes
-        result = certify_data(job, note=lambda text: click.echo(text, err=True), progress="log")
+        result = certify_data(job, note=lambda text: click.echo(f"note: {text}", err=True), progress="log")
     if result.already_done:
         click.echo(f"{out}: the run is finished already, since {result.manifest['finished']}", err=True)
     click.echo(summary(result.manifest, out, as_json=as_json))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.class_measures import ADVICE
+from adaptdel.class_measures import ADVICE, missed_sentence
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.report.comparison import Difference, Differences
@@ -176,10 +176,16 @@ def _lead(entry: Entry) -> list[str]:
         )
         start = f"{entry.name} on {size}: {accuracies}, {radius}. {_certified(entry)}"
         outcome = f"The classifier {abstentions} and gives a wrong answer for {m.wrong:,}. {_confidence(entry)}"
-        return [start, _protection(entry), _balance(entry), outcome.strip()]
+        return [start, _missed(entry), _protection(entry), _balance(entry), outcome.strip()]
     start = f"{entry.name} on {size}: {radius}. The data has no labels, so the accuracies are unknown."
     outcome = f"The classifier {abstentions}. {_confidence(entry)}"
     return [f"{start} {_certified(entry)}", _protection(entry), outcome.strip()]
+
+
+def _missed(entry: Entry) -> str:
+    """The classes to which the accuracy and the radii do not apply."""
+    missed = entry.classes.missed
+    return f"{missed_sentence(missed, 'It')}: its accuracy and its radii are those of other classes." if missed else ""
 
 
 def _protection(entry: Entry) -> str:
@@ -192,7 +198,7 @@ def _protection(entry: Entry) -> str:
     return (
         f"It protects {_named(own[0].label)}: {percent(own[0].recall)} of its inputs get this answer, "
         f"{percent(own[0].certified_recall[1])} whatever single edit an attacker makes, with a mean radius of "
-        f"{number(own[0].mean_radius)}; so do {wrong:,} of {plural(others, 'other input')} (false positives)."
+        f"{number(own[0].mean_radius)}. Of {plural(others, 'other input')}, {wrong:,} get it too (false positives)."
     )
 
 
@@ -243,7 +249,9 @@ def _others(compared: Differences, entries: Sequence[Entry], baseline: Entry) ->
     """The mean radii of the other runs relative to the baseline, where they have common inputs."""
     if baseline.is_constant or not baseline.is_smoothed:
         return []
+    threshold = baseline.run.manifest.get("threshold")  # at another one, radii are those of another decision
     noisy = [entry for entry in entries if entry.is_smoothed and not entry.is_constant]
+    noisy = [entry for entry in noisy if entry.run.manifest.get("threshold") == threshold]
     common = [entry for entry in noisy if compared.get(entry.name, (0, {}))[0]]
     if not common:
         return []

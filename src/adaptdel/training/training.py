@@ -175,13 +175,14 @@ def _small_classes(record: Mapping[str, Any]) -> list[str]:
 
 
 def _cut_short(settings: TrainingSettings, stopped: Mapping[str, Any] | None) -> list[str]:
-    """A sentence if the time limit ended the training of an embedding network or a linear model."""
+    """A sentence if the time limit ended the training."""
     if stopped is None:
         return []
-    if settings.is_linear:
+    if settings.kind != "embedding":
+        unit = "steps" if settings.is_linear else "epochs"
         return [
             f"the time limit of {settings.max_minutes:g} minutes ended the training after {stopped['steps'][0]} of at "
-            f"most {stopped['planned_steps']} steps; more time may give a better model"
+            f"most {stopped['planned_steps']} {unit}; more time may give a better model"
         ]
     done, planned = " and ".join(map(str, stopped["steps"])), stopped["planned_steps"]
     few = 10 * min(stopped["steps"]) < planned
@@ -383,6 +384,7 @@ def _train_transformer(
     note: Callable[[str], None],
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
     """The base classifier, its history by epochs, and what else is recorded."""
+    from adaptdel.classifiers.transformer_training import is_finished
     from adaptdel.classifiers.transformers import TransformersClassifier
 
     if not held.tokens:
@@ -411,8 +413,11 @@ def _train_transformer(
     )
     if settings.run_by == "auto":
         note(classifier.describe_backend())
+    history, chosen = classifier.training_["history"], settings.transformer
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
-    return classifier, classifier.training_["history"], record
+    if settings.max_minutes is not None and not is_finished(history, chosen.epochs, chosen.patience):
+        record["stopped_by_time"] = {"steps": [len(history)], "planned_steps": chosen.epochs}
+    return classifier, history, record
 
 
 class _ExpectedTime:
