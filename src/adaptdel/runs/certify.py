@@ -352,9 +352,6 @@ class _Session:
             count = "1 row has" if missing == 1 else f"{missing} rows have"
             column = self.job.source.label
             self.note(f"{path}: {count} no label in the column {column!r}: certified, but left out of the measures")
-        if data_survey.empty:
-            count = "1 text is empty" if data_survey.empty == 1 else f"{data_survey.empty} texts are empty"
-            self.note(f"{path}: {count}: the answer to them says nothing about your texts; leave them out")
 
     def _report_training_data(self, data_survey: Survey, label_map: LabelMap) -> None:
         """Say so if the model was trained on these data: its figures on them are too good."""

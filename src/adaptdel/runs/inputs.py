@@ -165,7 +165,6 @@ class Survey:
         rows: the number of rows.
         labelled: the number of rows with a label.
         unlabelled: the number of rows that can be certified and have none.
-        empty: the number of rows whose text is empty.
         examples: the number of rows that training would use: with a label, and a text that is not empty.
         invalid: the number of invalid rows.
         first: the first invalid row.
@@ -176,7 +175,6 @@ class Survey:
     rows: int = 0
     labelled: int = 0
     unlabelled: int = 0
-    empty: int = 0
     examples: int = 0
     invalid: int = 0
     first: InvalidRow | None = None
@@ -192,11 +190,9 @@ def survey(source: Source, label_map: LabelMap, limit: int | None, *, folder: Pa
         if isinstance(row, Row):
             named = named or row.id is not None
             counts.repeats.add(key_of(content_id(row.text) if row.id is None else row.id), row.number)
-            is_empty = not row.text.strip()
             counts.labelled += row.label is not None
             counts.unlabelled += row.label is None
-            counts.empty += is_empty
-            counts.examples += row.label is not None and not is_empty
+            counts.examples += row.label is not None and bool(row.text.strip())
         if isinstance(checked, InvalidRow):
             counts.invalid += 1
             counts.first = counts.first or checked
