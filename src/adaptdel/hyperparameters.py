@@ -209,7 +209,7 @@ class AttackSettings:
         words: words that a step tries to write.
         shortlist: words of the vocabulary that are compared for an input.
         verify_votes: the largest number of fresh votes that check whether the answer really changed.
-        level: the probability with which a change that did not happen may pass that check.
+        level: the probability with which, for an input, a change that did not happen may pass that check.
         seed: of the choice of inputs and of all noise.
     """
 
