@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel import plots
+from adaptdel.certification.sampling import content_key
 from adaptdel.class_counts import answer_warnings
 from adaptdel.class_measures import NAMED, balanced_accuracy
 from adaptdel.classifiers.base import BaseClassifier
@@ -319,14 +320,19 @@ def retraining(record: Mapping[str, Any]) -> TrainAgain | None:
 
 
 def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool) -> dict[str, Any] | None:
-    """The answers of the smoothed classifier on held-out examples, as users see them: by the vote, and by class."""
+    """The answers of the smoothed classifier on held-out examples, as users see them: by the vote, and by class.
+
+    Of many examples some are chosen by a hash of their content: the first ones of a file can all be of one class.
+    """
     if not held.tokens:
         return None
     most, votes = (CHECKED, CHECK_VOTES) if quick else (CHECKED_SLOW, CHECK_VOTES_SLOW)
+    chosen = sorted(sorted(range(len(held.tokens)), key=lambda place: content_key(held.tokens[place]))[:most])
+    held = ExampleSet([held.tokens[place] for place in chosen], [held.labels[place] for place in chosen])
     certifier = model.certifier(n_select=votes, n_estimate=0, sampling="fixed", exact=False)
-    inputs = (certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens[:most]))
+    inputs = (certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens))
     answers = {number: certifier.base.label(tally.label) for number, tally in certifier.votes(inputs)}
-    labels = list(held.labels[:most])
+    labels = list(held.labels)
     given = [answers[number] for number in range(len(labels))]
     correct = [answer == label for answer, label in zip(given, labels, strict=True)]
     counts = Counter(labels)
@@ -337,7 +343,7 @@ def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool)
         "accuracy": float(np.mean(correct)),
         "balanced_accuracy": balanced_accuracy(labels, correct),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
-        "warnings": answer_warnings(given, labels, held.lengths[:most]) or _missed_rare_classes(counts, hits),
+        "warnings": answer_warnings(given, labels, held.lengths) or _missed_rare_classes(counts, hits),
     }
 
 
