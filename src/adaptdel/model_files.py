@@ -41,13 +41,15 @@ def model_card(
         f"- Written by adaptdel {settings['version']}",
     ]
     if (protection := settings.get("protection")) is not None:
-        is_estimate = protection.get("cross_validated", True)
+        is_crossed, chose_weights = protection.get("cross_validated", True), protection.get("chose_weights", False)
+        is_estimate = is_crossed or chose_weights
         known = "it is estimated, not proved, to be at most" if is_estimate else "with 95% confidence it is at most"
         parts.append(
             f"- Protects **{protection.get('protect')}**: threshold {settings['threshold']:.4g}, for a rate of false "
             f"positives of {protection.get('max_false_positives'):g}; {known} "
             f"{protection.get('upper'):.3g} ({protection.get('false_positives')} of {protection.get('negatives')} "
-            f"texts, by {'models of a cross-validation' if is_estimate else 'this model'}, not trained on them)"
+            f"texts, by {'models of a cross-validation' if is_crossed else 'this model'}, not trained on them"
+            f"{', though they decided which weights were kept' if chose_weights else ''})"
         )
         parts += [f"- **Warning**: {sentence}" for sentence in protection.get("warnings", [])]
     if training is not None:

@@ -142,4 +142,9 @@ def threshold_rows(
     half = [is_held and is_drawn for is_held, is_drawn in zip(held, drawn, strict=True)]
     if is_training_file and trains_again and not are_enough(half):
         return drawn
-    return half if any(half) else drawn
+    if not any(use and label != protect for use, label in zip(half, examples.labels, strict=True)):
+        raise ValueError(
+            f"protect needs rows of the other class than {protect!s} that the model was not trained on, got none: give "
+            "them with --threshold-data"
+        )
+    return half

@@ -29,6 +29,7 @@ from adaptdel.hyperparameters import BACKEND_CHOICES
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.model_files import data_columns
 from adaptdel.progress import ProgressBar, reporter
+from adaptdel.protection import few_votes
 from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.parts import RESTORE, ROWS_PER_PART, RunTables
@@ -137,6 +138,8 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
             model_source = ModelSource(job.model, job.settings, backend=backend)
             model = model_source.load()
         manifest = new_manifest(name, model, job.source, job.limit)
+        if (sentence := few_votes(model)) is not None:
+            note(sentence)
         if backend == "auto":
             note(model.base_classifier().describe_backend())
         task = CertificationTask(None, model.certifier())

@@ -27,6 +27,7 @@ from adaptdel.core.rates import FixedRate
 from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
 from adaptdel.hyperparameters import DTYPE, LINEAR
 from adaptdel.progress import reporter
+from adaptdel.protection import protected_class
 from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
@@ -112,6 +113,8 @@ def train(
     started = time.monotonic()
     fraction = 0.0 if validation is not None else settings.held_out_fraction
     training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
+    if settings.protect is not None:
+        _check_protected(settings, training_set, held)
     settings = settings.resolved(training_set.lengths)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
@@ -140,7 +143,7 @@ def train(
         "stratified": True,
         "held_out": checked,
         "noise": noises.training.to_dict(),
-        "data": {"digest": content_digest(map(str, texts), labels), **_described(training_set, held)},
+        "data": {**_digests(texts, labels, validation), **_described(training_set, held)},
         "history": history,
         "versions": {name: version(name) for name in ("adaptdel", "numpy", "scipy")}
         | {"python": platform.python_version()}
@@ -152,7 +155,15 @@ def train(
         model.training_["calibrated"] = False
     if settings.protect is not None and settings.max_false_positives is not None:
         train_again = retraining(model.training_)
-        set_protection(model, settings.protect, settings.max_false_positives, training_set, held, train_again)
+        set_protection(
+            model,
+            settings.protect,
+            settings.max_false_positives,
+            training_set,
+            held,
+            train_again,
+            chose_weights=not settings.is_linear,
+        )
     sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
@@ -160,6 +171,24 @@ def train(
     sentences += unprotected if settings.protect is None else []
     model.training_["warnings"] = sentences
     return model
+
+
+def _check_protected(settings: TrainingSettings, training_set: ExampleSet, held: ExampleSet) -> None:
+    """Raise before a training whose threshold could not be chosen after it."""
+    classes = sorted(set(training_set.labels), key=str)
+    label = classes[protected_class(classes, settings.protect)]
+    if not settings.is_linear and all(own == label for own in held.labels):
+        raise ValueError(
+            f"protect needs held-out examples of the other class than {label!s}, got none: hold out more (validation)"
+        )
+
+
+def _digests(
+    texts: Sequence[Any], labels: Sequence[Label], validation: tuple[Sequence[Any], Sequence[Label]] | None
+) -> dict[str, str]:
+    """The SHA-256 of the examples, and that of the examples that take the place of a held-out part."""
+    pairs = {"digest": (texts, labels)} | ({} if validation is None else {"validation_digest": validation})
+    return {name: content_digest(map(str, rows), own) for name, (rows, own) in pairs.items()}
 
 
 def _small_classes(record: Mapping[str, Any]) -> list[str]:
