@@ -34,6 +34,7 @@ from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Surve
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.parts import RESTORE, ROWS_PER_PART, RunTables
 from adaptdel.runs.records import TOTALLED, Record, Totals, certificate_of, label_of, problem_record, record_of
+from adaptdel.runs.repeats import PREFIX as REPEATS
 from adaptdel.runs.results import Block, ResultStore
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
 from adaptdel.runs.storage import (
@@ -453,7 +454,7 @@ def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: must be a folder for the run, got a file")
     if folder.exists() and not (folder / MANIFEST).exists():
-        foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".manifest.json.")]
+        foreign = [path.name for path in folder.iterdir() if not path.name.startswith((".manifest.json.", REPEATS))]
         if foreign:
             raise ValueError(f"{folder}: holds something that is not a run: {sorted(foreign)[0]}: choose another --out")
 
