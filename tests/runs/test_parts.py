@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel.runs import certify as certify_module
+from adaptdel.runs.records import problem_record
 from adaptdel.runs.results import ResultStore
-from adaptdel.runs.storage import STORE, read_run
+from adaptdel.runs.storage import STORE, open_store, read_run
+from adaptdel.working_store import WorkingStore
 from tests.run_files import call, make_data, run, write_rows
 
 PART = 16
@@ -256,3 +258,21 @@ def test_status_of_a_run_that_was_stopped(
     assert "of 30 (" in shown
     assert "mean certified radius" in shown
     assert run("status", tmp_path) == 2
+
+
+def test_rows_without_a_certificate_are_removed_in_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with many empty texts resumes at once: a commit waits for the disk."""
+    with open_store(tmp_path) as store:
+        for row in range(1, 201):
+            store.put(row, problem_record("the text is empty", id=str(row), row=row) | {"seconds": None})
+    commits, commit = 0, WorkingStore._commit
+
+    def counted(self: WorkingStore) -> None:
+        nonlocal commits
+        commits += 1
+        commit(self)
+
+    monkeypatch.setattr(WorkingStore, "_commit", counted)
+    with ResultStore(tmp_path, 300) as results:
+        assert commits < 10
+        assert list(results.records()) == []
