@@ -177,9 +177,13 @@ def test_failures_in_a_final_part_are_tried_again(tmp_path: Path, model: Path, m
 def test_missing_and_damaged_parts(tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = tmp_path / "whole"
     assert run("certify", model, "--data", data, "--out", whole) == 0
-    for name, words in (("part-00001.parquet", "missing from a run"), ("part-00003.parquet", "must have the rows")):
-        out = Path(shutil.copytree(whole, tmp_path / f"without {name}"))
-        (out / "certificates" / name).unlink()
+    for name, words in (
+        ("certificates/part-00001.parquet", "missing from a run"),
+        ("certificates/part-00003.parquet", "missing from a run"),
+        ("times/part-00003.parquet", "must have the rows"),
+    ):
+        out = Path(shutil.copytree(whole, tmp_path / f"without {name.replace('/', ' ')}"))
+        (out / name).unlink()
         capsys.readouterr()
         assert run("verify", out) == 2
         error = capsys.readouterr().err
@@ -188,8 +192,11 @@ def test_missing_and_damaged_parts(tmp_path: Path, model: Path, data: Path, caps
     out = Path(shutil.copytree(whole, tmp_path / "short"))
     for name in ("certificates", "times"):
         (out / name / "part-00003.parquet").unlink()
-    assert run("verify", out) == 1
-    assert "the manifest counts 60 rows" in capsys.readouterr().out
+    for arguments in (["verify", out], ["report", out, "--out", tmp_path / "report"]):  # a copy that was interrupted
+        capsys.readouterr()
+        assert run(*arguments) == 2
+        assert "part-00003.parquet: missing from a run that is finished" in capsys.readouterr().err
+    out = Path(shutil.copytree(whole, tmp_path / "damaged"))
     (out / "certificates" / "part-00002.parquet").write_bytes(b"nonsense")
     assert run("verify", out) == 2
     assert "part-00002.parquet: not a Parquet file, or a damaged one" in capsys.readouterr().err
