@@ -161,6 +161,16 @@ _FIELDS = {
     "n_estimate": "a whole number",
     "copies": "a whole number",
 }
+_PROTECTION_FIELDS = {
+    "max_false_positives": "a number",
+    "threshold": "a number",
+    "upper": "a number",
+    "negatives": "a whole number",
+    "false_positives": "a whole number",
+    "positives": "a whole number",
+    "detected": "a whole number",
+    "warnings": "a list?",
+}
 _TRAINING_FIELDS = {
     "method": "a text",
     "rate": "a number?",
@@ -202,7 +212,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
-        **({} if getattr(model, "protection_", None) is None else {"protection": model.protection_}),
+        **_protection(model),
         "files": {},
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
@@ -219,6 +229,12 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         write_text(partial / "README.md", model_card(settings, training, calibration))
         if extras is not None:
             extras(partial)
+
+
+def _protection(model: Model) -> dict[str, Any]:
+    """What is known about the decision threshold of a model, unless it was changed since."""
+    known = getattr(model, "protection_", None)
+    return {} if known is None or known["threshold"] != model.threshold else {"protection": known}
 
 
 def load_model(cls: type[Model], path: Path, backend: str | None = None) -> Model:
@@ -260,13 +276,17 @@ def load_model(cls: type[Model], path: Path, backend: str | None = None) -> Mode
         check_int("k", model.k, least=1, most=count - 1)
         if model.threshold is not None and count != 2:
             raise ValueError(f"threshold must be null for {count} classes")
+        if (protection := settings.get("protection")) is not None:
+            check_fields(protection, _PROTECTION_FIELDS)
+            if protection.get("protect") not in settings["classes"]:
+                raise ValueError(f"protect must be one of the classes, got {protection.get('protect')!r:.60}")
     model.base, model.base_, model.noise_ = base, base, noise
     for name, file, check in (("training_", TRAINING, check_training), ("calibration_", CALIBRATION, _check_warnings)):
         if (path / file).exists():
             setattr(model, name, _read(path / file, check))
     model.classes_ = np.array(base.classes_)
-    if settings.get("protection") is not None:
-        model.protection_ = settings["protection"]
+    if protection is not None:
+        model.protection_ = protection
     return model
 
 
