@@ -69,7 +69,7 @@ def choose_rows(
     assert training is not None
     held = zip(rows_held_out(examples, training), free, strict=True)
     chosen = select_rows(examples, [is_held == (on != "train") and is_free for is_held, is_free in held])
-    if not chosen.texts:
+    if not chosen.texts and on != "auto":
         raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
     if on == "auto" and not _enough([len(split(text)) for text in chosen.texts], bins, min_count):
         note = f"only {len(chosen.texts)} rows were held out, too few for the bins: all rows are used"
