@@ -10,24 +10,31 @@ from math import inf
 
 from adaptdel.core.checks import check_choice, check_int, check_probability, check_real
 
+LINEAR_LOSSES = ("votes", "copies")
+
 
 @dataclass(frozen=True)
 class LinearTrainingSettings:
     """How the linear model is trained.
 
     Attributes:
-        copies: noisy copies of each example.
+        loss: "votes" (of the vote on each example, in closed form) or "copies" (of single noisy copies).
+        copies: noisy copies of each example; for the loss "votes", rates that are drawn if the noise has random ones.
         l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
         iterations: the largest number of iterations of the optimiser.
         features: "hash" or "vocabulary".
         bits: the base-2 logarithm of the number of hashed columns.
     """
 
+    loss: str = "votes"
     copies: int = 8
     l2: float = 2e-6
     iterations: int = 60
     features: str = "hash"
     bits: int = 18
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, LINEAR_LOSSES)
 
 
 _POSITIVE = ("learning_rate", "clip")
