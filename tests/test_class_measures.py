@@ -8,15 +8,8 @@ from math import isnan, sqrt
 import numpy as np
 import pytest
 
-from adaptdel.class_counts import answer_warnings, constant_lengths, length_ranges, measure_classes
-from adaptdel.class_measures import (
-    balanced_accuracy,
-    class_balanced_mean_radius,
-    class_balanced_mean_radius_se,
-    constant_answer,
-    missed_classes,
-    warnings_of,
-)
+from adaptdel.class_counts import answer_warnings, length_ranges, measure_classes
+from adaptdel.class_measures import balanced_accuracy, constant_answer, warnings_of
 
 # label, answer, radius: an abstention has the radius -1 and counts by its predicted label
 HAND = [
@@ -74,10 +67,12 @@ def test_literal_formulas(seed: int) -> None:
 def test_balanced_means_of_equal_classes_are_the_plain_means() -> None:
     labels, correct, radius = [0, 1, 0, 1], [True, False, True, True], [3, 8, -1, 5]
     assert balanced_accuracy(labels, correct) == 3 / 4
-    assert class_balanced_mean_radius(labels, correct, radius) == (3 + 5) / 4
+    answers = [label if is_right else 1 - label for label, is_right in zip(labels, correct, strict=True)]
+    assert measure_classes(labels, answers, radius).class_balanced_mean_radius == (3 + 5) / 4
     assert isnan(balanced_accuracy([], []))
-    assert isnan(class_balanced_mean_radius([], [], []))
-    assert isnan(class_balanced_mean_radius_se(["a", "b", "b"], [True] * 3, [1, 2, 3]))  # one input of a
+    assert isnan(measure_classes([], [], []).class_balanced_mean_radius)
+    names = ["a", "b", "b"]  # one input of a
+    assert isnan(measure_classes(names, names, [1, 2, 3]).class_balanced_mean_radius_se)
 
 
 # The data set of the issue: 15 words, 11% spam, of which the model finds 1 of 107.
@@ -120,14 +115,19 @@ def test_a_constant_answer_need_not_be_the_most_frequent_label() -> None:
     assert json.dumps(flagged.to_dict())
 
 
+def missed(answers: list[str], labels: list[str]) -> list[tuple[str, int, int]]:
+    table = measure_classes(labels, answers, [0] * len(answers))
+    return [(each.label, each.correct, each.inputs) for each in table.missed]
+
+
 def test_four_classes_of_which_one_is_missed() -> None:
     labels = ["a"] * 40 + ["b"] * 40 + ["c"] * 40 + ["d"] * 10
     answers = ["a"] * 40 + ["b"] * 40 + ["c"] * 40 + ["a"] * 9 + ["d"]
     assert constant_answer(answers, labels) is None
-    assert [(each.label, each.correct, each.inputs) for each in missed_classes(answers, labels)] == [("d", 1, 10)]
+    assert missed(answers, labels) == [("d", 1, 10)]
     [warning] = answer_warnings(answers, labels, what="the run", advice=False)
     assert warning == "the run recognises 1 of 10 inputs of the class d"
-    assert missed_classes(answers[:124], labels[:124]) == []  # four inputs of d
+    assert missed(answers[:124], labels[:124]) == []  # four inputs of d
 
 
 def test_without_labels_only_nearly_identical_answers_of_many_inputs_are_named() -> None:
@@ -175,7 +175,7 @@ def test_a_constant_answer_of_short_texts_is_named_among_texts_of_one_length() -
     assert answer_warnings(answers, labels, lengths, what="the run", advice=False) == [warning]
     assert answer_warnings(labels, labels, lengths) == []
     halves = ["ham"] * 60 + ["spam"] * 60
-    neighbours = constant_lengths([4] * 60 + [5] * 60, halves, ["ham", "spam"] * 60)
+    neighbours = measure_classes(["ham", "spam"] * 60, halves, [0] * 120, [4] * 60 + [5] * 60).constant_lengths
     assert [(each.shortest, each.longest, each.constant.label) for each in neighbours] == [
         (4, 4, "ham"),
         (5, 5, "spam"),
@@ -209,7 +209,7 @@ def test_a_class_that_is_recognised_once_is_missed() -> None:
     labels = ["ham"] * 591 + ["spam"] * 9
     answers = ["spam"] + ["ham"] * 590 + ["spam"] + ["ham"] * 8
     assert constant_answer(answers, labels) is None
-    assert [(each.label, each.correct) for each in missed_classes(answers, labels)] == [("spam", 1)]
+    assert [(each.label, each.correct) for each in measure_classes(labels, answers, [0] * 600).missed] == [("spam", 1)]
 
 
 @pytest.mark.parametrize("radii", [[2] * 100 + [0] * 40, [2] * 105 + [0] * 35])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import zlib
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -24,12 +25,15 @@ from adaptdel.protection import (
     allowed_false_positives,
     choose_threshold,
     detection_curve,
+    few_votes,
     model_threshold,
     protect,
     protected_class,
 )
 from adaptdel.report.write import write_report
 from adaptdel.runs.audit import audit
+from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.inputs import MemorySource
 from adaptdel.runs.storage import read_run
 from adaptdel.training import train
 from tests.calibration.documents import documents
@@ -203,6 +207,26 @@ def test_enough_held_out_texts_prove_the_rate() -> None:
     assert not any("estimated" in sentence for sentence in proved.protection_["warnings"])
 
 
+def test_texts_that_the_model_was_trained_on_prove_nothing() -> None:
+    """A file of held-out texts may repeat texts of the training file; they are not used for the threshold."""
+    texts, labels = documents(300, 3)
+    others, truth = documents(300, 21)
+    options: dict[str, Any] = {"rate": 0.7, "protect": "1", "max_false_positives": 0.1, "bits": 10, "copies": 4}
+    alone = train(texts, labels, validation=(others, truth), progress=False, **options).protection_
+    both = train(texts, labels, validation=(others + texts, truth + labels), progress=False, **options).protection_
+    assert alone["negatives"] == truth.count(0) == 150
+    assert both == alone
+
+
+def test_a_class_that_cannot_be_protected_is_named_before_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinearClassifier, "fit", lambda *arguments, **options: pytest.fail("it was trained"))
+    texts, labels = documents(60, 3)
+    with pytest.raises(ValueError, match="protect must be one of the classes 0 and 1, got '2'"):
+        train(texts, labels, protect="2", max_false_positives=0.1, progress=False)
+    with pytest.raises(ValueError, match="protect needs held-out examples of the other class than 1, got none"):
+        train(texts, labels, model="embedding", validation=0.0, protect="1", max_false_positives=0.1, progress=False)
+
+
 def test_a_threshold_that_certifies_almost_nothing_is_warned_of() -> None:
     """A class of 5% whose texts are like the others: few of them can be certified against one edit."""
     texts = [text for text, label in zip(*documents(800, 3), strict=True) if label == 0]
@@ -228,6 +252,66 @@ def test_the_folds_are_trained_under_the_noise_of_the_training(monkeypatch: pyte
     train(texts, labels, method="adaptdel+", progress=False, **options)
     assert len(noises) == 4
     assert len(set(map(repr, noises))) == 1
+
+
+def in_three_of_ten_copies(batch: list[str]) -> list[str]:
+    return ["spam" if zlib.crc32(text.encode()) % 10 < 3 else "ham" for text in batch]
+
+
+def test_fewer_votes_than_the_threshold_was_chosen_for_are_named(tmp_path: Path) -> None:
+    """All texts have the same probability of spam: by 1,000 votes few exceed the threshold, by 50 votes many."""
+    noise = ad.Deletion(ad.FixedRate(0.5))
+    model = ad.SmoothedClassifier(in_three_of_ten_copies, noise, classes=["ham", "spam"], progress=False)
+    rng = np.random.default_rng(0)
+    held, others = ([" ".join(map(str, rng.integers(0, 10**6, 24))) for _ in range(120)] for _ in range(2))
+    protect(model, held, ["ham"] * len(held), protect="spam", max_false_positives=0.05)
+    shares = {}
+    for votes in (1000, 50):
+        model.set_params(n_select=votes)
+        shares[votes] = float(np.mean(model.predict(others) == "spam"))
+        assert (few_votes(model) is None) == (votes == 1000)
+    assert shares[1000] < 0.1 < shares[50]
+    texts, labels = documents(160, 3)
+    train(texts, labels, rate=0.7, protect="1", max_false_positives=0.2, progress=False, bits=10, copies=4).save(
+        tmp_path / "model"
+    )
+    notes: list[str] = []
+    source = MemorySource(texts=texts[:4], labels=labels[:4])
+    job = CertificationJob(tmp_path / "model", source, tmp_path / "run", {"n_select": 50, "n_estimate": 100})
+    certify_data(job, note=notes.append, progress=False)
+    assert "was chosen for answers by 1,000 votes: with 50 selection votes the rate of false" in notes[0]
+
+
+def test_another_training_ends_the_protection() -> None:
+    """What was proved about a model does not hold for the one that is trained in its place."""
+    texts, labels = documents(160, 3)
+    model = ad.SmoothedClassifier(noise=ad.Deletion(ad.FixedRate(0.7)), copies=4, progress=False).fit(texts, labels)
+    protect(model, *documents(200, 10), protect=1, max_false_positives=0.3)
+    assert model.protection_["protect"] == 1
+    assert not hasattr(model.fit(texts, labels), "protection_")
+
+
+def test_the_record_of_a_protection_in_a_folder(tmp_path: Path) -> None:
+    texts, labels = documents(160, 3)
+    model = train(texts, labels, rate=0.7, protect="1", max_false_positives=0.2, progress=False, bits=10, copies=4)
+    model.save(tmp_path / "model")
+    config = tmp_path / "model" / "adaptdel.json"
+    values = json.loads(config.read_text(encoding="utf-8"))
+    for changes, sentence in (
+        ({"protect": None}, "protect must be one of the classes, got None"),
+        ({"protect": [1]}, "protect must be one of the classes"),
+        ({"threshold": "high"}, "threshold must be a number"),
+        ({"negatives": 0.5}, "negatives must be a whole number"),
+    ):
+        config.write_text(json.dumps(values | {"protection": values["protection"] | changes}), encoding="utf-8")
+        with pytest.raises(ValueError, match=sentence):
+            ad.SmoothedClassifier.load(tmp_path / "model")
+    config.write_text(json.dumps(values | {"protection": {}}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"adaptdel.json: damaged: .* is missing"):
+        ad.SmoothedClassifier.load(tmp_path / "model")
+    model.set_params(threshold=0.4).save(tmp_path / "other")  # what is known holds for the threshold that was chosen
+    assert not hasattr(ad.SmoothedClassifier.load(tmp_path / "other"), "protection_")
+    assert "Protects" not in (tmp_path / "other" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_lower_threshold_protects_against_more_edits() -> None:

@@ -217,20 +217,6 @@ class ClassCounts:
         return ranges
 
 
-def constant_lengths(length: npt.ArrayLike, answers: Labels, labels: Labels | None = None) -> list[ConstantLengths]:
-    """The ranges of lengths in which (almost) all inputs get one answer: see `constant_answer`.
-
-    Neighbouring ranges with the same answer are joined.
-
-    >>> lengths, labels = [5] * 30 + [15] * 300, ["ham", "spam"] * 165
-    >>> for each in constant_lengths(lengths, ["ham"] * 30 + labels[30:], labels):
-    ...     print(each.sentence())
-    at 5 tokens, the model answers ham on 30 of 30 inputs, although 15 have another label
-    """
-    given = plain_list(answers)
-    return list(measure_classes(labels, given, [0] * len(given), length).constant_lengths)
-
-
 def length_ranges(sizes: Mapping[int, tuple[int, int]]) -> list[list[int]]:
     """Up to `RANGES` ranges of lengths with about equally many inputs, each a list of lengths, shortest first.
 
@@ -276,7 +262,10 @@ def _quantile(counts: Mapping[int, int], share: float) -> float:
 
 
 def _squared_error(counts: Mapping[int, int]) -> float:
-    """`squared_error` of whole numbers given as counts."""
+    """The squared standard error of the mean, s²/n, of whole numbers given as counts.
+
+    It comes from exact sums, so that every machine agrees; Python's whole numbers do not overflow.
+    """
     size = sum(counts.values())
     total = sum(value * count for value, count in counts.items())
     squares = sum(value * value * count for value, count in counts.items())

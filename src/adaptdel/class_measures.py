@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import nan, sqrt
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -139,21 +139,6 @@ def constant_of(
     return ConstantAnswer(label, count, size, others) if is_constant else None
 
 
-def missed_classes(answers: Labels, labels: Labels) -> list[MissedClass]:
-    """The classes of which `almost_none` of at least 5 inputs get the right answer, in the order of the labels.
-
-    >>> missed_classes(["ham"] * 99 + ["spam"], ["ham"] * 89 + ["spam"] * 11)
-    [MissedClass(label='spam', correct=1, inputs=11)]
-    """
-    given = plain_list(answers)
-    counts: dict[Any, list[int]] = {}
-    for answer, label in zip(given, same_size(given, labels), strict=True):
-        count = counts.setdefault(label, [0, 0])
-        count[0] += answer == label
-        count[1] += 1
-    return [MissedClass(label, *counts[label]) for label in in_order(counts) if almost_none(*counts[label])]
-
-
 def missed_sentence(missed: Sequence[MissedClass], what: str = "the model") -> str:
     """How many inputs of the missed classes are recognised.
 
@@ -193,31 +178,6 @@ def balanced_accuracy(labels: Labels, correct: npt.ArrayLike) -> float:
     0.5
     """
     return class_balanced_mean(labels, np.asarray(correct, dtype=np.float64))
-
-
-def class_balanced_mean_radius(labels: Labels, correct: npt.ArrayLike, radius: npt.ArrayLike) -> float:
-    """The mean over the labels of the mean certified radius, with 0 for wrong answers and abstentions (radius −1).
-
-    >>> class_balanced_mean_radius(["ham", "ham", "ham", "spam"], [True, True, True, False], [4, 4, -1, 9])
-    1.3333333333333333
-    """
-    return class_balanced_mean(labels, counted_radius(correct, radius))
-
-
-def class_balanced_mean_radius_se(labels: Labels, correct: npt.ArrayLike, radius: npt.ArrayLike) -> float:
-    """The standard error of `class_balanced_mean_radius`; NaN if a label has fewer than two inputs."""
-    values = counted_radius(correct, radius)
-    groups = [values[places] for places in _places(labels).values()]
-    if not groups or min(map(len, groups)) < 2:
-        return nan
-    return sqrt(sum(map(squared_error, groups))) / len(groups)
-
-
-def squared_error(values: IntArray) -> float:
-    """The squared standard error of the mean of whole numbers, s²/n; from exact sums, so that every machine agrees."""
-    numbers = values.tolist()  # Python's whole numbers do not overflow
-    size, total, squares = len(numbers), sum(numbers), sum(number * number for number in numbers)
-    return (size * squares - total * total) / (size * size * (size - 1))
 
 
 def counted_radius(correct: npt.ArrayLike, radius: npt.ArrayLike) -> IntArray:

@@ -10,24 +10,31 @@ from math import inf
 
 from adaptdel.core.checks import check_choice, check_int, check_probability, check_real
 
+LINEAR_LOSSES = ("votes", "copies")
+
 
 @dataclass(frozen=True)
 class LinearTrainingSettings:
     """How the linear model is trained.
 
     Attributes:
-        copies: noisy copies of each example.
+        loss: "votes" (of the vote on each example, in closed form) or "copies" (of single noisy copies).
+        copies: noisy copies of each example; for the loss "votes", rates that are drawn if the noise has random ones.
         l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
         iterations: the largest number of iterations of the optimiser.
         features: "hash" or "vocabulary".
         bits: the base-2 logarithm of the number of hashed columns.
     """
 
+    loss: str = "votes"
     copies: int = 8
     l2: float = 2e-6
     iterations: int = 60
     features: str = "hash"
     bits: int = 18
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, LINEAR_LOSSES)
 
 
 _POSITIVE = ("learning_rate", "clip")
@@ -209,7 +216,7 @@ class AttackSettings:
         words: words that a step tries to write.
         shortlist: words of the vocabulary that are compared for an input.
         verify_votes: the largest number of fresh votes that check whether the answer really changed.
-        level: the probability with which a change that did not happen may pass that check.
+        level: the probability with which, for an input, a change that did not happen may pass that check.
         seed: of the choice of inputs and of all noise.
     """
 

@@ -44,13 +44,15 @@ def model_card(
         f"- Written by adaptdel {settings['version']}",
     ]
     if (protection := settings.get("protection")) is not None:
-        is_estimate = protection.get("cross_validated", True)
+        is_crossed, chose_weights = protection.get("cross_validated", True), protection.get("chose_weights", False)
+        is_estimate = is_crossed or chose_weights
         known = "it is estimated, not proved, to be at most" if is_estimate else "with 95% confidence it is at most"
         parts.append(
             f"- Protects **{protection.get('protect')}**: threshold {settings['threshold']:.4g}, for a rate of false "
             f"positives of {protection.get('max_false_positives'):g}; {known} "
             f"{protection.get('upper'):.3g} ({protection.get('false_positives')} of {protection.get('negatives')} "
-            f"texts, by {'models of a cross-validation' if is_estimate else 'this model'}, not trained on them)"
+            f"texts, by {'models of a cross-validation' if is_crossed else 'this model'}, not trained on them"
+            f"{', though they decided which weights were kept' if chose_weights else ''})"
         )
         parts += [f"- **Warning**: {sentence}" for sentence in protection.get("warnings", [])]
     if training is not None:
@@ -183,6 +185,16 @@ _FIELDS = {
     "n_estimate": "a whole number",
     "copies": "a whole number",
 }
+_PROTECTION_FIELDS = {
+    "max_false_positives": "a number",
+    "threshold": "a number",
+    "upper": "a number",
+    "negatives": "a whole number",
+    "false_positives": "a whole number",
+    "positives": "a whole number",
+    "detected": "a whole number",
+    "warnings": "a list?",
+}
 _TRAINING_FIELDS = {
     "method": "a text",
     "rate": "a number?",
@@ -234,7 +246,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
-        **({} if getattr(model, "protection_", None) is None else {"protection": model.protection_}),
+        **_protection(model),
         "files": {},
         **{name: _plain(getattr(model, name)) for name in _PLAIN},
     }
@@ -251,6 +263,12 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         write_text(partial / "README.md", model_card(settings, training, calibration))
         if extras is not None:
             extras(partial)
+
+
+def _protection(model: Model) -> dict[str, Any]:
+    """What is known about the decision threshold of a model, unless it was changed since."""
+    known = getattr(model, "protection_", None)
+    return {} if known is None or known["threshold"] != model.threshold else {"protection": known}
 
 
 def load_model(cls: type[Model], path: Path, backend: str | None = None) -> Model:
@@ -292,13 +310,17 @@ def load_model(cls: type[Model], path: Path, backend: str | None = None) -> Mode
         check_int("k", model.k, least=1, most=count - 1)
         if model.threshold is not None and count != 2:
             raise ValueError(f"threshold must be null for {count} classes")
+        if (protection := settings.get("protection")) is not None:
+            check_fields(protection, _PROTECTION_FIELDS)
+            if protection.get("protect") not in settings["classes"]:
+                raise ValueError(f"protect must be one of the classes, got {protection.get('protect')!r:.60}")
     model.base, model.base_, model.noise_ = base, base, noise
     for name, file, check in (("training_", TRAINING, check_training), ("calibration_", CALIBRATION, _check_warnings)):
         if (path / file).exists():
             setattr(model, name, _read(path / file, check))
     model.classes_ = np.array(base.classes_)
-    if settings.get("protection") is not None:
-        model.protection_ = settings["protection"]
+    if protection is not None:
+        model.protection_ = protection
     return model
 
 

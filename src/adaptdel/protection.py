@@ -43,7 +43,7 @@ class Protection:
         negatives: held-out texts of the other class.
         false_positives: how many of them get the protected answer at the threshold.
         upper: a bound on the rate of false positives, with a confidence of 95%; an estimate of that bound if
-            ``cross_validated``.
+            ``is_estimate``.
         positives: held-out texts of the protected class.
         detected: how many of them get the protected answer.
         share: the share of votes for the protected class above which it is the answer.
@@ -51,6 +51,8 @@ class Protection:
             proved about this model then.
         certifiable: how many texts of the protected class have votes that certify it against one edit; None if unknown.
         digest: the SHA-256 of a file that was given for the threshold alone; None without one.
+        chose_weights: whether these texts also decided when the training stopped, and so which weights were kept:
+            nothing is proved about this model then.
     """
 
     protect: Any
@@ -65,6 +67,7 @@ class Protection:
     cross_validated: bool = False
     certifiable: int | None = None
     digest: str | None = None
+    chose_weights: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the warnings."""
@@ -77,6 +80,11 @@ class Protection:
         return cls(**{name: value for name, value in values.items() if name in names})
 
     @property
+    def is_estimate(self) -> bool:
+        """Whether the texts prove nothing about this model, because they influenced it or judge other models."""
+        return self.cross_validated or self.chose_weights
+
+    @property
     def is_shown(self) -> bool:
         """Whether the bound on the rate of false positives is as low as was asked for."""
         return self.upper <= self.max_false_positives
@@ -87,7 +95,7 @@ class Protection:
         source = "models of a cross-validation" if self.cross_validated else "the model"
         bound = f"at most {100 * self.upper:.2g}%"
         own = f", and {self.detected} of {self.positives} of the class itself" if self.positives else ""
-        known = f"an estimate, not a proof: {bound}" if self.cross_validated else f"{bound} with a confidence of 95%"
+        known = f"an estimate, not a proof: {bound}" if self.is_estimate else f"{bound} with a confidence of 95%"
         return (
             f"protects {self.protect!s}: threshold {self.threshold:.4g}{decides}; of texts that {source} did not train "
             f"on, {self.false_positives} of {self.negatives} of the other class get that answer ({known}){own}"
@@ -104,11 +112,14 @@ class Protection:
                 "detection and radii suffer; hold out more with --validation, give texts that the model was not "
                 "trained on with calibrate --threshold-data, or ask for a larger rate"
             )
-        elif self.cross_validated:
+        elif self.is_estimate:
+            texts = f"{needed:,} texts of the other class at least, better {ceil(PROOF / self.max_false_positives):,}"
             sentences.append(
-                f"the rate of false positives is estimated; to prove {rate:.3g}%, hold out {needed:,} texts of the "
-                f"other class at least, better {ceil(PROOF / self.max_false_positives):,}, with --validation, or give "
-                "them with calibrate --threshold-data"
+                f"the rate of false positives is estimated, because the held-out texts also decided which weights of "
+                f"the model were kept; to prove {rate:.3g}%, give {texts}, with calibrate --threshold-data"
+                if self.chose_weights
+                else f"the rate of false positives is estimated; to prove {rate:.3g}%, hold out {texts}, with "
+                "--validation, or give them with calibrate --threshold-data"
             )
         if self.share is not None and self.share < FEW_VOTES:
             sentences.append(
@@ -254,6 +265,17 @@ def apply(model: SmoothedClassifier, chosen: Protection) -> None:
     """Set the threshold of a model, and keep the record of its choice."""
     model.threshold = chosen.threshold
     model.protection_ = chosen.to_dict()
+
+
+def few_votes(model: SmoothedClassifier) -> str | None:
+    """A sentence if a model answers by fewer votes than its protecting threshold was chosen for; else None."""
+    known = getattr(model, "protection_", None)
+    if known is None or model.threshold != known["threshold"] or model.n_select >= VOTES:
+        return None
+    return (
+        f"the threshold that protects {known['protect']!s} was chosen for answers by {VOTES:,} votes: with "
+        f"{model.n_select:,} selection votes the rate of false positives can be higher than the model states"
+    )
 
 
 def vote_shares(model: SmoothedClassifier, texts: Sequence[Any], number: int) -> FloatArray:

@@ -244,7 +244,8 @@ class TrainingSettings:
         max_minutes: training stops after this time and keeps the best model so far.
         protect: of two classes, the one whose answers are protected from being turned; see `adaptdel.protection`.
         max_false_positives: with ``protect``, the rate of texts of the other class that may get its answer.
-        copies: see `LinearTrainingSettings`, like the next four.
+        loss: see `LinearTrainingSettings`, like the next five.
+        copies: noisy copies of each example.
         l2: penalty on squared weights.
         iterations: the largest number of iterations.
         features: "hash" or "vocabulary".
@@ -286,6 +287,7 @@ class TrainingSettings:
     max_minutes: float | None = None
     protect: str | None = None
     max_false_positives: float | None = None
+    loss: str | None = None
     copies: int | None = None
     l2: float | None = None
     iterations: int | None = None

@@ -144,7 +144,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tokens, labels, noise=self.noise_, unit=unit, copies=self.copies, seed=self.seed
         )
         self.classes_ = np.array(self.base_.classes_)
-        for record in ("training_", "calibration_"):  # of another model
+        for record in ("training_", "calibration_", "protection_"):  # of another model
             self.__dict__.pop(record, None)
         return self
 

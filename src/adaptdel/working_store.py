@@ -23,7 +23,7 @@ import tempfile
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,13 @@ class WorkingStore:
         self.flush()
         with self._writing, _sentences(self.path):
             self._connection.execute("DELETE FROM records WHERE number BETWEEN ? AND ?", (first, last))
+            self._commit()
+
+    def remove_each(self, numbers: Iterable[int]) -> None:
+        """Delete the records with these numbers, in one commit; they are gone from the disk when this returns."""
+        self.flush()
+        with self._writing, _sentences(self.path):
+            self._connection.executemany("DELETE FROM records WHERE number = ?", ((number,) for number in numbers))
             self._commit()
 
     def close(self) -> None:

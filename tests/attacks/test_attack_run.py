@@ -247,6 +247,24 @@ def test_forged_radii_fail_the_audit(folder: Path, tmp_path: Path, capsys: pytes
     assert "the audit failed" in said
 
 
+def test_an_audit_counts_repeated_texts_once(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of the same text have the same votes: one wrong certificate, which alpha allows, is wrong in all of them."""
+    rows = [{"text": text, "label": label} for text, label in texts(30, 40, seed=9)]
+    data = write_rows(tmp_path / "repeated.jsonl", [*rows, *[rows[0]] * 20])
+    out = tmp_path / "run"
+    assert run("certify", folder / "model", "--data", data, "--out", out) == 0
+    path = out / "certificates.parquet"
+    table = pq.read_table(path)
+    hashes, radii = table["input_hash"].to_pylist(), table["radius"].to_pylist()
+    wrong = [radius + 12 * (own == hashes[0]) for radius, own in zip(radii, hashes, strict=True)]
+    place = table.schema.get_field_index("radius")
+    pq.write_table(table.set_column(place, table.schema.field(place), pa.array(wrong, pa.int64())), path)
+    capsys.readouterr()
+    assert run("audit", out, "--json") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["certificates"], values["violations"], values["holds"]) == (30, 1, True)
+
+
 def test_an_audit_of_other_data_or_another_model_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit, Violation
+from adaptdel.attacks.auditor import DELTA, Auditor, AuditReport, Claim, ClaimAudit, Violation
+from adaptdel.attacks.target import FreshVotes, Target
 from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.certificate import Certificate
 from adaptdel.hyperparameters import AttackSettings
@@ -144,6 +145,23 @@ def test_the_number_of_violations_is_tested() -> None:
     certain = AuditReport()
     certain.add(ClaimAudit(0.0, 3, wrong, 0, 1))
     assert certain.failed
+
+
+def test_all_checks_of_a_claim_share_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search verifies many texts; together they may disprove a claim that holds with probability `DELTA` only."""
+    levels: list[float] = []
+
+    def undecided(self: Target, tokens: object, label: int, *, level: float = 0.0, phase: str = "") -> FreshVotes:
+        levels.append(level or self.settings.level)
+        return FreshVotes(None, (0.5, 0.5), 1)
+
+    monkeypatch.setattr(Target, "verify", undecided)
+    text = HAM_TEXTS[0]
+    (certificate,) = decisive().certify([text])
+    claim = claim_of(certificate, text, more=20)
+    assert Auditor(decisive().certifier(), vocabulary_of(decisive()), QUICK).check(claim).violation is None
+    assert len(levels) > 10
+    assert sum(levels) <= DELTA
 
 
 def test_a_large_radius_is_attacked_with_a_bounded_number_of_edits() -> None:

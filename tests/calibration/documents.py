@@ -39,7 +39,9 @@ def documents(count: int, seed: int, classes: int = 2) -> tuple[list[str], list[
 def fitted(classes: int = 2) -> SmoothedClassifier:
     texts, labels = documents(200, 1, classes)
     noise = RandomDeletion()
-    base = LinearClassifier(bits=10).fit([tuple(text.split()) for text in texts], labels, noise=noise, copies=4)
+    base = LinearClassifier(bits=10).fit(
+        [tuple(text.split()) for text in texts], labels, noise=noise, copies=4, loss="copies"
+    )
     return SmoothedClassifier(base, noise, progress=False)
 
 

@@ -58,7 +58,8 @@ def test_rows_that_were_held_out() -> None:
 
 def test_rows_where_too_few_were_held_out() -> None:
     few = "rows were held out, too few for the bins: all rows are used"
-    for created in (rows("auto", count=60), rows("auto", bins="auto", count=60), rows("auto", share=0.02, count=60)):
+    options: list[dict[str, Any]] = [{}, {"bins": "auto"}, {"share": 0.02}, {"share": 1e-9}]  # the last: none at all
+    for created in (rows("auto", count=60, **each) for each in options):
         assert created.texts == DATA[0]
         assert created.note.endswith(few)
     assert rows("auto", bins="auto", count=10).note.endswith("held out in training")
@@ -70,6 +71,8 @@ def test_rows_where_too_few_were_held_out() -> None:
     )
     with pytest.raises(ValueError, match="on must be 'all' or 'auto' for a model whose training held out no rows"):
         rows("held-out", share=None)
+    with pytest.raises(ValueError, match="on must leave at least one row to calibrate on, got 'held-out'"):
+        rows("held-out", share=1e-9)
 
 
 def test_a_folder_is_calibrated_in_place_or_copied_and_goes_on(tmp_path: Path) -> None:

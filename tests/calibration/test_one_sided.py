@@ -132,9 +132,9 @@ def test_no_row_of_the_threshold_is_measured_or_trained_on(tmp_path: Path, monke
         tasks.append(whole_task(*arguments, **options))
         return tasks[-1]
 
-    def watched(*arguments: Any) -> Any:
+    def watched(*arguments: Any, **options: Any) -> Any:
         seen.append(set(arguments[4].tokens))
-        return protecting(*arguments)
+        return protecting(*arguments, **options)
 
     monkeypatch.setattr(folders, "selection_task", watched_task)
     monkeypatch.setattr(folders, "set_protection", watched)
@@ -196,6 +196,9 @@ def test_a_file_for_the_threshold_alone(tmp_path: Path) -> None:
     assert "was calibrated before, nothing to do" in again.stdout
     with pytest.raises(ValueError, match="threshold_data needs a class to protect"):
         calibrate_folder(model, read_examples(str(data)), QUICK, threshold_examples=read_examples(str(file)))
+    wanted = QUICK | {"protect": "1", "max_false_positives": 0.05}
+    with pytest.raises(ValueError, match="threshold_data must hold rows that the model was not trained on"):
+        calibrate_folder(model, read_examples(str(file)), wanted, threshold_examples=read_examples(str(data)))
 
 
 def test_protection_in_python() -> None:

@@ -31,7 +31,7 @@ from adaptdel.classifiers.features import (
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.linear_training import Fitted, minimise, noisy_counts, rounded
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
-from adaptdel.core.noise import Noise
+from adaptdel.core.noise import Noise, RandomDeletion
 from adaptdel.units import Bytes, Tokens, Words
 
 HASHES = [898694284, 1745896126, 1297835806, 3934446647]
@@ -58,7 +58,9 @@ def toy(classes: int, examples: int = 300, seed: int = 0) -> tuple[list[Tokens],
 
 def fitted(classes: int = 2, noise: Noise | None = None, seed: int = 0, **settings: Any) -> LinearClassifier:
     tokens, labels = toy(classes)
-    return LinearClassifier(**{"bits": 12, **settings}).fit(tokens, labels, noise=noise, copies=3, seed=seed)
+    loss = settings.pop("loss", "votes")
+    model = LinearClassifier(**{"bits": 12, **settings})
+    return model.fit(tokens, labels, noise=noise, copies=3, seed=seed, loss=loss)
 
 
 def votes(model: LinearClassifier, tokens: Tokens, kept: BoolArray, *, masking: bool = False) -> IntArray:
@@ -286,12 +288,15 @@ def test_noise_does_not_depend_on_memory_or_neighbours(noise: Noise, monkeypatch
 
 
 def test_training_is_reproducible_by_seed() -> None:
-    noise = Deletion(FixedRate(0.7))
-    first, again, other = fitted(3, noise), fitted(3, noise), fitted(3, noise, seed=1)
-    assert first.fingerprint() == again.fingerprint()
-    assert np.array_equal(first.weights_, again.weights_)
-    assert first.training_ == again.training_
-    assert first.fingerprint() != other.fingerprint()
+    noise, random_rates = Deletion(FixedRate(0.7)), RandomDeletion()
+    cases: list[dict[str, Any]] = [{"noise": noise, "loss": "copies"}, {"noise": random_rates, "loss": "votes"}]
+    for settings in cases:
+        first, again, other = fitted(3, **settings), fitted(3, **settings), fitted(3, **settings, seed=1)
+        assert first.fingerprint() == again.fingerprint()
+        assert np.array_equal(first.weights_, again.weights_)
+        assert first.training_ == again.training_
+        assert first.fingerprint() != other.fingerprint()
+    assert fitted(3, noise).fingerprint() == fitted(3, noise, seed=1).fingerprint()  # no copy is drawn
     assert fitted(3, NoNoise()).fingerprint() == fitted(3).fingerprint() == fitted(3, seed=5).fingerprint()
 
 
@@ -369,7 +374,7 @@ def test_unknown_tokens_count_nothing() -> None:
 def test_masks_weigh_as_one_feature_of_their_own() -> None:
     """Where only the length tells the class, the number of masks does."""
     tokens: list[Tokens] = [("a",) * 4, ("a",) * 12] * 20
-    model = LinearClassifier().fit(tokens, [0, 1] * 20, noise=Masking(1.0), l2=1e-4)
+    model = LinearClassifier().fit(tokens, [0, 1] * 20, noise=Masking(1.0), l2=1e-4, loss="copies")
     assert model.weights_[-1] > 0
     for example, label in ((("b",) * 4, 0), (("b",) * 12, 1)):
         assert votes(model, example, np.zeros((2, len(example)), dtype=np.bool_), masking=True).tolist() == [label] * 2

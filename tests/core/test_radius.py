@@ -396,10 +396,12 @@ def test_a_small_table_certifies_no_radius_whose_smaller_ones_are_not(monkeypatc
 def test_lowest_probabilities_give_the_radii_of_a_threshold(ops: Any, bound: str) -> None:
     """A radius is certified at a threshold iff the lowest probability after so many edits exceeds it."""
     rng = np.random.default_rng(4)
-    for rate in (FixedRate(0.7), LengthRate(0.6, 4), InterpolatedRate([3, 9, 20], [2, 3, 9])):
+    rates = FixedRate(0.7), LengthRate(0.6, 4), InterpolatedRate([3, 9, 20], [2, 3, 9])
+    noises: list[Noise] = [*map(Deletion, rates), *([Masking(0.7)] if ops == ["sub"] else [])]
+    for noise in noises:
         for length in (1, 2, 7, 30):
             for p in (0.05, 0.6, 0.97, 1.0):
-                options: Any = {"length": length, "noise": Deletion(rate), "ops": ops, "bound": bound}
+                options: Any = {"length": length, "noise": noise, "ops": ops, "bound": bound}
                 lowest = lowest_probabilities(p, range(13), **options)
                 assert lowest == sorted(lowest, reverse=True)
                 for threshold in rng.uniform(0, p, 5):

@@ -84,13 +84,19 @@ def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     settings: dict[str, Any]
     texts, labels = reviews(80, 20, seed=0)
     inputs = [text for words in (3, 6, 25) for text in reviews(2, words, seed=words)[0]]
-    base = LinearClassifier().fit([tuple(text.split()) for text in texts], labels, noise=METHODS["adaptdel"], seed=0)
+    base = LinearClassifier().fit(
+        [tuple(text.split()) for text in texts], labels, noise=METHODS["adaptdel"], seed=0, loss="copies"
+    )
     for method, noise in METHODS.items():
         for rule, settings in RULES.items():
             if method == "ranmask" and rule == "insertions":
                 continue
             yield f"linear {method} {rule}", ad.SmoothedClassifier(base, noise, progress=False, **settings), inputs
-    four = ad.SmoothedClassifier(None, METHODS["adaptdel"], progress=False).fit(*news(80, 20, seed=1))
+    texts, topic_numbers = news(80, 20, seed=1)
+    base = LinearClassifier().fit(
+        [tuple(text.split()) for text in texts], topic_numbers, noise=METHODS["adaptdel"], seed=0, loss="copies"
+    )
+    four = ad.SmoothedClassifier(base, METHODS["adaptdel"], progress=False)
     stories = [text for words in (4, 25) for text in news(4, words, seed=words)[0]]
     yield "linear four classes", four, stories
     for k in (1, 2, 3):

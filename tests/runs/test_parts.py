@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel.runs import certify as certify_module
+from adaptdel.runs.records import problem_record
 from adaptdel.runs.results import ResultStore
-from adaptdel.runs.storage import STORE, read_run
+from adaptdel.runs.storage import STORE, open_store, read_run
+from adaptdel.working_store import WorkingStore
 from tests.run_files import call, make_data, run, write_rows
 
 PART = 16
@@ -175,9 +177,13 @@ def test_failures_in_a_final_part_are_tried_again(tmp_path: Path, model: Path, m
 def test_missing_and_damaged_parts(tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = tmp_path / "whole"
     assert run("certify", model, "--data", data, "--out", whole) == 0
-    for name, words in (("part-00001.parquet", "missing from a run"), ("part-00003.parquet", "must have the rows")):
-        out = Path(shutil.copytree(whole, tmp_path / f"without {name}"))
-        (out / "certificates" / name).unlink()
+    for name, words in (
+        ("certificates/part-00001.parquet", "missing from a run"),
+        ("certificates/part-00003.parquet", "missing from a run"),
+        ("times/part-00003.parquet", "must have the rows"),
+    ):
+        out = Path(shutil.copytree(whole, tmp_path / f"without {name.replace('/', ' ')}"))
+        (out / name).unlink()
         capsys.readouterr()
         assert run("verify", out) == 2
         error = capsys.readouterr().err
@@ -186,8 +192,11 @@ def test_missing_and_damaged_parts(tmp_path: Path, model: Path, data: Path, caps
     out = Path(shutil.copytree(whole, tmp_path / "short"))
     for name in ("certificates", "times"):
         (out / name / "part-00003.parquet").unlink()
-    assert run("verify", out) == 1
-    assert "the manifest counts 60 rows" in capsys.readouterr().out
+    for arguments in (["verify", out], ["report", out, "--out", tmp_path / "report"]):  # a copy that was interrupted
+        capsys.readouterr()
+        assert run(*arguments) == 2
+        assert "part-00003.parquet: missing from a run that is finished" in capsys.readouterr().err
+    out = Path(shutil.copytree(whole, tmp_path / "damaged"))
     (out / "certificates" / "part-00002.parquet").write_bytes(b"nonsense")
     assert run("verify", out) == 2
     assert "part-00002.parquet: not a Parquet file, or a damaged one" in capsys.readouterr().err
@@ -256,3 +265,21 @@ def test_status_of_a_run_that_was_stopped(
     assert "of 30 (" in shown
     assert "mean certified radius" in shown
     assert run("status", tmp_path) == 2
+
+
+def test_rows_without_a_certificate_are_removed_in_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with many empty texts resumes at once: a commit waits for the disk."""
+    with open_store(tmp_path) as store:
+        for row in range(1, 201):
+            store.put(row, problem_record("the text is empty", id=str(row), row=row) | {"seconds": None})
+    commits, commit = 0, WorkingStore._commit
+
+    def counted(self: WorkingStore) -> None:
+        nonlocal commits
+        commits += 1
+        commit(self)
+
+    monkeypatch.setattr(WorkingStore, "_commit", counted)
+    with ResultStore(tmp_path, 300) as results:
+        assert commits < 10
+        assert list(results.records()) == []

@@ -10,6 +10,7 @@ import pytest
 from adaptdel.runs import repeats
 from adaptdel.runs.inputs import key_of
 from adaptdel.runs.repeats import RepeatIndex
+from tests.run_files import run, write_rows
 
 
 def expected(names: list[str]) -> list[tuple[int, int]]:
@@ -46,3 +47,18 @@ def test_keys_come_first() -> None:
     list(index.occurrences())
     with pytest.raises(RuntimeError, match="all keys must be added"):
         index.add(key_of("a"), 1)
+
+
+def test_files_of_keys_do_not_stay_behind(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The data are read before there is a manifest: after an error or a kill the same folder can be used."""
+    monkeypatch.setattr(repeats, "IN_MEMORY", 4)
+    out = tmp_path / "run"
+    rows = [{"id": str(number % 20), "text": f"alpha w{number}", "label": 0} for number in range(21)]
+    assert run("certify", model, "--data", write_rows(tmp_path / "twice.jsonl", rows), "--out", out) == 2
+    assert "rows 1 and 21: both have the id '0'" in capsys.readouterr().err
+    assert not out.exists()
+    (out / f"{repeats.PREFIX}killed").mkdir(parents=True)
+    assert run("certify", model, "--data", write_rows(tmp_path / "once.jsonl", rows[:20]), "--out", out) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["certificates.parquet", "manifest.json", "times.parquet"]

@@ -19,6 +19,7 @@ from adaptdel.classifiers.word_encoders import write_vectors
 from adaptdel.cli import main
 from adaptdel.data import read_examples
 from adaptdel.hyperparameters import EMBEDDING_MODEL
+from adaptdel.protection import Protection
 from adaptdel.training import TrainingJob, TrainingSettings, train, train_job
 from tests.classifiers.test_embedding import BAD, GOOD, Clock, texts
 
@@ -37,7 +38,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def job(data: Path, out: str, **fields: Any) -> TrainingJob:
-    settings = TrainingSettings(model="embedding", validation=0.2, network=SHAPE, **{**SMALL, **fields})
+    settings = TrainingSettings(model="embedding", network=SHAPE, **{"validation": 0.2, **SMALL, **fields})
     return TrainingJob(str(data), str(data.parent / out), settings)
 
 
@@ -74,6 +75,41 @@ def test_every_method_from_a_file_to_a_certificate(data: Path, method: str, fiel
     result = loaded.certify(["good great the film fine lovely good good", "bad awful plot poor the dull bad bad"])
     assert [certificate.label for certificate in result] == ["pos", "neg"]
     assert train_job(job(data, "model", method=method, **fields), progress=False).already_done
+
+
+def test_texts_that_chose_the_weights_prove_no_rate_of_false_positives(data: Path) -> None:
+    """Held-out texts decide when the training stops; a threshold that is chosen on them is an estimate."""
+    protecting: dict[str, Any] = {"protect": "neg", "max_false_positives": 0.2}
+    model = train_job(job(data, "model", method="adaptdel+", rate=0.5, **protecting), progress=False).model
+    assert model.protection_["chose_weights"]
+    assert "an estimate, not a proof" in Protection.from_dict(model.protection_).sentence()
+    card = (data.parent / "model" / "README.md").read_text(encoding="utf-8")
+    assert "it is estimated, not proved" in card
+    assert "this model, not trained on them, though they decided which weights were kept" in card
+    quick = {"examples": 40, "n_select": 16, "n_estimate": 64, "min_count": 5}
+    rows, labels = texts(100, seed=5)
+    other = data.parent / "other.jsonl"
+    lines = [json.dumps({"text": " ".join(map(str, row)), "label": y}) for row, y in zip(rows, labels, strict=True)]
+    other.write_text("\n".join(lines), encoding="utf-8")
+    for source, alone, is_estimate in ((data, None, True), (other, None, False), (data, other, False)):
+        done = calibrate_folder(
+            data.parent / "model",
+            read_examples(str(source)),
+            quick,
+            out=data.parent / "calibrated",
+            overwrite=True,
+            threshold_examples=None if alone is None else read_examples(str(alone)),
+            progress=False,
+        )
+        assert done.protection is not None
+        assert done.protection.is_estimate == is_estimate
+    by_file = train_job(job(data, "by-file", rate=0.5, **protecting, validation=str(other)), progress=False).model
+    assert by_file.protection_["chose_weights"]
+    with pytest.raises(ValueError, match="that the model was not trained on, got none: give them with --threshold-dat"):
+        calibrate_folder(data.parent / "by-file", read_examples(str(data)), quick, progress=False)
+    done = calibrate_folder(data.parent / "by-file", read_examples(str(other)), quick, progress=False)
+    assert done.protection is not None
+    assert done.protection.is_estimate
 
 
 def test_a_stopped_job_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

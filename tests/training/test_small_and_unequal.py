@@ -94,6 +94,17 @@ def test_a_constant_model_and_a_small_class_are_named() -> None:
     assert any("answers 0 on" in text or "recognises" in text for text in constant.training_["warnings"])
 
 
+def test_a_file_that_is_sorted_by_class_is_measured_on_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held-out examples beyond a limit are not measured; in a sorted file, the first ones are of one class."""
+    monkeypatch.setattr("adaptdel.training.training.CHECKED", 30)
+    texts, labels = unequal(rare=60)
+    model = train_model(texts, labels, rate=0.97, progress=False, bits=10, validation=0.5)
+    measured = model.training_["held_out"]
+    assert measured["inputs"] == 30
+    assert set(measured["recall"]) == {"0", "1"}
+    assert any("answers 0 on" in text or "recognises" in text for text in model.training_["warnings"])
+
+
 def test_three_rows(tmp_path: Path) -> None:
     data = tmp_path / "data.csv"
     data.write_text("text,label\nbuy cheap pills now,spam\nlunch at noon then,ham\nsee you at lunch,ham\n")

@@ -125,6 +125,7 @@ class _Search:
         self.steps = 0
         self.support: FloatArray = np.zeros(len(tokens))
         self.words: list[Hashable] = []
+        self.checked = 0  # texts that were verified
         self.adversarial: tuple[Tokens, FreshVotes, int] | None = None
 
     def run(self) -> None:
@@ -320,11 +321,17 @@ class _Search:
         return edits
 
     def _verified(self, tokens: Tokens) -> bool:
-        """Check a text by fresh votes, and keep it if it is the closest adversarial text so far."""
+        """Check a text by fresh votes, and keep it if it is the closest adversarial text so far.
+
+        The n-th check gets the share 1 / n(n + 1) of the level. These shares add up to 1, so that the level bounds the
+        probability that any text of this input passes by mistake.
+        """
         distance = edit_distance(self.original, tokens, self.threat.ops)
         if distance > self.budget or (self.adversarial is not None and distance >= self.adversarial[2]):
             return self.adversarial is not None and distance <= self.budget
-        verification = self.target.verify(tokens, self.label)
+        self.checked += 1
+        level = self.settings.level / (self.checked * (self.checked + 1))
+        verification = self.target.verify(tokens, self.label, level=level)
         if verification.changed is not True:
             return False
         self.adversarial = tokens, verification, int(distance)

@@ -26,6 +26,7 @@ from adaptdel.units import check_unit
 
 # An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
 AUDIT = replace(ATTACK, inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)
+_CLAIMED = ("input_hash", "answer", "radius", "p1", "p2")  # rows that agree in these make the same claim
 
 
 @dataclass(frozen=True)
@@ -112,32 +113,42 @@ def _source(run: Run, given: str | None) -> Source:
 
 
 def _claims(run: Run, model: SmoothedClassifier, data: Source, settings: AttackSettings) -> list[Claim]:
-    """The claims of a random sample of the certificates, each with the tokens of its text."""
-    records: dict[int, Record] = {record["row"]: record for record in run.records() if record["problem"] is None}
-    rows = sorted(records)
+    """The claims of a random sample of the certificates, each with the tokens of its text.
+
+    Rows of the same text have the same votes, and are wrong together. They count as one certificate, because the test
+    of the audit takes certificates to be wrong independently of each other.
+    """
+    distinct: dict[tuple[Any, ...], int] = {}
+    for record in run.records(("row", "problem", *_CLAIMED)):
+        if record["problem"] is None:
+            distinct.setdefault(tuple(record[name] for name in _CLAIMED), record["row"])
+    rows = list(distinct.values())
     order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(rows))[: settings.inputs]
     chosen = {rows[place] for place in order.tolist()}
     if not chosen:
         raise ValueError(f"{run.folder}: holds no certificate to audit")
+    records: dict[int, Record] = {record["row"]: record for record in run.records() if record["row"] in chosen}
     classes = [label_text(label) for label in run.manifest["classes"]]
     label_map, unit = LabelMap(run.manifest["classes"]), check_unit(model.unit)
     last = max(chosen)
     claims = []
-    for run_input in inputs(data, label_map, last, survey(data, label_map, last).repeats):
-        if not isinstance(run_input, RunInput) or run_input.row not in chosen:
-            continue
-        record = records[run_input.row]
-        tokens = unit.split(run_input.text)
-        if content_key(tokens).hex() != record["input_hash"]:
-            raise ValueError(
-                f"{data.name}, row {run_input.row}: not the text that the run {run.folder} certified: give its data "
-                "file with --data"
-            )
-        certificate = certificate_of(run.manifest, record)
-        name = f"row {run_input.row} (id {run_input.id})"
-        # The stated radius and bounds are audited, not those that follow from the votes: `adaptdel verify` compares.
-        label, bounds = classes.index(record["answer"]), (record["p1"], record["p2"])
-        claims.append(Claim(name, tokens, label, record["radius"], *bounds, certificate.alpha))
+    with survey(data, label_map, last).repeats as repeats:
+        for run_input in inputs(data, label_map, last, repeats):
+            if not isinstance(run_input, RunInput) or run_input.row not in chosen:
+                continue
+            record = records[run_input.row]
+            tokens = unit.split(run_input.text)
+            if content_key(tokens).hex() != record["input_hash"]:
+                raise ValueError(
+                    f"{data.name}, row {run_input.row}: not the text that the run {run.folder} certified: give its "
+                    "data file with --data"
+                )
+            certificate = certificate_of(run.manifest, record)
+            name = f"row {run_input.row} (id {run_input.id})"
+            # The stated radius and bounds are audited, not those that follow from the votes: `adaptdel verify`
+            # compares.
+            label, bounds = classes.index(record["answer"]), (record["p1"], record["p2"])
+            claims.append(Claim(name, tokens, label, record["radius"], *bounds, certificate.alpha))
     if len(claims) < len(chosen):
         raise ValueError(f"{data.name}: lacks {len(chosen) - len(claims)} of the rows that {run.folder} certified")
     return claims

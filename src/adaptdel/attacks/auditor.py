@@ -32,7 +32,8 @@ from adaptdel.core.confidence import clopper_pearson
 from adaptdel.hyperparameters import ATTACK, AttackSettings
 from adaptdel.units import Tokens
 
-DELTA = 1e-6  # the probability with which a statement that holds may be counted as disproved by votes
+DELTA = 1e-6  # the probability with which a claim that holds may be counted as disproved by votes
+CHECK = DELTA / 4  # of each check of a claim: the bounds on two probabilities, the text itself, the attack
 LEVEL = 1e-3  # of the binomial test
 ENUMERATED_TEXTS = 1500  # neighbours of a short text
 ENUMERATED_COPIES = 2**20  # noisy copies of all of them
@@ -178,7 +179,7 @@ class Auditor:
     """
 
     def __init__(self, certifier: Certifier, vocabulary: Vocabulary, settings: AttackSettings = ATTACK) -> None:
-        self.target = Target(certifier, replace(settings, level=DELTA))
+        self.target = Target(certifier, replace(settings, level=CHECK))
         self.attack = AdaptiveAttack(self.target, vocabulary)
         self.settings = settings
 
@@ -220,13 +221,13 @@ class Auditor:
             return None
         counts = self._fresh(claim.tokens)
         total = int(counts.sum())
-        high = clopper_pearson(int(counts[label]), total, DELTA / 3)[1]
-        lows = [clopper_pearson(int(counts[number]), total, DELTA / (3 * len(others)))[0] for number in others]
+        high = clopper_pearson(int(counts[label]), total, CHECK)[1]
+        lows = [clopper_pearson(int(counts[number]), total, CHECK / len(others))[0] for number in others]
         low = sorted(lows, reverse=True)[target.rule.k - 1]
         if claim.p1 > high or claim.p2 < low:
             rival_share = np.sort(counts[others])[-target.rule.k] / total
             return self._wrong_bound(claim, counts[label] / total, rival_share, exact=False)
-        if claim.radius >= 0 and target.verify(claim.tokens, label, level=DELTA / 3, phase="audit").changed:
+        if claim.radius >= 0 and target.verify(claim.tokens, label, level=CHECK, phase="audit").changed:
             return self._counterexample(claim, claim.tokens, exact=False)
         return None
 

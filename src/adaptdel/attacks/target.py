@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -244,16 +244,7 @@ class Target:
             return True
         return False if behind > self.classes - 1 - rule.k else None
 
-    def under(self, settings: AttackSettings) -> Target:
-        """The same model with other limits."""
-        return Target(self.certifier, settings)
-
 
 def _margins(table: npt.NDArray[Any], label: int) -> FloatArray:
     others = np.delete(table, label, axis=1).max(axis=1)
     return np.asarray(table[:, label] - others, dtype=np.float64)
-
-
-def with_budget(settings: AttackSettings, budget: int) -> AttackSettings:
-    """The settings with another number of edits."""
-    return replace(settings, budget=budget)

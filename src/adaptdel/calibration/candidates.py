@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 
-from adaptdel.class_measures import constant_answer
+from adaptdel.class_measures import class_balanced_mean, constant_answer
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.rates import InterpolatedRate, Rate
 
@@ -90,7 +90,7 @@ class Sample:
 
     def balanced_mean(self, values: npt.NDArray[Any]) -> float:
         """The mean over classes of the mean of each class."""
-        return float(self.class_weights @ values)
+        return class_balanced_mean(self.label, values)
 
     def balanced_error(self, values: npt.NDArray[Any]) -> float:
         """The standard error of `balanced_mean`."""

@@ -31,7 +31,7 @@ from adaptdel.protection import Protection, apply, protected_class
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
 from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.training.thresholds import set_protection
+from adaptdel.training.thresholds import chose_weights, set_protection
 from adaptdel.training.training import retrained_record, retraining
 from adaptdel.units import Tokens, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
@@ -194,6 +194,9 @@ def calibrate_folder(
     if threshold_examples is not None:
         if wanted is None:
             raise ValueError("threshold_data needs a class to protect: give protect and max_false_positives")
+        trained_on = (getattr(model, "training_", None) or {}).get("data", {}).get("digest")
+        if threshold_examples.digest == trained_on:
+            raise ValueError("threshold_data must hold rows that the model was not trained on, got its training file")
         threshold_examples = _other_rows(threshold_examples, examples, note)
     task, reserved = _task(model, examples, checked, on, note, threshold_examples)
     checkpoint = _beside(path, out, CHECKPOINT)
@@ -388,7 +391,8 @@ def _protect(
     training, unit = getattr(model, "training_", None), check_unit(model.unit)
     if threshold_examples is not None:
         rows = ExampleSet([unit.split(text) for text in threshold_examples.texts], threshold_examples.labels)
-        chosen = set_protection(model, protect, max_false_positives, ExampleSet([], []), rows)
+        decided = chose_weights(training, threshold_examples.digest)
+        chosen = set_protection(model, protect, max_false_positives, ExampleSet([], []), rows, chose_weights=decided)
         chosen = replace(chosen, digest=threshold_examples.digest)
         apply(model, chosen)
         return chosen
@@ -403,7 +407,10 @@ def _protect(
         for numbers in (places, voted)
     )
     judged = [reserved[place] for place in places]
-    return set_protection(model, protect, max_false_positives, training_set, held_set, train_again, judged)
+    decided = chose_weights(training, examples.digest)
+    return set_protection(
+        model, protect, max_false_positives, training_set, held_set, train_again, judged, chose_weights=decided
+    )
 
 
 def _draw(calibration: Calibration | RateSelection, folder: Path) -> None:

@@ -69,7 +69,7 @@ def choose_rows(
     assert training is not None
     held = zip(rows_held_out(examples, training), free, strict=True)
     chosen = select_rows(examples, [is_held == (on != "train") and is_free for is_held, is_free in held])
-    if not chosen.texts:
+    if not chosen.texts and on != "auto":
         raise ValueError(f"on must leave at least one row to calibrate on, got {on!r}")
     if on == "auto" and not _enough([len(split(text)) for text in chosen.texts], bins, min_count):
         note = f"only {len(chosen.texts)} rows were held out, too few for the bins: all rows are used"
@@ -142,4 +142,9 @@ def threshold_rows(
     half = [is_held and is_drawn for is_held, is_drawn in zip(held, drawn, strict=True)]
     if is_training_file and trains_again and not are_enough(half):
         return drawn
-    return half if any(half) else drawn
+    if not any(use and label != protect for use, label in zip(half, examples.labels, strict=True)):
+        raise ValueError(
+            f"protect needs rows of the other class than {protect!s} that the model was not trained on, got none: give "
+            "them with --threshold-data"
+        )
+    return half

@@ -42,10 +42,11 @@ from adaptdel.classifiers.linear_training import (
     rounded,
     train,
 )
+from adaptdel.classifiers.vote_margin import keep_rates, train_margins
 from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_int, check_real
 from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
-from adaptdel.hyperparameters import CLASS_WEIGHTS, LINEAR
+from adaptdel.hyperparameters import CLASS_WEIGHTS, LINEAR, LINEAR_LOSSES
 from adaptdel.settings import TRAINING
 from adaptdel.units import Tokens, Unit
 
@@ -233,6 +234,7 @@ class LinearClassifier(BaseClassifier):
         *,
         noise: Noise | None = None,
         unit: Unit | None = None,
+        loss: str = LINEAR.loss,
         copies: int = LINEAR.copies,
         l2: float = LINEAR.l2,
         iterations: int = LINEAR.iterations,
@@ -241,7 +243,7 @@ class LinearClassifier(BaseClassifier):
         max_minutes: float | None = TRAINING.max_minutes,
         progress: Progress | None = None,
     ) -> LinearClassifier:
-        """Train on ``copies`` noisy copies of every example, or on the examples themselves if there is no noise.
+        """Train under noise, or on the examples themselves if there is no noise.
 
         The same arguments give the same model on the same machine, whatever the number of threads. If training fails,
         the model stays as it was.
@@ -251,7 +253,11 @@ class LinearClassifier(BaseClassifier):
             labels: the label of every example: texts or numbers.
             noise: applied to each copy; None or `NoNoise` trains on the examples themselves.
             unit: not needed, since tokens are counted and never joined.
-            copies: noisy copies of each example.
+            loss: "votes" is the loss of the vote on an example, from a normal approximation of the scores of its copies
+                (see `adaptdel.classifiers.vote_margin`); "copies" that of single noisy copies, which are drawn. Masks
+                have a weight with "copies" only.
+            copies: noisy copies of each example. With "votes" no copy is drawn; if the rate of the noise is random,
+                as many rates are.
             l2: penalty on squared weights per token of a copy; see `linear_training.train`. On held-out fifths of four
                 training sets, half and twice the default are about as accurate.
             iterations: the largest number of steps of the optimiser; under noise it usually converges in fewer than 60.
@@ -261,6 +267,7 @@ class LinearClassifier(BaseClassifier):
             progress: called with (steps done, steps in total).
         """
         self._check_settings()
+        check_choice("loss", loss, LINEAR_LOSSES)
         copies, iterations = check_int("copies", copies, least=1), check_int("iterations", iterations, least=1)
         seed = check_int("seed", seed, most=2**64 - 1)
         l2 = check_real("l2", l2, accepted="a finite number of at least 0", least=0.0, most=1e300)
@@ -282,8 +289,9 @@ class LinearClassifier(BaseClassifier):
         numbers: dict[Hashable, int] = {}
         codes = [numbered(example, numbers, len(example)) for example in tokens]
         features = self._learn_features(numbers, codes)
+        drawn = active if loss == "copies" else None  # what copies are drawn under
         counts = noisy_counts(
-            codes, len(numbers), noise=active, copies=copies, seed=seed, progress=lambda done, _: report(done)
+            codes, len(numbers), noise=drawn, copies=copies, seed=seed, progress=lambda done, _: report(done)
         )
         columns, ends = features.table(numbers)
         columns, ends = np.append(columns, features.size), np.append(ends, len(columns) + 1)
@@ -297,20 +305,22 @@ class LinearClassifier(BaseClassifier):
             stopped = stopped or time.monotonic() >= deadline
             return stopped
 
-        fitted = train(
-            counts,
-            composition,
-            np.repeat(answers, copies),
-            len(classes),
-            l2=l2,
-            iterations=iterations,
-            weights=None if class_weight is None else np.repeat(balanced_weights(answers), copies),
-            stop=is_time_up,
-            progress=lambda done, _: report(len(answers) + done),
-        )
+        options: dict[str, Any] = {
+            "l2": l2,
+            "iterations": iterations,
+            "stop": is_time_up,
+            "progress": lambda done, _: report(len(answers) + done),
+        }
+        weights = None if class_weight is None else balanced_weights(answers)
+        if active is not None and loss == "votes":
+            keep = keep_rates(codes, active, draws=1 if active.certifies else copies, seed=seed)
+            fitted = train_margins(counts, composition, answers, len(classes), keep, weights=weights, **options)
+        else:
+            weights = None if weights is None else np.repeat(weights, copies)
+            fitted = train(counts, composition, np.repeat(answers, copies), len(classes), weights=weights, **options)
         report(steps)
         self._set(features, classes, *rounded(fitted))
-        settings: dict[str, Any] = {"copies": copies, "l2": l2, "iterations": iterations, "seed": seed}
+        settings: dict[str, Any] = {"loss_of": loss, "copies": copies, "l2": l2, "iterations": iterations, "seed": seed}
         settings |= {"examples": len(answers)} | ({} if class_weight is None else {"class_weight": class_weight})
         described = None if active is None else active.to_dict()
         self.training_ = {"noise": described, **settings, **{k: v for k, v in fitted.record.items() if k != "copies"}}

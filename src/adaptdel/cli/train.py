@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from adaptdel.cli.certify import next_certify
-from adaptdel.hyperparameters import BACKEND_CHOICES, CLASS_WEIGHTS, DTYPES, ON_UNKNOWN, PRECISIONS
+from adaptdel.hyperparameters import BACKEND_CHOICES, CLASS_WEIGHTS, DTYPES, LINEAR_LOSSES, ON_UNKNOWN, PRECISIONS
 from adaptdel.model_files import held_out_text
 from adaptdel.protection import Protection
 from adaptdel.settings import DATA, METHODS, default_of, embedding_default_of
@@ -88,7 +88,8 @@ def _shown(value: Any) -> str:
 @click.option("--text-column", "text", default=None, help=f"Column of the texts.  [default: {DATA.text}]")
 @click.option("--label-column", "label", default=None, help=f"Column of the labels.  [default: {DATA.label}]")
 @click.option("--encoding", default=None, help=f"Encoding of the file.  [default: {DATA.encoding}]")
-@setting("copies", "Linear: noisy copies per example.", type=int)
+@setting("loss", "Linear: of the vote on a text, or of single noisy copies.", type=click.Choice(LINEAR_LOSSES))
+@setting("copies", "Linear: noisy copies per example; with --loss votes, random rates.", type=int)
 @setting("l2", "Linear: penalty on squared weights.", type=float)
 @setting("iterations", "Linear: largest number of optimiser steps.", type=int)
 @setting("features", "Linear: kind of features.", type=click.Choice(["hash", "vocabulary"]))

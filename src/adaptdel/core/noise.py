@@ -163,6 +163,10 @@ class Noise(Described):
     def share_removed(self, length: int) -> float:
         """The share of the tokens of an input that is removed: the deletion rate, or the masked fraction."""
 
+    def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
+        """The share of the tokens that each of ``size`` rows keeps on average, shape (size,); training uses it."""
+        return np.full(size, 1.0 - self.share_removed(length))
+
     def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
         """The overlap with one neighbour, computed with +, −, ·, / and integer powers of ``number(...)``.
 
@@ -422,6 +426,10 @@ class RandomDeletion(TrainingNoise):
         draws = _draws(rng, (size, length + 1)).astype(np.float64)
         return draws[:, 1:] >= self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
 
+    def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
+        """One minus a rate for each row."""
+        return 1.0 - rng.uniform(self.low, self.high, size)
+
 
 @dataclass(frozen=True)
 class RandomLength(TrainingNoise):
@@ -453,6 +461,10 @@ class RandomLength(TrainingNoise):
         draws = _draws(rng, (size, length + 1)).astype(np.float64)
         kept = self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
         return draws[:, 1:] >= 2.0**32 - kept / max(length, 1)
+
+    def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
+        """A number of kept tokens for each row, as a share of the length."""
+        return np.minimum(1.0, rng.uniform(self.low, self.high, size) / max(length, 1))
 
 
 @dataclass(frozen=True)

@@ -260,6 +260,7 @@ def lowest_probabilities(
     """
     threat = Threat(ops)
     check_noise(noise, threat)
+    bound = noise.used_bound(check_choice("bound", bound, BOUNDS))
     lowest, values = 1.0, []
     for radius in radii:
         if radius > threat.search_limit(length):

@@ -29,10 +29,12 @@ from adaptdel.hyperparameters import BACKEND_CHOICES
 from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.model_files import data_columns
 from adaptdel.progress import ProgressBar, reporter
+from adaptdel.protection import few_votes
 from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, is_training_data, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.parts import RESTORE, ROWS_PER_PART, RunTables
 from adaptdel.runs.records import TOTALLED, Record, Totals, certificate_of, label_of, problem_record, record_of
+from adaptdel.runs.repeats import PREFIX as REPEATS
 from adaptdel.runs.results import Block, ResultStore
 from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
 from adaptdel.runs.storage import (
@@ -137,6 +139,8 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
             model_source = ModelSource(job.model, job.settings, backend=backend)
             model = model_source.load()
         manifest = new_manifest(name, model, job.source, job.limit)
+        if (sentence := few_votes(model)) is not None:
+            note(sentence)
         if backend == "auto":
             note(model.base_classifier().describe_backend())
         task = CertificationTask(None, model.certifier())
@@ -477,7 +481,7 @@ def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: must be a folder for the run, got a file")
     if folder.exists() and not (folder / MANIFEST).exists():
-        foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".manifest.json.")]
+        foreign = [path.name for path in folder.iterdir() if not path.name.startswith((".manifest.json.", REPEATS))]
         if foreign:
             raise ValueError(f"{folder}: holds something that is not a run: {sorted(foreign)[0]}: choose another --out")
 

@@ -183,6 +183,15 @@ class Survey:
 def survey(source: Source, label_map: LabelMap, limit: int | None, *, folder: Path | None = None) -> Survey:
     """Read the data once: count the rows, check labels and ids; ``folder`` is that of a `RepeatIndex`."""
     counts = Survey(RepeatIndex(folder))
+    try:
+        _count(counts, source, label_map, limit)
+    except BaseException:
+        counts.repeats.close()
+        raise
+    return counts
+
+
+def _count(counts: Survey, source: Source, label_map: LabelMap, limit: int | None) -> None:
     named = False
     for row in source.rows(limit):
         counts.rows += 1
@@ -203,7 +212,6 @@ def survey(source: Source, label_map: LabelMap, limit: int | None, *, folder: Pa
         raise UnusableFileError(f"{source.name}: none of the {counts.rows} rows can be used; {where}")
     if named:
         _refuse_doubles(source, counts.repeats, limit)
-    return counts
 
 
 def is_training_data(

@@ -71,12 +71,13 @@ class RunTables:
         """The file that holds the certificate of a row."""
         return self.folder / TABLE if self.part_rows is None else self.part_path(self.part_of(row))
 
-    def check_parts(self) -> None:
-        """Raise if a part between others is missing."""
+    def check_parts(self, rows: int) -> None:
+        """Raise if a part of a finished run is missing; ``rows`` are those that it has according to its manifest."""
         if self.part_rows is None:
             return
-        numbers = self.parts(TABLE)
-        missing = next((place for place, number in enumerate(numbers) if place != number), None if numbers else 0)
+        there = {*self.parts(TABLE)}
+        last = max([0, *there, -(-rows // self.part_rows) - 1])
+        missing = next((number for number in range(last + 1) if number not in there), None)
         if missing is not None:
             raise _missing(self.part_path(missing))
 

@@ -128,8 +128,8 @@ class ResultStore:
                 removed.append(number)
             elif record != stored:  # labels as an earlier version wrote them
                 self._store.put(number, record)
-        for number in removed:
-            self._store.remove(number, number)
+        if removed:
+            self._store.remove_each(removed)
 
     def _stored(self, first: int = SMALLEST, last: int = LARGEST) -> Iterator[Record]:
         return (record for _, record in self._store.records(first, last))

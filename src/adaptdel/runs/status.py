@@ -53,7 +53,7 @@ def read_status(folder: Path) -> RunStatus:
     last: dict[str, Any] = (manifest.get("sessions") or [{}])[-1]
     rows: int | None = last.get("rows")
     started = datetime.fromisoformat(last["started"]) if "started" in last else None
-    totals, recent = Totals(), 0
+    totals = Totals()
     for record in run.timed_records():
         totals.add(record)
     changed = _changed(folder, run)

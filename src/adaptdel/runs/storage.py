@@ -240,7 +240,8 @@ class Run:
             for _ in unfinished_records(self.folder, self.tables):
                 pass
             return
-        self.tables.check_parts()
+        counted = (self.manifest.get("totals") or {}).get("inputs")
+        self.tables.check_parts(counted if isinstance(counted, int) else 0)
         places, times = ((pair for batch in self._batches(name) for pair in _places(batch)) for name in _BOTH)
         checked = zip_longest(places, times) if self._has_times else zip(places, repeat(None), strict=False)
         for place, time in checked:

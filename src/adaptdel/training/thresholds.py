@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
@@ -96,6 +96,8 @@ def set_protection(
     held: ExampleSet,
     train_again: TrainAgain | None = None,
     judged: Sequence[bool] | None = None,
+    *,
+    chose_weights: bool = False,
 ) -> Protection:
     """Choose the threshold that protects a class on texts that the model was not trained on, and set it.
 
@@ -104,14 +106,17 @@ def set_protection(
         protect: the class.
         max_false_positives: the rate of texts of the other class that may get its answer.
         training_set: what the model was trained on.
-        held: texts that it was not trained on.
+        held: texts that it was not trained on; those of the training set, as in a file that repeats some, are left out.
         train_again: trains a base classifier as the model was trained; None if that takes more than seconds.
         judged: the training examples that may be voted on in a cross-validation; None for all.
+        chose_weights: whether the held-out texts decided when the training stopped.
     """
     number = protected_class(list(model.base_classifier().classes_ or []), protect)
     label = (model.base_classifier().classes_ or [])[number]
     least = enough_negatives(max_false_positives)
-    votes = held_out_shares(model, number, training_set, held, least, train_again, judged)
+    known = set(map(content_key, training_set.tokens))
+    unseen = [place for place, tokens in enumerate(held.tokens) if content_key(tokens) not in known]
+    votes = held_out_shares(model, number, training_set, _part(held, unseen), least, train_again, judged)
     own = [value == label for value in votes.labels]
     chosen = choose_threshold(
         votes.shares,
@@ -121,9 +126,21 @@ def set_protection(
         max_false_positives=max_false_positives,
         cross_validated=votes.cross_validated,
     )
-    chosen = replace(chosen, certifiable=_certifiable(model, chosen, number, votes, own))
+    certifiable = _certifiable(model, chosen, number, votes, own)
+    chosen = replace(chosen, certifiable=certifiable, chose_weights=chose_weights)
     apply(model, chosen)
     return chosen
+
+
+def chose_weights(training: Mapping[str, Any] | None, digest: str) -> bool:
+    """Whether rows of a file, known by its digest, decided when a training stopped, and so which weights were kept.
+
+    The held-out rows of networks and transformers do, whether they are a part of the training file or a file of their
+    own. A linear model is trained to the end.
+    """
+    if training is None or training["settings"].get("model") == "linear":
+        return False
+    return digest in (training["data"]["digest"], training["data"].get("validation_digest"))
 
 
 def _certifiable(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel import plots
+from adaptdel.certification.sampling import content_key
 from adaptdel.class_counts import answer_warnings
 from adaptdel.class_measures import NAMED, balanced_accuracy
 from adaptdel.classifiers.base import BaseClassifier
@@ -26,6 +27,7 @@ from adaptdel.core.rates import FixedRate
 from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
 from adaptdel.hyperparameters import DTYPE, LINEAR
 from adaptdel.progress import reporter
+from adaptdel.protection import protected_class
 from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
@@ -112,6 +114,8 @@ def train(
     started = time.monotonic()
     fraction = 0.0 if validation is not None else settings.held_out_fraction
     training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
+    if settings.protect is not None:
+        _check_protected(settings, training_set, held)
     settings = settings.resolved(training_set.lengths)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
@@ -140,7 +144,7 @@ def train(
         "stratified": True,
         "held_out": checked,
         "noise": noises.training.to_dict(),
-        "data": {"digest": content_digest(map(str, texts), labels), **_described(training_set, held)},
+        "data": {**_digests(texts, labels, validation), **_described(training_set, held)},
         "history": history,
         "versions": {name: version(name) for name in ("adaptdel", "numpy", "scipy")}
         | {"python": platform.python_version()}
@@ -152,7 +156,15 @@ def train(
         model.training_["calibrated"] = False
     if settings.protect is not None and settings.max_false_positives is not None:
         train_again = retraining(model.training_)
-        set_protection(model, settings.protect, settings.max_false_positives, training_set, held, train_again)
+        set_protection(
+            model,
+            settings.protect,
+            settings.max_false_positives,
+            training_set,
+            held,
+            train_again,
+            chose_weights=not settings.is_linear,
+        )
     sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
@@ -160,6 +172,24 @@ def train(
     sentences += unprotected if settings.protect is None else []
     model.training_["warnings"] = sentences
     return model
+
+
+def _check_protected(settings: TrainingSettings, training_set: ExampleSet, held: ExampleSet) -> None:
+    """Raise before a training whose threshold could not be chosen after it."""
+    classes = sorted(set(training_set.labels), key=str)
+    label = classes[protected_class(classes, settings.protect)]
+    if not settings.is_linear and all(own == label for own in held.labels):
+        raise ValueError(
+            f"protect needs held-out examples of the other class than {label!s}, got none: hold out more (validation)"
+        )
+
+
+def _digests(
+    texts: Sequence[Any], labels: Sequence[Label], validation: tuple[Sequence[Any], Sequence[Label]] | None
+) -> dict[str, str]:
+    """The SHA-256 of the examples, and that of the examples that take the place of a held-out part."""
+    pairs = {"digest": (texts, labels)} | ({} if validation is None else {"validation_digest": validation})
+    return {name: content_digest(map(str, rows), own) for name, (rows, own) in pairs.items()}
 
 
 def _small_classes(record: Mapping[str, Any]) -> list[str]:
@@ -339,14 +369,19 @@ def retraining(record: Mapping[str, Any]) -> TrainAgain | None:
 
 
 def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool) -> dict[str, Any] | None:
-    """The answers of the smoothed classifier on held-out examples, as users see them: by the vote, and by class."""
+    """The answers of the smoothed classifier on held-out examples, as users see them: by the vote, and by class.
+
+    Of many examples some are chosen by a hash of their content: the first ones of a file can all be of one class.
+    """
     if not held.tokens:
         return None
     most, votes = (CHECKED, CHECK_VOTES) if quick else (CHECKED_SLOW, CHECK_VOTES_SLOW)
+    chosen = sorted(sorted(range(len(held.tokens)), key=lambda place: content_key(held.tokens[place]))[:most])
+    held = ExampleSet([held.tokens[place] for place in chosen], [held.labels[place] for place in chosen])
     certifier = model.certifier(n_select=votes, n_estimate=0, sampling="fixed", exact=False)
-    inputs = (certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens[:most]))
+    inputs = (certifier.prepare_tokens(tokens, f"held-out example {n}") for n, tokens in enumerate(held.tokens))
     answers = {number: certifier.base.label(tally.label) for number, tally in certifier.votes(inputs)}
-    labels = list(held.labels[:most])
+    labels = list(held.labels)
     given = [answers[number] for number in range(len(labels))]
     correct = [answer == label for answer, label in zip(given, labels, strict=True)]
     counts = Counter(labels)
@@ -358,7 +393,7 @@ def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool)
         "balanced_accuracy": balanced_accuracy(labels, correct),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
         "absent": [str(label) for label in model.classes_.tolist() if label not in counts],
-        "warnings": answer_warnings(given, labels, held.lengths[:most]) or _missed_rare_classes(counts, hits),
+        "warnings": answer_warnings(given, labels, held.lengths) or _missed_rare_classes(counts, hits),
     }
 
 
