@@ -92,6 +92,8 @@ class Study:
     def model(self, name: str, method: str, *, base: str = "linear", rate: float = 0.9) -> Path:
         """A trained model."""
         fields: dict[str, Any] = {"method": method, "rate": None if method == "nosmooth" else rate}
+        if base == "linear":
+            fields["loss"] = "copies"  # as the other models are trained; docs/explanation/linear-model.md has both
         if base == "minilm":
             whole = method in WHOLE_TEXTS
             pretrained = shorter(minilm(), self.out / "pretrained", WHOLE_LENGTH) if whole else minilm()

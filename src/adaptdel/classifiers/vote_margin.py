@@ -28,7 +28,7 @@ SMOOTHING = 5.0  # added to the counts of a feature in a class, for the first we
 
 
 @dataclass(frozen=True)
-class Block:
+class ClassExamples:
     """The examples of one class.
 
     Attributes:
@@ -158,7 +158,7 @@ def train_margins(
     return Fitted(fitted, table[-1].copy(), record | {"losses": minimum.values})
 
 
-def _blocks(counts: Counts, answers: IntArray, classes: int, keep: FloatArray, shares: FloatArray) -> list[Block]:
+def _blocks(counts: Counts, answers: IntArray, classes: int, keep: FloatArray, shares: FloatArray) -> list[ClassExamples]:
     blocks = []
     for number in np.unique(answers).tolist():
         rows = np.flatnonzero(answers == number)
@@ -167,7 +167,7 @@ def _blocks(counts: Counts, answers: IntArray, classes: int, keep: FloatArray, s
             signs = np.array([[1.0 if number == 1 else -1.0]])
         else:
             signs = np.delete(np.eye(classes)[:, [number]] - np.eye(classes), number, axis=1)
-        blocks.append(Block(own, sparse.csr_array(own.T), keep[rows], shares[rows, None, None], signs))
+        blocks.append(ClassExamples(own, sparse.csr_array(own.T), keep[rows], shares[rows, None, None], signs))
     return blocks
 
 
