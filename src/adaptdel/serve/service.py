@@ -147,7 +147,8 @@ class Service:
         self.models = {s.name: ServedModel(s, self.settings, self.meters) for s in self.sources}
         self.meters.watch(lambda: {name: model.scheduler.sizes() for name, model in self.models.items()})
         self.closing = False
-        self.in_flight = 0
+        self.in_flight = 0  # requests that are worked on
+        self.receiving = self.received_bytes = 0  # requests whose bodies arrive, and what of these is here
 
     def start(self) -> None:
         """Start the threads of the models."""
