@@ -81,6 +81,8 @@ class ServedModel:
                 plan = replace(plan, **{f"n_{name}": number})
         if isinstance(body, PredictBody):
             return replace(plan, n_estimate=0)
+        if body.deadline_ms is not None:
+            plan = replace(plan, interrupted=True)
         if body.alpha is not None:
             plan = replace(plan, alpha=body.alpha)
         if body.ops is not None:
