@@ -304,6 +304,10 @@ def test_other_units_and_noises(window: Window, address: str) -> None:
     certify(page, PRAISE, model="topics")  # labels are numbers, and there are more of them than rows
     expect(page.locator("#promise")).to_contain_text("Answer 3")
     assert page.locator("#votes .name").all_text_contents()[0::5] == ["3", "4 other answers"]
+    certify(page, PRAISE, model="stars")
+    expect(page.locator("#about-model")).to_contain_text("answers “1”, “3”, “5” or “7”.")
+    assert page.locator("#votes .name").all_text_contents() == ["3", "7", "1", "5"]
+    expect(page.locator("#promise")).to_contain_text("the answer stays “3”")
     certify(page, PRAISE, model="masked")
     expect(page.locator("#promise")).to_contain_text("Replace up to 6 words")
     expect(page.locator("#radii")).to_be_hidden()
@@ -395,6 +399,30 @@ def test_refusals_are_said_in_a_sentence(window: Window, address: str) -> None:
     page.get_by_role("button", name="Try again").click()
     expect(page.locator("#promise")).to_contain_text("up to 6 words")
     expect(page.locator("#problem")).to_be_hidden()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_documentation_is_readable(window: Window, address: str, width: int, dark: bool) -> None:
+    """At every width: a status is in one line, and nothing is beside the screen. Its links lead somewhere."""
+    page = window.open(f"{address}docs", width=width, dark=dark, script=True)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    lines = page.locator(".responses td:first-child").evaluate_all(
+        """(cells) => cells.map((cell) => {
+          const range = document.createRange();
+          range.selectNodeContents(cell);
+          return range.getClientRects().length;
+        })"""
+    )
+    assert set(lines) == {1}
+    assert page.evaluate(CONTRASTS) == []
+    links = page.locator("a").evaluate_all("links => links.map((link) => link.getAttribute('href'))")
+    assert {link for link in links if not link.startswith("#")} == {"./", "openapi.json"}
+    missing = page.locator("a[href^='#']").evaluate_all(
+        "links => links.filter((link) => !document.getElementById(link.hash.slice(1))).map((link) => link.hash)"
+    )
+    assert missing == []
+    check_silence(window, address)
 
 
 def test_without_scripts_the_page_says_so(window: Window, address: str) -> None:
