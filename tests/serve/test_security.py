@@ -188,11 +188,15 @@ def test_bodies_that_arrive_take_a_bounded_memory() -> None:
     assert running.received_bytes == 0
 
 
-def test_a_body_that_arrives_after_the_server_was_told_to_stop_is_refused() -> None:
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_body_that_arrives_after_the_server_was_told_to_stop_is_refused(begun: bool) -> None:
+    """When it is complete: a client that still sends would find its connection reset, and not read the response."""
     running = service()
 
     async def run() -> Any:
         async with calling(running) as caller:
+            if not begun:
+                running.close()
             task = asyncio.ensure_future(caller.send("POST", "/v1/certify", [b'{"text": ', 0.2, b'"a"}']))
             await until(lambda: running.receiving == 1)
             running.close()

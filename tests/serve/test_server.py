@@ -90,6 +90,22 @@ def test_sigterm_finishes_what_is_in_flight_and_refuses_the_rest(folder: Path, t
             Client(url, retries=0).predict("a")
 
 
+def test_a_slow_body_is_refused_not_dropped_when_the_server_stops(folder: Path) -> None:
+    """The client sends on, also after the signal, and only then reads; its connection is not to be kept open."""
+    with process(folder) as (url, running), connect(url) as connection:
+        lines = request("/v1/certify", b'{"text": ', "Content-Length: 13", "Connection: close")
+        connection.sendall(lines)
+        time.sleep(0.2)
+        running.send_signal(signal.SIGTERM)
+        time.sleep(1.0)
+        connection.sendall(b'"a"}')
+        time.sleep(0.2)
+        answer = read_all(connection)
+        assert answer.startswith(b"HTTP/1.1 503"), answer[:200]
+        assert b"the server is shutting down" in answer
+        assert running.wait(LONG) == 0
+
+
 def test_after_the_grace_time_requests_are_refused_not_dropped(folder: Path) -> None:
     """The votes would take 80 seconds."""
     with process("slow", "--grace", "0.5", COPY_SECONDS="0.001") as (url, running):

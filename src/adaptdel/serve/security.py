@@ -126,19 +126,21 @@ class Gate:
             )
 
     def _check_load(self, scope: Scope) -> None:
-        """Refuse a request that takes work if there are too many, or if the server is to stop."""
-        if scope["method"] != "POST":
-            return
-        if self.service.closing:
-            raise shutting_down()
-        if self.service.in_flight >= self.settings.in_flight:
+        """Refuse a request that takes work if there are too many."""
+        if scope["method"] == "POST" and self.service.in_flight >= self.settings.in_flight:
             raise too_many(f"{self.service.in_flight} requests are in flight already: send the request again later")
 
     def _count(self, scope: Scope) -> bool:
-        """Count a request that takes work; refuse it if there are too many by now."""
-        self._check_load(scope)
+        """Count a request that takes work; refuse it if there are too many by now, or if the server is to stop.
+
+        The latter is not said before the body is here: a connection that is closed while a client still sends is reset,
+        and the client does not read why.
+        """
         if scope["method"] != "POST":
             return False
+        if self.service.closing:
+            raise shutting_down()
+        self._check_load(scope)
         self.service.in_flight += 1
         self.service.meters.in_flight(self.service.in_flight)
         return True

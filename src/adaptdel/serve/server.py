@@ -117,7 +117,8 @@ class Server(uvicorn.Server):
         if self._closing_since:
             waited = time.monotonic() - self._closing_since
             settings = self.service.settings
-            if waited >= settings.drain_seconds and not self._is_busy():
+            still = waited - settings.drain_seconds
+            if still >= 0 and not self.service.in_flight and (not self.service.receiving or still > FINAL_SECONDS):
                 self.should_exit = True
             elif waited >= settings.grace_seconds:
                 await asyncio.to_thread(self.service.stop)  # refuses what is left
