@@ -156,7 +156,8 @@ class Gate:
             raise too_large
         parts: list[bytes] = []
         size, service = 0, self.service
-        service.receiving += 1
+        waited_for = not service.closing  # bodies that begin later do not keep the server from stopping
+        service.receiving += waited_for
         try:
             async with asyncio.timeout(self.settings.body_seconds):
                 while True:
@@ -176,7 +177,7 @@ class Gate:
             seconds = self.settings.body_seconds
             raise Problem(408, f"the body did not arrive within {seconds:g} seconds: send it faster", CLOSE) from None
         finally:
-            service.receiving -= 1
+            service.receiving -= waited_for
             service.received_bytes -= size
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, response: _Response) -> bool:

@@ -117,8 +117,7 @@ class Server(uvicorn.Server):
         if self._closing_since:
             waited = time.monotonic() - self._closing_since
             settings = self.service.settings
-            still = waited - settings.drain_seconds
-            if still >= 0 and not self.service.in_flight and (not self.service.receiving or still > FINAL_SECONDS):
+            if waited >= settings.drain_seconds and not self._is_busy():
                 self.should_exit = True
             elif waited >= settings.grace_seconds:
                 await asyncio.to_thread(self.service.stop)  # refuses what is left

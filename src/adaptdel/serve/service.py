@@ -150,7 +150,8 @@ class Service:
         self.meters.watch(lambda: {name: model.scheduler.sizes() for name, model in self.models.items()})
         self.closing = False
         self.in_flight = 0  # requests that are worked on
-        self.receiving = self.received_bytes = 0  # requests whose bodies arrive, and what of these is here
+        self.receiving = 0  # requests whose bodies arrive, unless they began after the server was told to stop
+        self.received_bytes = 0  # of all bodies that are not complete
 
     def start(self) -> None:
         """Start the threads of the models."""
