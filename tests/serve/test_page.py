@@ -209,6 +209,21 @@ def test_every_width_and_theme(window: Window, address: str, width: int, dark: b
     check_silence(window, address)
 
 
+@pytest.mark.parametrize("width", [390, 500, 820, 970, 1000, 1210, 1230, 1280])
+def test_no_word_leaves_its_box(window: Window, address: str, width: int) -> None:
+    """The radii are boxes in a row, where there is place for it."""
+    page = window.open(address, width=width)
+    certify(page, PRAISE)
+    expect(page.locator("#radii")).to_be_visible()
+    assert (
+        page.locator("#radii dt, #radii dd").evaluate_all(
+            "nodes => nodes.filter((node) => node.scrollWidth > node.clientWidth).map((node) => node.textContent)"
+        )
+        == []
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_a_text_with_markup_stays_text(window: Window, address: str) -> None:
     page = window.open(address)
     certify(page, MARKUP)
