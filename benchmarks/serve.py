@@ -61,7 +61,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     "linear": {},
     "embedding": {"model": "embedding", "steps": 100},
 }  # briefly: the speed is of interest
-SECONDS = 10.0  # of one measurement at most
+SECONDS = 5.0  # of one measurement at most
 PATIENCE = 180.0  # seconds after which a caller counts a request as lost
 ENDURANCE_CALLERS = 32
 
@@ -232,7 +232,7 @@ def load_part(models: dict[str, Path], texts: Sequence[str], repeats: int, quick
                 asyncio.run(measure_load(server, "certify", 4, texts, 40))
             for route in ROUTES:
                 for callers in CALLERS:
-                    requests = 20 if quick else max(100, 3 * callers)
+                    requests = 20 if quick else max(600, 3 * callers)
                     measured: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
                     for repeat in range(repeats):
                         for mode in sorted(MODES, reverse=bool(repeat % 2)):

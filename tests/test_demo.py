@@ -83,11 +83,11 @@ def test_the_model_for_the_server_has_examples_and_is_reused(tmp_path: Path, mon
     model = demo.demo_model(tmp_path / "out", reviews=40, note=notes.append)
     assert (model, notes) == (
         tmp_path / "out" / "models" / "adaptdel",
-        ["train on film reviews, unless this is done already"],
+        ["train a model on film reviews"],
     )
     examples = json.loads((model / EXAMPLES).read_text(encoding="utf-8"))["examples"]
     lengths = [len(example["text"].split()) for example in examples]
-    assert lengths == sorted(lengths)
+    assert [lengths[1], lengths[2], lengths[0], *lengths[3:]] == sorted(lengths)  # the page begins with the median
     assert len(set(lengths)) == len(lengths) == 5
     assert [example["title"] for example in examples] == [f"Review of {length} words" for length in lengths]
     held_out = [json.loads(line) for line in (tmp_path / "out" / "data" / "test-0-40.jsonl").read_text().splitlines()]
@@ -96,6 +96,7 @@ def test_the_model_for_the_server_has_examples_and_is_reused(tmp_path: Path, mon
     assert loaded.certify([examples[0]["text"]])[0].length == lengths[0]
     trained = (model / "adaptdel.json").stat().st_mtime_ns
     (model / EXAMPLES).write_text('{"examples": []}')
-    assert demo.demo_model(tmp_path / "out", reviews=40) == model
+    assert demo.demo_model(tmp_path / "out", reviews=40, note=notes.append) == model
+    assert len(notes) == 1
     assert (model / "adaptdel.json").stat().st_mtime_ns == trained
     assert (model / EXAMPLES).read_text() == '{"examples": []}'  # a user's own examples stay

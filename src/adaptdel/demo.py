@@ -32,7 +32,7 @@ METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 CLASS_NAMES = ("negative", "positive")
 DEMO_FOLDER = Path("out/demo")  # for data, models, runs and report
 SERVED = "adaptdel"  # the method of the model for `adaptdel serve`
-EXAMPLE_SHARES = (0.02, 0.25, 0.5, 0.75, 0.98)  # quantiles of the lengths of its examples
+EXAMPLE_SHARES = (0.5, 0.02, 0.25, 0.75, 0.98)  # quantiles of the lengths of its examples; the page shows the first
 # The calibration maximises the radius at which half of the reviews are certified.
 DEMO_CALIBRATION: dict[str, Any] = {}  # the defaults
 
@@ -112,7 +112,8 @@ def demo_model(
     """
     check_int("reviews", reviews, least=10, most=5000)
     train, test = write_reviews(folder / "data", reviews, seed)
-    note("train on film reviews, unless this is done already")
+    if not (folder / "models" / SERVED).exists():
+        note("train a model on film reviews")
     model = _train(folder, SERVED, train, seed)
     if not (model / EXAMPLES).exists():
         ranked = sorted(read_rows(test), key=lambda row: (len(row.text.split()), row.id))

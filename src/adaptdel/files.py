@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import isfinite
@@ -82,8 +83,8 @@ def _check_depth(values: Any) -> None:
 def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the field {next(name for name in names if names.count(name) > 1)!r:.60} is repeated")
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"the field {next(name for name, count in counts.items() if count > 1)!r:.60} is repeated")
     return values
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adaptdel import Certificate, Certifier, Deletion, FixedRate, SmoothedClassifier
+from adaptdel import Certificate, Certifier, Deletion, FixedRate, LengthRate, SmoothedClassifier
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.pool import Ticket, VotePool
 from adaptdel.certification.sampling import SamplingPlan, Tally
@@ -230,22 +230,23 @@ class Coin(BaseClassifier):
 ALPHA, RUNS = 0.2, 1000
 
 
-def failures_when_stopped(p: float, *, spends: bool = True) -> int:
+def failures_when_stopped(p: float, *, spends: bool = True, noise: Noise | None = None, length: int = 100) -> int:
     """How often the radius is too large if the sampling is stopped when it suits the attacker.
 
     The adversary sees every vote. The sampling ends as soon as a look claims too much; in a deadline's place. If that
     never happens the input is not counted.
     """
-    noise, base = Deletion(FixedRate(0.9)), Coin(p)
-    engine = Certifier(base, SamplingPlan(Rule(noise, EDIT), alpha=ALPHA, n_select=32, n_estimate=4000, exact=False))
+    base, rule = Coin(p), Rule(noise or Deletion(FixedRate(0.9)), EDIT)
+    plan = SamplingPlan(rule, alpha=ALPHA, n_select=32, n_estimate=4000, exact=False, interrupted=noise is not None)
+    engine = Certifier(base, plan)
     true_bound = max(p, 1 - p)
     failures = 0
     for run in range(RUNS):
         pool = VotePool(base)
-        ticket = Ticket(Prepared("", text(100, 0.5, str(run)), Words()), engine.plan)
+        ticket = Ticket(Prepared("", text(length, 0.5, str(run)), Words()), engine.plan)
         pool.add(ticket)
         while len(pool):
-            pool.step(20_000)
+            pool.step(200 * length)
             tally = ticket.tally
             if not tally.votes:
                 continue
@@ -267,6 +268,14 @@ def failures_when_stopped(p: float, *, spends: bool = True) -> int:
 @pytest.mark.parametrize("p", [0.5, 0.9])
 def test_coverage_if_an_adversary_stops_the_sampling(p: float) -> None:
     failures = failures_when_stopped(p)
+    assert stats.binomtest(failures, RUNS, ALPHA, alternative="greater").pvalue > 1e-6
+
+
+def test_coverage_of_the_plan_of_a_deadline() -> None:
+    """A length at which the usual plan has a single look."""
+    noise = Deletion(LengthRate(0.9, 27))
+    failures = failures_when_stopped(0.5, noise=noise, length=600)
+    assert failures > 0
     assert stats.binomtest(failures, RUNS, ALPHA, alternative="greater").pvalue > 1e-6
 
 

@@ -6,16 +6,16 @@ sizes and takes the best bounds over all looks, which is what the worst stopping
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from adaptdel import Deletion, FixedRate, Looks, Masking, SmoothedClassifier
+from adaptdel import Deletion, FixedRate, LengthRate, Looks, Masking, SmoothedClassifier
 from adaptdel.certification.certificate import Rule
-from adaptdel.certification.sampling import FIRST_SHARE, LAST_SHARE, SamplingPlan, plan_looks
+from adaptdel.certification.sampling import EARLY_PART, FIRST_SHARE, LAST_SHARE, LEAST_VOTES, SamplingPlan, plan_looks
 from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson, vote_bounds
@@ -159,6 +159,21 @@ def test_few_votes_get_a_single_look() -> None:
     rule = Rule(Deletion(FixedRate(0.9)), EDIT)
     assert plan_looks(SamplingPlan(rule), LENGTH, 2, 100) == Looks.fixed(100, 0.05)
     assert plan_looks(SamplingPlan(rule, sampling="fixed"), LENGTH, 2, 4000) == Looks.fixed(4000, 0.05)
+
+
+@pytest.mark.parametrize("length", [100, 600, 5000])
+@pytest.mark.parametrize("most", [32, 100, 4968])
+def test_looks_begin_early_if_sampling_may_be_interrupted(length: int, most: int) -> None:
+    """Without that, a text of 600 words gets a single look at all votes."""
+    plan = SamplingPlan(Rule(Deletion(LengthRate(0.9, 27)), EDIT))
+    looks = plan_looks(replace(plan, interrupted=True), length, 2, most)
+    assert looks.sizes[0] <= max(LEAST_VOTES, most // EARLY_PART)
+    assert looks.sizes[-1] == most
+    assert looks.alpha <= 0.05
+    if (length, most) == (600, 4968):
+        assert plan_looks(plan, length, 2, most) == Looks.fixed(most, 0.05)
+    fixed = replace(plan, interrupted=True, sampling="fixed")
+    assert plan_looks(fixed, length, 2, most) == Looks.fixed(most, 0.05)
 
 
 def test_short_inputs_are_enumerated_only_where_that_helps() -> None:

@@ -77,6 +77,7 @@ def models() -> list[ModelToServe]:
         ModelToServe("letters", ad.SmoothedClassifier(letter_votes, noise, classes=CLASSES, unit="char")),
         ModelToServe("bytes", ad.SmoothedClassifier(letter_votes, noise, classes=CLASSES, unit="byte")),
         ModelToServe("topics", ad.SmoothedClassifier(topic_votes, noise, classes=list(range(9)))),
+        ModelToServe("stars", ad.SmoothedClassifier(topic_votes, noise, classes=[1, 3, 5, 7])),
         ModelToServe("masked", ad.SmoothedClassifier(votes, ad.Masking(0.9), classes=CLASSES)),
     ]
 

@@ -25,7 +25,7 @@ from tests.fuzzing import NUMBERS, ODD, TEXTS, Failure, changed, changed_bytes, 
 from tests.serve.asgi import JSON, AsgiCaller, Headers, Reply, check_problem
 from tests.test_smoothed import by_words, texts
 
-REFUSED = (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 503)
+REFUSED = (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 431, 503)
 # Small limits, so that a request that asks for as much as it may is answered at once.
 SETTINGS = ServeSettings(
     allowed_hosts=("localhost", "testserver"),

@@ -209,6 +209,21 @@ def test_every_width_and_theme(window: Window, address: str, width: int, dark: b
     check_silence(window, address)
 
 
+@pytest.mark.parametrize("width", [390, 500, 820, 970, 1000, 1210, 1230, 1280])
+def test_no_word_leaves_its_box(window: Window, address: str, width: int) -> None:
+    """The radii are boxes in a row, where there is place for it."""
+    page = window.open(address, width=width)
+    certify(page, PRAISE)
+    expect(page.locator("#radii")).to_be_visible()
+    assert (
+        page.locator("#radii dt, #radii dd").evaluate_all(
+            "nodes => nodes.filter((node) => node.scrollWidth > node.clientWidth).map((node) => node.textContent)"
+        )
+        == []
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_a_text_with_markup_stays_text(window: Window, address: str) -> None:
     page = window.open(address)
     certify(page, MARKUP)
@@ -304,6 +319,10 @@ def test_other_units_and_noises(window: Window, address: str) -> None:
     certify(page, PRAISE, model="topics")  # labels are numbers, and there are more of them than rows
     expect(page.locator("#promise")).to_contain_text("Answer 3")
     assert page.locator("#votes .name").all_text_contents()[0::5] == ["3", "4 other answers"]
+    certify(page, PRAISE, model="stars")
+    expect(page.locator("#about-model")).to_contain_text("answers “1”, “3”, “5” or “7”.")
+    assert page.locator("#votes .name").all_text_contents() == ["3", "7", "1", "5"]
+    expect(page.locator("#promise")).to_contain_text("the answer stays “3”")
     certify(page, PRAISE, model="masked")
     expect(page.locator("#promise")).to_contain_text("Replace up to 6 words")
     expect(page.locator("#radii")).to_be_hidden()
@@ -395,6 +414,30 @@ def test_refusals_are_said_in_a_sentence(window: Window, address: str) -> None:
     page.get_by_role("button", name="Try again").click()
     expect(page.locator("#promise")).to_contain_text("up to 6 words")
     expect(page.locator("#problem")).to_be_hidden()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_documentation_is_readable(window: Window, address: str, width: int, dark: bool) -> None:
+    """At every width: a status is in one line, and nothing is beside the screen. Its links lead somewhere."""
+    page = window.open(f"{address}docs", width=width, dark=dark, script=True)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    lines = page.locator(".responses td:first-child").evaluate_all(
+        """(cells) => cells.map((cell) => {
+          const range = document.createRange();
+          range.selectNodeContents(cell);
+          return range.getClientRects().length;
+        })"""
+    )
+    assert set(lines) == {1}
+    assert page.evaluate(CONTRASTS) == []
+    links = page.locator("a").evaluate_all("links => links.map((link) => link.getAttribute('href'))")
+    assert {link for link in links if not link.startswith("#")} == {"./", "openapi.json"}
+    missing = page.locator("a[href^='#']").evaluate_all(
+        "links => links.filter((link) => !document.getElementById(link.hash.slice(1))).map((link) => link.hash)"
+    )
+    assert missing == []
+    check_silence(window, address)
 
 
 def test_without_scripts_the_page_says_so(window: Window, address: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.verify import verify
 from adaptdel.serve.queueing import MOST_VOTES_MESSAGES, BatchSize, Outbox
@@ -162,7 +163,9 @@ def test_the_event_loop_is_free_while_the_classifier_works() -> None:
 def test_a_deadline_returns_the_looks_so_far(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The looks are a beginning of those without a deadline; the certificate is valid. A copy takes 0.1 ms."""
     sample, counter = text(60, 0.66), Counter()
-    [whole] = model(seed=SEED, n_estimate=20000).certify([sample])
+    unhurried = model(seed=SEED, n_estimate=20000).certifier(interrupted=True)
+    [(_, tally)] = unhurried.votes([unhurried.prepare(sample, "")])
+    whole = unhurried.certificate(unhurried.prepare(sample, ""), tally)
     assert len(whole.votes) > 5
     Clock(counter, copy=1e-4).replace(monkeypatch)
     running = service(model(counter, n_estimate=20000))
@@ -179,6 +182,21 @@ def test_a_deadline_returns_the_looks_so_far(stream: bool, monkeypatch: pytest.M
     assert 2000 <= counter.copies < 3000  # no batch begins after the deadline
     assert counter.copies <= result["calls"]
     assert 'adaptdel_deadlines_reached_total{model="m0"} 1.0' in running.meters.page().decode()
+
+
+def test_a_deadline_on_a_long_text_finds_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a deadline all its votes are a single look, as `adaptdel certify` plans them. A copy takes 0.1 ms."""
+    sample, noise = text(600, 1.0), ad.Deletion(ad.LengthRate(0.9, 27))
+    counter = Counter()
+    Clock(counter, copy=1e-4).replace(monkeypatch)
+    running = service(model(counter, noise=noise, n_estimate=4000))
+    late, whole = call(running, lambda c: c.certify(sample, deadline_ms=300), lambda c: c.certify(sample))
+    assert late.result["deadline_reached"]
+    assert late.result["radius"] > 0
+    assert verify(late.result["certificate"]) == []
+    assert len(whole.result["certificate"]["looks"]["sizes"]) == 1
+    [expected] = model(noise=noise, n_estimate=4000, seed=SEED).certify([sample])
+    assert Certificate.from_dict(whole.result["certificate"]) == replace(expected, seed=None)
 
 
 def test_a_deadline_before_the_first_look_abstains(monkeypatch: pytest.MonkeyPatch) -> None:

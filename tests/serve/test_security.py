@@ -17,7 +17,7 @@ import pytest
 
 from adaptdel.serve import service as service_module
 from adaptdel.serve.configuration import ServeSettings
-from adaptdel.serve.security import PAGE_POLICY
+from adaptdel.serve.security import MOST_HEADER_BYTES, PAGE_POLICY
 from adaptdel.serve.service import ModelToServe, Service
 from tests.serve.serving import LONG, SEED, Answer, Caller, Counter, call, calling, model, service, text, until
 from tests.serve.test_app import check_problem
@@ -146,6 +146,78 @@ def test_a_request_that_needs_no_body_may_hold_little() -> None:
 def test_a_body_that_arrives_too_slowly_is_refused() -> None:
     [answer] = call(service(body_seconds=0.1), lambda c: c.send("POST", "/v1/certify", [b"{", 5.0, b"}"]))
     check_problem(answer, 408, "the body did not arrive within 0.1 seconds")
+
+
+def test_slow_bodies_do_not_take_the_places_of_others() -> None:
+    """Each of them would otherwise be in flight until its time is up, and everyone else would get 429."""
+    running = service(in_flight=2, body_seconds=LONG)
+
+    async def run() -> list[int]:
+        async with calling(running) as caller:
+            slow = [asyncio.ensure_future(caller.send("POST", "/v1/certify", [b"{", LONG, b"}"])) for _ in range(20)]
+            await until(lambda: running.receiving == 20)
+            answers = [await caller.certify(text(20)) for _ in range(3)]
+            for task in slow:
+                task.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
+            return [answer.status for answer in answers]
+
+    assert asyncio.run(run()) == [200] * 3
+    assert (running.receiving, running.received_bytes, running.in_flight) == (0, 0, 0)
+
+
+def test_bodies_that_arrive_take_a_bounded_memory() -> None:
+    """Of four bodies of 900 bytes that do not end, the last does not fit into four times 1000 / 4 = 1000 bytes."""
+    running = service(in_flight=4, body_bytes=1000, body_seconds=LONG)
+    assert running.settings.receiving_bytes == 1000
+
+    async def run() -> tuple[Any, Any]:
+        async with calling(running) as caller:
+            kept = asyncio.ensure_future(caller.send("POST", "/v1/certify", [b" " * 900, LONG, b"}"]))
+            await until(lambda: running.received_bytes == 900)
+            refused = await caller.send("POST", "/v1/certify", [b" " * 200, LONG, b"}"])
+            complete = await caller.post("/v1/certify", b'{"text": "a"}'.ljust(200))  # it is not kept waiting
+            kept.cancel()
+            await asyncio.gather(kept, return_exceptions=True)
+            return refused, complete
+
+    refused, complete = asyncio.run(run())
+    check_problem(refused, 429, "too many large bodies arrive at a time")
+    assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+    assert complete.status == 200
+    assert running.received_bytes == 0
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_body_that_arrives_after_the_server_was_told_to_stop_is_refused(begun: bool) -> None:
+    """When it is complete: a client that still sends would find its connection reset, and not read the response."""
+    running = service()
+
+    async def run() -> Any:
+        async with calling(running) as caller:
+            if not begun:
+                running.close()
+            task = asyncio.ensure_future(caller.send("POST", "/v1/certify", [b'{"text": ', 0.2, b'"a"}']))
+            await until(lambda: running.received_bytes > 0)
+            assert running.receiving == begun  # what the server waits for before it ends
+            running.close()
+            return await task
+
+    check_problem(asyncio.run(run()), 503, "the server is shutting down")
+
+
+def test_a_body_with_two_lengths_is_refused() -> None:
+    """A proxy that believes the other length would take a part of the body for the next request."""
+    both = {"content-length": "13", "transfer-encoding": "chunked"}
+    [answer] = call(service(), lambda c: c.post("/v1/certify", b'{"text": "a"}', both))
+    check_problem(answer, 400, "the body has two lengths")
+    assert answer.headers["connection"] == "close"
+
+
+def test_long_headers_are_refused() -> None:
+    long, fine = call(service(), *(lambda c, n=n: c.get("/healthz", {"x": "y" * n}) for n in (MOST_HEADER_BYTES, 9000)))
+    check_problem(long, 431, "the headers must have at most 32768 bytes")
+    assert fine.status == 200
 
 
 def test_limits_of_texts_and_tokens() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +25,7 @@ from adaptdel.cli.serve import warnings
 from adaptdel.serve import Client, ServeError, ServeSettings, create_app
 from adaptdel.serve.configuration import named_folders
 from adaptdel.serve.credentials import read_token
-from adaptdel.serve.server import Server
+from adaptdel.serve.server import Server, most_connections
 from tests.run_files import make_model, run
 from tests.serve.serving import LONG, SEED, connect, process, service, text
 
@@ -86,6 +88,22 @@ def test_sigterm_finishes_what_is_in_flight_and_refuses_the_rest(folder: Path, t
         assert len(answers) == 6
         with pytest.raises(ServeError, match="does not answer"):
             Client(url, retries=0).predict("a")
+
+
+def test_a_slow_body_is_refused_not_dropped_when_the_server_stops(folder: Path) -> None:
+    """The client sends on, also after the signal, and only then reads; its connection is not to be kept open."""
+    with process(folder) as (url, running), connect(url) as connection:
+        lines = request("/v1/certify", b'{"text": ', "Content-Length: 13", "Connection: close")
+        connection.sendall(lines)
+        time.sleep(0.2)
+        running.send_signal(signal.SIGTERM)
+        time.sleep(1.0)
+        connection.sendall(b'"a"}')
+        time.sleep(0.2)
+        answer = read_all(connection)
+        assert answer.startswith(b"HTTP/1.1 503"), answer[:200]
+        assert b"the server is shutting down" in answer
+        assert running.wait(LONG) == 0
 
 
 def test_after_the_grace_time_requests_are_refused_not_dropped(folder: Path) -> None:
@@ -196,6 +214,64 @@ def test_only_connections_without_progress_are_closed(monkeypatch: pytest.Monkey
     assert [connection.is_aborted for connection in connections] == [True, False, False, True]
 
 
+def test_with_too_many_connections_those_without_a_complete_request_are_closed_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also those whose body is still to come; otherwise the application limits its time, and says so."""
+    now = 0.0
+    monkeypatch.setattr("adaptdel.serve.server.time", SimpleNamespace(monotonic=lambda: now))
+    aborted = []
+    for most in (2, 3):
+        running = service(body_seconds=10.0)
+        server = Server(uvicorn.Config(create_app(running)), running, lambda: None, most)
+        _, receiving, working = connections = [Transport() for _ in range(3)]
+        receiving.cycle = SimpleNamespace(response_complete=False, more_body=True)
+        working.cycle = SimpleNamespace(response_complete=False, more_body=False)
+        server.server_state.connections = set(connections)  # type: ignore[arg-type]
+        for seconds in (0.0, 1.1, 11.0):
+            now = seconds
+            asyncio.run(server.on_tick(0))
+            aborted.append([connection.is_aborted for connection in connections])
+    nothing = [False, False, False]
+    assert aborted == [nothing, [True, True, False], [True, True, False], nothing, nothing, [True, False, False]]
+
+
+def test_a_flood_of_connections_keeps_others_out_for_a_short_time(folder: Path) -> None:
+    """More connections than the process may open files: half of them begin a request, half send no body."""
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
+        "from tests.serve.run import run; run()"
+    )
+    with process(folder, program=program) as (url, _):
+        opened = []
+        for number in range(230):
+            connection = connect(url)
+            opened.append(connection)
+            with suppress(OSError):  # beyond the limit, connections are reset, or wait
+                whole = request("/v1/certify", b"{", "Content-Length: 20")
+                connection.sendall(whole if number % 2 else whole[:20])
+        started = time.monotonic()
+        answered = False
+        while not answered and time.monotonic() - started < LONG:
+            with suppress(ServeError), Client(url, retries=0, timeout=2.0) as client:
+                answered = client.predict("a").calls > 0
+            time.sleep(0.05)
+        assert time.monotonic() - started < 8.0  # less than the 10 seconds that each of them has
+        for connection in opened:
+            connection.close()
+
+
+def test_as_many_connections_as_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {}
+    current = [(1024, 4096), (1024, 1024), (resource.RLIM_INFINITY, resource.RLIM_INFINITY), (100, 100)]
+    for soft, hard in current:
+        monkeypatch.setattr(resource, "getrlimit", lambda _, pair=(soft, hard): pair)
+        changed: list[Any] = []
+        monkeypatch.setattr(resource, "setrlimit", lambda _, pair, to=changed: to.append(pair))
+        limits[soft, hard] = most_connections(1024), changed
+    assert list(limits.values()) == [(1024, [(1152, 4096)]), (896, [(1024, 1024)]), (1024, []), (1, [(100, 100)])]
+
+
 def test_a_client_that_does_not_read_is_closed(hasty: str) -> None:
     """More is answered than fits into the buffers of both sides; the server gives up and goes on with others."""
     connection = socket.socket()
@@ -238,6 +314,8 @@ def wait_for(url: str, content: str, path: str = "/metrics") -> None:
         b"POST /v1/certify HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/certify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         b"POST /v1/certify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n"
+        b'Transfer-Encoding: chunked\r\n\r\nd\r\n{"text": "a"}\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\n\r\n',
         b"GET /%ff%fe/%00 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /page/%2e%2e%2fapp.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     ],
@@ -247,6 +325,8 @@ def test_hostile_requests_get_an_error_or_are_closed(hasty: str, sent: bytes) ->
         connection.sendall(sent)
         answer = read_all(connection)
         assert not answer or answer.split(b" ")[1][:1] == b"4", answer[:200]
+        assert answer.count(b"HTTP/1.1 ") <= 1
+        assert not answer or b"application/problem+json" in answer
     with Client(hasty) as client:
         assert client.predict("a").calls
 

@@ -31,6 +31,7 @@ AT_ONCE, EXACT_COPIES = 512, MANY_CHOICES
 LEAD = 3.5  # the selection ends when the first class leads by so many standard deviations of an even vote
 FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
 LEAST_VOTES = 16  # at the first look
+EARLY_PART = 8  # if sampling may be interrupted, the first look is at this part of the votes at the latest
 SECRET_BITS = 256  # of a seed that is kept secret: too many to try them all
 # Phases of the selection and of the estimation.
 CERTIFICATION = ("select", "estimate")
@@ -42,7 +43,8 @@ class SamplingPlan:
     """How votes are sampled; `adaptdel.SmoothedClassifier` documents the fields.
 
     ``phases`` name the random streams that select the class and that bound its probability. With ``secret``, the seed
-    has up to `SECRET_BITS` bits, and appears neither in certificates nor in the representation of the plan.
+    has up to `SECRET_BITS` bits, and appears neither in certificates nor in the representation of the plan. If sampling
+    may be ``interrupted``, as by a deadline, adaptive looks begin early, so that there is something to certify.
     """
 
     rule: Rule
@@ -54,6 +56,7 @@ class SamplingPlan:
     exact: bool = True
     phases: tuple[str, str] = CERTIFICATION
     secret: bool = False
+    interrupted: bool = False
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
@@ -211,7 +214,8 @@ def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) 
     """The looks at up to ``most`` votes on an input of a given length, planned before the first vote.
 
     The first look is at the number of unanimous votes that would certify the largest possible radius; each further one
-    is at twice as many votes.
+    is at twice as many votes. For long inputs the first look may be the only one, which is of no use to a plan that may
+    be interrupted: there it is at an eighth of the votes at the latest.
     """
     if plan.sampling == "fixed":
         return Looks.fixed(most, plan.alpha)
@@ -222,7 +226,10 @@ def _adaptive_looks(plan: SamplingPlan, length: int, classes: int | None, most: 
     rule = plan.rule
     needed = largest_radius_probability(length, rule.noise, rule.threat, rule.threshold)
     level = plan.alpha * FIRST_SHARE
-    return doubling_looks(_unanimous(needed, level if classes == 2 else level / 2, most), most, plan.alpha)
+    first = _unanimous(needed, level if classes == 2 else level / 2, most)
+    if plan.interrupted:
+        first = min(first, max(LEAST_VOTES, most // EARLY_PART))
+    return doubling_looks(first, most, plan.alpha)
 
 
 def doubling_looks(first: int, most: int, alpha: float) -> Looks:

@@ -69,7 +69,7 @@ def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 
 REASONS = {
-    400: "The body is not JSON.",
+    400: "The body is not JSON, or the request is no valid HTTP.",
     401: "The token is missing or wrong.",
     404: "There is no such model, or nothing at this address.",
     408: "The body arrived too slowly.",

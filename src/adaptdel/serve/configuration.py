@@ -33,7 +33,7 @@ class ServeSettings:
         deadline_ms: the longest time for a request, also if it names no deadline.
         in_flight: the largest number of requests that are worked on at a time.
         queue: the largest number of texts that wait for a place in the pool of a model.
-        connections: the largest number of connections.
+        connections: the number of connections above which those without a complete request are closed after a second.
         body_seconds: the time in which the headers and the body of a request have to arrive.
         send_seconds: the time that a client may take to read what was sent before more is sent.
         grace_seconds: how long requests in flight may take after the server was told to stop.
@@ -89,6 +89,11 @@ class ServeSettings:
     def is_local(self) -> bool:
         """Whether only programs on this machine can connect."""
         return self.host in LOCAL_HOSTS or self.host.startswith("127.")
+
+    @property
+    def receiving_bytes(self) -> int:
+        """The largest size of all bodies together that have not arrived completely."""
+        return self.body_bytes * max(1, self.in_flight // 4)
 
     def limits(self) -> dict[str, Any]:
         """What clients have to know."""

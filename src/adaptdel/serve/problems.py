@@ -9,6 +9,7 @@ from typing import Any
 
 PROBLEM_TYPE = "application/problem+json"
 LONGEST_DETAIL = 600  # characters
+CLOSE = {"Connection": "close"}  # a header: what is left of the request is not read
 
 
 def printable(text: str) -> str:
@@ -45,9 +46,9 @@ class Problem(Exception):
         return json.dumps(self.document()).encode()
 
 
-def too_many(detail: str, seconds: int = 1) -> Problem:
-    """The client may try again after some seconds."""
-    return Problem(429, detail, {"Retry-After": str(seconds)})
+def too_many(detail: str, seconds: int = 1, *, close: bool = False) -> Problem:
+    """The client may try again after some seconds; with ``close``, over another connection."""
+    return Problem(429, detail, {"Retry-After": str(seconds), **(CLOSE if close else {})})
 
 
 def shutting_down() -> Problem:

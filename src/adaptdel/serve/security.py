@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from adaptdel.serve.configuration import LOCAL_HOSTS
-from adaptdel.serve.problems import PROBLEM_TYPE, Problem, internal_error, shutting_down, too_many
+from adaptdel.serve.problems import CLOSE, PROBLEM_TYPE, Problem, internal_error, shutting_down, too_many
 from adaptdel.serve.reports import LINKED
 from adaptdel.serve.scheduler import LOG, log_error
 from adaptdel.serve.service import Service
@@ -39,14 +39,16 @@ OPEN_FOLDER = "/page/"
 PROBES = ("/healthz", "/readyz")  # called by address, whatever the host name of the server is
 SMALL_BODY = 2**12  # bytes of a request that needs none
 MOST_DIGITS = 15  # of a length; more are too large in any case
+MOST_HEADER_BYTES = 2**15
 CLIENT_LEFT = 499  # in the log and the measurements, as in nginx
 
 
 class Gate:
     """ASGI middleware that every request passes.
 
-    A body is read as a whole, up to the limit and the timeout, before the application sees the request. When the client
-    leaves, the application is cancelled.
+    A body is read as a whole, up to the limit and the timeout, before the application sees the request and before it is
+    counted as in flight: clients that send slowly must not take the places of others. When the client leaves, the
+    application is cancelled.
     """
 
     def __init__(self, app: Application, service: Service) -> None:
@@ -73,11 +75,15 @@ class Gate:
         counted = False
         try:
             headers = {name.lower(): value for name, value in scope["headers"]}
+            _check_headers(scope, headers)
             self._check_host(scope, headers)
             self._check_token(scope, headers)
-            counted = self._count(scope)
+            self._check_load(scope)
             body = await self._body(scope, headers, receive)
-            if body is None or not await self._run(scope, body, receive, response):
+            if body is None:
+                return CLIENT_LEFT
+            counted = self._count(scope)
+            if not await self._run(scope, body, receive, response):
                 return CLIENT_LEFT
         except Problem as problem:
             await response.problem(problem)
@@ -119,14 +125,22 @@ class Gate:
                 {"WWW-Authenticate": 'Bearer realm="adaptdel"'},
             )
 
+    def _check_load(self, scope: Scope) -> None:
+        """Refuse a request that takes work if there are too many."""
+        if scope["method"] == "POST" and self.service.in_flight >= self.settings.in_flight:
+            raise too_many(f"{self.service.in_flight} requests are in flight already: send the request again later")
+
     def _count(self, scope: Scope) -> bool:
-        """Count a request that takes work; refuse it if there are too many."""
+        """Count a request that takes work; refuse it if there are too many by now, or if the server is to stop.
+
+        The latter is not said before the body is here: a connection that is closed while a client still sends is reset,
+        and the client does not read why.
+        """
         if scope["method"] != "POST":
             return False
         if self.service.closing:
             raise shutting_down()
-        if self.service.in_flight >= self.settings.in_flight:
-            raise too_many(f"{self.service.in_flight} requests are in flight already: send the request again later")
+        self._check_load(scope)
         self.service.in_flight += 1
         self.service.meters.in_flight(self.service.in_flight)
         return True
@@ -141,7 +155,9 @@ class Gate:
         if length.isdigit() and (len(length) > MOST_DIGITS or int(length) > limit):
             raise too_large
         parts: list[bytes] = []
-        size = 0
+        size, service = 0, self.service
+        waited_for = not service.closing  # bodies that begin later do not keep the server from stopping
+        service.receiving += waited_for
         try:
             async with asyncio.timeout(self.settings.body_seconds):
                 while True:
@@ -150,13 +166,19 @@ class Gate:
                         return None
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
+                    service.received_bytes += len(parts[-1])
                     if size > limit:
                         raise too_large
                     if not message.get("more_body", False):
                         return b"".join(parts)
+                    if service.received_bytes > self.settings.receiving_bytes:
+                        raise too_many("too many large bodies arrive at a time: send the request later", close=True)
         except TimeoutError:
             seconds = self.settings.body_seconds
             raise Problem(408, f"the body did not arrive within {seconds:g} seconds: send it faster", CLOSE) from None
+        finally:
+            service.receiving -= waited_for
+            service.received_bytes -= size
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, response: _Response) -> bool:
         """Run the application; if the client leaves first, cancel it and return False."""
@@ -189,7 +211,12 @@ class Gate:
             await asyncio.gather(running, watching, return_exceptions=True)
 
 
-CLOSE = {"Connection": "close"}  # what is left of the body is not read
+def _check_headers(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """Refuse what a proxy in front of the server might read as two requests, and headers that are too long."""
+    if b"transfer-encoding" in headers and b"content-length" in headers:
+        raise Problem(400, "the body has two lengths: send either Content-Length or Transfer-Encoding", CLOSE)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
+        raise Problem(431, f"the headers must have at most {MOST_HEADER_BYTES} bytes together: send fewer", CLOSE)
 
 
 class _Response:

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -19,14 +20,17 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from adaptdel.serve.app import create_app
+from adaptdel.serve.problems import CLOSE, PROBLEM_TYPE, Problem
+from adaptdel.serve.security import HEADERS, MOST_HEADER_BYTES
 from adaptdel.serve.service import Service
 
 SWITCH_SECONDS = 0.001  # between threads: the event loop must not wait long for the threads of models
 FINAL_SECONDS = 5  # for responses to be sent after the last request was answered or refused
 KEEP_ALIVE_SECONDS = 5
-MOST_HEADER_BYTES = 2**15
 BACKLOG = 1024
-CROWDED_SECONDS = 1.0  # an idle connection is closed after this time if there are too many
+CROWDED_SECONDS = 1.0  # a connection without a complete request is closed after this time if there are too many
+NOT_HTTP = Problem(400, "this is no valid HTTP request: check its first line, its headers and the length of its body")
+SPARE_FILES = 128  # that a process may open beside its connections
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -50,11 +54,19 @@ def _unusable(host: str, port: int, error: OSError) -> OSError:
 
 @dataclass(frozen=True)
 class _Idle:
-    """A connection without a request in work: since when, its last request, and what the client has not taken yet."""
+    """A connection without a complete request.
+
+    Attributes:
+        since: by the monotonic clock.
+        cycle: its last request.
+        unsent: what the client has not taken yet, in bytes.
+        receives: whether the headers of a request are here and its body is not.
+    """
 
     since: float
     cycle: Any
     unsent: int
+    receives: bool
 
 
 class Connection(H11Protocol):
@@ -65,18 +77,24 @@ class Connection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        try:
-            super().send_400_response(msg)
-        except h11.LocalProtocolError:  # the response began already, or may have no body, as for HEAD
-            self.transport.close()
+        body = NOT_HTTP.body()
+        headers = {"Content-Type": PROBLEM_TYPE, "Content-Length": str(len(body)), **HEADERS, **CLOSE}
+        response = h11.Response(status_code=NOT_HTTP.status, headers=list(headers.items()), reason=b"Bad Request")
+        with suppress(h11.LocalProtocolError):  # the response began already, or may have no body, as for HEAD
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class Server(uvicorn.Server):
     """Stops in order: new requests are refused with 503, those in flight are finished or, after a time, refused."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, ready: Callable[[], None], connections: int | None = None
+    ) -> None:
         super().__init__(config)
         self.service, self._ready = service, ready
+        self._crowd = service.settings.connections if connections is None else connections
         self._closing_since = 0.0
         self._idle: dict[Any, _Idle] = {}
 
@@ -99,7 +117,7 @@ class Server(uvicorn.Server):
         if self._closing_since:
             waited = time.monotonic() - self._closing_since
             settings = self.service.settings
-            if waited >= settings.drain_seconds and not self.service.in_flight:
+            if waited >= settings.drain_seconds and not self._is_busy():
                 self.should_exit = True
             elif waited >= settings.grace_seconds:
                 await asyncio.to_thread(self.service.stop)  # refuses what is left
@@ -110,31 +128,64 @@ class Server(uvicorn.Server):
     def _close_idle(self) -> None:
         """Close connections on which no request was in work for too long, or whose last response is not read.
 
-        The time begins anew with every request, and whenever the client has taken a part of the response.
+        The time begins anew with every request, and whenever the client has taken a part of the response. The time for
+        a body is limited by the application, which can say so, unless there are too many connections.
         """
         settings, now = self.service.settings, time.monotonic()
         connections = self.server_state.connections
         idle: dict[Any, _Idle] = {}
         for connection in connections:
-            if connection.transport.is_closing() or _has_no_request(connection):
-                state = _Idle(now, getattr(connection, "cycle", None), connection.transport.get_write_buffer_size())
+            receives = _receives(connection)
+            if connection.transport.is_closing() or receives or _has_no_request(connection):
+                unsent = connection.transport.get_write_buffer_size()
+                state = _Idle(now, getattr(connection, "cycle", None), unsent, receives)
                 earlier = self._idle.get(connection, state)
                 is_same = earlier.cycle is state.cycle and earlier.unsent <= state.unsent
                 idle[connection] = earlier if is_same else state
         self._idle = idle
-        limit = settings.body_seconds if len(connections) <= settings.connections else CROWDED_SECONDS
+        is_crowded = len(connections) > self._crowd
+        limit = CROWDED_SECONDS if is_crowded else settings.body_seconds
         for connection, state in idle.items():
-            if now - state.since > limit:
+            if now - state.since > limit and (is_crowded or not state.receives):
                 connection.transport.abort()
+
+    def _is_busy(self) -> bool:
+        return self.service.in_flight > 0 or self.service.receiving > 0
 
     async def _sent(self) -> None:
         until = time.monotonic() + FINAL_SECONDS
-        while self.service.in_flight and time.monotonic() < until:
+        while self._is_busy() and time.monotonic() < until:
             await asyncio.sleep(0.02)
 
 
 def _has_no_request(connection: Any) -> bool:
     return connection.cycle is None or connection.cycle.response_complete
+
+
+def _receives(connection: Any) -> bool:
+    """Whether the body of a request is still to come."""
+    cycle = getattr(connection, "cycle", None)
+    return cycle is not None and getattr(cycle, "more_body", False) and not cycle.response_complete
+
+
+def most_connections(wanted: int) -> int:
+    """How many connections the process may have, as many as wanted if possible: each is an open file.
+
+    Where all files are open, no connection is accepted any more, not even to close others.
+    """
+    try:
+        import resource
+    except ModuleNotFoundError:  # not on Unix
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+        return max(1, min(wanted, soft - SPARE_FILES))
+    return wanted
 
 
 def serve(service: Service, opened: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
@@ -160,4 +211,4 @@ def serve(service: Service, opened: socket.socket, ready: Callable[[], None] = l
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    Server(config, service, ready).run(sockets=[opened])
+    Server(config, service, ready, most_connections(settings.connections)).run(sockets=[opened])

@@ -81,6 +81,8 @@ class ServedModel:
                 plan = replace(plan, **{f"n_{name}": number})
         if isinstance(body, PredictBody):
             return replace(plan, n_estimate=0)
+        if body.deadline_ms is not None:
+            plan = replace(plan, interrupted=True)
         if body.alpha is not None:
             plan = replace(plan, alpha=body.alpha)
         if body.ops is not None:
@@ -147,7 +149,9 @@ class Service:
         self.models = {s.name: ServedModel(s, self.settings, self.meters) for s in self.sources}
         self.meters.watch(lambda: {name: model.scheduler.sizes() for name, model in self.models.items()})
         self.closing = False
-        self.in_flight = 0
+        self.in_flight = 0  # requests that are worked on
+        self.receiving = 0  # requests whose bodies arrive, unless they began after the server was told to stop
+        self.received_bytes = 0  # of all bodies that are not complete
 
     def start(self) -> None:
         """Start the threads of the models."""

@@ -6,6 +6,7 @@ import { CodePanel } from "./code.js";
 import { byId, debounced, element } from "./dom.js";
 import { EditPanel } from "./edit.js";
 import { Influence } from "./influence.js";
+import { listed } from "./sentences.js";
 import { Settings } from "./settings.js";
 import { count, number, split, unitOf } from "./tokens.js";
 
@@ -91,7 +92,7 @@ class Page {
     const classes = model.classes.map((name) => `“${name}”`);
     const method = model.method ? `, method ${model.method}` : "";
     byId("about-model").textContent =
-      `The model “${model.name}” (${model.kind}${method}) answers ${classes.length > 8 ? `one of ${classes.length} classes` : classes.join(" or ")}.`;
+      `The model “${model.name}” (${model.kind}${method}) answers ${classes.length > 8 ? `one of ${classes.length} classes` : listed(classes)}.`;
     const examples = model.examples ?? [];
     byId("choose-example").hidden = examples.length === 0;
     byId("label-text").textContent = examples.length ? "or paste your own" : "Paste or write a text";

@@ -88,7 +88,7 @@ export function verdict(state) {
     return { kind: "same", head: "Nothing is changed yet.", text: `Change some ${unit.many} in the text, or use the buttons.` };
   }
   if (result.abstained) {
-    return { kind: "none", head: "There is no promise to lose.", text: "The model abstained on the original text. See the fresh answer beside." };
+    return { kind: "none", head: "There is no promise to lose.", text: "The model abstained on the original text. See the fresh answer for yours." };
   }
   if (cover.inside) {
     return { kind: "inside", head: `The answer cannot change (${confidence(alpha)}).`, text: `${reason(cover, result, unit)} The answer stays “${label}”.` };
