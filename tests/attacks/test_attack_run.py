@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,19 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.attacks import attack_run, recipes
-from adaptdel.attacks.attack_run import AttackJob, attack_data, read_attack_run
+from adaptdel.attacks.attack_run import AttackJob, attack_data, draw_inputs, read_attack_run
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.outcomes import measure_attack, robustness_curves, wilson_interval
+from adaptdel.attacks.recipes import AttackPlan, LocalSource
+from adaptdel.attacks.tasks import AttackTask
+from adaptdel.engines.engine import WorkerError
+from adaptdel.engines.local import LocalEngine
+from adaptdel.engines.start import EngineSettings
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.report.attack_report import write_attack_report
-from adaptdel.runs.inputs import Source
+from adaptdel.runs.inputs import LabelMap, Source
 
+from ..engines.tasks import PoisonedAttack
 from ..run_files import run, write_rows
 from .conftest import fitted, texts
 
@@ -90,8 +99,106 @@ def test_an_interrupted_run_is_resumed_and_workers_do_not_matter(
     assert len(called) == 4 + 5  # what was stored is not attacked again
     assert without_times(resumed.records) == without_times(whole.records)
     monkeypatch.undo()
-    parallel = attack_data(job(folder, tmp_path / "parallel", workers=2), progress=False)
+    parallel = attack_data(job(folder, tmp_path / "parallel", engine=EngineSettings(workers=2)), progress=False)
     assert without_times(parallel.records) == without_times(whole.records)
+
+
+def test_a_text_that_ends_its_local_worker(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was attacked before is kept, and the error names the rows."""
+    whole = attack_data(job(folder, tmp_path / "whole"), progress=False)
+    last = max(record["row"] for record in whole.records)
+    two = EngineSettings(workers=2)
+    monkeypatch.setattr(attack_run, "AttackTask", partial(PoisonedAttack, rows=(last,)))
+    with pytest.raises(WorkerError) as caught:
+        attack_data(job(folder, tmp_path / "run", engine=two), progress=False)
+    assert re.fullmatch(
+        rf"worker \d died \(exit status 1\) while it worked on rows {last}: everything attacked so far is kept: run "
+        "the same command again",
+        str(caught.value),
+    )
+    assert len(read_attack_run(tmp_path / "run").records) >= 5
+    monkeypatch.undo()
+    resumed = attack_data(job(folder, tmp_path / "run", engine=two), progress=False)
+    assert without_times(resumed.records) == without_times(whole.records)
+
+
+def test_workers_need_neither_the_data_nor_the_folders(folder: Path, tmp_path: Path) -> None:
+    """On a cluster without a shared file system, everything is in the task and in copies of its paths."""
+    data = Source(str(folder / "test.jsonl"))
+    (tmp_path / "words.txt").write_text("the")
+    parts = {"stop_words": str(tmp_path / "words.txt"), "tagger": "none"}
+    plan = AttackPlan(LocalSource(folder / "model"), "adaptive", FEW, data, parts)
+    local = plan()
+    task = AttackTask(None, local.plan_for_workers())
+    assert task.paths() == (folder / "model", tmp_path / "words.txt")
+    shutil.copytree(folder / "model", tmp_path / "copy")
+    there = task.at({folder / "model": tmp_path / "copy", tmp_path / "words.txt": tmp_path / "1.txt"})
+    sent = pickle.loads(pickle.dumps(there))
+    assert sent.plan.parts == {"stop_words": str(tmp_path / "1.txt"), "tagger": "none"}
+    assert not isinstance(sent.plan.vocabulary, Source)
+    rows = draw_inputs(data, LabelMap(local.classes), local.model.unit, replace(FEW, inputs=2), lambda _: None)
+    expected = [local(row) for row in rows]
+    assert without_times([record for _, record in sent.load()(enumerate(rows))]) == without_times(expected)
+    broken = replace(sent, plan=replace(sent.plan, model=replace(sent.plan.model, fingerprint="another")))
+    with pytest.raises(ValueError, match="the model was changed during the run"):
+        broken.load()
+
+
+def test_inputs_that_ended_their_workers_are_counted_apart(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are left out of all measures, reported, and tried again if the run is resumed."""
+    whole = attack_data(job(folder, tmp_path / "whole"), progress=False)
+    lost = whole.records[2]["row"]
+    notes: list[str] = []
+    monkeypatch.setattr(attack_run, "start_engine", lambda _: LosingEngine(lost))
+    result = attack_data(job(folder, tmp_path / "run"), note=notes.append, progress=False)
+    assert f"row {lost}: it ended its worker 2 times: it is left out of all measures" in notes
+    others = [record for record in whole.records if record["row"] != lost]
+    assert {**result.measures, "mean_seconds": 0} == {**measure_attack(others), "errors": 1, "mean_seconds": 0}
+    assert robustness_curves(result.records) == robustness_curves(others)
+    assert read_attack_run(tmp_path / "run").records == result.records
+    write_attack_report([tmp_path / "run"], tmp_path / "report")
+    assert "1 input ended its workers and is left out" in (tmp_path / "report" / "report.md").read_text()
+
+    class Interrupted(LosingEngine):
+        def map(self, *arguments: Any) -> Generator[Any, None, None]:
+            yield from super().map(*arguments)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(attack_run, "start_engine", lambda _: Interrupted(lost))
+    with pytest.raises(KeyboardInterrupt):
+        attack_data(job(folder, tmp_path / "again"), progress=False)
+    monkeypatch.undo()
+    again = attack_data(job(folder, tmp_path / "again"), progress=False)
+    assert without_times(again.records) == without_times(whole.records)
+
+
+class LosingEngine(LocalEngine):
+    """This process, where one row cannot be attacked."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__()
+        self.row = row
+
+    def map(self, task: Any, items: Any, total: int | None = None) -> Generator[Any, None, None]:
+        items = list(items)
+        yield from super().map(task, [item for item in items if item.row != self.row], total)
+        yield from (task.failed(item, "it ended its worker 2 times") for item in items if item.row == self.row)
+
+
+def test_several_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A glob, and several names, are one data set."""
+    lines = (folder / "test.jsonl").read_text().splitlines(keepends=True)
+    for name, part in (("a", lines[:12]), ("b", lines[12:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(part))
+    results = []
+    for number, data in enumerate(([folder / "test.jsonl"], [tmp_path / "*.jsonl"], [*tmp_path.glob("[ab].jsonl")])):
+        named = [word for each in sorted(data) for word in ("--data", each)]
+        assert run("attack", folder / "model", *named, "--out", tmp_path / str(number), *QUICK) == 0
+        results.append(without_times(read_attack_run(tmp_path / str(number)).records))
+    assert results[0] == results[1] == results[2]
+    capsys.readouterr()
 
 
 def test_the_command_and_the_report(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,6 +242,9 @@ def test_hostile_texts_are_escaped_in_the_report(folder: Path, tmp_path: Path) -
         (["--inputs", "0"], "inputs must be a whole number of at least 1, got 0"),
         (["--ops", "swap"], 'ops must be "edit" or some of "del", "ins", "sub", got \'swap\''),
         (["--workers", "0"], "workers must be a whole number of at least 1, got 0"),
+        (["--ray-address", "auto"], "ray_address is only for the engine ray"),
+        (["--engine", "ray", "--gpus-per-worker", "-1"], "gpus_per_worker must be at least 0"),
+        (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "127.0.0.1:1: no Ray cluster answers"),
         (["--vocabulary", "missing.csv"], "missing.csv"),
         (["--label-column", "nothing"], "nothing"),
     ],
@@ -292,7 +402,7 @@ def test_unfinished_runs_are_reported_as_such(folder: Path, tmp_path: Path, monk
     def stop(*_: Any, **__: Any) -> Iterator[Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(attack_run, "process_tasks", stop)
+    monkeypatch.setattr(LocalEngine, "map", stop)
     with pytest.raises(KeyboardInterrupt):
         attack_data(job(folder, tmp_path / "run"), progress=False)
     write_attack_report([tmp_path / "run"], tmp_path / "report")

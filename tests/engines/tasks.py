@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from adaptdel.attacks.tasks import AttackTask
 from adaptdel.engines.engine import Task, Work
 from adaptdel.runs.workers import CertificationTask
 
@@ -68,6 +69,24 @@ class Watched(CertificationTask):
                     yield number, item
 
             yield from certify(watched())
+
+        return work
+
+
+@dataclass(frozen=True)
+class PoisonedAttack(AttackTask):
+    """Attack, but certain rows end the worker."""
+
+    rows: tuple[int, ...] = ()
+
+    def load(self) -> Work:
+        attack = super().load()
+
+        def work(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+            for number, item in items:
+                if item.row in self.rows:
+                    os._exit(1)
+                yield from attack([(number, item)])
 
         return work
 

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,20 @@ import pytest
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
+from adaptdel.attacks import attack_run  # noqa: E402
+from adaptdel.attacks.attack_run import AttackJob, attack_data  # noqa: E402
+from adaptdel.attacks.tasks import AttackTask  # noqa: E402
 from adaptdel.engines import cluster as engine_module  # noqa: E402
 from adaptdel.engines.cluster import RayEngine  # noqa: E402
 from adaptdel.engines.engine import WorkerError, library_versions  # noqa: E402
 from adaptdel.engines.start import EngineSettings  # noqa: E402
+from adaptdel.hyperparameters import ATTACK  # noqa: E402
 from adaptdel.runs import certify as certify_module  # noqa: E402
 from adaptdel.runs.certify import CertificationJob, certify_data  # noqa: E402
 from adaptdel.runs.inputs import Source  # noqa: E402
 from adaptdel.runs.storage import read_run  # noqa: E402
-from tests.engines.tasks import Square, allow, begun, lines, watch  # noqa: E402
+from adaptdel.working_store import WorkingStore  # noqa: E402
+from tests.engines.tasks import PoisonedAttack, Square, allow, begun, lines, watch  # noqa: E402
 from tests.run_files import examples, make_model, run, write_rows  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -224,7 +231,6 @@ def test_items_errors_and_workers_that_end(tmp_path: Path, monkeypatch: pytest.M
     assert ", and the driver 0.0.1: install the same versions everywhere" in str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_run_on_two_nodes(tmp_path: Path, nodes: Nodes, place: Path) -> None:
     """A node is killed and another added while the run goes on."""
     log, out = tmp_path / "log", tmp_path / "run"
@@ -249,6 +255,43 @@ def test_a_poisonous_text(tmp_path: Path, nodes: Nodes, place: Path) -> None:
     found, expected = (read_run(folder).table.to_pylist() for folder in (out, place / "good"))
     assert found[50]["problem"] == "it ended its worker 2 times, as when memory runs out"
     assert [row for row in found if row["row"] != 51] == [row for row in expected if row["row"] != 51]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("connected")
+def test_attacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of one process, also if the run is resumed; a text that ends its workers is recorded as an error."""
+    monkeypatch.setattr(engine_module, "VERDICT_SECONDS", 2.0)
+    make_model(tmp_path / "model")
+    rows = [{"text": text, "label": label} for text, label in examples(12, 4)]
+    source = Source(str(write_rows(tmp_path / "data.jsonl", rows)))
+    settings = replace(ATTACK, inputs=6, queries=100, search_votes=100, verify_votes=500)
+    on_ray = EngineSettings("ray", workers=2)
+
+    def attack(name: str, engine: EngineSettings = on_ray) -> list[dict[str, Any]]:
+        job = AttackJob(tmp_path / "model", source, tmp_path / name, settings=settings, engine=engine)
+        return [record | {"seconds": 0} for record in attack_data(job, progress=False).records]
+
+    expected = attack("local", EngineSettings())
+    lost = expected[3]["row"]
+    monkeypatch.setattr(attack_run, "AttackTask", partial(PoisonedAttack, rows=(lost,)))
+    found = attack("ray")
+    assert [record for record in found if record["row"] != lost] == [r for r in expected if r["row"] != lost]
+    assert found[3]["outcome"] == "error"
+    assert found[3]["problem"] == "it ended its worker 2 times, as when memory runs out"
+    monkeypatch.setattr(attack_run, "AttackTask", AttackTask)
+    put = WorkingStore.put
+
+    def stop(self: WorkingStore, number: int, record: Any) -> None:
+        if number == expected[-1]["row"]:
+            raise KeyboardInterrupt
+        put(self, number, record)
+
+    monkeypatch.setattr(WorkingStore, "put", stop)
+    with pytest.raises(KeyboardInterrupt):
+        attack("resumed")
+    monkeypatch.setattr(WorkingStore, "put", put)
+    assert attack("resumed") == expected
 
 
 @pytest.mark.slow
@@ -311,6 +354,7 @@ def test_no_cluster(
     error = capsys.readouterr().err
     assert error.startswith(f"adaptdel: {words}")
     assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -338,6 +382,7 @@ def test_without_ray(
     arguments = ["certify", place / "model", "--data", place / "good.jsonl", "--out", tmp_path / "run"]
     assert run(*arguments, "--engine", "ray") == 2
     assert capsys.readouterr().err == "adaptdel: the engine 'ray' needs Ray: pip install 'adaptdel[ray]'\n"
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

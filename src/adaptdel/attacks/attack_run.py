@@ -7,8 +7,9 @@ store in place of the records.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from array import array
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.attacks.adaptive import OUTCOMES
-from adaptdel.attacks.outcomes import AttackRecord, measure_attack
-from adaptdel.attacks.parallel import process_tasks
+from adaptdel.attacks.outcomes import ERROR, AttackRecord, measure_attack
 from adaptdel.attacks.recipes import (
     ADAPTIVE,
     RECIPES,
@@ -27,9 +27,10 @@ from adaptdel.attacks.recipes import (
     InputAttack,
     LocalSource,
 )
-from adaptdel.core.checks import check_choice, check_fields, check_int
-from adaptdel.data import InvalidRow
-from adaptdel.engines.start import EngineSettings
+from adaptdel.attacks.tasks import AttackTask
+from adaptdel.core.checks import check_choice, check_fields
+from adaptdel.engines.engine import Engine
+from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
 from adaptdel.files import parse_object, read_json, write_json, write_text
 from adaptdel.hyperparameters import ATTACK, AttackSettings
 from adaptdel.progress import ProgressBar, reporter
@@ -62,6 +63,7 @@ _FIELDS = {
     "seconds": "a number", "words_changed": "a whole number?", "distance": "a whole number?", "text": "a text?",
     "answer_after": "a text?", "verified": "true or false?", "covered": "true or false?",
 }  # fmt: skip
+_ERROR_FIELDS = {name: _FIELDS[name] for name in ("id", "row", "truth", "outcome")} | {"problem": "a text"}
 
 Note = Callable[[str], None]
 
@@ -80,7 +82,7 @@ class AttackJob:
         vocabulary: texts whose words the adaptive attack writes; None for those of the data.
         parts: folders or names of the parts of a recipe.
         fresh: whether repeated queries of a text get fresh votes.
-        workers: the number of processes.
+        engine: where to attack: in this process, in local workers or on a Ray cluster.
     """
 
     model: Path | AttackedSource
@@ -92,14 +94,13 @@ class AttackJob:
     vocabulary: Source | None = None
     parts: dict[str, str] = field(default_factory=dict)
     fresh: bool = False
-    workers: int = 1
+    engine: EngineSettings = ENGINE
 
     def __post_init__(self) -> None:
         check_choice("recipe", self.recipe, RECIPES)
-        check_int("workers", self.workers, least=1)
 
     def plan(self) -> AttackPlan:
-        """What the worker processes need."""
+        """What is attacked, and how."""
         words = self.vocabulary or self.source
         source = LocalSource(self.model, self.ops) if isinstance(self.model, Path) else self.model
         return AttackPlan(source, self.recipe, self.settings, words, self.parts, self.fresh)
@@ -163,8 +164,9 @@ def read_attack_run(folder: Path) -> AttackRun:
 
 
 def _checked(record: dict[str, Any]) -> AttackRecord:
-    check_fields(record, _FIELDS)
-    check_choice("outcome", record["outcome"], OUTCOMES)
+    failed = record.get("outcome") == ERROR
+    check_fields(record, _ERROR_FIELDS if failed else _FIELDS)
+    check_choice("outcome", record["outcome"], (*OUTCOMES, ERROR))
     return record
 
 
@@ -186,17 +188,16 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
     chosen = draw_inputs(job.source, LabelMap(manifest["classes"]), model.unit, job.settings, note)
     attack = InputAttack(model, plan)  # also with workers: a missing part is reported before anything is written
     _check_folder(job.out)
+    task = AttackTask(None, attack.plan_for_workers()) if job.engine.is_distributed else AttackTask(None, plan, attack)
+    del model, attack  # each worker loads its own
     fresh = not job.out.exists()
     try:
         job.out.mkdir(parents=True, exist_ok=True)
         with locked(job.out):
-            return _run(job, plan if job.workers > 1 else lambda: attack, manifest, chosen, progress)
+            return _run(job, task, manifest, chosen, note, progress)
     except OSError as error:
         if error.errno in FULL:
-            raise ValueError(
-                f"{job.out}: the disk is full: everything attacked so far is kept: run the same command again once "
-                "there is space"
-            ) from error
+            raise ValueError(f"{job.out}: the disk is full: {task.try_again} once there is space") from error
         raise
     finally:
         if fresh:
@@ -205,7 +206,7 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
 
 
 def _run(
-    job: AttackJob, load: Callable[[], Any], manifest: dict[str, Any], chosen: list[RunInput], progress: Any
+    job: AttackJob, task: AttackTask, manifest: dict[str, Any], chosen: list[RunInput], note: Note, progress: Any
 ) -> AttackRun:
     old = read_attack_run(job.out) if (job.out / MANIFEST).exists() else None
     if old is not None:
@@ -217,13 +218,15 @@ def _run(
         if old.finished:
             return old
         manifest = old.manifest
-    manifest["sessions"] = [*manifest["sessions"], session(EngineSettings(workers=job.workers), len(chosen))]
-    write_json(job.out / MANIFEST, manifest)
+    # inputs that ended their workers in an earlier session are tried again
+    records = {record["row"]: record for record in (old.records if old else []) if record["outcome"] != ERROR}
+    left = [run_input for run_input in chosen if run_input.row not in records]
     report = reporter(progress, "inputs")
-    with WorkingStore(job.out / STORE, KIND) as store:
-        records = {record["row"]: record for record in _valid(store.records())}
-        left = [run_input for run_input in chosen if run_input.row not in records]
-        with closing(process_tasks(load, left, min(job.workers, max(1, len(left))))) as results:
+    # the engine is the first: if it cannot start, nothing is written
+    with start_engine(job.engine) if left else nullcontext() as engine:
+        manifest["sessions"] = [*manifest["sessions"], session(job.engine, len(chosen))]
+        write_json(job.out / MANIFEST, manifest)
+        with WorkingStore(job.out / STORE, KIND) as store, closing(_attacked(engine, task, left, note)) as results:
             for record in results:
                 store.put(record["row"], record)
                 records[record["row"]] = record
@@ -231,6 +234,7 @@ def _run(
                     report.note(_describe(records.values()))
                 if report is not None:
                     report(len(records), len(chosen))
+    with WorkingStore(job.out / STORE, KIND) as store:
         ordered = [records[run_input.row] for run_input in chosen]
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
         write_text(job.out / RECORDS, lines)
@@ -238,6 +242,20 @@ def _run(
         write_json(job.out / MANIFEST, manifest)
         store.delete()
     return AttackRun(job.out, manifest, ordered)
+
+
+def _attacked(
+    engine: Engine | None, task: AttackTask, inputs: list[RunInput], note: Note
+) -> Generator[AttackRecord, None, None]:
+    """Attack the inputs on the engine; it is None if there are none."""
+    if engine is None:
+        return
+    if engine.description is not None:
+        note(engine.description)
+    for record in engine.map(task, inputs, len(inputs)):
+        if record["outcome"] == ERROR:
+            note(f"row {record['row']}: {record['problem']}: it is left out of all measures")
+        yield record
 
 
 def _describe(records: Iterable[AttackRecord]) -> str:
@@ -248,25 +266,30 @@ def _describe(records: Iterable[AttackRecord]) -> str:
 def draw_inputs(
     source: Source, label_map: LabelMap, unit: Unit, settings: AttackSettings, note: Note
 ) -> list[RunInput]:
-    """A random sample of the labelled inputs with words, in the order of the file."""
+    """A random sample of the labelled inputs with words, in the order of the data.
+
+    Of the other inputs, only the number of the row is kept in memory.
+    """
     counts = survey(source, label_map, None)
-    usable: list[RunInput] = []
-    wordless = 0
-    for row in inputs(source, label_map, None, counts.repeats):
-        if isinstance(row, InvalidRow) or row.label is None:
-            continue
-        if unit.split(row.text):
-            usable.append(row)
-        else:
-            wordless += 1
-    if not counts.labelled:
-        raise ValueError(f"{source.name}: an attack needs labels, and no row has one in the column {source.label!r}")
-    if not usable:
-        raise ValueError(f"{source.name}: no labelled text has words to attack")
-    if wordless:
-        note(f"{source.name}: {wordless} texts without words are left out")
-    order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
-    return [usable[place] for place in sorted(order.tolist())]
+    usable, wordless = array("q"), 0
+    with counts.repeats as repeats:
+        for row in inputs(source, label_map, None, repeats):
+            if isinstance(row, RunInput) and row.label is not None:
+                if unit.split(row.text):
+                    usable.append(row.row)
+                else:
+                    wordless += 1
+        if not counts.labelled:
+            column = repr(source.label)
+            raise ValueError(f"{source.name}: an attack needs labels, and no row has one in the column {column}")
+        if not usable:
+            raise ValueError(f"{source.name}: no labelled text has words to attack")
+        if wordless:
+            note(f"{source.name}: {wordless} texts without words are left out")
+        order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
+        chosen = {usable[place] for place in order.tolist()}
+        rows = inputs(source, label_map, max(chosen), repeats)
+        return [row for row in rows if isinstance(row, RunInput) and row.row in chosen]
 
 
 def _check_folder(folder: Path) -> None:

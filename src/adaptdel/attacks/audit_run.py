@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit
-from adaptdel.attacks.parallel import process_tasks
+from adaptdel.attacks.auditor import AuditReport, Claim
 from adaptdel.attacks.recipes import labelled_tokens
+from adaptdel.attacks.tasks import AuditTask
 from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.sampling import content_key
 from adaptdel.core.checks import check_int
 from adaptdel.engines.engine import ModelSource
+from adaptdel.engines.local import LocalEngine
 from adaptdel.hyperparameters import ATTACK, AttackSettings
 from adaptdel.progress import reporter
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
@@ -53,21 +53,6 @@ class AuditJob:
         check_int("workers", self.workers, least=1)
 
 
-@dataclass(frozen=True)
-class AuditPlan:
-    """What a worker process needs; called, it loads the model and returns the audit of a claim."""
-
-    model: ModelSource
-    vocabulary: Source
-    settings: AttackSettings
-
-    def __call__(self) -> Callable[[Claim], ClaimAudit]:
-        """Load the model and learn the vocabulary."""
-        certifier = self.model.load().certifier()
-        vocabulary = learn_vocabulary(certifier, labelled_tokens(certifier, self.vocabulary))
-        return Auditor(certifier, vocabulary, self.settings).check
-
-
 def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
     """Audit the certificates of a run, or a random sample of them."""
     run = read_run(job.run)
@@ -82,14 +67,15 @@ def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
     _check_model(run, model, folder)
     data = _source(run, job.data)
     claims = _claims(run, model, data, job.settings)
-    vocabulary = data if job.vocabulary is None else replace(data, path=job.vocabulary)
-    plan = AuditPlan(source, vocabulary, job.settings)
+    texts = labelled_tokens(model.certifier(), data if job.vocabulary is None else replace(data, path=job.vocabulary))
+    task = AuditTask(source, learn_vocabulary(model.certifier(), texts), job.settings)
     report = AuditReport()
     shown = reporter(progress, "certificates")
-    for audit in process_tasks(plan, claims, min(job.workers, max(1, len(claims)))):
-        report.add(audit)
-        if shown is not None:
-            shown(report.certificates, len(claims))
+    with LocalEngine(job.workers) as engine:
+        for audit in engine.map(task, claims, len(claims)):
+            report.add(audit)
+            if shown is not None:
+                shown(report.certificates, len(claims))
     return report
 
 

@@ -12,6 +12,7 @@ from adaptdel.core.checks import check_int
 from adaptdel.tables import Column, Table, number, percent
 
 AttackRecord = dict[str, Any]
+ERROR = "error"  # an input that ended its workers: it is not measured
 NORMAL_95 = 1.959963984540054  # the normal quantile of a two-sided 95% interval
 
 
@@ -47,8 +48,10 @@ def measure_attack(records: Sequence[AttackRecord]) -> dict[str, Any]:
 
     Accuracies before and after count all inputs; robust accuracy is over the inputs that were not skipped: the share of
     failures and timeouts. The certified radius and the attacked distance are compared for verified successes whose
-    edits the certificate covers.
+    edits the certificate covers. Inputs that ended their workers are counted as errors and in nothing else.
     """
+    errors = sum(record["outcome"] == ERROR for record in records)
+    records = [record for record in records if record["outcome"] != ERROR]
     counts = Counter(record["outcome"] for record in records)
     attacked = [record for record in records if record["outcome"] != SKIPPED]
     successes = [record for record in attacked if record["outcome"] == SUCCESS]
@@ -59,6 +62,7 @@ def measure_attack(records: Sequence[AttackRecord]) -> dict[str, Any]:
     return {
         "inputs": len(records),
         **{outcome: counts[outcome] for outcome in (SUCCESS, FAILURE, SKIPPED, TIMEOUT)},
+        "errors": errors,
         "accuracy_before": len(attacked) / len(records) if records else None,
         "accuracy_before_interval": list(wilson_interval(len(attacked), len(records))),
         "accuracy_after": survived / len(records) if records else None,
@@ -94,6 +98,7 @@ def robustness_curves(records: Sequence[AttackRecord]) -> list[dict[str, Any]]:
 
     The true share of right answers under attack lies between the two, up to the error level of the certificates.
     """
+    records = [record for record in records if record["outcome"] != ERROR]
     right = [record for record in records if record["outcome"] != SKIPPED]
     distances = [record["distance"] for record in right if is_verified(record) and record["covered"]]
     largest = max([0, *distances, *(record["radius"] for record in right if record["radius"] < 10_000)])

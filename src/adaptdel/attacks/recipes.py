@@ -13,9 +13,11 @@ from adaptdel.attacks.adaptive import SKIPPED, SUCCESS, AdaptiveAttack
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.outcomes import AttackRecord
 from adaptdel.attacks.target import Target
-from adaptdel.attacks.vocabulary import learn_vocabulary
+from adaptdel.attacks.vocabulary import Vocabulary, learn_vocabulary
 from adaptdel.certification.certifier import Certifier, Input
+from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice
+from adaptdel.core.noise import registered_noise_modules
 from adaptdel.data import Row
 from adaptdel.engines.engine import ModelSource
 from adaptdel.hyperparameters import ATTACK, AttackSettings
@@ -148,9 +150,10 @@ class LocalModel:
     def attacker(self, plan: AttackPlan) -> Attacker:
         """The recipe of a plan against the model."""
         if plan.recipe == ADAPTIVE:
-            texts = labelled_tokens(self.certifier, plan.vocabulary)
-            attack = AdaptiveAttack(Target(self.certifier, plan.settings), learn_vocabulary(self.certifier, texts))
-            return AdaptiveAttacker(attack, self.unit)
+            words = plan.vocabulary
+            if not isinstance(words, Vocabulary):
+                words = learn_vocabulary(self.certifier, labelled_tokens(self.certifier, words))
+            return AdaptiveAttacker(AdaptiveAttack(Target(self.certifier, plan.settings), words), self.unit)
         from adaptdel.attacks.textattack_recipes import TextAttackAttacker, VoteShares
 
         check_word_unit(self.unit)
@@ -179,16 +182,21 @@ class LocalSource:
     Attributes:
         folder: what `SmoothedClassifier.save` wrote.
         ops: replaces the operations that the model certifies and that are attacked.
+        fingerprint: of the base classifier; another one is an error.
+        modules: to import first.
     """
 
     folder: Path
     ops: str | None = None
+    fingerprint: str | None = None
+    modules: tuple[str, ...] = ()
 
     def load(self, settings: AttackSettings) -> LocalModel:
         """Load the model."""
         if not (self.folder / "adaptdel.json").exists():
             raise ValueError(f"{self.folder}: not the folder of a model: adaptdel train writes one")
-        source = ModelSource(self.folder, {} if self.ops is None else {"ops": self.ops})
+        changes = {} if self.ops is None else {"ops": self.ops}
+        source = ModelSource(self.folder, changes, self.fingerprint, self.modules)
         return LocalModel(source.load(), self.folder, settings)
 
 
@@ -200,7 +208,7 @@ class AttackPlan:
         model: where the model is loaded from.
         recipe: one of `RECIPES`.
         settings: limits of the attack.
-        vocabulary: the labelled texts whose words the adaptive attack writes.
+        vocabulary: the words that the adaptive attack writes, or the labelled texts that they are learned from.
         parts: folders or names of the parts of a recipe of TextAttack.
         fresh: whether a text that is queried again gets fresh votes; TextAttack otherwise keeps the first answer.
     """
@@ -208,7 +216,7 @@ class AttackPlan:
     model: AttackedSource
     recipe: str
     settings: AttackSettings = ATTACK
-    vocabulary: Source | None = None
+    vocabulary: Source | Vocabulary | None = None
     parts: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
 
@@ -219,6 +227,19 @@ class AttackPlan:
         """Load the model and everything the recipe needs."""
         return InputAttack(self.model.load(self.settings), self)
 
+    def paths(self) -> tuple[Path, ...]:
+        """The folder of the model, unless it is behind a server, and the parts that are files or folders here."""
+        parts = (Path(value) for _, value in sorted(self.parts.items()) if Path(value).exists())
+        return (*([self.model.folder] if isinstance(self.model, LocalSource) else []), *parts)
+
+    def at(self, copies: Mapping[Path, Path]) -> AttackPlan:
+        """The same plan for copies of its `paths` in other places."""
+        model = self.model
+        if isinstance(model, LocalSource):
+            model = replace(model, folder=copies[model.folder])
+        parts = {name: str(copies.get(Path(value), value)) for name, value in self.parts.items()}
+        return replace(self, model=model, parts=parts)
+
 
 class InputAttack:
     """Attack one input after the other, with a certificate for each."""
@@ -227,6 +248,15 @@ class InputAttack:
         self.plan, self.model = plan, model
         self.classes = list(model.description()["classes"])
         self.attacker = model.attacker(plan)
+
+    def plan_for_workers(self) -> AttackPlan:
+        """The plan with the words and the fingerprint of the model, so that workers read no data."""
+        words = self.attacker.attack.vocabulary if isinstance(self.attacker, AdaptiveAttacker) else None
+        source = self.plan.model
+        if isinstance(source, LocalSource):
+            modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
+            source = replace(source, fingerprint=self.model.description()["model_hash"], modules=modules)
+        return replace(self.plan, model=source, vocabulary=words)
 
     def __call__(self, run_input: RunInput) -> AttackRecord:
         """The record of an input: the outcome, the certificate, the attacked text and its true edit distance."""

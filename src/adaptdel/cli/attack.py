@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.settings import DATA
 
@@ -20,9 +21,7 @@ _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
 
 @click.command("attack")
 @click.argument("model")
-@click.option(
-    "--data", required=True, help="Labelled data file (JSON, CSV or Parquet, also gzipped), or Hugging Face data set."
-)
+@click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
     "--recipe",
@@ -91,7 +90,7 @@ _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
     type=click.Path(path_type=Path),
     help="File with the token of a server.  [default: the variable ADAPTDEL_TOKEN, or no token]",
 )
-@click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
+@engine_options
 @click.option("--seed", default=ATTACK.seed, show_default=True, type=int, help="Seed of the sample and of all noise.")
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
 @click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
@@ -102,7 +101,7 @@ _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def attack_command(
-    context: click.Context, /, model: str, data: str, out: Path, recipe: str, as_json: bool, **options: Any
+    context: click.Context, /, model: str, data: tuple[str, ...], out: Path, recipe: str, as_json: bool, **options: Any
 ) -> None:
     """Attack MODEL on inputs of a data file.
 
@@ -123,8 +122,9 @@ def attack_command(
     }
     _check_used(recipe, given)
     settings = replace(ATTACK, **{name: options[name] for name in _LIMITS})
+    engine = engine_settings(options)
     attacked, columns = _attacked(model, options)
-    source = Source(data, **columns, ids=options["id_column"], encoding=options["encoding"])
+    source = Source(data_path(data), **columns, ids=options["id_column"], encoding=options["encoding"])
     words = options["vocabulary"]
     runs = []
     for name in RECIPES if recipe == "all" else (recipe,):
@@ -138,7 +138,7 @@ def attack_command(
             vocabulary=None if words is None or name != "adaptive" else replace(source, path=words),
             parts={part: options[part] for part in USED_PARTS[name] if options[part] is not None},
             fresh=options["fresh_votes"] and name != "adaptive",
-            workers=options["workers"],
+            engine=engine,
         )
         runs.append(attack_data(job, note=lambda text: click.echo(text, err=True), progress="log"))
     rows = [{"model": model, "recipe": run.manifest["recipe"], **run.measures} for run in runs]

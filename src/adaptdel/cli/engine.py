@@ -20,7 +20,7 @@ _OPTIONS = (
         default=ENGINE.engine,
         show_default=True,
         type=click.Choice(ENGINES),
-        help="Where to certify: on this machine, or on a Ray cluster.",
+        help="Where to work: on this machine, or on a Ray cluster.",
     ),
     click.option(
         "--workers",

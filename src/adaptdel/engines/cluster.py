@@ -27,7 +27,6 @@ import numpy as np
 
 from adaptdel.core.checks import check_int, check_real
 from adaptdel.engines.engine import (
-    KEPT,
     Engine,
     Task,
     Work,
@@ -121,21 +120,22 @@ class RayEngine(Engine):
             self._ray.shutdown()
 
     def _put_files(self, task: Task) -> list[_File]:
-        """The files of the model in the object store, with their hashes."""
-        if task.source is None:
-            return []
-        folder = task.source.model
-        if folder not in self._files:
-            self._files = {folder: []}  # those of an earlier task are released
-            try:
-                for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-                    data = path.read_bytes()
-                    reference = self._ray.put(np.frombuffer(data, np.uint8))
-                    name = path.relative_to(folder).as_posix()
-                    self._files[folder].append(_File(name, hashlib.sha256(data).hexdigest(), reference))
-            except OSError as error:
-                raise ValueError(f"{folder}: cannot be read: {error.strerror or error}") from None
-        return self._files[folder]
+        """The files that the task reads in the object store, with their hashes; those of earlier tasks are released."""
+        self._files = {path: self._files.get(path) or self._put(path) for path in task.paths()}
+        return [file for path in task.paths() for file in self._files[path]]
+
+    def _put(self, source: Path) -> list[_File]:
+        """A file, or all files of a folder."""
+        files = []
+        try:
+            for path in [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file()):
+                data = path.read_bytes()
+                reference = self._ray.put(np.frombuffer(data, np.uint8))
+                name = path.relative_to(source).as_posix()
+                files.append(_File(source, name, hashlib.sha256(data).hexdigest(), reference))
+        except OSError as error:
+            raise ValueError(f"{source}: cannot be read: {error.strerror or error}") from None
+        return files
 
     # What `_Map` uses.
 
@@ -219,6 +219,9 @@ class ActorLostError(Exception):
 
 @dataclass(frozen=True)
 class _File:
+    """A file of a task: its path on the driver is ``source``, or ``name`` in the folder ``source``."""
+
+    source: Path
     name: str
     sha256: str
     reference: Any
@@ -271,21 +274,23 @@ class _RayWorker:
                 raise ValueError(
                     f"the node {node} has {name} {own}, and the driver {version}: install the same versions everywhere"
                 )
-        if not shipped.files:
-            return shipped.task.load()
         self._folder = tempfile.TemporaryDirectory(prefix="adaptdel-")
-        folder = Path(self._folder.name)
+        copies = {
+            path: Path(self._folder.name) / f"{place}{path.suffix}" for place, path in enumerate(shipped.task.paths())
+        }
         for file in shipped.files:
             data = ray.get(file.reference).tobytes()
             if hashlib.sha256(data).hexdigest() != file.sha256:
-                raise ValueError(f"{file.name}: the model was damaged on its way to the node {node}")
-            path = folder / file.name
+                raise ValueError(f"{file.source / file.name}: was damaged on its way to the node {node}")
+            path = copies[file.source] / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         try:
-            return shipped.task.at(folder).load()
+            return shipped.task.at(copies).load()
         except Exception as error:
-            what = sentence_of(error).replace(str(folder), str(shipped.task.source and shipped.task.source.model))
+            what = sentence_of(error)
+            for original, copy in copies.items():
+                what = what.replace(str(copy), str(original))
             raise ValueError(f"the node {node} cannot load the model: {what}") from None
 
 
@@ -385,7 +390,7 @@ class _Map:
             if "No module named" in str(error) or "ModuleNotFoundError" in str(error):
                 raise WorkerError(
                     "a node of the cluster cannot import adaptdel: install the version of the driver, "
-                    f"{library_versions()['adaptdel']}, and its extras on every node: {KEPT}"
+                    f"{library_versions()['adaptdel']}, and its extras on every node: {self.task.try_again}"
                 ) from None
             actor.ready = actor.handle.node.remote()
 
@@ -399,7 +404,7 @@ class _Map:
             self._lost(actor, chunk)
             return
         if isinstance(results, str):
-            raise WorkerError(f"{results}: {KEPT}")
+            raise WorkerError(f"{results}: {self.task.try_again}")
         if not chunk.alone:
             if seconds < QUICK and len(chunk.items) >= self.size:
                 self.size = min(2 * self.size, LARGEST_CHUNK)

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from adaptdel import __version__
 from adaptdel.smoothed import SmoothedClassifier
 
 Work = Callable[[Iterable[tuple[int, Any]]], Iterator[tuple[int, Any]]]  # from numbered items to numbered results
 
-KEPT = "everything certified so far is kept: run the same command again"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -59,6 +58,10 @@ class ModelSource:
             raise ValueError(f"{self.model}: the model was changed during the run")
         return model
 
+    def at(self, copies: Mapping[Path, Path]) -> ModelSource:
+        """The same model in another folder."""
+        return replace(self, model=copies[self.model])
+
 
 def with_settings(
     model: SmoothedClassifier, settings: Mapping[str, Any], backend: str | None = None
@@ -80,8 +83,11 @@ class Task(ABC):
     """What workers do with items.
 
     Attributes:
-        source: the model; None if `load` needs no files.
+        source: the model; None if `load` needs none.
+        kept: in messages, what an error does not lose.
     """
+
+    kept: ClassVar[str] = "everything certified so far is kept"
 
     source: ModelSource | None
 
@@ -104,9 +110,18 @@ class Task(ABC):
         """Items in messages, such as "rows 3, 4"."""
         return f"{len(items)} items"
 
-    def at(self, folder: Path) -> Task:
-        """The same task for a copy of the model in another folder."""
-        return self if self.source is None else replace(self, source=replace(self.source, model=folder))
+    def paths(self) -> tuple[Path, ...]:
+        """The files and folders that `load` reads: machines that do not have them get copies."""
+        return () if self.source is None else (self.source.model,)
+
+    def at(self, copies: Mapping[Path, Path]) -> Task:
+        """The same task for copies of its `paths` in other places."""
+        return self if self.source is None else replace(self, source=self.source.at(copies))
+
+    @property
+    def try_again(self) -> str:
+        """The end of a message: what is kept, and what to do."""
+        return f"{self.kept}: run the same command again"
 
 
 class Engine(ABC):

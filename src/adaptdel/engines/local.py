@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from adaptdel.engines.engine import KEPT, Engine, Task, Work, WorkerError, cores, sentence_of, thread_settings
+from adaptdel.engines.engine import Engine, Task, Work, WorkerError, cores, sentence_of, thread_settings
 
 CHUNK = 16  # items that a worker gets at a time
 CHUNK_CHARACTERS = 500_000
@@ -78,7 +78,7 @@ class _Worker:
             how = f"signal {-code}" + (", as when memory runs out" if code == -signal.SIGKILL else "")
         items = [self.in_flight[number] for number in sorted(self.in_flight)]
         where = f" while it worked on {task.describe(items)}" if items else ""
-        return WorkerError(f"worker {self.number} died ({how}){where}: {KEPT}")
+        return WorkerError(f"worker {self.number} died ({how}){where}: {task.try_again}")
 
     def stop(self) -> None:
         """Stop the process; one that is idle gets ten seconds to end by itself."""
@@ -121,7 +121,7 @@ class _Dispatcher:
                         self.left -= 1
                     yield result
                 elif message == "failed":
-                    raise WorkerError(f"{value}: everything certified so far is kept")
+                    raise WorkerError(f"{value}: {self.task.kept}")
 
     def _send_items(self, worker: _Worker) -> None:
         """Send the next items to a worker, or None if there are none.

@@ -131,6 +131,12 @@ def _notes(entries: Sequence[AttackEntry]) -> list[str]:
         for entry in entries
         if not entry.run.finished
     ]
+    for entry in entries:
+        if errors := entry.run.measures["errors"]:
+            inputs = (
+                "1 input ended its workers and is" if errors == 1 else f"{errors} inputs ended their workers and are"
+            )
+            notes.append(f"{entry.title}: {inputs} left out of all figures.")
     frozen = [e for e in entries if e.run.manifest["recipe"] != "adaptive" and not e.run.manifest.get("fresh")]
     if frozen:
         notes.append(

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.data import InvalidRow
 from adaptdel.data_files import DataPath, standard_input
-from adaptdel.engines.engine import ModelSource, with_settings
+from adaptdel.engines.engine import Engine, ModelSource, with_settings
 from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
 from adaptdel.files import replacing, replacing_folder, write_json
 from adaptdel.hyperparameters import BACKEND_CHOICES
@@ -277,6 +277,7 @@ class _Session:
     ) -> None:
         self.job, self.task, self.note, self.progress, self.training = job, task, note, progress, training
         self.folder = job.out
+        self.engine: Engine | None = None
 
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
         """Certify what is left, and write the tables."""
@@ -292,9 +293,11 @@ class _Session:
             manifest = old | {"limit": manifest["limit"], "finished": None}
         label_map = LabelMap(manifest["classes"])
         data_survey = survey(self.job.source, label_map, self.job.limit, folder=self.folder)
-        with data_survey.repeats:
+        with data_survey.repeats, ExitStack() as resources:
             self._report_invalid_rows(data_survey)
             self._report_training_data(data_survey, label_map)
+            if old is None:  # an engine that cannot start leaves nothing behind
+                self.engine = resources.enter_context(start_engine(self.job.engine))
             drop_signature(self.folder)  # the run is about to change
             if old is not None and old["finished"]:  # the limit was raised
                 fill_store(self.folder, RunTables(self.folder, old.get("part_rows")))
@@ -439,11 +442,11 @@ class _Session:
                 yield row
 
     def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
-        """Certify the inputs on the engine, which is started only if there is one."""
+        """Certify the inputs on the engine, which a resumed run starts only if an input is left."""
         first = next(jobs, None)
         if first is None:
             return
-        with start_engine(self.job.engine) as engine:
+        with nullcontext(self.engine) if self.engine is not None else start_engine(self.job.engine) as engine:
             if engine.description is not None:
                 self.note(engine.description)
             yield from engine.map(self.task, chain([first], jobs), left)

@@ -53,8 +53,17 @@ class CertificationTask(Task):
 
     def describe(self, items: Sequence[Any]) -> str:
         """The rows in the data."""
-        rows = sorted(item.row for item in items)
-        return f"rows {', '.join(map(str, rows[:8]))}" + (", ..." if len(rows) > 8 else "")
+        return row_numbers(item.row for item in items)
+
+
+def row_numbers(rows: Iterable[int]) -> str:
+    """Rows of the data in a message.
+
+    >>> row_numbers([4, 3])
+    'rows 3, 4'
+    """
+    ordered = sorted(rows)
+    return f"rows {', '.join(map(str, ordered[:8]))}" + (", ..." if len(ordered) > 8 else "")
 
 
 def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[Record, None, None]:
