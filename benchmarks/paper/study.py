@@ -17,7 +17,7 @@ from adaptdel.data import read_examples
 from adaptdel.engines.start import EngineSettings
 from adaptdel.files import write_text
 from adaptdel.measures import Measures, by_quartile, measure, outcomes
-from adaptdel.report.entries import times_of
+from adaptdel.report.measured import times_of
 from adaptdel.runs.certify import CertificationJob, certify_data, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import read_run

@@ -30,6 +30,7 @@ from adaptdel.class_measures import (
     same_size,
     share_of,
 )
+from adaptdel.distributions import median
 
 
 def measure_classes(
@@ -38,6 +39,7 @@ def measure_classes(
     radius: npt.ArrayLike,
     length: npt.ArrayLike | None = None,
     *,
+    counts: npt.ArrayLike | None = None,
     classes: Sequence[Any] = (),
     radii: Sequence[int] = RADII,
 ) -> ClassTable:
@@ -48,16 +50,18 @@ def measure_classes(
         answers: the predicted label of each input, also where the classifier abstains.
         radius: the certified radius of each input; −1 for an abstention.
         length: the number of tokens of each input, by which ranges with constant answers are named.
+        counts: how many inputs have these values; None for one each.
         classes: the classes that come first, in this order; others follow in theirs.
         radii: where the certified recall is given.
     """
     given, all_radii = plain_list(answers), np.asarray(radius, dtype=np.int64).tolist()
     lengths = [None] * len(given) if length is None else np.asarray(length, dtype=np.int64).tolist()
-    counts = ClassCounts(labelled=labels is not None)
+    sizes = [1] * len(given) if counts is None else np.asarray(counts, dtype=np.int64).tolist()
+    counted = ClassCounts(labelled=labels is not None)
     true = [None] * len(given) if labels is None else same_size(given, labels)
-    for row in zip(true, given, all_radii, lengths, strict=True):
-        counts.add(*row)
-    return counts.table(classes, radii)
+    for row in zip(true, given, all_radii, lengths, sizes, strict=True):
+        counted.add(*row)
+    return counted.table(classes, radii)
 
 
 def answer_warnings(
@@ -97,18 +101,18 @@ class ClassCounts:
         self._certified: dict[Any, dict[int, int]] = {}  # by label and radius, of right answers
         self._lengths: dict[int, tuple[dict[Any, int], dict[Any, int]]] = {}  # answers and labels, by length
 
-    def add(self, label: Any, answer: Any, radius: int, length: int | None = None) -> None:
-        """Count an input; its radius is −1 for an abstention."""
-        add_count((label, answer), self._pairs)
-        add_count(label, self._sizes)
+    def add(self, label: Any, answer: Any, radius: int, length: int | None = None, count: int = 1) -> None:
+        """Count an input, or several alike; the radius is −1 for an abstention."""
+        add_count((label, answer), self._pairs, count)
+        add_count(label, self._sizes, count)
         if radius < 0:
-            add_count(label, self._abstained)
+            add_count(label, self._abstained, count)
         elif label == answer:
-            add_count(radius, self._certified.setdefault(label, {}))
+            add_count(radius, self._certified.setdefault(label, {}), count)
         if length is not None:
             answers, labels = self._lengths.setdefault(length, ({}, {}))
-            add_count(answer, answers)
-            add_count(label, labels)
+            add_count(answer, answers, count)
+            add_count(label, labels, count)
 
     def renamed(self, names: Mapping[Any, Any]) -> ClassCounts:
         """The same counts under other labels; None stays."""
@@ -173,7 +177,7 @@ class ClassCounts:
             precision=share_of(hits, answers),
             mean_radius=share_of(sum(radius * count for radius, count in counted.items()), size),
             mean_radius_se=sqrt(_squared_error(counted)) if size > 1 else nan,
-            median_radius=_quantile(counted, 0.5) if size else nan,
+            median_radius=_median(counted) if size else nan,
             abstained=self._abstained.get(label, 0),
             certified_recall={
                 int(r): share_of(sum(count for radius, count in certified.items() if radius >= r), size) for r in radii
@@ -251,14 +255,9 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else nan
 
 
-def _quantile(counts: Mapping[int, int], share: float) -> float:
-    """The quantile of whole numbers given as counts, interpolated as by `numpy.quantile`, digit for digit."""
-    values = sorted(counts)
-    last = np.cumsum([counts[value] for value in values]) - 1  # the place of the last of each value
-    place = share * float(last[-1])
-    below = int(place)
-    pair = [values[int(np.searchsorted(last, min(below + step, last[-1])))] for step in (0, 1)]
-    return float(np.quantile(pair, place - below))
+def _median(counts: Mapping[int, int]) -> float:
+    """The median of whole numbers given as counts."""
+    return median(np.array(list(counts), dtype=np.int64), np.array(list(counts.values()), dtype=np.int64))
 
 
 def _squared_error(counts: Mapping[int, int]) -> float:

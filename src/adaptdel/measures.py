@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import nan, sqrt
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from adaptdel.class_counts import measure_classes
 from adaptdel.class_measures import RADII, ClassTable, quartile_numbers
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.threat import Threat
+from adaptdel.distributions import mean, median, quantiles, shares_at_least, standard_error, wasserstein
 from adaptdel.tables import Column, Table, number, percent, with_error
 
 CLEAN_ACCURACY = "clean accuracy"
@@ -102,11 +103,13 @@ class AnswerCounts:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The measured inputs of a run, as columns of shape (inputs,).
+    """The measured inputs of a run, as columns of the same shape.
+
+    A row stands for one input, or in a large run for all inputs that have the same values: `count` says for how many.
 
     Attributes:
-        ids: the id of each input.
-        hashes: a hash of its tokens.
+        ids: the id of each input; "" in a row that stands for several.
+        hashes: a hash of its tokens; "" in a row that stands for several.
         length: the number of tokens.
         rate: the share of tokens that the noise removes.
         label: the true label as the run's table holds it; "" in data without labels.
@@ -117,7 +120,9 @@ class Outcomes:
         covering: whether the certificate covers every text of this length, be the answer right or wrong.
         log_cardinality: log10 of the size of the certified region; 0 for a wrong answer and for an abstention.
         calls: the number of votes.
-        seconds: the time; NaN where it is unknown.
+        seconds: the time of all inputs of the row for which it is known; NaN if there are none.
+        count: the number of inputs that a row stands for.
+        timed: the number of those for which the time is known.
         labelled: whether the inputs have labels.
         problems: how many rows of the run could not be certified and are not measured.
         unlabelled: how many rows without a label are not measured, because others have labels.
@@ -136,12 +141,14 @@ class Outcomes:
     log_cardinality: FloatArray
     calls: IntArray
     seconds: FloatArray
+    count: IntArray
+    timed: IntArray
     labelled: bool = True
     problems: int = 0
     unlabelled: int = 0
 
     def __len__(self) -> int:
-        return len(self.length)
+        return int(self.count.sum())
 
     @property
     def certified(self) -> BoolArray:
@@ -151,16 +158,19 @@ class Outcomes:
     @property
     def counts(self) -> AnswerCounts:
         """The counts that the accuracies and the mean certified radius follow from."""
-        return AnswerCounts.of(self.correct, np.where(self.abstained, -1, self.radius))
+        certified = self.certified
+        right, proven = int(self.count[self.correct].sum()), int(self.count[certified].sum())
+        return AnswerCounts(len(self), right, proven, int((self.count * self.radius)[certified].sum()))
 
     def by_class(self, classes: Sequence[Any] = (), radii: Sequence[int] = RADII) -> ClassTable:
         """The measures by class; ``classes`` come first, ``radii`` are those of the certified recall."""
         radius = np.where(self.abstained, -1, self.radius)
         labels = self.label if self.labelled else None
-        return measure_classes(labels, self.answer, radius, self.length, classes=classes, radii=radii)
+        columns = labels, self.answer, radius, self.length
+        return measure_classes(*columns, counts=self.count, classes=classes, radii=radii)
 
     def take(self, places: Any) -> Outcomes:
-        """A part of the inputs, by an index array or a mask."""
+        """A part of the rows, by an index array or a mask."""
         columns = {
             field.name: column[places]
             for field in fields(self)
@@ -216,6 +226,8 @@ def outcomes(
         log_cardinality=np.where(certified & (radius >= 1), _column(rows, "log10_cardinality", np.float64), 0.0),
         calls=_column(rows, "calls", np.int64),
         seconds=np.array(times, dtype=np.float64),
+        count=np.ones(len(ids), dtype=np.int64),
+        timed=np.array([time == time for time in times], dtype=np.int64),
         labelled=labelled,
         problems=int(problem.sum()),
         unlabelled=int((~known & ~problem).sum()) if labelled else 0,
@@ -302,88 +314,50 @@ class Measures:
 
 def measure(inputs: Outcomes) -> Measures:
     """All measures of a set of inputs."""
-    size, counts = len(inputs), inputs.counts
-    logs = np.quantile(inputs.log_cardinality, [0.25, 0.5, 0.75]) if size else np.full(3, nan)
-    radii = inputs.radius[inputs.certified]
-    timed = inputs.seconds[~np.isnan(inputs.seconds)]
+    size, count, counts = len(inputs), inputs.count, inputs.counts
+    logs = quantiles(inputs.log_cardinality, count, [0.25, 0.5, 0.75])
+    certified, settled, is_timed = inputs.certified, ~inputs.abstained, inputs.timed > 0
     classes = inputs.by_class()
     return Measures(
         inputs=size,
         clean_accuracy=counts.clean_accuracy if inputs.labelled else nan,
         certified_accuracy=counts.certified_accuracy if inputs.labelled else nan,
         mean_radius=counts.mean_radius,
-        mean_radius_se=standard_error(inputs.radius),
+        mean_radius_se=standard_error(inputs.radius, count),
         balanced_accuracy=classes.balanced_accuracy,
         class_balanced_mean_radius=classes.class_balanced_mean_radius,
         class_balanced_mean_radius_se=classes.class_balanced_mean_radius_se,
-        capped_mean_radius=_mean(np.minimum(inputs.radius, inputs.length)),
-        covering=int(inputs.covering.sum()),
-        wasserstein=wasserstein(inputs.radius, inputs.length),
+        capped_mean_radius=mean(np.minimum(inputs.radius, inputs.length), count),
+        covering=int(count[inputs.covering].sum()),
+        wasserstein=wasserstein(inputs.radius, inputs.length, count),
         median_log_cardinality=float(logs[1]),
         lower_log_cardinality=float(logs[0]),
         upper_log_cardinality=float(logs[2]),
-        certified=int((radii >= 1).sum()),
-        certified_zero=int((radii == 0).sum()),
-        wrong=int((~inputs.correct & ~inputs.abstained).sum()),
-        abstained=int(inputs.abstained.sum()),
-        abstained_right=int((inputs.abstained & inputs.correct).sum()),
-        median_certified_radius=float(np.median(radii)) if len(radii) else nan,
-        calls=_mean(inputs.calls),
-        seconds=_mean(timed),
-        mean_length=_mean(inputs.length),
-        median_length=float(np.median(inputs.length)) if size else nan,
+        certified=int(count[certified & (inputs.radius >= 1)].sum()),
+        certified_zero=int(count[certified & (inputs.radius == 0)].sum()),
+        wrong=int(count[~inputs.correct & settled].sum()),
+        abstained=int(count[inputs.abstained].sum()),
+        abstained_right=int(count[inputs.abstained & inputs.correct].sum()),
+        median_certified_radius=median(inputs.radius[certified], count[certified]),
+        calls=mean(inputs.calls, count),
+        seconds=mean(inputs.seconds[is_timed] / inputs.timed[is_timed], inputs.timed[is_timed]),
+        mean_length=mean(inputs.length, count),
+        median_length=median(inputs.length, count),
         shortest=int(inputs.length.min(initial=2**62)) if size else 0,
         longest=int(inputs.length.max(initial=0)),
     )
 
 
-def _mean(values: npt.NDArray[Any]) -> float:
-    return float(values.mean()) if len(values) else nan
-
-
-def standard_error(values: npt.NDArray[Any]) -> float:
-    """The standard error of a mean, s/√n with s² = Σ (v − v̄)² / (n − 1); NaN for fewer than two values.
-
-    >>> standard_error(np.array([0, 1, 2, 3]))
-    0.6454972243679028
-    """
-    return float(values.std(ddof=1)) / sqrt(len(values)) if len(values) > 1 else nan
-
-
-def standardised(values: npt.NDArray[Any]) -> FloatArray:
-    """Values minus their mean, divided by their standard deviation; NaN if all are equal."""
-    spread = float(values.std()) if len(values) and values.min() < values.max() else nan
-    return np.asarray((values - values.mean()) / spread if len(values) else values, dtype=np.float64)
-
-
-def wasserstein(radius: npt.NDArray[Any], length: npt.NDArray[Any]) -> float:
-    """The Wasserstein distance W₁ = ∫ |F⁻¹ − G⁻¹| between the distributions of standardised radii and lengths.
-
-    Both are empirical distributions of the same number of values, so their quantile functions are the sorted values.
-    The distance is small if the radius grows in proportion to the length. NaN if all radii or all lengths are equal.
-
-    >>> wasserstein(np.array([1, 2, 3]), np.array([10, 20, 30]))
-    0.0
-    """
-    if not len(radius):
-        return nan
-    gaps = np.sort(standardised(radius)) - np.sort(standardised(length))
-    return float(np.abs(gaps).mean())
-
-
 def certified_at_radius(inputs: Outcomes, radii: npt.ArrayLike) -> FloatArray:
     """Certified accuracy: the share of inputs whose answer is correct and certified at each radius."""
-    return _share_at_least(inputs.radius[inputs.certified], radii, len(inputs))
+    chosen = inputs.certified
+    return shares_at_least(inputs.radius[chosen], inputs.count[chosen], radii, len(inputs))
 
 
 def certified_at_log_cardinality(inputs: Outcomes, thresholds: npt.ArrayLike) -> FloatArray:
     """Certified accuracy: the share of inputs with a correct answer and at least each log-cardinality."""
-    return _share_at_least(inputs.log_cardinality[inputs.certified], thresholds, len(inputs))
-
-
-def _share_at_least(values: npt.NDArray[Any], thresholds: npt.ArrayLike, size: int) -> FloatArray:
-    below = np.searchsorted(np.sort(values), np.asarray(thresholds), side="left")
-    return np.asarray((len(values) - below) / size if size else np.full(np.shape(thresholds), nan), dtype=np.float64)
+    chosen = inputs.certified
+    return shares_at_least(inputs.log_cardinality[chosen], inputs.count[chosen], thresholds, len(inputs))
 
 
 def radius_curve(inputs: Outcomes) -> tuple[IntArray, FloatArray]:
@@ -400,11 +374,13 @@ def log_cardinality_curve(inputs: Outcomes) -> tuple[FloatArray, FloatArray]:
 
 def quartile_edges(inputs: Outcomes) -> FloatArray:
     """The quartiles Q1, Q2 and Q3 of the lengths."""
-    return np.quantile(inputs.length, [0.25, 0.5, 0.75]) if len(inputs) else np.full(3, nan)
+    return quantiles(inputs.length, inputs.count, [0.25, 0.5, 0.75])
 
 
 def by_quartile(inputs: Outcomes, edges: FloatArray | None = None) -> list[Outcomes]:
     """The inputs up to Q1, above Q1 up to Q2, above Q2 up to Q3, and above Q3; equal lengths are in one quartile."""
+    if edges is None:
+        edges = quartile_edges(inputs) if len(inputs) else np.zeros(3)
     group = quartile_numbers(inputs.length, edges)
     return [inputs.take(group == number) for number in range(4)]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import nan
+from math import nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from adaptdel.measures import (
     CLEAN_ACCURACY,
     MEAN_RADIUS,
     SHOWN_CLASSES,
+    Measures,
     Outcomes,
     class_table,
     confusion_table,
@@ -163,16 +164,49 @@ Differences = dict[str, tuple[int, dict[str, Difference]]]  # run name: (number 
 
 
 def differences(entries: Sequence[Entry], baseline: Entry, *, resamples: int, seed: int) -> Differences:
-    """Every other run compared with the baseline, on the inputs that both hold."""
+    """Every other run compared with the baseline, on the inputs that both hold.
+
+    Of a large run, a sample is resampled. If both hold the same inputs, the differences are those of all of them, and
+    the intervals those of the sample, scaled to their number; otherwise all is that of the sample.
+    """
     compared: Differences = {}
     for entry in entries:
         if entry is not baseline:
             same = entry.run.manifest["unit"] == baseline.run.manifest["unit"]
-            left, right = paired(entry.outcomes, baseline.outcomes, same_tokens=same)
+            left, right = paired(entry.inputs.sample, baseline.inputs.sample, same_tokens=same)
             if entry.outcomes.labelled != baseline.outcomes.labelled:  # only one of them counts radii of wrong answers
                 left, right = left.take([]), right.take([])
-            compared[entry.name] = len(left), paired_differences(left, right, resamples=resamples, seed=seed)
+            common, gaps = len(left), paired_differences(left, right, resamples=resamples, seed=seed)
+            if common and scales_to_all(entry, baseline):
+                gaps = _scaled(gaps, entry.measures, baseline.measures, common)
+                common = len(entry.outcomes)
+            compared[entry.name] = common, gaps
     return compared
+
+
+def is_compared_by_sample(entry: Entry, baseline: Entry) -> bool:
+    """Whether two runs are compared on a random sample of the inputs that both hold."""
+    sampled = entry.inputs.is_sampled or baseline.inputs.is_sampled
+    return sampled and entry.outcomes.labelled == baseline.outcomes.labelled
+
+
+def scales_to_all(entry: Entry, baseline: Entry) -> bool:
+    """Whether they hold the same inputs, so that only the intervals are those of the sample."""
+    return is_compared_by_sample(entry, baseline) and entry.inputs.digest == baseline.inputs.digest
+
+
+def _scaled(gaps: dict[str, Difference], run: Measures, baseline: Measures, sampled: int) -> dict[str, Difference]:
+    """The differences of all inputs, with intervals as wide as those of a sample times √(sample / inputs)."""
+    factor = sqrt(sampled / run.inputs)
+    scaled = {}
+    for name, gap in gaps.items():
+        if name == "certified_accuracy_1":
+            value = run.certified / run.inputs - baseline.certified / baseline.inputs
+        else:
+            value = getattr(run, name) - getattr(baseline, name)
+        low, high = (value + factor * (end - gap.value) for end in (gap.low, gap.high))
+        scaled[name] = Difference(value, low, high)
+    return scaled
 
 
 _BEST = (

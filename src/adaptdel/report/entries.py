@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,13 @@ from adaptdel.certification.sampling import content_key, stream
 from adaptdel.class_measures import ClassTable
 from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Noise
-from adaptdel.core.threat import Threat
 from adaptdel.data import read_rows
 from adaptdel.data_files import HUB, DataPath, data_files
-from adaptdel.measures import OUTCOME_COLUMNS, Measures, Outcomes, by_quartile, measure, outcomes
+from adaptdel.measures import Measures, Outcomes, by_quartile, measure
 from adaptdel.protection import DetectionCurve, detection_curve
+from adaptdel.report.measured import ReportInputs, read_inputs
 from adaptdel.runs.inputs import content_id
 from adaptdel.runs.manifest import protected_label
-from adaptdel.runs.parts import RESTORE
 from adaptdel.runs.records import label_value
 from adaptdel.runs.storage import Run, read_run
 from adaptdel.units import Tokens, Unit, unit_from_dict
@@ -58,14 +56,27 @@ class Entry:
     Attributes:
         name: a name that no other run of the report has.
         number: its position among the runs, from 0, which determines its colour.
-        run: the run.
-        outcomes: its measured inputs.
+        inputs: its measured inputs.
     """
 
     name: str
     number: int
-    run: Run
-    outcomes: Outcomes
+    inputs: ReportInputs
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self.inputs.run
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """The measured inputs; in a large run, a row stands for several."""
+        return self.inputs.outcomes
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The rows of the table by id, of a large run a random sample; rows without a certificate are left out."""
+        return self.inputs.rows
 
     @property
     def colour(self) -> str:
@@ -126,8 +137,7 @@ class Entry:
         """The same for runs that tables compare: those with the same inputs and rule. None for a constant run."""
         if self.is_constant:
             return None
-        inputs = repr(sorted(zip(self.outcomes.ids, self.outcomes.hashes, strict=True)))
-        return blake2b(inputs.encode(), digest_size=16).hexdigest(), str(self.outcomes.labelled), *self.rule
+        return self.inputs.digest, str(self.outcomes.labelled), *self.rule
 
     @property
     def protects(self) -> str | None:
@@ -149,12 +159,6 @@ class Entry:
         """The operations of the attacker."""
         return tuple(self.run.manifest["ops"])
 
-    @cached_property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The rows of the table by id, without the votes; rows without a certificate are left out."""
-        names = ["id", "row", "truth", "answer", "correct", "length", "rate", "input_hash", "problem"]
-        return {row["id"]: row for row in self.run.records(names) if row["problem"] is None}
-
     def certificates(self, ids: Sequence[str]) -> dict[str, Certificate]:
         """Certificates by id; ids that the run does not hold are left out."""
         certified = self.run.certified(self.run.with_ids(ids))
@@ -163,9 +167,8 @@ class Entry:
 
 def read_entries(folders: Sequence[Path]) -> list[Entry]:
     """Read runs, and give each a name of its own."""
-    runs = [read_run(folder) for folder in folders]
-    for run in runs:
-        _check_rows(run)
+    inputs = [read_inputs(read_run(folder)) for folder in folders]
+    runs = [each.run for each in inputs]
     short = [short_name(run.manifest) for run in runs]
     long = [f"{name} {detail}".strip() for name, detail in short]
     names = [(short[n][0] if short[n][0] not in _METHODS_WITH_RATE else long[n]) for n in range(len(runs))]
@@ -179,22 +182,7 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
         names = [name if counts[name] == 1 else longer[place] for place, name in enumerate(names)]
     counts = Counter(names)
     names = [name if counts[name] == 1 else f"{name} #{place + 1}" for place, name in enumerate(names)]
-    return [Entry(names[place], place, run, _outcomes(run)) for place, run in enumerate(runs)]
-
-
-def _outcomes(run: Run) -> Outcomes:
-    table = run.columns(OUTCOME_COLUMNS)
-    return outcomes(table, times_of(run), threat=Threat(run.manifest["ops"]), label_value=label_value)
-
-
-def _check_rows(run: Run) -> None:
-    """Raise if a row with a certificate lacks a value that is measured."""
-    names = ("id", "row", "answer", "length", "rate", "radius", "log10_cardinality", "calls", "input_hash")
-    table = run.columns([*names, "problem"])
-    for name in names:
-        for place in np.flatnonzero(table[name].is_null().to_numpy()).tolist():
-            if table["problem"][place].as_py() is None:
-                raise ValueError(f"{run.file}, row {place + 1} of the table: {name} is null: {RESTORE}")
+    return [Entry(names[place], place, each) for place, each in enumerate(inputs)]
 
 
 def short_name(manifest: Mapping[str, Any]) -> tuple[str, str]:
@@ -211,12 +199,6 @@ def short_name(manifest: Mapping[str, Any]) -> tuple[str, str]:
     guess = {"masking": "ranmask", "none": "nosmooth"}.get(noise.get("kind", ""), kinds.get(rate.get("kind", "")))
     method = str(model.get("method") or guess or "run")
     return METHODS.get(method.lower(), method), f"{100 * share:g}%" if isinstance(share, (int, float)) else ""
-
-
-def times_of(run: Run) -> dict[str, float]:
-    """Seconds by id, where the run has them."""
-    pairs = zip(run.times["id"].to_pylist(), run.times["seconds"].to_pylist(), strict=True)
-    return {name: seconds for name, seconds in pairs if seconds is not None}
 
 
 def file_name(data: Mapping[str, Any]) -> str:

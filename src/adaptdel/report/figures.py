@@ -71,7 +71,7 @@ def typical(entries: Sequence[Entry]) -> str | None:
     then closest to the mean length. Inputs that all runs hold are preferred.
     """
     for entry in sorted(entries, key=lambda entry: entry.is_constant):
-        measured = entry.outcomes
+        measured = entry.inputs.sample
         useful = measured.certified & (measured.radius >= 1)
         if useful.any():
             everywhere = useful & [all(name in other.rows for other in entries) for name in measured.ids]
@@ -206,8 +206,10 @@ def detection_panels(entries: Sequence[Entry]) -> Figure:
             alpha = 1.0 - 0.7 * column / len(curve.radii)
             axes.step(curve.false_positives, curve.detection[:, column], where="post", color=entry.colour, ls=line,
                       lw=1.6, alpha=alpha, label=label)  # fmt: skip
-        own = entry.by_class.items()
-        answered = {label: np.mean([str(answer) == entry.protects for answer in part.answer]) for label, part in own}
+        answered = {
+            label: part.count[[str(answer) == entry.protects for answer in part.answer]].sum() / len(part)
+            for label, part in entry.by_class.items()
+        }
         detected = [share for label, share in answered.items() if str(label) == entry.protects]
         others = [share for label, share in answered.items() if str(label) != entry.protects]
         if detected and others:
@@ -260,10 +262,12 @@ def _range(shortest: int, longest: int, size: int) -> str:
 
 def _quantiles(axes: Axes, entries: Sequence[Entry]) -> None:
     """The quantile function of the lengths, turned so that its quarters are beside the panels."""
-    lengths = np.sort(entries[0].outcomes.length)
+    measured = entries[0].outcomes
+    order = np.argsort(measured.length, kind="stable")
+    lengths, counts = measured.length[order], measured.count[order]
     if len(lengths):
-        axes.plot(lengths, (np.arange(len(lengths)) + 0.5) / len(lengths), color=INK, lw=1.5)
-        for edge, share in zip(quartile_edges(entries[0].outcomes), (0.25, 0.5, 0.75), strict=True):
+        axes.plot(lengths, (np.cumsum(counts) - 0.5 * counts) / len(measured), color=INK, lw=1.5)
+        for edge, share in zip(quartile_edges(measured), (0.25, 0.5, 0.75), strict=True):
             axes.axhline(share, color=MUTED, lw=0.8, ls="--")
             axes.annotate(f"{edge:.0f}", (0.97, share), xycoords=("axes fraction", "data"), ha="right", va="bottom",
                           fontsize=8, color=MUTED)  # fmt: skip
@@ -315,7 +319,7 @@ def costs(entries: Sequence[Entry]) -> Figure:
     bins = np.linspace(0, most * 1.0001, 26)
     for entry in _smoothed(entries):
         if len(entry.outcomes):
-            share = np.histogram(entry.outcomes.calls, bins)[0] / len(entry.outcomes)
+            share = np.histogram(entry.outcomes.calls, bins, weights=entry.outcomes.count)[0] / len(entry.outcomes)
             axes.stairs(share, bins, fill=True, color=entry.colour, alpha=0.1)
             axes.stairs(share, bins, color=entry.colour, lw=1.7, ls=_style(entry)["ls"], label=entry.title)
     axes.yaxis.set_major_formatter(_percent)

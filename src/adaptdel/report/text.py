@@ -8,7 +8,7 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.class_measures import ADVICE, missed_sentence
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
-from adaptdel.report.comparison import Difference, Differences
+from adaptdel.report.comparison import Difference, Differences, is_compared_by_sample, scales_to_all
 from adaptdel.report.entries import Entry
 from adaptdel.tables import number, percent, signed
 
@@ -282,8 +282,12 @@ def comparison_notes(entries: Sequence[Entry], compared: Differences, baseline: 
     for entry in entries:
         measured, name = entry.outcomes, entry.name
         if not entry.run.finished:
+            certified = len(measured) + measured.unlabelled
+            sentences.append(f"{name} is not finished: the report shows the {certified:,} inputs certified so far.")
+        if entry.inputs.is_sampled:
             sentences.append(
-                f"{name} is not finished: the report shows the {len(entry.rows):,} inputs certified so far."
+                f"{name} is large: its measures and curves count all {len(measured):,} inputs; the inputs that are "
+                f"shown, and detection under attack, are drawn from a random sample of {len(entry.rows):,}."
             )
         if measured.problems:
             sentences.append(f"{name}: {plural(measured.problems, 'row')} could not be certified and are left out.")
@@ -296,6 +300,16 @@ def comparison_notes(entries: Sequence[Entry], compared: Differences, baseline: 
         alike = measured.labelled == baseline.outcomes.labelled
         if alike and not common:
             sentences.append(f"{name} has no input in common with {baseline.name}: they cannot be compared.")
+        elif entry is not baseline and scales_to_all(entry, baseline):
+            sentences.append(
+                f"{name} and {baseline.name} are compared on all {plural(common, 'input')}; the intervals are those of "
+                "a random sample, scaled to this number."
+            )
+        elif entry is not baseline and is_compared_by_sample(entry, baseline):
+            sentences.append(
+                f"{name} and {baseline.name} hold different inputs: they are compared on {plural(common, 'input')} "
+                "drawn at random from those that both hold."
+            )
         elif alike and common < max(len(measured), len(baseline.outcomes)):
             sentences.append(
                 f"{name} has {plural(common, 'input')} in common with {baseline.name}; the differences are those on "

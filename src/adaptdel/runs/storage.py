@@ -180,6 +180,15 @@ class Run:
         for batch in self._batches(TABLE, columns):
             yield from batch.to_pylist()
 
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Iterate over some columns of the table, or all, in bounded memory."""
+        return self._batches(TABLE, columns)
+
+    def seconds(self) -> Iterator[float | None]:
+        """Iterate over the times of the rows; nothing if the run has no times."""
+        for batch in self._batches(TIMES_TABLE):
+            yield from batch.column("seconds").to_pylist()
+
     def with_ids(self, ids: Sequence[str]) -> Iterator[Record]:
         """The rows with these ids, in the order of the data."""
         wanted = pa.array(sorted(set(ids)), pa.string())
