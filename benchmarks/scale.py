@@ -1,12 +1,15 @@
-"""Rates of both engines, and the memory of the driver: how many rows a second, and what grows with the rows.
+"""Rates of both engines, and the memory of the driver and of reports: what grows with the rows, and what saturates.
 
     python -m benchmarks.scale --out out --memory 10000 100000 1000000
-    python -m benchmarks.scale --out out --rates --rows 400
+    python -m benchmarks.scale --out out --report 100000 1000000
+    python -m benchmarks.scale --out out --rates --overhead
 
 ``--memory`` certifies files of so many rows, each in a process of its own, with a task whose certificates are copies of
-one: the driver reads, stores and writes every row as always, and only the votes are missing. ``--rates`` certifies with
-a linear model and an embedding network on local workers and on Ray; more workers than cores show what an engine costs.
-``--overhead`` measures what Ray adds to an item that costs nothing.
+one: the driver reads, stores and writes every row as always, and only the votes are missing. ``--report`` compares two
+runs of so many rows, which repeat 20,000 certificates of a real model. ``--rates`` sends inputs of 100 words to local
+workers and to Ray in turns, for some seconds each; more workers than cores show what an engine costs. ``--overhead``
+does the same with items that cost nothing. Both state clock time and processor time, of the driver and of all processes
+that it has started: on a machine with other work, only the latter can be compared.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import count as number_from
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +37,13 @@ import pyarrow.parquet as pq
 
 from adaptdel import Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers import LinearClassifier
-from adaptdel.engines.engine import Task, Work
+from adaptdel.engines.engine import ModelSource, Task, Work
 from adaptdel.engines.start import EngineSettings, start_engine
+from adaptdel.report.write import write_report
 from adaptdel.runs import certify as certify_module
-from adaptdel.runs.certify import CertificationJob, certify_data
-from adaptdel.runs.inputs import Source
+from adaptdel.runs.certify import CertificationJob, certify_data, recertify
+from adaptdel.runs.inputs import RunInput, Source
+from adaptdel.runs.parts import ROWS_PER_PART
 from adaptdel.runs.records import record_of
 from adaptdel.runs.workers import CertificationTask
 
@@ -79,7 +87,7 @@ class Nothing(Task):
         return item
 
 
-def make_model(folder: Path, kind: str = "linear") -> None:
+def make_model(folder: Path, kind: str = "linear", votes: tuple[int, int] = (1000, 4000)) -> None:
     """A model of made-up words: the rates of real models depend on texts and votes, see docs/results.md."""
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS[1000 * (n % 2) // 2 :][:1500], k=100)) for n in range(200)]
@@ -89,7 +97,7 @@ def make_model(folder: Path, kind: str = "linear") -> None:
         from adaptdel.hyperparameters import EmbeddingSettings
 
         base = EmbeddingClassifier(settings=EmbeddingSettings(steps=20))
-    model = SmoothedClassifier(base, Deletion(LengthRate(0.9, 10)))
+    model = SmoothedClassifier(base, Deletion(LengthRate(0.9, 10)), n_select=votes[0], n_estimate=votes[1])
     model.fit(texts, [n % 2 for n in range(200)]).save(folder)
 
 
@@ -134,10 +142,10 @@ def measure_memory(rows: int) -> dict[str, Any]:
         make_model(folder / "model")
         data = make_data(folder / "data", rows)
         certify_module.CertificationTask = CopiedCertificates  # type: ignore[attr-defined]
-        started = time.perf_counter()
+        started, processor = time.perf_counter(), time.process_time()
         with PeakMemory() as memory:
             done = certify_data(CertificationJob(folder / "model", Source(str(data)), folder / "run"), progress=False)
-        seconds = time.perf_counter() - started
+        seconds, processor = time.perf_counter() - started, time.process_time() - processor
         size = sum(path.stat().st_size for path in (folder / "run").rglob("*") if path.is_file())
         assert done.manifest["totals"]["inputs"] == rows
     return {
@@ -146,81 +154,202 @@ def measure_memory(rows: int) -> dict[str, Any]:
         "start_mb": round(memory.start, 1),
         "seconds": round(seconds, 1),
         "microseconds_per_row": round(1e6 * seconds / rows, 1),
+        "processor_microseconds_per_row": round(1e6 * processor / rows, 1),
         "run_bytes_per_row": round(size / rows, 1),
     }
 
 
-def measure_rate(kind: str, engine: str, workers: int, rows: int) -> dict[str, Any]:
-    """Rows a second of a run of so many rows; the start of the engine is measured apart."""
-    with tempfile.TemporaryDirectory() as name:
+def measure_report(rows: int) -> dict[str, Any]:
+    """Report on two runs of so many rows, in a process of its own; its memory and time."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SCALE_FOLDER")) as name:
         folder = Path(name)
-        make_model(folder / "model", kind)
-        data = make_data(folder / "data", rows, words=100)
-        times: list[float] = []
-        started = time.perf_counter()
-        job = CertificationJob(
-            folder / "model", Source(str(data)), folder / "run", engine=EngineSettings(engine, workers)
-        )
-        certify_data(job, progress=lambda done, total: times.append(time.perf_counter()))
-        seconds = times[-1] - times[len(times) // 5]  # without the start: from a fifth of the rows on
-        counted = len(times) - 1 - len(times) // 5
+        make_model(folder / "model", votes=(100, 400))
+        data = make_texts(folder / "data.parquet", min(rows, REPEATED))
+        certify_data(CertificationJob(folder / "model", Source(str(data)), folder / "first"), progress=False)
+        recertify(folder / "first", folder / "second", alpha=0.001)
+        runs = [repeat_rows(folder / part, folder / f"long-{part}", rows) for part in ("first", "second")]
+        [values] = measured_apart(["written_report", [*map(str, runs)], str(folder / "report")])
+        assert values["rows"] == rows
+    return values
+
+
+def measure_written_report(runs: list[str], out: str) -> dict[str, Any]:
+    """Write a report in this process."""
+    started, processor = time.perf_counter(), time.process_time()
+    with PeakMemory() as memory:
+        values = write_report(runs, out, sample=5)
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    size = sum(path.stat().st_size for path in Path(out).rglob("*") if path.is_file())
     return {
-        "model": kind,
-        "engine": engine,
-        "workers": workers,
-        "rows": rows,
-        "rows_per_second": round(counted / seconds, 2),
-        "first_result_seconds": round(times[0] - started, 1),
+        "rows": values["runs"][0]["measures"]["inputs"],
+        "runs": len(runs),
+        "peak_mb": round(memory.peak, 1),
+        "start_mb": round(memory.start, 1),
+        "seconds": round(seconds, 1),
+        "processor_seconds": round(processor, 1),
+        "report_mb": round(size / 1e6, 1),
     }
 
 
-def measure_overhead(items: int) -> dict[str, Any]:
-    """The time of an item that costs nothing, on local workers and on Ray."""
-    values: dict[str, Any] = {"items": items}
-    for engine in ("local", "ray"):
-        with start_engine(EngineSettings(engine, 2)) as started:
-            list(started.map(Nothing(None), ["x" * 1000] * 500))  # the workers have started
-            begin = time.perf_counter()
-            list(started.map(Nothing(None), ["x" * 1000] * items, items))
-            values[f"{engine}_microseconds_per_item"] = round(1e6 * (time.perf_counter() - begin) / items, 1)
-    return values
+REPEATED = 20_000  # different certificates in the runs of a report
+
+
+def make_texts(path: Path, rows: int) -> Path:
+    """Texts of 1 to 200 words, more short ones than long ones."""
+    rng = random.Random(2)
+    lengths = [1 + int(200 * rng.random() ** 3) for _ in range(rows)]
+    words = [WORDS[1000 * (n % 2) // 2 :][:1500] for n in range(rows)]
+    texts = [" ".join([f"message{n}", *rng.choices(words[n], k=lengths[n])]) for n in range(rows)]
+    pq.write_table(pa.table({"text": texts, "label": [n % 2 for n in range(rows)]}), path)
+    return path
+
+
+def repeat_rows(source: Path, out: Path, rows: int) -> Path:
+    """A run whose rows are those of another again and again, with ids of their own; a part is 100,000 rows."""
+    manifest = json.loads((source / "manifest.json").read_text())
+    manifest["totals"] = None
+    parts = rows > ROWS_PER_PART
+    for name in ("certificates", "times"):
+        table = pq.read_table(source / f"{name}.parquet")
+        (out / name if parts else out).mkdir(parents=True, exist_ok=True)
+        for part, start in enumerate(range(0, rows, ROWS_PER_PART)):
+            size = min(ROWS_PER_PART, rows - start)
+            long = pa.concat_tables([table] * -(-size // len(table))).slice(0, size)
+            numbers = pa.array(range(start + 1, start + size + 1), pa.int64())
+            long = long.set_column(long.schema.get_field_index("row"), "row", numbers)
+            long = long.set_column(long.schema.get_field_index("id"), "id", numbers.cast(pa.string()))
+            long = long.cast(table.schema)
+            path = out / name / f"part-{part:05}.parquet" if parts else out / f"{name}.parquet"
+            pq.write_table(long, path, row_group_size=1000, compression="zstd")
+    if parts:
+        manifest["part_rows"] = ROWS_PER_PART
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    return out
+
+
+class ProcessorTime:
+    """Seconds of processor time of this process and of all that it has started and that are still running."""
+
+    def __init__(self) -> None:
+        self.process = psutil.Process()
+        self.driver, self.others = self._now()
+
+    def _now(self) -> tuple[float, dict[int, float]]:
+        others = {}
+        for child in self.process.children(recursive=True):
+            with suppress(psutil.Error):
+                times = child.cpu_times()
+                others[child.pid] = times.user + times.system
+        return time.process_time(), others
+
+    def since(self) -> tuple[float, float]:
+        """Those of the driver and of the others since the object was made."""
+        driver, others = self._now()
+        return driver - self.driver, sum(spent - self.others.get(pid, 0.0) for pid, spent in others.items())
+
+
+def endless(texts: list[str]) -> Iterator[RunInput]:
+    """Inputs without an end."""
+    for row, text in enumerate(cycle(texts), start=1):
+        yield RunInput(row, str(row), text, 0)
+
+
+def measure_engine(
+    engine: str, workers: int, task: Task, items: Iterator[Any], warm: int, seconds: float
+) -> dict[str, Any]:
+    """The rate of an engine for some seconds, after ``warm`` results of every worker."""
+    began = time.perf_counter()
+    with start_engine(EngineSettings(engine, workers)) as started:
+        results = started.map(task, items)
+        with closing(results):
+            first = 0.0
+            for _ in range(warm * workers):
+                next(results)
+                first = first or time.perf_counter() - began
+            started_at, spent, done = time.perf_counter(), ProcessorTime(), 0
+            while time.perf_counter() - started_at < seconds:
+                next(results)
+                done += 1
+            clock = time.perf_counter() - started_at
+            driver, others = spent.since()
+    return {
+        "engine": engine,
+        "workers": workers,
+        "results": done,
+        "per_second": round(done / clock, 1),
+        "clock_ms": round(1e3 * clock / done, 3),
+        "processor_ms": round(1e3 * (driver + others) / done, 3),
+        "driver_processor_us": round(1e6 * driver / done, 1),
+        "first_result_seconds": round(first, 1),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def measure_rates(kind: str, workers: list[int], seconds: float) -> Iterator[dict[str, Any]]:
+    """Rows a second through the engines, local and Ray in turns."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_model(folder / "model", kind)
+        rng = random.Random(3)
+        texts = [" ".join(rng.choices(WORDS, k=100)) for _ in range(2000)]
+        model = SmoothedClassifier.load(folder / "model")
+        source = ModelSource(folder / "model", fingerprint=model.base_classifier().fingerprint())
+        for count in workers:
+            for engine in ("local", "ray"):
+                task = CertificationTask(source)
+                yield {"model": kind, **measure_engine(engine, count, task, endless(texts), 40, seconds)}
+
+
+def measure_overhead(workers: list[int], seconds: float) -> Iterator[dict[str, Any]]:
+    """Items of 1,000 characters that cost nothing, on both engines in turns, three times."""
+    for _ in range(3):
+        for count in workers:
+            for engine in ("local", "ray"):
+                yield measure_engine(engine, count, Nothing(None), (f"{n:01000}" for n in number_from()), 500, seconds)
+
+
+def measured_apart(measurement: list[Any]) -> Iterator[dict[str, Any]]:
+    """The results of a measurement in a process of its own, as they come."""
+    command = [sys.executable, "-m", "benchmarks.scale", "--one", json.dumps(measurement)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield from (json.loads(line) for line in process.stdout if line.startswith("{"))
+    if process.returncode:
+        sys.exit(process.returncode)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--memory", type=int, nargs="*", default=[], help="numbers of rows")
+    parser.add_argument("--report", type=int, nargs="*", default=[], help="numbers of rows")
     parser.add_argument("--rates", action="store_true")
-    parser.add_argument("--rows", type=int, default=400, help="of --rates")
+    parser.add_argument("--overhead", action="store_true")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement of --rates and --overhead")
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4, 8])
     parser.add_argument("--models", nargs="*", default=["linear", "embedding"])
-    parser.add_argument("--engines", nargs="*", default=["local", "ray"])
-    parser.add_argument("--overhead", type=int, default=0, help="number of items")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # a measurement in a process of its own
     arguments = parser.parse_args()
     if arguments.one:
         name, *values = json.loads(arguments.one)
-        print(json.dumps(globals()[f"measure_{name}"](*values)))
+        measured = globals()[f"measure_{name}"](*values)
+        for result in [measured] if isinstance(measured, dict) else measured:
+            print(json.dumps(result), flush=True)
         return
     wanted: list[list[Any]] = [["memory", rows] for rows in arguments.memory]
+    wanted += [["report", rows] for rows in arguments.report]
     if arguments.overhead:
-        wanted.append(["overhead", arguments.overhead])
+        wanted.append(["overhead", [2, 4], arguments.seconds / 2])
     if arguments.rates:
-        wanted += [
-            ["rate", model, engine, workers, arguments.rows]
-            for model in arguments.models
-            for engine in arguments.engines
-            for workers in arguments.workers
-        ]
+        wanted += [["rates", model, arguments.workers, arguments.seconds] for model in arguments.models]
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "scale.json"
     results: dict[str, list[Any]] = json.loads(path.read_text()) if path.exists() else {}
     for measurement in wanted:
-        command = [sys.executable, "-m", "benchmarks.scale", "--one", json.dumps(measurement)]
-        line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
-        print(line, flush=True)
-        results.setdefault(measurement[0], []).append(json.loads(line))
-        path.write_text(json.dumps(results, indent=1) + "\n")
+        for result in measured_apart(measurement):
+            print(json.dumps(result), flush=True)
+            results.setdefault(measurement[0], []).append(result)
+            path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -204,7 +204,8 @@ def _remote_files(address: str) -> list[DataFile]:
     try:
         system, path = fsspec.core.url_to_fs(address)
     except ImportError as error:
-        raise ImportError(f"{address}: {error}: pip install 'adaptdel[remote]'") from None
+        extra = ": pip install 'adaptdel[remote]'" if address.startswith("s3") else ", which no extra of adaptdel holds"
+        raise ImportError(f"{address}: {error}{extra}") from None
     except Exception as error:  # every file system raises its own
         raise _unreadable(address, error) from None
     try:

@@ -12,11 +12,12 @@ import hashlib
 import logging
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -506,7 +507,8 @@ def _connect(address: str | None, workers: int | None, cpus: int) -> tuple[Any, 
 
 def _quietly(start: Callable[[], Any], address: str | None) -> Any:
     try:
-        return start()
+        with _silenced():
+            return start()
     except Exception as error:  # Ray raises errors of several kinds
         text = " ".join(str(error).split())
         if "ersion" in text and "mismatch" in text:
@@ -517,6 +519,20 @@ def _quietly(start: Callable[[], Any], address: str | None) -> Any:
         if address is None:
             raise ValueError(f"Ray cannot be started on this machine: {text[:300]}") from None
         raise ValueError(f"{address}: no Ray cluster answers: {_START}: {text[:200]}") from None
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Drop what the libraries of Ray write to standard error, past Python, while they try to connect."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 _START = "start one with: ray start --head, or omit --ray-address to use this machine"
