@@ -11,10 +11,12 @@ import pytest
 
 from adaptdel import Masking
 from adaptdel.certification.certificate import Certificate
+from adaptdel.runs import certify as certify_module
+from adaptdel.runs.parts import RunTables
 from adaptdel.runs.records import label_text, label_value, record_of, setting_of, with_current_labels
 from adaptdel.runs.storage import Run, read_run, write_run
 from adaptdel.smoothed import SmoothedClassifier
-from tests.run_files import examples
+from tests.run_files import examples, make_data, make_model, run
 
 
 def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
@@ -58,3 +60,26 @@ def test_labels_are_plain_texts_from_which_the_type_is_recovered(label: object) 
         assert text == label
     old = with_current_labels({"truth": json.dumps(label), "answer": None})  # as version 0.1 wrote it
     assert old == {"truth": text, "answer": None}
+
+
+def test_a_long_run_is_checked_without_looking_for_its_files_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of looks at the folder does not grow with the rows."""
+    looks = []
+    paths = RunTables.paths
+    monkeypatch.setattr(RunTables, "paths", lambda *arguments: looks.append(1) or paths(*arguments))
+    counts = []
+    for rows in (10, 60):
+        folder = certified_in_parts(tmp_path / str(rows), rows, monkeypatch)
+        looks.clear()
+        read_run(folder)
+        counts.append(len(looks))
+    assert counts[0] == counts[1] < 10
+
+
+def certified_in_parts(folder: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(certify_module, "ROWS_PER_PART", 5)
+    model, data = make_model(folder / "model"), make_data(folder / "data.jsonl", rows)
+    assert run("certify", model, "--data", data, "--out", folder / "run") == 0
+    return folder / "run"
