@@ -339,7 +339,7 @@ def main() -> None:
     wanted: list[list[Any]] = [["memory", rows] for rows in arguments.memory]
     wanted += [["report", rows] for rows in arguments.report]
     if arguments.overhead:
-        wanted.append(["overhead", [2, 4], arguments.seconds / 2])
+        wanted.append(["overhead", [2], arguments.seconds / 2])
     if arguments.rates:
         wanted += [["rates", model, arguments.workers, arguments.seconds] for model in arguments.models]
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from adaptdel.distributions import wasserstein
 from adaptdel.measures import (
     Outcomes,
     by_quartile,
@@ -20,7 +21,6 @@ from adaptdel.measures import (
     measure,
     outcomes,
     radius_curve,
-    wasserstein,
 )
 
 COLUMNS = (

@@ -12,7 +12,7 @@ import pytest
 from adaptdel import Masking
 from adaptdel.certification.certificate import Certificate
 from adaptdel.runs import certify as certify_module
-from adaptdel.runs.parts import RunTables
+from adaptdel.runs.parts import TABLE, RunTables
 from adaptdel.runs.records import label_text, label_value, record_of, setting_of, with_current_labels
 from adaptdel.runs.storage import Run, read_run, write_run
 from adaptdel.smoothed import SmoothedClassifier
@@ -66,9 +66,14 @@ def test_a_long_run_is_checked_without_looking_for_its_files_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of looks at the folder does not grow with the rows."""
-    looks = []
+    looks: list[str] = []
     paths = RunTables.paths
-    monkeypatch.setattr(RunTables, "paths", lambda *arguments: looks.append(1) or paths(*arguments))
+
+    def counted(self: RunTables, name: str = TABLE) -> list[Path]:
+        looks.append(name)
+        return paths(self, name)
+
+    monkeypatch.setattr(RunTables, "paths", counted)
     counts = []
     for rows in (10, 60):
         folder = certified_in_parts(tmp_path / str(rows), rows, monkeypatch)
