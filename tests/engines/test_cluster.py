@@ -375,6 +375,21 @@ def test_a_cluster_that_refuses(monkeypatch: pytest.MonkeyPatch, raised: Excepti
     assert "\n" not in str(caught.value)
 
 
+def test_standard_output_is_for_results(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray prints errors of the cluster there, and its libraries write to standard error while they connect."""
+    worker = ray._private.worker
+    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)  # restored after the test
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: os.write(2, b"W rpc_client.h"))
+    RayEngine(address="auto")
+    with caplog.at_level("INFO"):
+        worker.print_to_stdstream({"lines": ["an actor died"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert capfd.readouterr() == ("", "")
+    assert "an actor died" in caplog.text
+
+
 def test_without_ray(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

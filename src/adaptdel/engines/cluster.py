@@ -502,6 +502,7 @@ def _connect(address: str | None, workers: int | None, cpus: int) -> tuple[Any, 
         options["address"] = address
         _check_address(address)
     context = _quietly(lambda: ray.init(**options), address)
+    _keep_standard_output()
     return ray, True, str(getattr(context, "dashboard_url", "") or "")
 
 
@@ -519,6 +520,18 @@ def _quietly(start: Callable[[], Any], address: str | None) -> Any:
         if address is None:
             raise ValueError(f"Ray cannot be started on this machine: {text[:300]}") from None
         raise ValueError(f"{address}: no Ray cluster answers: {_START}: {text[:200]}") from None
+
+
+def _keep_standard_output() -> None:
+    """Log the errors of the cluster, such as an actor that died, which Ray prints to standard output among results."""
+    from ray._private import worker
+
+    if hasattr(worker, "print_to_stdstream"):  # no setting of Ray turns it off
+
+        def log(data: dict[str, Any], *_: Any, **__: Any) -> None:
+            _log.info("Ray: %s", " ".join(map(str, data.get("lines", ()))))
+
+        worker.print_to_stdstream = log
 
 
 @contextmanager
