@@ -210,7 +210,7 @@ def test_less_work_gives_the_same_results(
 
     monkeypatch.setattr(textattack_recipes, "attack_within_limits", textattack.Attack)
     monkeypatch.setattr(textattack_recipes, "bert_attack_swap", swap)
-    monkeypatch.setattr(textattack_recipes, "words_split_once", nullcontext)
+    monkeypatch.setattr(textattack_recipes, "quick_texts", nullcontext)
     monkeypatch.setattr(textattack_recipes, "limited_distance", lambda constraint: constraint)
     monkeypatch.setattr(textattack_parts, "DistinctSentences", lambda encode: encode)
     monkeypatch.setattr(Parts, "masked_lm", whole)

@@ -32,7 +32,9 @@ def process_tasks(
         workers: the number of processes; 1 works in this process.
     """
     if workers == 1:
-        yield from map(load(), tasks)
+        work = load()
+        for task in tasks:  # not map: a StopIteration out of a task would end it without a word
+            yield work(task)
         return
     remaining = iter(tasks)
     with worker_environment(workers):

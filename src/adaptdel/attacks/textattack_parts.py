@@ -125,12 +125,18 @@ class Parts:
     def word_vectors(self) -> Any:
         """The word vectors of TextFooler: counter-fitted vectors, or those of a file in GloVe's text format."""
         from textattack.shared import WordEmbedding
+        from textattack.shared.utils import words_from_text
 
         name = self.names.get("word_vectors")
         if name is None:
             with self._loading("word_vectors", "TextAttack's counter-fitted vectors", "give a file of vectors"):
                 return WordEmbedding.counterfitted_GLOVE_embedding()
         words, vectors = read_vectors(Path(name))
+        # A text in which "..." replaces a word has one word less: TextAttack cannot tell then where it was changed.
+        places = [place for place, word in enumerate(words) if words_from_text(word) == [word]]
+        if not places:
+            raise ValueError(f"{name}: holds no vector of a word, only of punctuation")
+        words, vectors = [words[place] for place in places], vectors[places]
 
         class GivenVectors(WordEmbedding):  # type: ignore[misc]
             """TextAttack's vectors with neighbours that are found on demand, where TextAttack 0.3.11 has a bug."""

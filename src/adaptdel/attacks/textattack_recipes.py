@@ -21,7 +21,7 @@ from adaptdel.attacks.textattack_savings import (
     attack_within_limits,
     bert_attack_swap,
     limited_distance,
-    words_split_once,
+    quick_texts,
 )
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import SamplingPlan, content_key
@@ -167,7 +167,7 @@ class TextAttackAttacker:
         self.shares.begin()
         spent = self.shares.spent
         try:
-            with words_split_once():
+            with quick_texts():
                 result = self.attack.attack(text, label)
         except TimeLimitReached:
             return _record(TIMEOUT, spent.queries, spent.votes)

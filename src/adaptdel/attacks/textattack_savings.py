@@ -6,13 +6,14 @@
   of their number, and then takes the first ones in the order in which they were made.
 * A masked language model that scores the vocabulary only for the tokens that are asked for, on inputs that are padded
   to the longest text and not to 512 tokens.
-* Words of a text that are remembered. TextAttack splits every word of a text again for every candidate.
+* Candidates that are made from the text that they change. TextAttack looks for every word of the text again.
 * DeepWordBug's limit on the edit distance, which is computed only as far as the limit.
 """
 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -52,15 +53,16 @@ def attack_within_limits(goal: Any, constraints: list[Any], transformation: Any,
 
 
 @contextmanager
-def words_split_once() -> Iterator[None]:
-    """Within it, TextAttack looks up the parts of a word that it has split before.
+def quick_texts() -> Iterator[None]:
+    """Within it, TextAttack replaces and deletes words at their places in a text, which it looks for once.
 
-    A text is split at white space and each piece by itself, except for Chinese, so that the parts of all pieces are
-    those of the text.
+    It otherwise looks for every word of the text and splits it again, for every candidate. A text is split at white
+    space and each piece by itself, so that pieces can be looked up; only Chinese is split as a whole.
     """
     from textattack.shared import attacked_text
+    from textattack.shared.attacked_text import AttackedText
 
-    split = attacked_text.words_from_text
+    split, replace_word = attacked_text.words_from_text, AttackedText.replace_word_at_index
     parts = lru_cache(SPLIT)(lambda piece: tuple(split(piece)))
 
     def remembered(text: str, words_to_ignore: Sequence[str] = ()) -> list[str]:
@@ -68,11 +70,55 @@ def words_split_once() -> Iterator[None]:
             return list(split(text, list(words_to_ignore)))
         return [word for piece in text.split() for word in parts(piece) if word not in words_to_ignore]
 
-    attacked_text.words_from_text = remembered
+    def replaced(self: Any, index: int, new_word: str) -> Any:
+        if not hasattr(self, "places"):
+            self.places = word_places(self.text, self.words) if len(self._text_input) == 1 else None
+        usual = isinstance(new_word, str) and not CHINESE.search(new_word)
+        count = len(remembered(new_word)) if usual else 2
+        if self.places is None or not 0 <= index < len(self.places) or count > 1 or bool(count) != bool(new_word):
+            return replace_word(self, index, new_word)
+        word, start, attributes = self.words[index], self.places[index], dict(self.attack_attrs)
+        text, rest = self.text[:start], self.text[start + len(word) :]
+        numbers = attributes["original_index_map"].copy()
+        modified, changed = attributes["modified_indices"], {index} if word != new_word and new_word else set()
+        if not new_word:  # the space at the deleted word is deleted, too
+            if rest:
+                text, rest = (text, rest.removeprefix(" ")) if index == 0 else (text.removesuffix(" "), rest)
+            modified = {number - (number > index) for number in modified if number != index}
+            numbers[numbers == index] = -1
+            numbers[numbers > index] -= 1
+        kept = {name: attributes[name] for name in ("label_names",) if name in attributes}
+        return AttackedText(
+            OrderedDict((name, text + new_word + rest) for name in self._text_input),
+            {
+                **kept,
+                "newly_modified_indices": changed,
+                "previous_attacked_text": self,
+                "modified_indices": modified | changed,
+                "original_index_map": numbers,
+            },
+        )
+
+    attacked_text.words_from_text, AttackedText.replace_word_at_index = remembered, replaced
     try:
         yield
     finally:
-        attacked_text.words_from_text = split
+        attacked_text.words_from_text, AttackedText.replace_word_at_index = split, replace_word
+
+
+def word_places(text: str, words: Sequence[str]) -> list[int] | None:
+    """Where each word begins, as TextAttack looks for them: after the word before; None for texts it treats otherwise.
+
+    >>> word_places("To be, or not to be", ["To", "be", "or", "not", "to", "be"])
+    [0, 3, 7, 10, 14, 17]
+    """
+    if CHINESE.search(text) or "<SPLIT>" in text:
+        return None
+    places, at = [], 0
+    for word in words:
+        places.append(text.index(word, at))
+        at = places[-1] + len(word)
+    return places
 
 
 def limited_distance(constraint: Any) -> Any:
