@@ -107,7 +107,7 @@ def test_a_run_against_a_server(
     monkeypatch.setattr(attacked, "TextAttackAttacker", WordsTakenAway)
     out = tmp_path / "run"
     limits = ("--inputs", len(ROWS), "--queries", 150)
-    common = ("attack", address + "/", "--data", folder / "test.jsonl", "--recipe", "deepwordbug", *limits)
+    common = ("attack", address, "--data", folder / "test.jsonl", "--recipe", "deepwordbug", *limits)
     token = ("--token-file", folder / "token.txt")
     assert run(*common, *token, "--out", out, "--json") == 0
     measures = json.loads(capsys.readouterr().out)["attacks"][0]
@@ -116,7 +116,7 @@ def test_a_run_against_a_server(
     assert measures["verified"] > 0
     assert measures["violations"] == 0
     attack = read_attack_run(out)
-    assert attack.manifest["model"] == {"path": f"{address}/first", "base": "linear", "served": True}
+    assert attack.manifest["model"] == {"path": f"{address.rstrip('/')}/first", "base": "linear", "served": True}
     assert TOKEN not in "".join(path.read_text() for path in out.iterdir())
     library = ad.SmoothedClassifier.load(folder / "model").set_params(seed=SEED, progress=False)
     assert attack.manifest["model_hash"] == library.base_classifier().fingerprint()
@@ -133,7 +133,9 @@ def test_a_run_against_a_server(
             if record["verified"]:
                 assert record["answer_after"] != record["truth"]
     assert run("report", out, "--out", tmp_path / "report") == 0
-    assert address in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "first" in page
+    assert "deepwordbug" in page
     monkeypatch.setattr(WordsTakenAway, "__call__", None)  # a finished run is not attacked again
     assert run(*common, *token, "--out", out) == 0
     assert run(*common, *token, "--served-model", "strict", "--out", out) == 2
@@ -172,7 +174,7 @@ def test_an_interrupted_run_is_resumed(
         (["--fresh-votes"], "the server decides whether votes are drawn anew"),
         (["--served-model", "third"], "there is no model 'third', only 'first', 'strict'"),
         (["--ops", "swap"], 'ops must be "edit" or some of "del", "ins", "sub"'),
-        (["--token-file", "missing.txt"], "missing.txt"),
+        (["--token-file", "missing.txt"], "give either --token-file or the variable ADAPTDEL_TOKEN"),
     ],
 )
 def test_what_cannot_be_attacked_is_one_sentence(
