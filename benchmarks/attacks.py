@@ -13,14 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 import adaptdel as ad
 from adaptdel.attacks.attack_run import AttackJob, attack_data, read_attack_run
+from adaptdel.attacks.outcomes import AttackRecord, is_verified
 from adaptdel.attacks.recipes import TEXTATTACK, USED_PARTS
 from adaptdel.attacks.textattack_recipes import VoteShares
 from adaptdel.data import read_rows
@@ -114,6 +117,32 @@ def base_kind(described: str) -> str:
     return "embedding" if described.startswith("Embedding") else described.partition("Classifier")[0].lower()
 
 
+def gaps_by_length(records: list[AttackRecord]) -> dict[str, Any]:
+    """How the gap between the attacked distance and the certified radius depends on the length of the input.
+
+    The quarters of the verified successes by length each have a mean and a median gap.
+    """
+    chosen = [record for record in records if is_verified(record) and record["covered"]]
+    if len(chosen) < 8:
+        return {}
+    lengths = np.array([record["length"] for record in chosen])
+    gaps = np.array([record["distance"] - max(record["radius"], 0) for record in chosen])
+    quarters = np.digitize(lengths, np.quantile(lengths, [0.25, 0.5, 0.75]), right=True)
+    return {
+        "mean_gap": float(gaps.mean()),
+        "gap_rank_correlation_with_length": float(stats.spearmanr(lengths, gaps).statistic),
+        "gap_by_quarter": [
+            {
+                "lengths": [int(lengths[quarters == quarter].min()), int(lengths[quarters == quarter].max())],
+                "mean_gap": float(gaps[quarters == quarter].mean()),
+                "median_gap": float(np.median(gaps[quarters == quarter])),
+            }
+            for quarter in range(4)
+            if (quarters == quarter).any()
+        ],
+    }
+
+
 def collect(runs: list[Path], audits: list[Path], out: Path) -> None:
     """Write the measures of runs and audits into one JSON file, without any text."""
     attacks: list[dict[str, Any]] = []
@@ -132,7 +161,7 @@ def collect(runs: list[Path], audits: list[Path], out: Path) -> None:
                 "parts": {name: Path(value).name for name, value in manifest["parts"].items()},
                 "settings": manifest["settings"],
                 "noise": manifest["noise"],
-                "measures": run.measures,
+                "measures": run.measures | gaps_by_length(run.records),
             }
         )
     audited = []
@@ -164,6 +193,28 @@ def gap_rows(content: dict[str, Any]) -> Table:
         Column("inside the radius", ("violations",)),
     )
     return Table("gap", "", columns, rows)
+
+
+def length_rows(content: dict[str, Any]) -> Table:
+    """The gap by the length of the input."""
+    rows = [a | a["measures"] for a in content["attacks"] if a["recipe"] == "adaptive"]
+    rows = [row | {"quarters": row["gap_by_quarter"]} for row in rows if len(row.get("gap_by_quarter", [])) == 4]
+
+    def of_quarter(place: int) -> Callable[[Any], str]:
+        return lambda quarters: f"{number(quarters[place]['mean_gap'], 1)} / {number(quarters[place]['median_gap'], 1)}"
+
+    columns = (
+        Column("data", ("data",), number=False),
+        Column("model", ("base",), number=False),
+        Column("method", ("method",), number=False),
+        Column("mean gap", ("mean_gap",), lambda value: number(value, 1)),
+        Column("rank correlation with length", ("gap_rank_correlation_with_length",), number),
+        *(
+            Column(name, ("quarters",), of_quarter(place))
+            for place, name in enumerate(("shortest quarter: mean / median", "second", "third", "longest quarter"))
+        ),
+    )
+    return Table("lengths", "", columns, rows)
 
 
 def recipe_rows(content: dict[str, Any]) -> Table:
@@ -202,7 +253,7 @@ def tables(content: dict[str, Any]) -> dict[str, str]:
     """The Markdown tables of the page, by name."""
     return {
         table.name: table.to_markdown().strip()
-        for table in (gap_rows(content), recipe_rows(content), audit_rows(content))
+        for table in (gap_rows(content), length_rows(content), recipe_rows(content), audit_rows(content))
     }
 
 

@@ -196,9 +196,7 @@ def test_what_cannot_be_attacked_is_one_sentence(
     assert not (tmp_path / "run").exists()
 
 
-def test_no_token_and_no_server(
-    address: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_token_and_no_server(address: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ("--data", folder / "test.jsonl", "--recipe", "deepwordbug", "--out", tmp_path / "run")
     for url, sentence in ((address, "token"), ("http://127.0.0.1:1", "http://127.0.0.1:1: the attack cannot go on")):
         assert run("attack", url, *common) == 2

@@ -154,12 +154,39 @@ class Parts:
 
     def part_of_speech(self, **settings: Any) -> list[Any]:
         """The constraint on parts of speech: a list of one, or of none if the part is "none"."""
-        name = self.names.get("tagger")
-        if name == NONE:
+        if not self.tags:
             return []
-        import nltk
         from textattack.constraints.grammaticality import PartOfSpeech
 
+        self._load_tagger()
+        return [PartOfSpeech(**settings)]
+
+    def merges(self, **settings: Any) -> list[Any]:
+        """CLARE's merges of two words, chosen by their tags: a list of one, or of none if the tagger is "none".
+
+        The tags are those of flair's tagger, as in TextAttack, or of NLTK's if a folder is given.
+        """
+        name = self.names.get("tagger")
+        if not self.tags:
+            return []
+        from textattack.transformations import WordMergeMaskedLM
+
+        if name is None:
+            from textattack.shared.utils import flair_tag
+
+            how = "give the folder of NLTK's data, or none,"
+            with self._loading("tagger", "flair's upos-fast", how):
+                from flair.data import Sentence
+
+                flair_tag(Sentence("word"))
+            return [WordMergeMaskedLM(**settings)]
+        self._load_tagger()
+        return [merges_by_nltk(WordMergeMaskedLM)(**settings)]
+
+    def _load_tagger(self) -> None:
+        import nltk
+
+        name = self.names.get("tagger")
         if name is not None:
             nltk.data.path.insert(0, name)
         how = (
@@ -167,7 +194,6 @@ class Parts:
         )
         with self._loading("tagger", name or "NLTK's tagger", f"{how}folder, or none,"):
             nltk.pos_tag(["word"], tagset="universal")
-        return [PartOfSpeech(**settings)]
 
     @property
     def tags(self) -> bool:
@@ -177,6 +203,25 @@ class Parts:
     def described(self) -> dict[str, str]:
         """What is used in place of the recipe's own parts."""
         return dict(self.names)
+
+
+def merges_by_nltk(merges: type) -> type:
+    """TextAttack's merges with the tags of NLTK in place of flair's."""
+
+    class MergesByNltk(merges):  # type: ignore[misc]
+        """Merges two words where the tags allow it."""
+
+        def _get_transformations(self, current_text: Any, indices_to_modify: Any) -> list[Any]:
+            import nltk
+
+            tags = [tag for _, tag in nltk.pos_tag(current_text.words, tagset="universal")]
+            current_text.pos_of_word_index = tags.__getitem__
+            try:
+                return list(super()._get_transformations(current_text, indices_to_modify))
+            finally:
+                del current_text.pos_of_word_index
+
+    return MergesByNltk
 
 
 def read_vectors(path: Path) -> tuple[list[str], np.ndarray[Any, Any]]:

@@ -291,7 +291,6 @@ def clare(goal: Any, parts: Parts) -> Any:
     from textattack.transformations import (
         CompositeTransformation,
         WordInsertionMaskedLM,
-        WordMergeMaskedLM,
         WordSwapMaskedLM,
     )
 
@@ -300,9 +299,8 @@ def clare(goal: Any, parts: Parts) -> Any:
     moves = [
         WordSwapMaskedLM(method="bae", min_confidence=5e-4, **shared),
         WordInsertionMaskedLM(min_confidence=0.0, **shared),
+        *parts.merges(min_confidence=5e-3, **shared),
     ]
-    if parts.tags:
-        moves.append(WordMergeMaskedLM(min_confidence=5e-3, **shared))
     constraints = [
         *_unchanged_words(),
         *parts.sentence_encoder(
