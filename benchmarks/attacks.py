@@ -4,8 +4,9 @@
     python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
     python -m benchmarks.attacks collect RUN... --audits FILE... --out docs/results/attacks.json
 
-`run` does what `adaptdel attack` does for each model, in one process, which loads TextAttack once. The speed is that of queries of 100 votes: the texts of a search step in one batch through the engine, against one call
-of the model for each text, as TextAttack makes if it is given the model as a function.
+`run` does what `adaptdel attack` does for each model, in one process, which loads TextAttack once. The speed is that of
+queries of 100 votes: the texts of a search step in one batch through the engine, against one call of the model for each
+text, as TextAttack makes if it is given the model as a function.
 """
 
 from __future__ import annotations

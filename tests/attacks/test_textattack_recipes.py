@@ -315,7 +315,7 @@ def write_tagger(folder: Path) -> str:
     """NLTK's data of a tagger that knows the words of the tests and takes all others for nouns."""
     place = folder / "taggers" / "averaged_perceptron_tagger_eng"
     place.mkdir(parents=True)
-    known = {word: "VB" for word in SPAM} | {word: "JJ" for word in HAM} | {word: "DT" for word in BOTH}
+    known = dict.fromkeys(SPAM, "VB") | dict.fromkeys(HAM, "JJ") | dict.fromkeys(BOTH, "DT")
     tables: dict[str, Any] = {"weights": {"bias": {"NN": 1.0}}, "tagdict": known, "classes": ["DT", "JJ", "NN", "VB"]}
     for name, values in tables.items():
         (place / f"averaged_perceptron_tagger_eng.{name}.json").write_text(json.dumps(values), encoding="utf-8")

@@ -193,6 +193,8 @@ class Parts:
             "install the data (python -m nltk.downloader averaged_perceptron_tagger_eng universal_tagset), give their "
         )
         with self._loading("tagger", name or "NLTK's tagger", f"{how}folder, or none,"):
+            if hasattr(nltk.tag._get_tagger, "cache_clear"):  # NLTK keeps the first tagger, of whatever folder
+                nltk.tag._get_tagger.cache_clear()
             nltk.pos_tag(["word"], tagset="universal")
 
     @property
