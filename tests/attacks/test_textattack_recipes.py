@@ -21,6 +21,7 @@ from adaptdel.attacks.recipes import RECIPES, TEXTATTACK, USED_PARTS
 from adaptdel.attacks.target import TimeLimitReached
 from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_vectors, read_words
 from adaptdel.attacks.textattack_recipes import BUILDERS, VoteShares
+from adaptdel.attacks.textattack_savings import limited_distance, quick_texts
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.runs.inputs import Source
 
@@ -266,7 +267,7 @@ def test_quick_texts_are_those_of_textattack(parts: dict[str, str]) -> None:
     compared = 0
     for number, text in enumerate(STRANGE_TEXTS * 4):
         slow = edited_texts(text, number)
-        with textattack_recipes.quick_texts():
+        with quick_texts():
             assert edited_texts(text, number) == slow
         compared += len(slow)
     assert compared > 400
@@ -281,7 +282,7 @@ def test_the_limited_distance_is_that_of_textattack(parts: dict[str, str]) -> No
     from textattack.shared import AttackedText
 
     slow = LevenshteinEditDistance(5)
-    quick = textattack_recipes.limited_distance(slow)
+    quick = limited_distance(slow)
     assert type(quick) is not type(slow)
     assert quick.compare_against_original == slow.compare_against_original
     rng, outcomes = random.Random(0), set()
@@ -293,7 +294,7 @@ def test_the_limited_distance_is_that_of_textattack(parts: dict[str, str]) -> No
         outcomes.add(slow._check_constraint(*pair))
     assert outcomes == {True, False}
     other = MaxWordsPerturbed(max_percent=0.4)
-    assert textattack_recipes.limited_distance(other) is other
+    assert limited_distance(other) is other
 
 
 @pytest.mark.slow
