@@ -170,9 +170,14 @@ def collect(runs: list[Path], audits: list[Path], out: Path) -> None:
         values = json.loads(path.read_text(encoding="utf-8"))
         examples = [{"wrong": example["wrong"], "distance": example["distance"]} for example in values["examples"]]
         audited.append(values | {"run": Path(values["run"]).name, "examples": examples})
-    attacks.sort(key=lambda a: (a["data"], a["base"], a["recipe"], list(METHODS.values()).index(a["method"])))
+    attacks.sort(key=_order)
     content = {"attacks": attacks, "audits": sorted(audited, key=lambda values: values["run"])}
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _order(attack: dict[str, Any]) -> tuple[Any, ...]:
+    place = list(METHODS.values()).index(attack["method"])
+    return attack["data"], attack["base"], attack["recipe"], attack["measures"]["inputs"], place
 
 
 def _interval(share: float, interval: list[float]) -> str:
@@ -186,6 +191,7 @@ def gap_rows(content: dict[str, Any]) -> Table:
         Column("data", ("data",), number=False),
         Column("model", ("base",), number=False),
         Column("method", ("method",), number=False),
+        Column("inputs", ("inputs",)),
         Column("accuracy before", ("accuracy_before",), percent),
         Column("robust accuracy", ("robust_accuracy",), percent),
         Column("certified radius", ("mean_radius_of_verified",), number),
