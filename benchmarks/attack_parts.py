@@ -105,6 +105,9 @@ def train_masked_lm(
     pieces = [row[start : start + length] for row in ids for start in range(0, len(row), length)]
     pieces = [piece for piece in pieces if len(piece) == length]
     held, pieces = pieces[: 4 * batch], pieces[4 * batch :]
+    # The head starts with the frequencies of the subwords, so that it learns from the first step on what texts add.
+    counts = np.bincount(np.concatenate(pieces), minlength=model.config.vocab_size)
+    model.cls.predictions.bias.data[:] = torch.tensor(np.log((counts + 0.1) / counts.sum()))
     for part in (model.bert.embeddings, *model.bert.encoder.layer[:-TRAINED_LAYERS]):
         part.requires_grad_(False)  # the head writes words by the vectors that the encoder reads them by
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

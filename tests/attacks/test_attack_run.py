@@ -295,6 +295,14 @@ def test_damaged_runs_are_refused(folder: Path, tmp_path: Path, capsys: pytest.C
         read_attack_run(tmp_path / "run")
 
 
+def test_texts_with_other_line_separators_are_read_again(folder: Path, tmp_path: Path) -> None:
+    result = attack_data(job(folder, tmp_path / "run"), progress=False)
+    result.records[0]["text"] = "a\u0085b\u2028c\x1cd"
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in result.records)
+    (tmp_path / "run" / "attacks.jsonl").write_text(lines, encoding="utf-8")
+    assert read_attack_run(tmp_path / "run").records == result.records
+
+
 def test_the_measures_of_an_attack() -> None:
     def record(outcome: str, distance: int | None = None, radius: int = 2, **more: Any) -> dict[str, Any]:
         fields = {"queries": 10, "votes": 100, "seconds": 1.0, "words_changed": distance, "covered": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ from adaptdel.attacks.recipes import RECIPES, TEXTATTACK, USED_PARTS
 from adaptdel.attacks.target import TimeLimitReached
 from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_vectors, read_words
 from adaptdel.attacks.textattack_recipes import BUILDERS, VoteShares
+from adaptdel.attacks.textattack_savings import limited_distance, quick_texts
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.runs.inputs import Source
 
@@ -209,9 +211,171 @@ def test_less_work_gives_the_same_results(
 
     monkeypatch.setattr(textattack_recipes, "attack_within_limits", textattack.Attack)
     monkeypatch.setattr(textattack_recipes, "bert_attack_swap", swap)
+    monkeypatch.setattr(textattack_recipes, "quick_texts", nullcontext)
+    monkeypatch.setattr(textattack_recipes, "limited_distance", lambda constraint: constraint)
     monkeypatch.setattr(textattack_parts, "DistinctSentences", lambda encode: encode)
     monkeypatch.setattr(Parts, "masked_lm", whole)
     assert attacked(tmp_path, "whole", recipe, parts, queries=queries) == quick
+
+
+STRANGE_TEXTS = [
+    "",
+    "...",
+    "to be, or not  to be",
+    "don't 'quote' -- an x_y -- of\tme@example.org *now*",
+    "  a line\nand   another one.\n",
+    "I <SPLIT> am I",
+    "<SPLIT>",
+    "\u4f60\u597d friday lunch",
+    "a \u4f60\u597db c",
+    "\u00dcn\u00efc\u00f6de, \ud835\udfd5 and \u0435",
+    *(text for text, _ in texts(4, 30, seed=1)),
+]
+STRANGE_WORDS = ["word", "", "two words", "...", "x.", "[UNK]", "-a-", "\u4f60", "_", " b", "to"]
+
+
+def edited_texts(text: str, seed: int) -> list[Any]:
+    """What TextAttack knows about a text after each of some edits, or the error it raises."""
+    from textattack.shared import AttackedText
+
+    rng = random.Random(seed)
+    known: list[Any] = []
+    try:
+        current = AttackedText(text)
+        known.append(list(current.words))
+        for _ in range(30 if current.words else 0):
+            place = rng.randrange(len(current.words) + 1)
+            edited = current.replace_word_at_index(place, rng.choice(STRANGE_WORDS))
+            attributes = dict(edited.attack_attrs)
+            assert attributes.pop("previous_attacked_text") is current
+            attributes["original_index_map"] = attributes["original_index_map"].tolist()
+            known.append((edited.text, list(edited.words), attributes))
+            if rng.random() < 0.5 and edited.words:
+                current = edited
+    except (IndexError, ValueError) as error:
+        known.append(repr(error))
+    return known
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_quick_texts_are_those_of_textattack(parts: dict[str, str]) -> None:
+    import_textattack(parts["stop_words"])
+    from textattack.shared import attacked_text
+
+    split = attacked_text.words_from_text
+    compared = 0
+    for number, text in enumerate(STRANGE_TEXTS * 4):
+        slow = edited_texts(text, number)
+        with quick_texts():
+            assert edited_texts(text, number) == slow
+        compared += len(slow)
+    assert compared > 400
+    assert attacked_text.words_from_text is split
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_limited_distance_is_that_of_textattack(parts: dict[str, str]) -> None:
+    import_textattack(parts["stop_words"])
+    from textattack.constraints.overlap import LevenshteinEditDistance, MaxWordsPerturbed
+    from textattack.shared import AttackedText
+
+    slow = LevenshteinEditDistance(5)
+    quick = limited_distance(slow)
+    assert type(quick) is not type(slow)
+    assert quick.compare_against_original == slow.compare_against_original
+    rng, outcomes = random.Random(0), set()
+    for _ in range(200):
+        first = "".join(rng.choices("ab ", k=12))
+        second = first if rng.random() < 0.1 else "".join(rng.choices("ab ", k=rng.randrange(8, 16)))
+        pair = AttackedText(second), AttackedText(first)
+        assert quick._check_constraint(*pair) == slow._check_constraint(*pair)
+        outcomes.add(slow._check_constraint(*pair))
+    assert outcomes == {True, False}
+    other = MaxWordsPerturbed(max_percent=0.4)
+    assert limited_distance(other) is other
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_vectors_of_punctuation_are_left_out(parts: dict[str, str], tmp_path: Path) -> None:
+    """GloVe has vectors for "..."; a text in which it replaces a word stops the sentence encoder of TextAttack."""
+    import_textattack(parts["stop_words"])
+    lines = ["buy 1 0", "... 1 0.01", "cheap 1 0.02", "- 1 0.03"]
+    (tmp_path / "vectors.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    vectors = Parts("textfooler", {"word_vectors": str(tmp_path / "vectors.txt")}).word_vectors()
+    place = vectors.word2index("buy")
+    assert [vectors.index2word(number) for number in vectors.nearest_neighbours(place, 5)] == ["cheap"]
+    (tmp_path / "vectors.txt").write_text("... 1 0\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="holds no vector of a word"):
+        Parts("textfooler", {"word_vectors": str(tmp_path / "vectors.txt")}).word_vectors()
+
+
+def write_tagger(folder: Path) -> str:
+    """NLTK's data of a tagger that knows the words of the tests and takes all others for nouns."""
+    place = folder / "taggers" / "averaged_perceptron_tagger_eng"
+    place.mkdir(parents=True)
+    known = dict.fromkeys(SPAM, "VB") | dict.fromkeys(HAM, "JJ") | dict.fromkeys(BOTH, "DT")
+    tables: dict[str, Any] = {"weights": {"bias": {"NN": 1.0}}, "tagdict": known, "classes": ["DT", "JJ", "NN", "VB"]}
+    for name, values in tables.items():
+        (place / f"averaged_perceptron_tagger_eng.{name}.json").write_text(json.dumps(values), encoding="utf-8")
+    (folder / "taggers" / "universal_tagset").mkdir()
+    lines = ("DT\tDET", "JJ\tADJ", "NN\tNOUN", "VB\tVERB")
+    (folder / "taggers" / "universal_tagset" / "en-ptb.map").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_words_are_merged_by_the_tags_of_a_given_tagger(
+    parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_textattack(parts["stop_words"])
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", list(nltk.data.path))  # where other tests must not find the tagger
+    from textattack.shared import AttackedText
+
+    loaded = Parts("clare", parts | {"tagger": write_tagger(tmp_path / "nltk")})
+    model, tokenizer = loaded.masked_lm()
+    [merges] = loaded.merges(masked_language_model=model, tokenizer=tokenizer, max_candidates=5, min_confidence=0.0)
+    text = AttackedText("the buy lunch friday the")  # two pairs can be merged: verb and adjective, two adjectives
+    merged = merges(text)
+    assert {len(other.words) for other in merged} == {4}
+    places = {next(iter(other.attack_attrs["newly_modified_indices"])) for other in merged}
+    assert places == {1, 2}
+    assert Parts("clare", parts).merges() == []  # the tagger of the parts is "none"
+    records = attacked(tmp_path, "clare", "clare", parts | {"tagger": str(tmp_path / "nltk")})
+    assert attacked(tmp_path, "again", "clare", parts | {"tagger": str(tmp_path / "nltk")}) == records
+    assert "success" in {record["outcome"] for record in records}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_deepwordbug_against_a_server(
+    parts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastapi", reason="needs the extra serve")
+    from ..serve.serving import process
+
+    monkeypatch.delenv("ADAPTDEL_TOKEN", raising=False)
+    model = fitted(ad.Deletion(ad.FixedRate(0.5)), length=6)
+    model.save(tmp_path / "model")
+    data = write_rows(tmp_path / "test.jsonl", [{"text": text, "label": label} for text, label in texts(8, 6, seed=8)])
+    options = ("--recipe", "deepwordbug", "--stop-words", parts["stop_words"], "--queries", 200, "--inputs", 8)
+    with process(tmp_path / "model", "--seed", 0) as (url, _):
+        assert run("attack", url, "--data", data, *options, "--out", tmp_path / "served", "--json") == 0
+    measures = json.loads(capsys.readouterr().out)["attacks"][0]
+    assert measures["inputs"] == 8
+    assert measures["success"] > 0
+    assert measures["violations"] == 0
+    assert run("attack", tmp_path / "model", "--data", data, *options, "--out", tmp_path / "local") == 0
+    local, served = (read_attack_run(tmp_path / name).records for name in ("local", "served"))
+    for here, there in zip(local, served, strict=True):
+        assert (here["row"], here["length"]) == (there["row"], there["length"])
+        if here["outcome"] == there["outcome"] == "success":
+            assert there["answer_after"] != there["truth"] or not there["verified"]
 
 
 @pytest.mark.slow
@@ -252,6 +416,7 @@ def test_all_recipes_by_the_command_and_in_the_report(
         ("bert-attack", "masked_lm", "--masked-lm"),
         ("bae-i", "sentence_encoder", "--sentence-encoder"),
         ("textfooler", "tagger", "--tagger"),
+        ("clare", "tagger", "--tagger"),
     ],
 )
 def test_a_missing_part_is_named(

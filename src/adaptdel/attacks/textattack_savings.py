@@ -6,11 +6,17 @@
   of their number, and then takes the first ones in the order in which they were made.
 * A masked language model that scores the vocabulary only for the tokens that are asked for, on inputs that are padded
   to the longest text and not to 512 tokens.
+* Candidates that are made from the text that they change. TextAttack looks for every word of the text again.
+* DeepWordBug's limit on the edit distance, which is computed only as far as the limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -18,6 +24,8 @@ import numpy as np
 
 CHECKED = 512  # candidates whose constraints are checked together, if fewer queries are left
 ENCODED = 2**14  # sentences whose vectors are kept
+SPLIT = 2**16  # words whose parts are kept
+CHINESE = re.compile("[\u4e00-\u9fff]")  # TextAttack finds the words of texts with such characters by a dictionary
 
 
 def attack_within_limits(goal: Any, constraints: list[Any], transformation: Any, search: Any) -> Any:
@@ -42,6 +50,92 @@ def attack_within_limits(goal: Any, constraints: list[Any], transformation: Any,
             return passed
 
     return LimitedAttack(goal, constraints, transformation, search)
+
+
+@contextmanager
+def quick_texts() -> Iterator[None]:
+    """Within it, TextAttack replaces and deletes words at their places in a text, which it looks for once.
+
+    It otherwise looks for every word of the text and splits it again, for every candidate. A text is split at white
+    space and each piece by itself, so that pieces can be looked up; only Chinese is split as a whole.
+    """
+    from textattack.shared import attacked_text
+    from textattack.shared.attacked_text import AttackedText
+
+    split, replace_word = attacked_text.words_from_text, AttackedText.replace_word_at_index
+    parts = lru_cache(SPLIT)(lambda piece: tuple(split(piece)))
+
+    def remembered(text: str, words_to_ignore: Sequence[str] = ()) -> list[str]:
+        if CHINESE.search(text):
+            return list(split(text, list(words_to_ignore)))
+        return [word for piece in text.split() for word in parts(piece) if word not in words_to_ignore]
+
+    def replaced(self: Any, index: int, new_word: str) -> Any:
+        if not hasattr(self, "places"):
+            self.places = word_places(self.text, self.words) if len(self._text_input) == 1 else None
+        usual = isinstance(new_word, str) and not CHINESE.search(new_word)
+        count = len(remembered(new_word)) if usual else 2
+        if self.places is None or not 0 <= index < len(self.places) or count > 1 or bool(count) != bool(new_word):
+            return replace_word(self, index, new_word)
+        word, start, attributes = self.words[index], self.places[index], dict(self.attack_attrs)
+        text, rest = self.text[:start], self.text[start + len(word) :]
+        numbers = attributes["original_index_map"].copy()
+        modified, changed = attributes["modified_indices"], {index} if word != new_word and new_word else set()
+        if not new_word:  # the space at the deleted word is deleted, too
+            if rest:
+                text, rest = (text, rest.removeprefix(" ")) if index == 0 else (text.removesuffix(" "), rest)
+            modified = {number - (number > index) for number in modified if number != index}
+            numbers[numbers == index] = -1
+            numbers[numbers > index] -= 1
+        kept = {name: attributes[name] for name in ("label_names",) if name in attributes}
+        return AttackedText(
+            OrderedDict((name, text + new_word + rest) for name in self._text_input),
+            {
+                **kept,
+                "newly_modified_indices": changed,
+                "previous_attacked_text": self,
+                "modified_indices": modified | changed,
+                "original_index_map": numbers,
+            },
+        )
+
+    attacked_text.words_from_text, AttackedText.replace_word_at_index = remembered, replaced
+    try:
+        yield
+    finally:
+        attacked_text.words_from_text, AttackedText.replace_word_at_index = split, replace_word
+
+
+def word_places(text: str, words: Sequence[str]) -> list[int] | None:
+    """Where each word begins, as TextAttack looks for them: after the word before; None for texts it treats otherwise.
+
+    >>> word_places("To be, or not to be", ["To", "be", "or", "not", "to", "be"])
+    [0, 3, 7, 10, 14, 17]
+    """
+    if CHINESE.search(text) or "<SPLIT>" in text:
+        return None
+    places, at = [], 0
+    for word in words:
+        places.append(text.index(word, at))
+        at = places[-1] + len(word)
+    return places
+
+
+def limited_distance(constraint: Any) -> Any:
+    """TextAttack's limit on the edit distance in letters, which stops counting beyond the limit; others as they are."""
+    from Levenshtein import distance
+    from textattack.constraints.overlap import LevenshteinEditDistance
+
+    class LimitedDistance(LevenshteinEditDistance):  # type: ignore[misc]
+        """The same constraint with a distance that is quicker to compute for long texts."""
+
+        def _check_constraint(self, transformed_text: Any, reference_text: Any) -> bool:
+            most = self.max_edit_distance
+            return bool(distance(reference_text.text, transformed_text.text, score_cutoff=most) <= most)
+
+    if type(constraint) is not LevenshteinEditDistance:
+        return constraint
+    return LimitedDistance(constraint.max_edit_distance, constraint.compare_against_original)
 
 
 def first_combinations(

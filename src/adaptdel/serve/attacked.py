@@ -7,6 +7,7 @@ request; the votes that select an answer are independent of those that certify i
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class ServedTarget:
     def __init__(self, source: ServedSource, settings: AttackSettings) -> None:
         self.source, self.settings = source, settings
         self.client = Client(source.url, token=source.token, model=source.model)
+        weakref.finalize(self, self.client.close)
         with _refused(source.url):
             offered = self.client.models()
             models = {model["name"]: model for model in offered["models"]}
