@@ -20,7 +20,11 @@ OTHER = {
     "adaptdel": "cert-ed", "hash": "vocabulary", "float32": "bfloat16", "text": "body", "label": "class", "id": "key",
     "utf-8": "latin-1",
 }  # fmt: skip
-BY_FIELD = {"min_accuracy": 0.5, "bins": "auto"}  # the objective "mean" needs a least accuracy; bins have no other name
+BY_FIELD = {
+    "min_accuracy": 0.5,
+    "bins": "auto",
+    "loss": "copies",
+}  # the objective "mean" needs a least accuracy; bins have no other name
 
 
 class Altered(ast.NodeTransformer):

@@ -10,7 +10,7 @@ from math import inf
 
 from adaptdel.core.checks import check_choice, check_int, check_probability, check_real
 
-LINEAR_LOSSES = ("votes", "copies")
+LINEAR_LOSSES = ("auto", "votes", "copies")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class LinearTrainingSettings:
     """How the linear model is trained.
 
     Attributes:
-        loss: "votes" (of the vote on each example, in closed form) or "copies" (of single noisy copies).
+        loss: "votes" (of the vote on each example, in closed form), "copies" (of single noisy copies) or "auto":
+            "votes" for two classes, "copies" for more.
         copies: noisy copies of each example; for the loss "votes", rates that are drawn if the noise has random ones.
         l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
         iterations: the largest number of iterations of the optimiser.
@@ -26,7 +27,7 @@ class LinearTrainingSettings:
         bits: the base-2 logarithm of the number of hashed columns.
     """
 
-    loss: str = "votes"
+    loss: str = "auto"
     copies: int = 8
     l2: float = 2e-6
     iterations: int = 60

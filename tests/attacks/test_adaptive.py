@@ -79,10 +79,14 @@ def test_certified_and_true_radius_and_attacked_distance_are_in_order() -> None:
 
 
 def test_the_attack_is_as_close_as_the_strongest_words_allow(deletion: ad.SmoothedClassifier) -> None:
-    """At a rate of 0.7, two strong words are kept with probability 0.51: no attack needs fewer edits than that."""
+    """At a rate of 0.7, two strong words are kept with probability 0.51: no attack needs fewer edits than that.
+
+    About 20 of the 40 words speak for the class, all of them about equally: 10 of them replaced by their opposites is a
+    tie.
+    """
     distances = [run(deletion, tokens)[0].distance or 99 for tokens in LONG]
     assert min(distances) >= 2
-    assert float(np.median(distances)) <= 8
+    assert float(np.median(distances)) <= 11
 
 
 def test_the_result_depends_on_the_input_and_the_seed_alone(deletion: ad.SmoothedClassifier) -> None:

@@ -99,6 +99,16 @@ def test_votes_on_new_texts_are_right(classes: int) -> None:
     assert np.mean(right["votes"]) == pytest.approx(np.mean(right["copies"]), abs=0.01)
 
 
+def test_two_classes_are_trained_on_votes_by_default_and_more_on_copies() -> None:
+    for classes, loss in ((2, "votes"), (3, "copies")):
+        tokens, labels = topics(60, 0, classes)
+        noise = Deletion(FixedRate(0.8))
+        default = LinearClassifier(bits=8).fit(tokens, labels, noise=noise)
+        chosen = LinearClassifier(bits=8).fit(tokens, labels, noise=noise, loss=loss)
+        assert default.training_["loss_of"] == loss
+        assert default.fingerprint() == chosen.fingerprint()
+
+
 def test_weights_of_examples_are_repetitions() -> None:
     draw = generator(2)
     counts = sparse.csr_array(draw.poisson(1.0, (6, 6)).astype(np.float64))
@@ -143,7 +153,7 @@ def test_the_rates_are_those_of_the_copies() -> None:
 def test_examples_without_words_and_unknown_losses() -> None:
     model = LinearClassifier().fit([(), (), ()], ["a", "b", "b"], noise=Deletion(FixedRate(0.5)))
     assert model.predict([(), ("x",)]) == ["b", "b"]
-    with pytest.raises(ValueError, match="loss must be one of 'votes', 'copies', got 'votez'"):
+    with pytest.raises(ValueError, match="loss must be one of 'auto', 'votes', 'copies', got 'votez'"):
         LinearClassifier().fit([("a",), ("b",)], [0, 1], loss="votez")
-    with pytest.raises(ValueError, match="loss must be one of 'votes', 'copies', got 'x'"):
+    with pytest.raises(ValueError, match="loss must be one of 'auto', 'votes', 'copies', got 'x'"):
         LinearTrainingSettings(loss="x")

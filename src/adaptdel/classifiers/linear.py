@@ -255,7 +255,8 @@ class LinearClassifier(BaseClassifier):
             unit: not needed, since tokens are counted and never joined.
             loss: "votes" is the loss of the vote on an example, from a normal approximation of the scores of its copies
                 (see `adaptdel.classifiers.vote_margin`); "copies" that of single noisy copies, which are drawn. Masks
-                have a weight with "copies" only.
+                have a weight with "copies" only. "auto" is "votes" for two classes and "copies" for more:
+                ``docs/explanation/linear-model.md`` has the measurements.
             copies: noisy copies of each example. With "votes" no copy is drawn; if the rate of the noise is random,
                 as many rates are.
             l2: penalty on squared weights per token of a copy; see `linear_training.train`. On held-out fifths of four
@@ -279,6 +280,8 @@ class LinearClassifier(BaseClassifier):
         active = noise if noise is not None and noise.changes_inputs else None
         copies = copies if active is not None else 1
         classes, answers = class_numbers(labels)
+        if loss == "auto":
+            loss = "votes" if len(classes) == 2 else "copies"
         check_examples(tokens, len(answers))
         steps = len(answers) + iterations
 

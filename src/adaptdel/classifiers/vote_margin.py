@@ -158,7 +158,9 @@ def train_margins(
     return Fitted(fitted, table[-1].copy(), record | {"losses": minimum.values})
 
 
-def _blocks(counts: Counts, answers: IntArray, classes: int, keep: FloatArray, shares: FloatArray) -> list[ClassExamples]:
+def _blocks(
+    counts: Counts, answers: IntArray, classes: int, keep: FloatArray, shares: FloatArray
+) -> list[ClassExamples]:
     blocks = []
     for number in np.unique(answers).tolist():
         rows = np.flatnonzero(answers == number)

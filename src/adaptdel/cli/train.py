@@ -88,7 +88,11 @@ def _shown(value: Any) -> str:
 @click.option("--text-column", "text", default=None, help=f"Column of the texts.  [default: {DATA.text}]")
 @click.option("--label-column", "label", default=None, help=f"Column of the labels.  [default: {DATA.label}]")
 @click.option("--encoding", default=None, help=f"Encoding of the file.  [default: {DATA.encoding}]")
-@setting("loss", "Linear: of the vote on a text, or of single noisy copies.", type=click.Choice(LINEAR_LOSSES))
+@setting(
+    "loss",
+    "Linear: of the vote on a text, or of single copies; auto: by the number of classes.",
+    type=click.Choice(LINEAR_LOSSES),
+)
 @setting("copies", "Linear: noisy copies per example; with --loss votes, random rates.", type=int)
 @setting("l2", "Linear: penalty on squared weights.", type=float)
 @setting("iterations", "Linear: largest number of optimiser steps.", type=int)
