@@ -23,8 +23,9 @@ OTHER = {
 BY_FIELD = {
     "min_accuracy": 0.5,
     "bins": "auto",
-    "loss": "copies",
 }  # the objective "mean" needs a least accuracy; bins have no other name
+
+BY_FIELD_AND_VALUE = {("loss", "auto"): "copies"}
 
 
 class Altered(ast.NodeTransformer):
@@ -37,7 +38,8 @@ class Altered(ast.NodeTransformer):
         if isinstance(node.value, (ast.Constant, ast.Tuple)):
             value = ast.literal_eval(node.value)
             field = node.target.id if isinstance(node.target, ast.Name) else ""
-            changed = BY_FIELD.get(field, self.change(value))
+            other = BY_FIELD_AND_VALUE.get((field, value), self.change(value))
+            changed = BY_FIELD.get(field, other)
             self.count += changed != value
             node.value = ast.parse(repr(changed), mode="eval").body
         return node

@@ -91,7 +91,7 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "TrainingJob", defaults(job), some(data, "text", "label", "encoding")
 
     yield "LinearClassifier", defaults(LinearClassifier), some(linear, "features", "bits")
-    trained = some(linear, "copies", "l2", "iterations", seed=training.seed)
+    trained = some(linear, "loss", "copies", "l2", "iterations", seed=training.seed)
     yield "LinearClassifier.fit", defaults(LinearClassifier.fit), trained
     sklearn = import_module("adaptdel.classifiers.callables").SklearnClassifier
     yield "SklearnClassifier.fit", defaults(sklearn.fit), {"copies": linear["copies"], "seed": certification["seed"]}
