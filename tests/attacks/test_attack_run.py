@@ -303,6 +303,21 @@ def test_texts_with_other_line_separators_are_read_again(folder: Path, tmp_path:
     assert read_attack_run(tmp_path / "run").records == result.records
 
 
+def test_the_status_of_a_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = attack_data(job(folder, tmp_path / "run"), progress=False)
+    assert run("status", tmp_path / "run", "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["inputs"], status["attacked"], status["failures"]) == ("finished", 8, 8, 0)
+    assert status["robust accuracy"] == result.measures["robust_accuracy"]
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
+    assert run("status", tmp_path / "run") == 0
+    said = capsys.readouterr().out
+    assert "not finished, and no process works on it" in said
+    assert "robust accuracy" in said
+    assert "none" in said
+
+
 def test_the_measures_of_an_attack() -> None:
     def record(outcome: str, distance: int | None = None, radius: int = 2, **more: Any) -> dict[str, Any]:
         fields = {"queries": 10, "votes": 100, "seconds": 1.0, "words_changed": distance, "covered": True}

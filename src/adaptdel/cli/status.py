@@ -1,13 +1,15 @@
-"""``adaptdel status``: how far a run is, also while another process certifies."""
+"""``adaptdel status``: how far a run is, also while another process certifies or attacks."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from adaptdel.runs.status import RunStatus, read_status
+from adaptdel.attacks.attack_run import is_attack_run, read_attack_run
+from adaptdel.runs.status import FINISHED, RUNNING, STOPPED, RunStatus, is_in_use, read_status
 from adaptdel.tables import number, percent, text_table
 
 
@@ -19,8 +21,36 @@ def status_command(run: Path, as_json: bool) -> None:
 
     The run is only read. The exit status is 0 whether the run is finished or not.
     """
+    if is_attack_run(run):
+        attacked = attack_status(run)
+        shown = text_table(("run", str(run)), [(name, _shown(value)) for name, value in attacked.items()])
+        click.echo(json.dumps({"run": str(run), **attacked}, indent=2) if as_json else shown.to_terminal())
+        return
     status = read_status(run)
     click.echo(json.dumps({"run": str(run), **status.to_dict()}, indent=2) if as_json else describe(status, run))
+
+
+def attack_status(folder: Path) -> dict[str, Any]:
+    """How far a run of attacks is, in plain values."""
+    attacked = read_attack_run(folder)
+    measures = attacked.measures
+    sessions = attacked.manifest.get("sessions") or [{}]
+    return {
+        "state": FINISHED if attacked.finished else RUNNING if is_in_use(folder) else STOPPED,
+        "recipe": attacked.manifest["recipe"],
+        "inputs": sessions[-1].get("rows"),
+        "attacked": len(attacked.records),
+        "failures": measures["errors"],
+        "accuracy before": measures["accuracy_before"],
+        "accuracy after": measures["accuracy_after"],
+        "robust accuracy": measures["robust_accuracy"],
+    }
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    return percent(value) if isinstance(value, float) else str(value)
 
 
 def describe(status: RunStatus, run: Path) -> str:

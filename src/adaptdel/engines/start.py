@@ -50,8 +50,8 @@ class EngineSettings:
 ENGINE = EngineSettings()
 
 
-def start_engine(settings: EngineSettings, total: int | None = None) -> Engine:
-    """The engine, ready to work; ``total`` is the number of items, of which local workers need one each at most.
+def start_engine(settings: EngineSettings) -> Engine:
+    """The engine, ready to work.
 
     ImportError if Ray is not installed; ValueError if there is no cluster at the address.
     """

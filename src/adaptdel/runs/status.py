@@ -63,7 +63,7 @@ def read_status(folder: Path) -> RunStatus:
     end = datetime.fromisoformat(manifest["finished"]) if run.finished else changed
     if started is not None and end is not None and recent > 0:
         rate = recent / max((end - started).total_seconds(), 1.0)
-    state = FINISHED if run.finished else RUNNING if _is_locked(folder) else STOPPED
+    state = FINISHED if run.finished else RUNNING if is_in_use(folder) else STOPPED
     left = None
     if state == RUNNING and rows is not None and rate:
         left = max(rows - done, 0) / rate
@@ -87,7 +87,7 @@ def _changed(folder: Path, run: Run) -> datetime | None:
     return datetime.fromtimestamp(max(times), UTC) if times else None
 
 
-def _is_locked(folder: Path) -> bool:
+def is_in_use(folder: Path) -> bool:
     """Whether a process on this machine works on the run."""
     try:
         import fcntl

@@ -47,7 +47,8 @@ class Watcher:
             classes = len(self._certifier.base.labels())
             if stage != self._stage:
                 self._stage, self._counts = stage, np.zeros(classes, dtype=np.int64)
-            self._counts += np.bincount(answers, minlength=classes)
+            new = max(0, classes - len(self._counts))  # classes that this stage met for the first time
+            self._counts = np.pad(self._counts, (0, new)) + np.bincount(answers, minlength=classes)
             votes = {"votes": _named(self._certifier, self._counts), "total": int(self._counts.sum())}
             self.job.outbox.put("votes", self.index, {"index": self.index, "phase": stage, **votes})
 
