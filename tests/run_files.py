@@ -45,9 +45,10 @@ def examples(count: int, seed: int = 0, labels: tuple[Any, ...] = (0, 1)) -> lis
 def make_model(folder: Path, noise: Noise | None = None, labels: tuple[Any, ...] = (0, 1), **settings: Any) -> Path:
     """A linear model in a folder."""
     texts, answers = zip(*examples(200, seed=1, labels=labels), strict=True)
-    base = LinearClassifier(bits=12)
-    model = SmoothedClassifier(base, noise or Deletion(LengthRate(0.7, 6)), n_select=100, n_estimate=400, **settings)
-    model.fit(list(texts), list(answers)).save(folder)
+    noise = noise or Deletion(LengthRate(0.7, 6))
+    tokens = [tuple(text.split()) for text in texts]
+    base = LinearClassifier(bits=12).fit(tokens, answers, noise=noise, loss="copies")  # some votes are divided
+    SmoothedClassifier(base, noise, n_select=100, n_estimate=400, **settings).save(folder)
     return folder
 
 

@@ -86,7 +86,7 @@ def _outcomes(run: Run, table: Any, seconds: dict[str, float]) -> Outcomes:
 
 
 def _check_rows(run: Run) -> int:
-    """The number of rows; ValueError if a row with a certificate lacks a value that is measured."""
+    """The number of rows; ValueError if a row with a certificate lacks a value that is measured, or the size of its region."""
     rows = 0
     for batch in run.batches((*_NEVER_NULL, "problem")):
         for name in _NEVER_NULL:
@@ -94,6 +94,11 @@ def _check_rows(run: Run) -> int:
                 for place in np.flatnonzero(batch.column(name).is_null().to_numpy(zero_copy_only=False)).tolist():
                     if batch.column("problem")[place].as_py() is None:
                         raise ValueError(f"{run.file}, row {rows + place + 1} of the table: {name} is null: {RESTORE}")
+        sizes, radii = (batch.column(name).to_numpy(zero_copy_only=False) for name in ("log10_cardinality", "radius"))
+        for place in np.flatnonzero((radii >= 1) & ~np.isfinite(sizes)).tolist():
+            if batch.column("problem")[place].as_py() is None:
+                where = f"{run.file}, row {rows + place + 1} of the table"
+                raise ValueError(f"{where}: log10_cardinality must be finite, got {sizes[place]}: {RESTORE}")
         rows += batch.num_rows
     return rows
 

@@ -314,7 +314,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not the manifest of a run: it must be JSON in UTF-8: {RESTORE}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not the manifest of a run: {error}: {RESTORE}") from None
+        reason = " ".join(str(error).split())  # names of fields can hold line breaks
+        raise ValueError(f"{path}: not the manifest of a run: {reason}: {RESTORE}") from None
 
 
 def write_run(folder: str | Path, manifest: Mapping[str, Any], records: Iterable[Record]) -> None:
