@@ -86,7 +86,7 @@ def _outcomes(run: Run, table: Any, seconds: dict[str, float]) -> Outcomes:
 
 
 def _check_rows(run: Run) -> int:
-    """The number of rows; ValueError if a row with a certificate lacks a value that is measured, or the size of its region."""
+    """The number of rows; ValueError if a row with a certificate lacks a value that is measured."""
     rows = 0
     for batch in run.batches((*_NEVER_NULL, "problem")):
         for name in _NEVER_NULL:
