@@ -46,9 +46,12 @@ def make_model(folder: Path, noise: Noise | None = None, labels: tuple[Any, ...]
     """A linear model in a folder."""
     texts, answers = zip(*examples(200, seed=1, labels=labels), strict=True)
     noise = noise or Deletion(LengthRate(0.7, 6))
+    model = SmoothedClassifier(LinearClassifier(bits=12), noise, n_select=100, n_estimate=400, **settings)
+    model.fit(list(texts), list(answers))
     tokens = [tuple(text.split()) for text in texts]
-    base = LinearClassifier(bits=12).fit(tokens, answers, noise=noise, loss="copies")  # some votes are divided
-    SmoothedClassifier(base, noise, n_select=100, n_estimate=400, **settings).save(folder)
+    assert isinstance(model.base_, LinearClassifier)
+    model.base_.fit(tokens, answers, noise=noise, loss="copies")  # votes are more divided than with the default
+    model.save(folder)
     return folder
 
 
