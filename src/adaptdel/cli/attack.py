@@ -13,7 +13,7 @@ from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_set
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.settings import DATA
 
-_PARTS = ("masked_lm", "sentence_encoder", "word_vectors", "tagger", "stop_words")
+_PARTS = ("masked_lm", "masked_lm_context", "sentence_encoder", "word_vectors", "tagger", "stop_words")
 _LIMITS = ("inputs", "votes", "queries", "seconds", "budget", "beam", "seed")
 _ADAPTIVE_ONLY = ("budget", "beam", "vocabulary")
 _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
@@ -72,6 +72,13 @@ _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
 )
 @click.option(
     "--masked-lm", default=None, metavar="FOLDER", help="Masked language model of CLARE, BAE and BERT-Attack."
+)
+@click.option(
+    "--masked-lm-context",
+    default=None,
+    type=click.IntRange(8, 510),
+    metavar="TOKENS",
+    help="Tokens around a word that the masked language model reads: fewer are much faster.  [default: the whole text]",
 )
 @click.option(
     "--sentence-encoder", default=None, metavar="FOLDER", help="Sentence encoder in place of the Universal one."
@@ -136,7 +143,7 @@ def attack_command(
             settings,
             ops=options["ops"],
             vocabulary=None if words is None or name != "adaptive" else replace(source, path=words),
-            parts={part: options[part] for part in USED_PARTS[name] if options[part] is not None},
+            parts={part: str(options[part]) for part in USED_PARTS[name] if options[part] is not None},
             fresh=options["fresh_votes"] and name != "adaptive",
             engine=engine,
         )
