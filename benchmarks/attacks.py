@@ -113,8 +113,7 @@ def attack_models(arguments: argparse.Namespace) -> None:
                 parts=given_parts(arguments),
             )
         )
-    start = time.monotonic()
-    for run in attack_together(jobs, note=lambda text: print(f"{time.monotonic() - start:7.0f} s: {text}", flush=True)):
+    for run in attack_together(jobs, progress="log"):
         names = ("inputs", "accuracy_before", "accuracy_after", "robust_accuracy", "mean_queries", "mean_seconds")
         print(run.folder.name, {name: run.measures[name] for name in names}, flush=True)
 

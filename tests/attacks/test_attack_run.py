@@ -103,6 +103,52 @@ def test_an_interrupted_run_is_resumed_and_workers_do_not_matter(
     assert without_times(parallel.records) == without_times(whole.records)
 
 
+def test_several_models_are_attacked_together(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The records are those of single runs, and an interrupted run is resumed."""
+    fitted(ad.Masking(0.6)).save(tmp_path / "masking")
+    models = (folder / "model", tmp_path / "masking")
+    data = folder / "test.jsonl"
+    for model in models:
+        assert run("attack", model, "--data", data, "--out", tmp_path / "alone" / model.name, *QUICK) == 0
+    alone = [read_attack_run(tmp_path / "alone" / model.name) for model in models]
+    command = ("attack", *models, "--data", data, "--out", tmp_path / "both", *QUICK)
+    attack, attacked = recipes.InputAttack.__call__, []
+
+    def interrupted(self: Any, run_input: Any) -> Any:
+        attacked.append(run_input.row)
+        if len(attacked) == 6:
+            raise KeyboardInterrupt
+        return attack(self, run_input)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipes.InputAttack, "__call__", interrupted)
+        assert run(*command) == 130
+    assert attacked[0::2] == attacked[1::2]  # both models on one input before the next
+    halves = [read_attack_run(tmp_path / "both" / model.name) for model in models]
+    assert [len(half.records) for half in halves] == [3, 2]
+    assert not any(half.finished for half in halves)
+    capsys.readouterr()
+    assert run(*command, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["attacks"]
+    assert [row["model"] for row in rows] == [str(model) for model in models]
+    both = [read_attack_run(tmp_path / "both" / model.name) for model in models]
+    assert [without_times(run.records) for run in both] == [without_times(run.records) for run in alone]
+    assert not list((tmp_path / "both").glob("*/unfinished*"))
+    assert run(*command) == 0  # finished runs are shown again
+    (tmp_path / "other").mkdir()
+    shutil.copytree(folder / "model", tmp_path / "other" / "model")
+    for more, message in (
+        (tmp_path / "other" / "model", "two models are called 'model'"),
+        ("http://127.0.0.1:1", "a server is attacked alone"),
+    ):
+        out = tmp_path / "none"
+        assert run("attack", models[0], more, "--data", data, "--out", out, "--recipe", "adaptive") == 2
+        assert message in capsys.readouterr().err
+        assert not out.exists()
+
+
 def test_a_text_that_ends_its_local_worker(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was attacked before is kept, and the error names the rows."""
     whole = attack_data(job(folder, tmp_path / "whole"), progress=False)

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks import textattack_parts, textattack_recipes
-from adaptdel.attacks.attack_run import AttackJob, attack_data, read_attack_run
+from adaptdel.attacks import textattack_parts, textattack_recipes, textattack_savings
+from adaptdel.attacks.attack_run import AttackJob, attack_data, attack_together, read_attack_run
 from adaptdel.attacks.recipes import RECIPES, TEXTATTACK, USED_PARTS
 from adaptdel.attacks.target import TimeLimitReached
 from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_vectors, read_words
 from adaptdel.attacks.textattack_predictions import Moves
 from adaptdel.attacks.textattack_recipes import BUILDERS, VoteShares
-from adaptdel.attacks.textattack_savings import limited_distance, quick_texts
+from adaptdel.attacks.textattack_savings import Candidates, limited_distance, quick_texts
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.runs.inputs import Source
 
@@ -109,6 +109,22 @@ def test_the_extra_is_named(
     assert run("attack", tmp_path / "model", "--data", data, "--recipe", "textfooler", "--out", out) == 2
     assert "pip install 'adaptdel[attack]'" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_candidates_are_kept_until_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textattack_savings, "KEPT_CANDIDATES", 8)
+    known = Candidates()
+    assert known.get("a", 1) is None
+    known.put("a", [1, 2, 3], complete=False)  # more would follow, if more queries were left
+    assert known.get("a", 3) == [1, 2, 3]
+    assert known.get("a", 4) is None
+    known.put("a", [1, 2, 3, 4], complete=True)
+    assert known.get("a", 100) == [1, 2, 3, 4]
+    known.put("b", [], complete=True)
+    assert known.get("b", 100) == []
+    known.put("c", [5, 6, 7, 8, 9], complete=True)  # nine in all
+    assert known.get("a", 1) is None
+    assert known.get("c", 1) == [5, 6, 7, 8, 9]
 
 
 # With the extra
@@ -219,6 +235,64 @@ def test_less_work_gives_the_same_results(
     monkeypatch.setattr(textattack_parts, "DistinctSentences", lambda encode: encode)
     monkeypatch.setattr(Parts, "_masked_lm", whole)
     assert attacked(tmp_path, "whole", recipe, parts, queries=queries) == quick
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("recipe", ["clare", "bae-i", "bert-attack", "textfooler", "deepwordbug"])
+def test_models_that_are_attacked_together_get_the_same_results(
+    parts: dict[str, str], tmp_path: Path, recipe: str
+) -> None:
+    """Candidates and predictions of one model are used for the next."""
+    noises = {"none": ad.NoNoise(), "deletion": ad.Deletion(ad.FixedRate(0.5)), "masking": ad.Masking(0.5)}
+    for name, noise in noises.items():
+        fitted(noise, length=12).save(tmp_path / name)
+    rows = [{"text": text, "label": label} for text, label in texts(12, 12, seed=8)]
+    data = write_rows(tmp_path / "test.jsonl", rows)
+    used = {part: value for part, value in (parts | {"masked_lm_context": "8"}).items() if part in USED_PARTS[recipe]}
+    settings = replace(FEW, inputs=4, queries=150)
+
+    def jobs(folder: str) -> list[AttackJob]:
+        return [
+            AttackJob(tmp_path / name, Source(str(data)), tmp_path / folder / name, recipe, settings, parts=used)
+            for name in noises
+        ]
+
+    alone = []
+    for job in jobs("alone"):
+        textattack_parts._kept_parts.cache_clear()
+        alone.append([record | {"seconds": 0} for record in attack_data(job, progress=False).records])
+    together = attack_together(jobs("together"), progress=False)
+    assert [[record | {"seconds": 0} for record in run.records] for run in together] == alone
+    assert len({str(records) for records in alone}) > 1
+    assert all(run.manifest["parts"] == used for run in together)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_masked_language_model_that_reads_some_tokens_around_a_word(parts: dict[str, str]) -> None:
+    import_textattack(parts["stop_words"])
+    some: Any = Parts("bae-i", parts | {"masked_lm_context": "8"}).masked_lm()["masked_language_model"]
+    whole: Any = Parts("bae-i", parts).masked_lm()["masked_language_model"]
+    words = [*SPAM, *HAM] * 4
+    place = len(words) // 2
+    masked = [*words[:place], "[MASK]", *words[place + 1 :]]
+    predicted = some.words([" ".join(masked)], most=20, least=0.0)
+    assert predicted == whole.words([" ".join(masked[place - 3 : place + 5])], most=20, least=0.0)
+    assert predicted != whole.words([" ".join(masked)], most=20, least=0.0)
+    assert len(predicted[0]) == 20
+    calls = []
+    encode, some._encode = some._encode, lambda sequences: calls.append(len(sequences)) or encode(sequences)
+    far = [*masked[:2], "friday", *masked[3:]]
+    assert some.words([" ".join(far)] * 2, most=5, least=0.0) == [predicted[0][:5]] * 2
+    assert calls == []  # a change elsewhere needs no prediction
+    near = [*masked[: place - 1], "friday", *masked[place:]]
+    some.words([" ".join(near)] * 2, most=5, least=0.0)
+    assert calls == [1]
+    likely = some.words([" ".join(masked)], most=20, least=0.02)[0]
+    assert likely == predicted[0][: len(likely)]
+    assert len(likely) < 20
+    assert some.words(["[MASK] " * 1, " ".join(["lunch"] * 600 + ["[MASK]"])], most=1, least=0.0)[1] == []
 
 
 STRANGE_TEXTS = [

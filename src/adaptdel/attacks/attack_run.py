@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -246,16 +246,17 @@ class OpenRun:
         store.put(record["row"], record)
         self.records[record["row"]] = record
 
-    def finish(self) -> AttackRun:
-        """Write the records and the measures, when every input is attacked."""
-        with WorkingStore(self.job.out / STORE, KIND) as store:
-            ordered = [self.records[run_input.row] for run_input in self.chosen]
-            lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
-            write_text(self.job.out / RECORDS, lines)
-            self.manifest |= {"totals": measure_attack(ordered), "finished": timestamp()}
-            write_json(self.job.out / MANIFEST, self.manifest)
-            store.delete()
-        return AttackRun(self.job.out, self.manifest, ordered)
+    def finish(self, store: WorkingStore) -> AttackRun:
+        """Write the records and the measures, when every input is attacked, and delete the store."""
+        ordered = [self.records[run_input.row] for run_input in self.chosen]
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
+        store.flush()
+        write_text(self.job.out / RECORDS, lines)
+        self.manifest |= {"totals": measure_attack(ordered), "finished": timestamp()}
+        write_json(self.job.out / MANIFEST, self.manifest)
+        store.delete()
+        self.finished = AttackRun(self.job.out, self.manifest, ordered)
+        return self.finished
 
 
 def _run(run: OpenRun, task: AttackTask, note: Note, progress: Any) -> AttackRun:
@@ -274,44 +275,51 @@ def _run(run: OpenRun, task: AttackTask, note: Note, progress: Any) -> AttackRun
                 report.note(_describe(run.records.values()))
             if report is not None:
                 report(len(run.records), len(run.chosen))
-    return run.finish()
+        return run.finish(store)
 
 
-def attack_together(jobs: Sequence[AttackJob], *, note: Note = lambda text: None) -> Iterator[AttackRun]:
+def attack_together(
+    jobs: Sequence[AttackJob], *, note: Note = lambda text: None, progress: Any = "auto"
+) -> list[AttackRun]:
     """Attack several models in this process, all on one input before the next; the runs are those of `attack_data`.
 
     What a recipe can do with a text, such as the words that a masked language model predicts, is then computed once for
-    all models. Unfinished runs are resumed, and the jobs must have the same data.
+    all models. Unfinished runs are resumed.
     """
+    folders = [job.out.resolve() for job in jobs]
+    repeated = next((folder for folder in folders if folders.count(folder) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"{repeated}: two runs cannot have the same folder")
     samples: dict[str, list[RunInput]] = {}
-    runs: list[tuple[OpenRun, InputAttack, WorkingStore]] = []
-    finished: list[OpenRun] = []
+    loaded: list[tuple[AttackJob, dict[str, Any], list[RunInput], InputAttack]] = []
+    for job in jobs:  # everything is loaded before anything is written
+        plan = job.plan()
+        model = plan.model.load(job.settings)
+        manifest = _new_manifest(job, model)
+        sample = json.dumps([manifest[name] for name in ("data", "classes", "unit", "settings")])
+        if sample not in samples:
+            labels = LabelMap(manifest["classes"])
+            samples[sample] = draw_inputs(job.source, labels, model.unit, job.settings, note)
+        _check_folder(job.out)
+        loaded.append((job, manifest, samples[sample], InputAttack(model, plan)))
     with ExitStack() as stack:
-        for job in jobs:
-            plan = job.plan()
-            model = plan.model.load(job.settings)
-            manifest = _new_manifest(job, model)
-            sample = json.dumps([manifest[name] for name in ("data", "classes", "unit", "settings")])
-            if sample not in samples:
-                labels = LabelMap(manifest["classes"])
-                samples[sample] = draw_inputs(job.source, labels, model.unit, job.settings, note)
-            attack = InputAttack(model, plan)
-            _check_folder(job.out)
+        runs: list[OpenRun] = []
+        for job, manifest, chosen, _ in loaded:
             job.out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(job.out))
-            run = OpenRun(job, manifest, samples[sample])
-            finished.append(run)
-            if run.finished is None:
-                runs.append((run, attack, stack.enter_context(run.open())))
-        left = [{run_input.row: run_input for run_input in run.left} for run, _, _ in runs]
-        rows = sorted({row for inputs in left for row in inputs})
-        for number, row in enumerate(rows, start=1):
-            for (run, attack, store), inputs in zip(runs, left, strict=True):
-                if row in inputs:
+            runs.append(OpenRun(job, manifest, chosen))
+        stores = [None if run.finished else stack.enter_context(run.open()) for run in runs]
+        left = [{run_input.row: run_input for run_input in run.left} for run in runs]
+        report = reporter(progress, "attacks")
+        for row in sorted({row for inputs in left for row in inputs}):
+            for run, store, inputs, (_, _, _, attack) in zip(runs, stores, left, loaded, strict=True):
+                if store is not None and row in inputs:
                     run.put(store, attack(inputs[row]))
-            note(f"{number} of {len(rows)} inputs attacked")
-    for run in finished:
-        yield run.finished or run.finish()
+                    if len(run.records) == len(run.chosen):
+                        run.finish(store)
+                    if report is not None:
+                        report(sum(len(run.records) for run in runs), sum(len(run.chosen) for run in runs))
+        return [run.finished or run.finish(cast(WorkingStore, store)) for run, store in zip(runs, stores, strict=True)]
 
 
 def _attacked(

@@ -74,9 +74,10 @@ class MaskedPredictions:
         if self.head is None or self.encoder is self.model:
             return False
         ids = torch.arange(min(8, self.config.vocab_size))[None]
+        text = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         with torch.no_grad():
             try:
-                scores, states = self.model(input_ids=ids)[0], self.encoder(input_ids=ids)[0]
+                scores, states = self.model(**text)[0], self.encoder(**text)[0]
                 return bool(torch.allclose(self.head(states), scores, atol=1e-4))
             except (RuntimeError, TypeError, IndexError):
                 return False
@@ -94,8 +95,9 @@ class MaskedPredictions:
         """The outputs of the encoder for sequences of the same length."""
         import torch
 
+        ids = torch.tensor(sequences, device=self.model.device)
         with torch.no_grad():
-            return self.encoder(input_ids=torch.tensor(sequences, device=self.model.device))[0]
+            return self.encoder(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
 
     def words(self, texts: Sequence[str], *, most: int, least: float) -> list[list[str]]:
         """The words predicted at the mask of each text, the most likely first; none where the mask is too far on.

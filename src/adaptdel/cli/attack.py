@@ -20,7 +20,7 @@ _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
 
 
 @click.command("attack")
-@click.argument("model")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
@@ -108,7 +108,14 @@ _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def attack_command(
-    context: click.Context, /, model: str, data: tuple[str, ...], out: Path, recipe: str, as_json: bool, **options: Any
+    context: click.Context,
+    /,
+    models: tuple[str, ...],
+    data: tuple[str, ...],
+    out: Path,
+    recipe: str,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Attack MODEL on inputs of a data file.
 
@@ -116,8 +123,11 @@ def attack_command(
     be attacked with the recipes of TextAttack. The run in the folder OUT holds every attacked text, its true edit
     distance, whether fresh votes confirm that the smoothed answer changed, and the certified radius. An interrupted run
     is resumed by the same command. adaptdel report shows runs.
+
+    Several models are attacked together, all on one input before the next, each into a folder of its own name in OUT:
+    what a recipe can do with a text is then found once for all of them.
     """
-    from adaptdel.attacks.attack_run import AttackJob, attack_data
+    from adaptdel.attacks.attack_run import AttackJob, attack_data, attack_together
     from adaptdel.attacks.outcomes import attack_table, gap_table
     from adaptdel.attacks.recipes import RECIPES, USED_PARTS
     from adaptdel.core.checks import check_choice
@@ -130,25 +140,36 @@ def attack_command(
     _check_used(recipe, given)
     settings = replace(ATTACK, **{name: options[name] for name in _LIMITS})
     engine = engine_settings(options)
-    attacked, columns = _attacked(model, options)
-    source = Source(data_path(data), **columns, ids=options["id_column"], encoding=options["encoding"])
-    words = options["vocabulary"]
-    runs = []
+    targets = [_attacked(model, options) for model in models]
+    folders = _folders(out, models)
+    words, runs = options["vocabulary"], []
     for name in RECIPES if recipe == "all" else (recipe,):
-        job = AttackJob(
-            attacked,
-            source,
-            out / name if recipe == "all" else out,
-            name,
-            settings,
-            ops=options["ops"],
-            vocabulary=None if words is None or name != "adaptive" else replace(source, path=words),
-            parts={part: str(options[part]) for part in USED_PARTS[name] if options[part] is not None},
-            fresh=options["fresh_votes"] and name != "adaptive",
-            engine=engine,
-        )
-        runs.append(attack_data(job, note=lambda text: click.echo(text, err=True), progress="log"))
-    rows = [{"model": model, "recipe": run.manifest["recipe"], **run.measures} for run in runs]
+        jobs = []
+        for (attacked, columns), folder in zip(targets, folders, strict=True):
+            source = Source(data_path(data), **columns, ids=options["id_column"], encoding=options["encoding"])
+            jobs.append(
+                AttackJob(
+                    attacked,
+                    source,
+                    folder / name if recipe == "all" else folder,
+                    name,
+                    settings,
+                    ops=options["ops"],
+                    vocabulary=None if words is None or name != "adaptive" else replace(source, path=words),
+                    parts={part: str(options[part]) for part in USED_PARTS[name] if options[part] is not None},
+                    fresh=options["fresh_votes"] and name != "adaptive",
+                    engine=engine,
+                )
+            )
+        if len(jobs) > 1 and not engine.is_distributed:
+            runs += attack_together(jobs, note=_note, progress="log")
+        else:
+            runs += [attack_data(job, note=_note, progress="log") for job in jobs]
+    attacked_models = [model for _ in range(len(runs) // len(models)) for model in models]
+    rows = [
+        {"model": model, "recipe": run.manifest["recipe"], **run.measures}
+        for model, run in zip(attacked_models, runs, strict=True)
+    ]
     if as_json:
         click.echo(json.dumps({"run": str(out), "attacks": rows}, indent=2, ensure_ascii=False))
         return
@@ -156,6 +177,23 @@ def attack_command(
     click.echo("")
     click.echo(gap_table(rows).to_terminal())
     click.echo(f"run: {out}")
+
+
+def _note(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _folders(out: Path, models: tuple[str, ...]) -> list[Path]:
+    """The folders of the runs of the models: OUT, or for several models folders of their names in it."""
+    if len(models) == 1:
+        return [out]
+    names = [Path(model).resolve().name for model in models]
+    for model, name in zip(models, names, strict=True):
+        if model.startswith(("http://", "https://")):
+            raise ValueError(f"{model}: a server is attacked alone: give no other MODEL")
+        if names.count(name) > 1:
+            raise ValueError(f"{model}: two models are called {name!r}, after which their runs in OUT are named")
+    return [out / name for name in names]
 
 
 def _attacked(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, str]]:
