@@ -60,6 +60,11 @@ def test_the_version_number_is_written_once() -> None:
     assert citation["version"] == adaptdel.__version__
 
 
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-m", "adaptdel", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1] == version("adaptdel")
+
+
 def test_citation_and_urls_name_the_same_paper() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["cff-version"] == "1.2.0"
