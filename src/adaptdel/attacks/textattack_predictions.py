@@ -122,7 +122,7 @@ class MaskedPredictions:
             wanted.append(key)
             if key not in self._words:
                 new[len(sequence)][key] = None
-        found = {key: self._words[key] for key in wanted if key is not None and key in self._words}
+        predicted = {key: self._words[key] for key in wanted if key is not None and key in self._words}
         for keys in map(list, new.values()):
             for start in range(0, len(keys), BATCH):
                 batch = keys[start : start + BATCH]
@@ -130,9 +130,9 @@ class MaskedPredictions:
                 with torch.no_grad():
                     scores = self.head(states[range(len(batch)), [place for _, place, _ in batch]])
                 for key, row in zip(batch, torch.softmax(scores, dim=1), strict=True):
-                    found[key] = self._words[key] = self._ranked(row, is_first=key[2])
+                    predicted[key] = self._words[key] = self._ranked(row, is_first=key[2])
         return [
-            [] if key is None else [word for word, _ in takewhile(lambda pair: pair[1] >= least, found[key][:most])]
+            [] if key is None else [word for word, _ in takewhile(lambda pair: pair[1] >= least, predicted[key][:most])]
             for key in wanted
         ]
 

@@ -34,21 +34,21 @@ class Candidates:
     """
 
     def __init__(self) -> None:
-        self._found: dict[Any, tuple[list[Any], bool]] = {}
+        self._kept: dict[Any, tuple[list[Any], bool]] = {}
         self._count = 0
 
     def get(self, key: Any, least: float) -> list[Any] | None:
         """The candidates of a key, if all are known or at least ``least``."""
-        candidates, complete = self._found.get(key, ([], False))
+        candidates, complete = self._kept.get(key, ([], False))
         return list(candidates) if complete or (candidates and len(candidates) >= least) else None
 
     def put(self, key: Any, candidates: list[Any], *, complete: bool) -> None:
         """Keep candidates in place of the oldest ones."""
-        self._count -= len(self._found.pop(key, ([], True))[0])
-        self._found[key] = (list(candidates), complete)
+        self._count -= len(self._kept.pop(key, ([], True))[0])
+        self._kept[key] = (list(candidates), complete)
         self._count += len(candidates)
-        while self._count > KEPT_CANDIDATES and len(self._found) > 1:
-            self._count -= len(self._found.pop(next(iter(self._found)))[0])
+        while self._count > KEPT_CANDIDATES and len(self._kept) > 1:
+            self._count -= len(self._kept.pop(next(iter(self._kept)))[0])
 
 
 def attack_within_limits(
@@ -162,14 +162,14 @@ def quick_texts() -> Iterator[None]:
         }
         return changed_text
 
-    def found(self: Any, index: int) -> int:
+    def place_of_word(self: Any, index: int) -> int:
         places = getattr(self, "places", None)
         if places is not None and 0 <= index < len(places) and self.text.isascii():
             return int(places[index])
         return int(find_word(self, index))
 
     attacked_text.words_from_text = remembered
-    AttackedText.replace_word_at_index, AttackedText._text_index_of_word_index = replaced, found
+    AttackedText.replace_word_at_index, AttackedText._text_index_of_word_index = replaced, place_of_word
     try:
         yield
     finally:
