@@ -281,8 +281,14 @@ def test_a_masked_language_model_that_reads_some_tokens_around_a_word(parts: dic
     assert predicted == whole.words([" ".join(masked[place - 3 : place + 5])], most=20, least=0.0)
     assert predicted != whole.words([" ".join(masked)], most=20, least=0.0)
     assert len(predicted[0]) == 20
-    calls = []
-    encode, some._encode = some._encode, lambda sequences: calls.append(len(sequences)) or encode(sequences)
+    calls: list[int] = []
+    encode = some._encode
+
+    def counted(sequences: Any) -> Any:
+        calls.append(len(sequences))
+        return encode(sequences)
+
+    some._encode = counted
     far = [*masked[:2], "friday", *masked[3:]]
     assert some.words([" ".join(far)] * 2, most=5, least=0.0) == [predicted[0][:5]] * 2
     assert calls == []  # a change elsewhere needs no prediction
