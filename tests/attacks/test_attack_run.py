@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import re
@@ -18,7 +19,7 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.attacks import attack_run, recipes
-from adaptdel.attacks.attack_run import AttackJob, attack_data, draw_inputs, read_attack_run
+from adaptdel.attacks.attack_run import AttackJob, attack_data, attack_together, draw_inputs, read_attack_run
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.outcomes import measure_attack, robustness_curves, wilson_interval
 from adaptdel.attacks.recipes import AttackPlan, LocalSource
@@ -29,6 +30,7 @@ from adaptdel.engines.start import EngineSettings
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.report.attack_report import write_attack_report
 from adaptdel.runs.inputs import LabelMap, Source
+from adaptdel.working_store import WorkingStore
 
 from ..engines.tasks import PoisonedAttack
 from ..run_files import run, write_rows
@@ -139,14 +141,32 @@ def test_several_models_are_attacked_together(
     assert run(*command) == 0  # finished runs are shown again
     (tmp_path / "other").mkdir()
     shutil.copytree(folder / "model", tmp_path / "other" / "model")
-    for more, message in (
-        (tmp_path / "other" / "model", "two models are called 'model'"),
-        ("http://127.0.0.1:1", "a server is attacked alone"),
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for more, out, message in (
+        (tmp_path / "other" / "model", tmp_path / "none", "two models are called 'model'"),
+        ("http://127.0.0.1:1", tmp_path / "none", "a server is attacked alone"),
+        (models[1], tmp_path / "both" / "model", "holds the run of one model"),
+        (models[1], tmp_path / "file" / "none", "must be a folder for the run, got a file"),
     ):
-        out = tmp_path / "none"
         assert run("attack", models[0], more, "--data", data, "--out", out, "--recipe", "adaptive") == 2
         assert message in capsys.readouterr().err
-        assert not out.exists()
+        assert not (tmp_path / "none").exists()
+    (tmp_path / "twin").symlink_to(tmp_path / "other" / "model")  # a name of its own
+    twins = ("attack", models[0], tmp_path / "twin", "--data", data, "--out", tmp_path / "twins")
+    with monkeypatch.context() as patch:
+
+        def full(store: Any, number: int, record: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(WorkingStore, "put", full)
+        assert run(*twins, *QUICK) == 2
+        assert "the disk is full: everything attacked so far is kept" in capsys.readouterr().err
+    assert run(*twins, *QUICK) == 0
+    shutil.rmtree(tmp_path / "twins" / "model")
+    assert run(*twins, *QUICK, "--seed", "3") == 2  # the other folder holds another run
+    assert not (tmp_path / "twins" / "model").exists()
+    with pytest.raises(ValueError, match="with one recipe"):
+        attack_together([job(folder, tmp_path / name, recipe=name) for name in ("adaptive", "deepwordbug")])
 
 
 def test_a_text_that_ends_its_local_worker(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

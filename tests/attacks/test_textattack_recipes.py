@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from string import ascii_lowercase
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from adaptdel.attacks.attack_run import AttackJob, attack_data, attack_together,
 from adaptdel.attacks.recipes import RECIPES, TEXTATTACK, USED_PARTS
 from adaptdel.attacks.target import TimeLimitReached
 from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_vectors, read_words
-from adaptdel.attacks.textattack_predictions import Moves
+from adaptdel.attacks.textattack_predictions import Moves, tokens_around
 from adaptdel.attacks.textattack_recipes import BUILDERS, VoteShares
 from adaptdel.attacks.textattack_savings import Candidates, limited_distance, quick_texts
 from adaptdel.hyperparameters import ATTACK
@@ -113,18 +114,36 @@ def test_the_extra_is_named(
 
 def test_candidates_are_kept_until_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(textattack_savings, "KEPT_CANDIDATES", 8)
+    first, *others = [SimpleNamespace(text=str(number), attack_attrs={"index": number}) for number in range(9)]
     known = Candidates()
     assert known.get("a", 1) is None
-    known.put("a", [1, 2, 3], complete=False)  # more would follow, if more queries were left
-    assert known.get("a", 3) == [1, 2, 3]
+    known.put("a", [first, *others[:2]], complete=False)  # more would follow, if more queries were left
+    assert known.get("a", 3) == [first, *others[:2]]
     assert known.get("a", 4) is None
-    known.put("a", [1, 2, 3, 4], complete=True)
-    assert known.get("a", 100) == [1, 2, 3, 4]
+    known.put("a", [first, *others[:3]], complete=True)
+    first.attack_attrs.clear()  # as TextAttack does at the end of an attack
+    assert [candidate.attack_attrs["index"] for candidate in known.get("a", 100) or []] == [0, 1, 2, 3]
     known.put("b", [], complete=True)
     assert known.get("b", 100) == []
-    known.put("c", [5, 6, 7, 8, 9], complete=True)  # nine in all
+    known.put("c", others[3:], complete=True)  # nine in all
     assert known.get("a", 1) is None
-    assert known.get("c", 1) == [5, 6, 7, 8, 9]
+    assert known.get("c", 1) == others[3:]
+    known.begin("another input")
+    assert known.get("c", 1) is None
+
+
+@pytest.mark.parametrize("context", ["0", "7", "511", "-8", "abc", ""])
+def test_the_context_of_a_masked_language_model_is_checked(context: str) -> None:
+    with pytest.raises(ValueError, match="must be a number of tokens from 8 to 510"):
+        Parts("clare", {"masked_lm_context": context})
+
+
+def test_a_word_of_many_subwords_is_read_whole() -> None:
+    ids = list(range(100, 140))
+    for start in range(1, 27):
+        sequence, place = tokens_around(ids, start, 12, 8)
+        assert sequence[place : place + 12] == tuple(ids[start : start + 12])
+        assert (sequence[0], sequence[-1], len(sequence)) == (100, 139, 14)
 
 
 # With the extra
@@ -229,7 +248,6 @@ def test_less_work_gives_the_same_results(
     monkeypatch.setattr(textattack_recipes, "attack_within_limits", own)
     monkeypatch.setattr(textattack_recipes, "moves", lambda: moves)
     monkeypatch.setattr(textattack_parts, "moves", lambda: moves)
-    monkeypatch.setattr(textattack_recipes, "loaded_parts", Parts)
     monkeypatch.setattr(textattack_recipes, "quick_texts", nullcontext)
     monkeypatch.setattr(textattack_recipes, "limited_distance", lambda constraint: constraint)
     monkeypatch.setattr(textattack_parts, "DistinctSentences", lambda encode: encode)
@@ -260,7 +278,6 @@ def test_models_that_are_attacked_together_get_the_same_results(
 
     alone = []
     for job in jobs("alone"):
-        textattack_parts._kept_parts.cache_clear()
         alone.append([record | {"seconds": 0} for record in attack_data(job, progress=False).records])
     together = attack_together(jobs("together"), progress=False)
     assert [[record | {"seconds": 0} for record in run.records] for run in together] == alone

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.storage import locked
 from adaptdel.tables import percent
 from adaptdel.units import Unit
-from adaptdel.working_store import FULL, WorkingStore, read_records
+from adaptdel.working_store import FULL, WorkingStore, delete_store, read_records
 
 MANIFEST, RECORDS, STORE = "manifest.json", "attacks.jsonl", "unfinished.sqlite"
 FORMAT = "adaptdel attack 1"
@@ -191,19 +191,27 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
     _check_folder(job.out)
     task = AttackTask(None, attack.plan_for_workers()) if job.engine.is_distributed else AttackTask(None, plan, attack)
     del model, attack  # each worker loads its own
-    fresh = not job.out.exists()
+    with _folder(job.out):
+        return _run(OpenRun(job, manifest, chosen), task, note, progress)
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[None]:
+    """Create and lock the folder of a run; if nothing is written, it is removed again. A full disk is named."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        job.out.mkdir(parents=True, exist_ok=True)
-        with locked(job.out):
-            return _run(OpenRun(job, manifest, chosen), task, note, progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            yield
     except OSError as error:
         if error.errno in FULL:
-            raise ValueError(f"{job.out}: the disk is full: {task.try_again} once there is space") from error
+            again = f"{AttackTask.kept}: run the same command again once there is space"
+            raise ValueError(f"{folder}: the disk is full: {again}") from error
         raise
     finally:
-        if fresh:
-            with suppress(OSError):
-                job.out.rmdir()  # if nothing has been written
+        with suppress(OSError):
+            for path in new:
+                path.rmdir()
 
 
 class OpenRun:
@@ -224,6 +232,8 @@ class OpenRun:
                     f"{job.out}: holds another run of attacks, with another {different[0]}: choose another folder "
                     "for --out"
                 )
+        if old is not None and old.finished:
+            delete_store(job.out / STORE)  # of a process that was killed after it had written everything
         self.job, self.chosen = job, chosen
         self.finished = old if old is not None and old.finished else None
         self.manifest = manifest if old is None else old.manifest
@@ -290,10 +300,13 @@ def attack_together(
     repeated = next((folder for folder in folders if folders.count(folder) > 1), None)
     if repeated is not None:
         raise ValueError(f"{repeated}: two runs cannot have the same folder")
+    if any((job.recipe, job.parts, job.engine) != (jobs[0].recipe, jobs[0].parts, ENGINE) for job in jobs):
+        raise ValueError("models are attacked together with one recipe, with the same parts, in this process")
+    shared: dict[str, Any] = {}
     samples: dict[str, list[RunInput]] = {}
     loaded: list[tuple[AttackJob, dict[str, Any], list[RunInput], InputAttack]] = []
     for job in jobs:  # everything is loaded before anything is written
-        plan = job.plan()
+        plan = replace(job.plan(), shared=shared)
         model = plan.model.load(job.settings)
         manifest = _new_manifest(job, model)
         sample = json.dumps([manifest[name] for name in ("data", "classes", "unit", "settings")])
@@ -305,8 +318,7 @@ def attack_together(
     with ExitStack() as stack:
         runs: list[OpenRun] = []
         for job, manifest, chosen, _ in loaded:
-            job.out.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(job.out))
+            stack.enter_context(_folder(job.out))
             runs.append(OpenRun(job, manifest, chosen))
         stores = [None if run.finished else stack.enter_context(run.open()) for run in runs]
         left = [{run_input.row: run_input for run_input in run.left} for run in runs]
@@ -371,8 +383,9 @@ def draw_inputs(
 
 
 def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: must be a folder for the run, got a file")
+    file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    if file is not None:
+        raise ValueError(f"{file}: must be a folder for the run, got a file")
     if folder.exists() and not is_attack_run(folder) and any(folder.iterdir()):
         raise ValueError(f"{folder}: holds something that is not a run of attacks: choose another --out")
 

@@ -158,7 +158,7 @@ class LocalModel:
 
         check_word_unit(self.unit)
         shares = VoteShares(self.certifier, plan.settings, fresh=plan.fresh)
-        return TextAttackAttacker(shares, plan.recipe, plan.settings, plan.parts, fresh=plan.fresh)
+        return TextAttackAttacker(shares, plan.recipe, plan.settings, plan.parts, fresh=plan.fresh, shared=plan.shared)
 
     def certified(self, text: str, name: str) -> tuple[Any, int]:
         """The label and the certified radius."""
@@ -211,6 +211,7 @@ class AttackPlan:
         vocabulary: the words that the adaptive attack writes, or the labelled texts that they are learned from.
         parts: folders or names of the parts of a recipe of TextAttack.
         fresh: whether a text that is queried again gets fresh votes; TextAttack otherwise keeps the first answer.
+        shared: loaded parts of attacks in this process, which this one shares.
     """
 
     model: AttackedSource
@@ -219,6 +220,7 @@ class AttackPlan:
     vocabulary: Source | Vocabulary | None = None
     parts: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
+    shared: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check_choice("recipe", self.recipe, RECIPES)

