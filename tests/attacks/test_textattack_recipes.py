@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,16 +15,17 @@ import numpy as np
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks import textattack_parts, textattack_recipes, textattack_savings
+from adaptdel.attacks import textattack_savings
 from adaptdel.attacks.attack_run import AttackJob, attack_data, attack_together, read_attack_run
 from adaptdel.attacks.recipes import RECIPES, TEXTATTACK, USED_PARTS
 from adaptdel.attacks.target import TimeLimitReached
 from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_vectors, read_words
-from adaptdel.attacks.textattack_predictions import Moves, tokens_around
+from adaptdel.attacks.textattack_predictions import tokens_around
 from adaptdel.attacks.textattack_recipes import BUILDERS, VoteShares
 from adaptdel.attacks.textattack_savings import Candidates, limited_distance, quick_texts
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.runs.inputs import Source
+from benchmarks.attacks import own_classes
 
 from ..run_files import run, write_rows
 from .conftest import BOTH, HAM, SPAM, fitted, texts
@@ -227,32 +227,12 @@ def test_recipes_run_on_given_parts(parts: dict[str, str], tmp_path: Path, recip
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("recipe", TEXTATTACK)
 @pytest.mark.parametrize("queries", [20, 400])
-def test_less_work_gives_the_same_results(
-    parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, queries: int
-) -> None:
+def test_less_work_gives_the_same_results(parts: dict[str, str], tmp_path: Path, recipe: str, queries: int) -> None:
     """TextAttack's own attack, swaps and padding, and a model and an encoder that compute everything."""
     quick = attacked(tmp_path, "quick", recipe, parts, queries=queries)
-    import textattack
-    from textattack.transformations import WordInsertionMaskedLM, WordMergeMaskedLM, WordSwapMaskedLM
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-    def whole(self: Parts) -> dict[str, Any]:
-        name = self.names["masked_lm"]
-        model, tokenizer = AutoModelForMaskedLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-        return {"masked_language_model": model, "tokenizer": tokenizer}
-
-    def own(goal: Any, constraints: Any, transformation: Any, search: Any, known: Any = None) -> Any:
-        return textattack.Attack(goal, constraints, transformation, search)
-
-    moves = Moves(WordSwapMaskedLM, WordInsertionMaskedLM, WordMergeMaskedLM, WordSwapMaskedLM)
-    monkeypatch.setattr(textattack_recipes, "attack_within_limits", own)
-    monkeypatch.setattr(textattack_recipes, "moves", lambda: moves)
-    monkeypatch.setattr(textattack_parts, "moves", lambda: moves)
-    monkeypatch.setattr(textattack_recipes, "quick_texts", nullcontext)
-    monkeypatch.setattr(textattack_recipes, "limited_distance", lambda constraint: constraint)
-    monkeypatch.setattr(textattack_parts, "DistinctSentences", lambda encode: encode)
-    monkeypatch.setattr(Parts, "_masked_lm", whole)
-    assert attacked(tmp_path, "whole", recipe, parts, queries=queries) == quick
+    with own_classes():
+        whole = attacked(tmp_path, "whole", recipe, parts, queries=queries)
+    assert whole == quick
 
 
 @pytest.mark.slow
