@@ -257,8 +257,11 @@ def collect(runs: list[Path], audits: list[Path], out: Path) -> None:
 
 
 def _order(attack: dict[str, Any]) -> tuple[Any, ...]:
-    place = list(METHODS.values()).index(attack["method"])
-    return attack["data"], attack["base"], attack["recipe"], attack["measures"]["inputs"], place
+    return attack["data"], attack["base"], attack["recipe"], attack["measures"]["inputs"], *_place(attack)
+
+
+def _place(attack: dict[str, Any]) -> tuple[int]:
+    return (list(METHODS.values()).index(attack["method"]),)
 
 
 def _interval(share: float, interval: list[float]) -> str:
@@ -305,15 +308,36 @@ def length_rows(content: dict[str, Any]) -> Table:
     return Table("lengths", "", columns, rows)
 
 
+def overview_rows(content: dict[str, Any]) -> Table:
+    """Accuracy before an attack, after it, and after it if only verified changes count, by recipe; as in the paper."""
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for attack in content["attacks"]:
+        if attack["recipe"] == "adaptive":
+            continue
+        names = {name: attack[name] for name in ("data", "base", "method")}
+        first, verified = attack["measures"]["accuracy_before"], attack["measures"]["verified_robust_accuracy"]
+        cell = f"{first:.3f} / {attack['measures']['accuracy_after']:.3f} / {first * verified:.3f}"
+        rows.setdefault(tuple(names.values()), names | dict.fromkeys(TEXTATTACK))[attack["recipe"]] = cell
+    columns = (
+        Column("data", ("data",), number=False),
+        Column("model", ("base",), number=False),
+        Column("method", ("method",), number=False),
+        *(Column(recipe, (recipe,)) for recipe in TEXTATTACK),
+    )
+    ordered = sorted(rows.values(), key=lambda row: (row["data"], row["base"], *_place(row)))
+    return Table("overview", "", columns, ordered)
+
+
 def recipe_rows(content: dict[str, Any]) -> Table:
     """Robust accuracies against the recipes of TextAttack."""
-    rows = [a | a["measures"] for a in content["attacks"] if a["recipe"] != "adaptive"]
+    rows = [a | a["settings"] | a["measures"] for a in content["attacks"] if a["recipe"] != "adaptive"]
     columns = (
         Column("data", ("data",), number=False),
         Column("model", ("base",), number=False),
         Column("method", ("method",), number=False),
         Column("recipe", ("recipe",), number=False),
         Column("inputs", ("inputs",)),
+        Column("votes", ("votes",)),
         Column("before / after", ("accuracy_before", "accuracy_after"), lambda a, b: f"{a:.3f} / {b:.3f}"),
         Column("robust accuracy", ("robust_accuracy", "robust_accuracy_interval"), _interval),
         Column("verified", ("verified_robust_accuracy",), percent),
@@ -341,7 +365,13 @@ def tables(content: dict[str, Any]) -> dict[str, str]:
     """The Markdown tables of the page, by name."""
     return {
         table.name: table.to_markdown().strip()
-        for table in (gap_rows(content), length_rows(content), recipe_rows(content), audit_rows(content))
+        for table in (
+            gap_rows(content),
+            length_rows(content),
+            overview_rows(content),
+            recipe_rows(content),
+            audit_rows(content),
+        )
     }
 
 

@@ -16,7 +16,7 @@ def test_the_tables_of_the_page_are_those_of_the_results() -> None:
     page = (DOCS / "explanation" / "attacks.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"<!-- table: (\w+) -->\n(.*?)\n<!-- /table -->", page, re.DOTALL))
     written = tables(content)
-    assert set(shown) == set(written) == {"gap", "lengths", "recipes", "audits"}
+    assert set(shown) == set(written) == {"gap", "lengths", "overview", "recipes", "audits"}
     for name, table in written.items():
         has_rows = len(table.splitlines()) > 2
         assert shown[name] == (table if has_rows else "Not measured yet."), name

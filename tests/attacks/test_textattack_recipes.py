@@ -20,7 +20,7 @@ from adaptdel.attacks.attack_run import AttackJob, attack_data, attack_together,
 from adaptdel.attacks.recipes import RECIPES, TEXTATTACK, USED_PARTS
 from adaptdel.attacks.target import TimeLimitReached
 from adaptdel.attacks.textattack_parts import Parts, import_textattack, read_vectors, read_words
-from adaptdel.attacks.textattack_predictions import tokens_around
+from adaptdel.attacks.textattack_predictions import first_combinations, tokens_around
 from adaptdel.attacks.textattack_recipes import BUILDERS, VoteShares
 from adaptdel.attacks.textattack_savings import Candidates, limited_distance, quick_texts
 from adaptdel.hyperparameters import ATTACK
@@ -136,6 +136,12 @@ def test_candidates_are_kept_until_there_are_too_many(monkeypatch: pytest.Monkey
 def test_the_context_of_a_masked_language_model_is_checked(context: str) -> None:
     with pytest.raises(ValueError, match="must be a number of tokens from 8 to 510"):
         Parts("clare", {"masked_lm_context": context})
+
+
+def test_combinations_of_many_subwords_end() -> None:
+    predicted = [[*range(8)]] * 40
+    assert first_combinations(predicted, str, lambda word: False, 8) == []
+    assert len(first_combinations(predicted, str, lambda word: True, 8)) == 8
 
 
 def test_a_word_of_many_subwords_is_read_whole() -> None:

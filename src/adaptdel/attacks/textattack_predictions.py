@@ -7,6 +7,7 @@
   away leaves a prediction as it is, and a prediction takes much less time.
 * BERT-Attack's swaps of words of several subwords are the first combinations of predicted subwords. TextAttack ranks
   all combinations, 8 to the power of their number, and then takes the first ones in the order in which they were made.
+  Of words of more than four subwords, not all combinations are looked at.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product, takewhile
+from itertools import islice, product, takewhile
 from typing import Any
 
 LONGEST = 512  # tokens of a text that TextAttack gives to a masked language model, if it can read as many
 BATCH = 16
+COMBINATIONS = 8**4  # of subwords that are looked at for a word
 KEPT_PREDICTIONS = 2**14
 KEPT_STATES = 2  # texts whose outputs of the encoder are kept
 MOST_WORDS = 50  # words that are kept for each place; the recipes use at most as many
@@ -304,11 +306,14 @@ def first_combinations(
 ) -> list[str]:
     """The first ``most`` words that subwords predicted for each place spell, in the order of `itertools.product`.
 
+    Of very many combinations, only the first ones are looked at: a word of twenty subwords, such as an address, has
+    more than TextAttack could ever rank, and perhaps none that is a word.
+
     >>> first_combinations([[1, 2], [3, 4]], lambda ids: "-".join(map(str, ids)), lambda word: word != "1-4", 2)
     ['1-3', '2-3']
     """
     words: list[str] = []
-    for ids in product(*predicted):
+    for ids in islice(product(*predicted), COMBINATIONS):
         word = spell(ids)
         if accepts(word):
             words.append(word)
