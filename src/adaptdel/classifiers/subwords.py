@@ -395,6 +395,39 @@ class SubwordClassifier(DistinctClassifier):
             out[place] = self._best([copies[place]])[0][0]
         return out
 
+    def copy_scores(self, requests: Sequence[Request]) -> list[npt.NDArray[Any]]:
+        """The scores of copies: equal copies are read once, near ties alone, so that the best classes are the votes.
+
+        The last bits of other scores depend on the batch.
+        """
+        keys = [self.keys(request) for request in requests]
+        places: dict[Hashable, int] = {}
+        copies: list[tuple[Prepared, Hashable]] = []
+        for request, row in zip(requests, keys, strict=True):
+            for key in row:
+                if key not in places:
+                    places[key] = len(copies)
+                    copies.append((request.prepared, key))
+        rows = [np.frombuffer(key, np.int32) for _, key in copies if isinstance(key, bytes)]
+        sizes = np.array([len(row) for row in rows])
+        table = np.empty((len(rows), len(self.classes_ or [])))
+        shared = 0 if self.batching == "alone" or self.self_test_ is None else self.self_test_.longest_shared
+        together, alone = np.flatnonzero(sizes <= shared), np.flatnonzero(sizes > shared).tolist()
+        for chosen in batches(sizes[together], self.batch_tokens, equal=self.batching != "padded"):
+            batch = together[chosen]
+            try:
+                table[batch] = self.scores(self.subwords.padded([rows[place] for place in batch]))
+            except Exception:  # as in `answer`
+                alone += batch.tolist()
+                continue
+            ordered = np.sort(table[batch], axis=1)
+            if len(batch) > 1:
+                alone += batch[~(ordered[:, -1] - ordered[:, -2] >= self.margin)].tolist()
+        for place in alone:
+            table[place] = self.scores(self.subwords.padded([rows[place]]))[0]
+        best_class(table, lambda row: copies[row][0].name)  # raises for scores that are no numbers
+        return [table[[places[key] for key in row]] for row in keys]
+
     def show(self, prepared: Prepared, key: Hashable) -> str:
         """The text of a copy."""
         assert isinstance(key, bytes)
