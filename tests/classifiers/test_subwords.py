@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ tokenizers = pytest.importorskip("tokenizers")
 
 import adaptdel as ad  # noqa: E402
 from adaptdel.classifiers.base import Prepared, Request  # noqa: E402
+from adaptdel.classifiers.features import best  # noqa: E402
 from adaptdel.classifiers.subwords import PROBES, SubwordClassifier, Subwords  # noqa: E402
 from adaptdel.units import Words  # noqa: E402
 
@@ -351,3 +353,38 @@ def test_a_slow_tokenizer_reads_the_joined_text() -> None:
     assert not reader.gathers
     both_ways(reader, ("NOT", "very", "good"), 0)
     assert json.dumps(reader.encode(["NOT good"])) == json.dumps([[MERGED[0]]])
+
+
+class BatchDependent(Merged):
+    """Scores of nearly balanced copies, with an error that depends on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__(ACROSS["replace"]())
+        self.margin = 1e-3
+        self.self_test_ = cast(Any, SimpleNamespace(longest_shared=10**6))
+        self.sizes: list[int] = []
+
+    def scores(self, inputs: dict[str, Any]) -> npt.NDArray[Any]:
+        ids, used = inputs["input_ids"], inputs["attention_mask"]
+        self.sizes.append(len(ids))
+        first = ((ids * used).sum(axis=1) % 3 - 1) * 1e-5  # ties, and what is closer than the error
+        error = 1e-4 * np.sin(np.arange(len(ids)) + len(ids)) if len(ids) > 1 else 0.0
+        return np.stack([first + error, np.zeros(len(ids))], axis=1)
+
+
+def test_scores_of_copies_have_the_votes_as_best_classes() -> None:
+    base = BatchDependent()
+    certifier = ad.SmoothedClassifier(base, ad.Deletion(ad.FixedRate(0.5))).certifier()
+    rng = np.random.default_rng(0)
+    requests = [
+        Request(certifier.prepare(" ".join(rng.choice(["not", "very", "good", "film"], 9)), "a text"), kept)
+        for kept in rng.random((3, 40, 9)) < 0.5
+    ]
+    votes = base.votes(requests)
+    base.sizes.clear()
+    tables = base.copy_scores(requests)
+    assert max(base.sizes) > 1
+    assert base.sizes.count(1) > 10  # near ties are read alone
+    assert all(np.array_equal(best(table), answers) for table, answers in zip(tables, votes, strict=True))
+    assert len({int(answer) for answers in votes for answer in answers}) == 2
+    assert base.copy_scores([]) == []
