@@ -196,7 +196,9 @@ def data_name(path: str) -> str:
 
 
 def base_kind(described: str) -> str:
-    return "embedding" if described.startswith("Embedding") else described.partition("Classifier")[0].lower()
+    if described.startswith("Embedding"):
+        return "embedding"
+    return "MiniLM" if described.lower().startswith("transformer") else described.partition("Classifier")[0].lower()
 
 
 def gaps_by_length(records: list[AttackRecord]) -> dict[str, Any]:
