@@ -375,58 +375,38 @@ class SubwordClassifier(DistinctClassifier):
         return list(self.subwords.copies(request))
 
     def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
-        """Classify batches of similar length, then near ties one by one."""
+        """The class of the highest score of each copy."""
+        return np.array([np.argmax(row) for row in self._rows(copies)], dtype=np.int64)
+
+    def copy_scores(self, requests: Sequence[Request]) -> list[npt.NDArray[Any]]:
+        """The scores of copies, equal ones read once. The best classes are the votes; last bits depend on the batch."""
+        keys = [self.keys(request) for request in requests]
+        copies = {key: request.prepared for request, row in zip(requests, keys, strict=True) for key in row}
+        scored = self._rows([(prepared, key) for key, prepared in copies.items()])
+        rows = dict(zip(copies, scored, strict=True))
+        return [np.array([rows[key] for key in row]) for row in keys]
+
+    def _rows(self, copies: Sequence[tuple[Prepared, Hashable]]) -> list[npt.NDArray[Any]]:
+        """The scores of each copy: read in batches of similar length, then near ties one by one."""
         sizes = np.array([len(key) for _, key in copies if isinstance(key, bytes)]) // ID_BYTES
-        out = np.empty(len(copies), dtype=np.int64)
+        rows: dict[int, npt.NDArray[Any]] = {}
         close: list[int] = []
         shared = 0 if self.batching == "alone" or self.self_test_ is None else self.self_test_.longest_shared
         together, apart = np.flatnonzero(sizes <= shared), np.flatnonzero(sizes > shared)
         for chosen in batches(sizes[together], self.batch_tokens, equal=self.batching != "padded"):
             places = together[chosen]
             try:
-                out[places], gaps = self._best([copies[place] for place in places])
+                scores, gaps = self._scored([copies[place] for place in places])
             except Exception:  # such as rows with different numbers of special tokens: read alone, errors count
                 close += places.tolist()
                 continue
+            rows.update(zip(places.tolist(), scores, strict=True))
             if len(places) > 1:
                 close += places[~(gaps >= self.margin)].tolist()
         close += apart.tolist()
         for place in close:
-            out[place] = self._best([copies[place]])[0][0]
-        return out
-
-    def copy_scores(self, requests: Sequence[Request]) -> list[npt.NDArray[Any]]:
-        """The scores of copies: equal copies are read once, near ties alone, so that the best classes are the votes.
-
-        The last bits of other scores depend on the batch.
-        """
-        keys = [self.keys(request) for request in requests]
-        places: dict[Hashable, int] = {}
-        copies: list[tuple[Prepared, Hashable]] = []
-        for request, row in zip(requests, keys, strict=True):
-            for key in row:
-                if key not in places:
-                    places[key] = len(copies)
-                    copies.append((request.prepared, key))
-        rows = [np.frombuffer(key, np.int32) for _, key in copies if isinstance(key, bytes)]
-        sizes = np.array([len(row) for row in rows])
-        table = np.empty((len(rows), len(self.classes_ or [])))
-        shared = 0 if self.batching == "alone" or self.self_test_ is None else self.self_test_.longest_shared
-        together, alone = np.flatnonzero(sizes <= shared), np.flatnonzero(sizes > shared).tolist()
-        for chosen in batches(sizes[together], self.batch_tokens, equal=self.batching != "padded"):
-            batch = together[chosen]
-            try:
-                table[batch] = self.scores(self.subwords.padded([rows[place] for place in batch]))
-            except Exception:  # as in `answer`
-                alone += batch.tolist()
-                continue
-            ordered = np.sort(table[batch], axis=1)
-            if len(batch) > 1:
-                alone += batch[~(ordered[:, -1] - ordered[:, -2] >= self.margin)].tolist()
-        for place in alone:
-            table[place] = self.scores(self.subwords.padded([rows[place]]))[0]
-        best_class(table, lambda row: copies[row][0].name)  # raises for scores that are no numbers
-        return [table[[places[key] for key in row]] for row in keys]
+            rows[place] = self._scored([copies[place]])[0][0]
+        return [rows[place] for place in range(len(copies))]
 
     def show(self, prepared: Prepared, key: Hashable) -> str:
         """The text of a copy."""
@@ -457,10 +437,10 @@ class SubwordClassifier(DistinctClassifier):
             )
         self.batching, self.margin = self.self_test_.batching, self.self_test_.margin
 
-    def _best(self, chosen: Sequence[tuple[Prepared, Hashable]]) -> tuple[IntArray, npt.NDArray[Any]]:
-        """The best class of each copy in a batch, and its lead over the second best."""
+    def _scored(self, chosen: Sequence[tuple[Prepared, Hashable]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The scores of the copies in a batch, and the lead of the best over the second best; NaN is an error."""
         rows = [np.frombuffer(key, np.int32) for _, key in chosen if isinstance(key, bytes)]
         scores = self.scores(self.subwords.padded(rows))
-        best = best_class(scores, lambda row: chosen[row][0].name)
+        best_class(scores, lambda row: chosen[row][0].name)
         ordered = np.sort(scores, axis=1)
-        return best, ordered[:, -1] - ordered[:, -2]
+        return scores, ordered[:, -1] - ordered[:, -2]

@@ -76,7 +76,7 @@ _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
 @click.option(
     "--masked-lm-context",
     default=None,
-    type=click.IntRange(8, 510),
+    type=int,
     metavar="TOKENS",
     help="Tokens around a word that the masked language model reads: fewer are much faster.  [default: the whole text]",
 )
