@@ -138,7 +138,10 @@ def test_several_models_are_attacked_together(
     both = [read_attack_run(tmp_path / "both" / model.name) for model in models]
     assert [without_times(run.records) for run in both] == [without_times(run.records) for run in alone]
     assert not list((tmp_path / "both").glob("*/unfinished*"))
+    left_behind = tmp_path / "both" / "model" / "unfinished.sqlite"
+    left_behind.write_bytes(b"")  # of a process that was killed at its very end
     assert run(*command) == 0  # finished runs are shown again
+    assert not left_behind.exists()
     (tmp_path / "other").mkdir()
     shutil.copytree(folder / "model", tmp_path / "other" / "model")
     (tmp_path / "file").write_text("", encoding="utf-8")
