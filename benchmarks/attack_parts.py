@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.data import read_rows
+from adaptdel.text.data import read_rows
 
 WORDS = 100_000  # most frequent words of GloVe
 MASKED, MASKED_HELD_OUT = 0.3, 0.15  # of the tokens, in training and in the figure that is reported

@@ -36,10 +36,10 @@ from adaptdel.attacks.recipes import TEXTATTACK, USED_PARTS
 from adaptdel.attacks.textattack_parts import import_textattack
 from adaptdel.attacks.textattack_predictions import Moves
 from adaptdel.attacks.textattack_recipes import VoteShares
-from adaptdel.data import read_rows
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.runs.inputs import Source
 from adaptdel.tables import Column, Table, number, percent
+from adaptdel.text.data import read_rows
 
 STEP = 64  # texts of a search step
 METHODS = {

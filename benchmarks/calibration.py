@@ -24,11 +24,11 @@ import numpy as np
 from adaptdel.calibration.candidates import ACCURACY_ERRORS
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.calibration.rate_selection import RateSelection
-from adaptdel.class_counts import measure_classes
-from adaptdel.class_measures import counted_radius
-from adaptdel.data import read_examples
 from adaptdel.files import write_json
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.measures.class_counts import measure_classes
+from adaptdel.measures.class_measures import counted_radius
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 
 SETS = ("lun", "spamassassin", "yelp", "imdb")

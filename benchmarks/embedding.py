@@ -25,10 +25,10 @@ from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.word_encoders import TransformerEncoder
 from adaptdel.core.noise import RandomLength
-from adaptdel.data import read_examples
 from adaptdel.hyperparameters import EmbeddingSettings
-from adaptdel.measures import AnswerCounts
-from adaptdel.units import Tokens, Words
+from adaptdel.measures.summary import AnswerCounts
+from adaptdel.text.data import read_examples
+from adaptdel.text.units import Tokens, Words
 from benchmarks.real import minilm
 
 KEPT = {"spamassassin": (5, 6, 7, 9), "imdb": (8, 12, 16, 23)}  # kept words on average

@@ -26,12 +26,12 @@ from adaptdel import Deletion, SmoothedClassifier
 from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.word_encoders import TransformerEncoder
 from adaptdel.core.rates import InterpolatedRate
-from adaptdel.data import Examples, read_examples
 from adaptdel.files import write_json
 from adaptdel.hyperparameters import EmbeddingSettings
-from adaptdel.measures import AnswerCounts
+from adaptdel.measures.summary import AnswerCounts
+from adaptdel.text.data import Examples, read_examples
+from adaptdel.text.units import Words
 from adaptdel.training.training import method_noises
-from adaptdel.units import Words
 from benchmarks.real import minilm
 
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9'\-]+")

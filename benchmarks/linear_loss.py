@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import adaptdel as ad
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.rates import InterpolatedRate
-from adaptdel.data import read_examples
 from adaptdel.files import write_json
-from adaptdel.measures import measure, outcomes
-from adaptdel.units import Words
+from adaptdel.measures.summary import measure, outcomes
+from adaptdel.text.data import read_examples
+from adaptdel.text.units import Words
 from benchmarks.paper.networks import FRONT
 from benchmarks.paper.seeds import PART
 

@@ -24,7 +24,7 @@ from adaptdel.classifiers import linear_training
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.linear_training import MEMORY, Minimum, Objective
 from adaptdel.core.checks import FloatArray
-from adaptdel.units import Words
+from adaptdel.text.units import Words
 from benchmarks.real import load
 
 THREADS = (1, 2)  # of BLAS

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from adaptdel.calibration.folders import calibrate_folder
-from adaptdel.data import read_examples
 from adaptdel.files import write_json
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 
 RADII = (0, 1, 2, 5, 10, 20, 40)

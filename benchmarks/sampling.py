@@ -49,11 +49,11 @@ from adaptdel.classifiers.word_encoders import TransformerEncoder
 from adaptdel.core.noise import Noise, RandomLength
 from adaptdel.engines.start import EngineSettings
 from adaptdel.hyperparameters import BACKENDS, EmbeddingSettings
-from adaptdel.measures import MEAN_RADIUS, AnswerCounts
+from adaptdel.measures.summary import MEAN_RADIUS, AnswerCounts
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Words
+from adaptdel.text.units import Words
 from benchmarks.embedding import TRAINED
 from benchmarks.real import fine_tuned, load
 from benchmarks.real import minilm as pretrained

@@ -31,7 +31,7 @@ from adaptdel.classifiers.noisy_trainer import VALIDATION, EpochBatches, NoisyCo
 from adaptdel.classifiers.subwords import Ids
 from adaptdel.classifiers.transformers import TransformersClassifier, isolated_randomness, quietly
 from adaptdel.hyperparameters import TransformerTrainingSettings
-from adaptdel.units import Words
+from adaptdel.text.units import Words
 from benchmarks.real import load, minilm
 
 NOISE = Deletion(FixedRate(0.9))

@@ -16,8 +16,8 @@ from adaptdel import Certifier, Deletion, LengthRate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli import main
 from adaptdel.core.noise import Noise
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.storage import open_store
-from adaptdel.smoothed import SmoothedClassifier
 
 
 class Terminal(io.StringIO):

@@ -13,8 +13,8 @@ import pytest
 
 from adaptdel import demo
 from adaptdel.cli import main
-from adaptdel.model_files import EXAMPLES
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.model_files import EXAMPLES
+from adaptdel.models.smoothed import SmoothedClassifier
 
 GOOD, BAD = ["great", "lovely", "superb", "moving", "funny"], ["dull", "awful", "boring", "weak", "lame"]
 

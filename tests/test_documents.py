@@ -26,9 +26,9 @@ import pytest
 import yaml
 
 from adaptdel.cli import main
-from adaptdel.data import read_examples
 from adaptdel.serve import Client
 from adaptdel.serve.configuration import PORT
+from adaptdel.text.data import read_examples
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

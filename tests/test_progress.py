@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from adaptdel import Deletion, FixedRate
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import ProgressBar, reporter
-from adaptdel.smoothed import SmoothedClassifier
 from tests.run_files import Terminal
 
 

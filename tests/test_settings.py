@@ -55,7 +55,7 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     def some(values: Mapping[str, Any], *names: str, **renamed: Any) -> dict[str, Any]:
         return {name: values[name] for name in names} | renamed
 
-    smoothed = import_module("adaptdel.smoothed").SmoothedClassifier
+    smoothed = import_module("adaptdel.models.smoothed").SmoothedClassifier
     yield "SmoothedClassifier", defaults(smoothed), certification | {"copies": linear["copies"]}
     sampling = import_module("adaptdel.certification.sampling").SamplingPlan
     yield "SamplingPlan", defaults(sampling), some(certification, "alpha", "n_select", "n_estimate", "sampling", "seed")
@@ -65,7 +65,7 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     usual = {"alpha": import_module("adaptdel.certification.verify").USUAL_ALPHA}
     yield "verify", usual, some(certification, "alpha")
     planned = some(certification, "alpha", "ops", trials=certification["n_estimate"])
-    yield "plan", defaults(import_module("adaptdel.planner").plan), planned
+    yield "plan", defaults(import_module("adaptdel.calibration.planner").plan), planned
     yield "adaptdel plan", options("plan"), some(certification, "alpha")
 
     without_on = {name: value for name, value in calibration.items() if name != "on"}
@@ -83,7 +83,7 @@ def compared() -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
         yield f"adaptdel {name} --help", shown, {column: f"{value}]" for column, value in columns.items()}
         yield f"adaptdel {name}", options(name), dict.fromkeys(columns) | {"encoding": data["encoding"]}
     yield "adaptdel certify", options("certify"), {"id_column": data["ids"]}
-    reading = import_module("adaptdel.data")
+    reading = import_module("adaptdel.text.data")
     yield "read_rows", defaults(reading.read_rows), data
     yield "read_examples", defaults(reading.read_examples), data
     yield "Source", defaults(import_module("adaptdel.runs.inputs").Source), data

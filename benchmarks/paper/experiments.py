@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from adaptdel import Deletion, SmoothedClassifier
 from adaptdel.files import write_json
-from adaptdel.measures import outcomes
+from adaptdel.measures.summary import outcomes
 from adaptdel.runs.storage import read_run
 from benchmarks.paper.networks import FRONT, choose, measured, with_kept_length
 from benchmarks.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures, summary

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel import plots
-from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.report import figures
 from adaptdel.report.entries import read_entries
 from benchmarks.paper.published import ABLATION, MAIN

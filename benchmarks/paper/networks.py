@@ -23,13 +23,13 @@ from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.integer_network import core_word
 from adaptdel.classifiers.word_encoders import TransformerEncoder, Vectors, WordEncoder
 from adaptdel.core.rates import InterpolatedRate
-from adaptdel.data import Examples, held_out_rows, read_examples
 from adaptdel.files import read_json, write_json
 from adaptdel.hyperparameters import EmbeddingSettings
-from adaptdel.measures import AnswerCounts
-from adaptdel.model_files import save_model
+from adaptdel.measures.summary import AnswerCounts
+from adaptdel.models.model_files import save_model
+from adaptdel.text.data import Examples, held_out_rows, read_examples
+from adaptdel.text.units import Words
 from adaptdel.training.training import method_noises
-from adaptdel.units import Words
 from benchmarks.real import minilm
 
 KEPT = {"spamassassin": (3.0, 12.0), "imdb": (5.0, 30.0), "lun": (4.0, 30.0), "yelp": (4.0, 40.0)}  # in training

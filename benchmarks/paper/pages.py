@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.files import write_text
-from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.measures.summary import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.tables import UNDEFINED, text_table, with_error
 from benchmarks.paper.figures import front, one_answer
 from benchmarks.paper.published import ABLATION, COSTS, MAIN

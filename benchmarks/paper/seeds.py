@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adaptdel.measures import measure, outcomes
+from adaptdel.measures.summary import measure, outcomes
 from adaptdel.runs.storage import read_run
 from benchmarks.paper.networks import FRONT, kept_folder, with_kept_length
 from benchmarks.paper.study import Study, finished, history

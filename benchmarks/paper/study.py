@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.calibration.folders import calibrate_folder
-from adaptdel.data import read_examples
 from adaptdel.engines.start import EngineSettings
 from adaptdel.files import write_text
-from adaptdel.measures import Measures, by_quartile, measure, outcomes
+from adaptdel.measures.summary import Measures, by_quartile, measure, outcomes
 from adaptdel.report.measured import times_of
 from adaptdel.runs.certify import CertificationJob, certify_data, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import read_run
+from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 from benchmarks.paper.networks import NetworkJob
 from benchmarks.real import FINE_TUNING, minilm, shorter

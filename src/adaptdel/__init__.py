@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from adaptdel.certification.certificate import Certificate
     from adaptdel.certification.certifier import Certifier
     from adaptdel.classifiers.base import register_classifier
+    from adaptdel.models.smoothed import SmoothedClassifier, pipeline
     from adaptdel.runs.certify import evaluate
-    from adaptdel.smoothed import SmoothedClassifier, pipeline
 
 __version__ = "0.1.0"
 
@@ -72,10 +72,10 @@ __all__ = [
 _LATER = {
     "Certificate": "adaptdel.certification.certificate",
     "Certifier": "adaptdel.certification.certifier",
-    "SmoothedClassifier": "adaptdel.smoothed",
+    "SmoothedClassifier": "adaptdel.models.smoothed",
     "evaluate": "adaptdel.runs.certify",
     "register_classifier": "adaptdel.classifiers.base",
-    "pipeline": "adaptdel.smoothed",
+    "pipeline": "adaptdel.models.smoothed",
 }
 
 

@@ -15,17 +15,17 @@ from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.calibration.rate_selection import RateSelection
 from adaptdel.certification.certificate import Certificate
 from adaptdel.core.checks import check_int
-from adaptdel.data import Row, read_examples, read_rows
 from adaptdel.engines.start import EngineSettings
-from adaptdel.file_formats import records
 from adaptdel.files import write_json, write_text
-from adaptdel.model_files import EXAMPLES
+from adaptdel.models.model_files import EXAMPLES
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.entries import Entry, read_entries
 from adaptdel.report.write import write_report
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import TrainingSettings
+from adaptdel.text.data import Row, read_examples, read_rows
+from adaptdel.text.file_formats import records
 from adaptdel.training.jobs import TrainingJob, train_job
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")

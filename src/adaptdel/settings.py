@@ -34,24 +34,7 @@ from adaptdel.hyperparameters import (
     TransformerTrainingSettings,
     check_minutes,
 )
-from adaptdel.units import check_unit
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """How a labelled file is read.
-
-    Attributes:
-        text: the column of the texts.
-        label: the column of the labels.
-        ids: the column of the ids.
-        encoding: the character encoding of the file.
-    """
-
-    text: str = "text"
-    label: str = "label"
-    ids: str = "id"
-    encoding: str = "utf-8"
+from adaptdel.text.units import check_unit
 
 
 @dataclass(frozen=True)
@@ -101,7 +84,8 @@ class CalibrationSettings:
         tol: the width of the interval at which the search for a kept length stops, in tokens.
         seed: seed of the noise and of the choice of examples.
         on: the rows of a labelled file that are used: "auto", "held-out", "train" or "all".
-        protect: of two classes, the one whose answers are protected from being turned; see `adaptdel.protection`. None
+        protect: of two classes, the one whose answers are protected from being turned; see
+            `adaptdel.training.protection`. None
             for the one that the model was trained to protect, if any.
         max_false_positives: with ``protect``, the rate of texts of the other class that may get its answer.
     """
@@ -190,7 +174,6 @@ class MethodSettings:
     rates: tuple[float, float] = (0.7, 0.99)
 
 
-DATA = DataSettings()
 CERTIFICATION = CertificationSettings()
 CALIBRATION = CalibrationSettings()
 METHOD = MethodSettings()
@@ -242,7 +225,8 @@ class TrainingSettings:
         seed: of the split, the noise, the order of the examples and the classification head.
         class_weight: "balanced" gives every class the same weight in the loss, however many examples it has.
         max_minutes: training stops after this time and keeps the best model so far.
-        protect: of two classes, the one whose answers are protected from being turned; see `adaptdel.protection`.
+        protect: of two classes, the one whose answers are protected from being turned; see
+            `adaptdel.training.protection`.
         max_false_positives: with ``protect``, the rate of texts of the other class that may get its answer.
         loss: see `LinearTrainingSettings`, like the next five.
         copies: noisy copies of each example.

@@ -12,7 +12,7 @@ from adaptdel.attacks.edits import edit_distance, texts_within
 from adaptdel.attacks.target import Target
 from adaptdel.attacks.vocabulary import learn_vocabulary, model_scores
 from adaptdel.hyperparameters import AttackSettings
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 from .conftest import HAM, SPAM, fitted, texts, vocabulary_of
 

@@ -9,7 +9,7 @@ import pytest
 from adaptdel.attacks.edits import edit_distance, texts_within
 from adaptdel.core.general import single_edits
 from adaptdel.core.threat import EVERY_SET, Threat
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 
 def by_search(first: Tokens, second: Tokens, ops: tuple[str, ...]) -> float:

@@ -12,7 +12,7 @@ from adaptdel.calibration import Calibration, calibrate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.core.noise import Deletion, RandomDeletion
 from adaptdel.core.rates import FixedRate
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.smoothed import SmoothedClassifier
 
 # A data set whose classes differ in how often two words occur.
 FILL = [f"w{i}" for i in range(40)]

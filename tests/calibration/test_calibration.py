@@ -30,8 +30,8 @@ from adaptdel.classifiers import CallableClassifier
 from adaptdel.classifiers.callables import noisy_texts
 from adaptdel.core.noise import Deletion, Masking, NoNoise
 from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Words
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.units import Words
 from tests.calibration.documents import (
     DATA,
     EDGES,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from adaptdel.calibration.folders import CHECKPOINT, JOURNAL, calibrate_folder
-from adaptdel.data import read_examples
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.data import read_examples
 from adaptdel.working_store import WorkingStore, read_records
 from tests.calibration.documents import (
     ARGUMENTS,

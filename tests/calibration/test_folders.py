@@ -17,11 +17,11 @@ from adaptdel.calibration.folders import CHECKPOINT, calibrate_folder
 from adaptdel.calibration.rows import choose_rows
 from adaptdel.cli.calibrate import calibrate_command, read_bins
 from adaptdel.core.rates import InterpolatedRate
-from adaptdel.data import Examples as FileExamples
-from adaptdel.data import held_out, read_examples
-from adaptdel.model_files import CALIBRATION as CALIBRATION_FILE
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Words
+from adaptdel.models.model_files import CALIBRATION as CALIBRATION_FILE
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.data import Examples as FileExamples
+from adaptdel.text.data import held_out, read_examples
+from adaptdel.text.units import Words
 from tests.calibration.documents import (
     ARGUMENTS,
     DATA,

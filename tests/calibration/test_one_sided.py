@@ -21,11 +21,17 @@ from adaptdel.calibration.search import CalibrationExamples
 from adaptdel.calibration.selection import drawn_rows
 from adaptdel.certification.certificate import Rule
 from adaptdel.cli.calibrate import calibrate_command
-from adaptdel.data import Examples, content_digest, held_out_rows, read_examples
-from adaptdel.protection import CONFIDENCE, LEAST_THRESHOLD, allowed_false_positives, choose_threshold, model_threshold
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import TrainingSettings
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.text.data import Examples, content_digest, held_out_rows, read_examples
 from adaptdel.training import TrainingJob, train, train_job
+from adaptdel.training.protection import (
+    CONFIDENCE,
+    LEAST_THRESHOLD,
+    allowed_false_positives,
+    choose_threshold,
+    model_threshold,
+)
 from tests.calibration.documents import documents, fitted
 
 RULE = Rule(ad.Deletion(ad.FixedRate(0.9)), ("del", "ins", "sub"))

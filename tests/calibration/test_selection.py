@@ -30,8 +30,8 @@ from adaptdel.calibration.selection import MeasuredInputs, SelectionTask, cross_
 from adaptdel.cli.calibrate import calibrate_command
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate, LengthRate, Rate
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import CalibrationSettings, TrainingSettings
-from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.training import TrainingJob, train, train_job
 from adaptdel.working_store import read_records
 from tests.calibration.documents import documents

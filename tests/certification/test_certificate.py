@@ -8,7 +8,7 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, SmoothedClassifier
 from adaptdel.certification.certificate import Rule
-from tests.test_smoothed import NOISE, TEXT, by_size
+from tests.models.test_smoothed import NOISE, TEXT, by_size
 
 
 def test_certificates_are_plain_json() -> None:

@@ -19,9 +19,9 @@ from adaptdel.certification.certifier import Input
 from adaptdel.certification.pool import VotePool
 from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, Request
 from adaptdel.core.checks import IntArray
-from adaptdel.data import read_examples
+from adaptdel.text.data import read_examples
+from adaptdel.text.units import Words
 from adaptdel.training.training import train
-from adaptdel.units import Words
 from tests.run_files import examples, make_model, run, write_rows
 
 COUNT = 40

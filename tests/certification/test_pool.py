@@ -19,7 +19,7 @@ from adaptdel.classifiers.base import BaseClassifier, InconsistentAnswerError, P
 from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.noise import Noise
-from adaptdel.units import Tokens, Words
+from adaptdel.text.units import Tokens, Words
 
 NOISE = Deletion(FixedRate(0.9))
 EDIT = ("del", "ins", "sub")

@@ -14,8 +14,8 @@ from adaptdel import Deletion, FixedRate, LengthRate, Masking
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.verify import verify
 from adaptdel.cli import main
-from adaptdel.smoothed import SmoothedClassifier
-from tests.test_smoothed import WORDS, by_size, by_words, first_word, texts
+from adaptdel.models.smoothed import SmoothedClassifier
+from tests.models.test_smoothed import WORDS, by_size, by_words, first_word, texts
 
 ADAPTDEL = Deletion(LengthRate(0.7, 6))
 NOISE = Deletion(FixedRate(0.9))

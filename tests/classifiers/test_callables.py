@@ -10,8 +10,8 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, SmoothedClassifier
 from adaptdel.classifiers.base import BaseClassifierError, Request
-from adaptdel.units import Words
-from tests.test_smoothed import by_size
+from adaptdel.text.units import Words
+from tests.models.test_smoothed import by_size
 
 NOISE = Deletion(FixedRate(0.9))
 TEXT = " ".join(f"word{number}" for number in range(50))

@@ -29,7 +29,7 @@ from adaptdel.classifiers.integer_network import (
 )
 from adaptdel.classifiers.word_encoders import StaticVectors, TransformerEncoder, write_vectors
 from adaptdel.hyperparameters import EmbeddingSettings
-from adaptdel.units import Bytes, Characters, Tokens, Unit, Words
+from adaptdel.text.units import Bytes, Characters, Tokens, Unit, Words
 
 RNG = np.random.default_rng(0)
 GOOD, BAD = ["good", "great", "fine", "lovely"], ["bad", "awful", "poor", "dull"]

@@ -32,7 +32,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.linear_training import Fitted, minimise, noisy_counts, rounded
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.noise import Noise, RandomDeletion
-from adaptdel.units import Bytes, Tokens, Words
+from adaptdel.text.units import Bytes, Tokens, Words
 
 HASHES = [898694284, 1745896126, 1297835806, 3934446647]
 NOISES: list[Noise | None] = [None, Deletion(FixedRate(0.5)), Deletion(LengthRate(0.5, 6)), Masking(0.5), NoNoise()]

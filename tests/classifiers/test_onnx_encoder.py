@@ -17,7 +17,7 @@ from adaptdel.classifiers import onnx_encoder, word_encoders
 from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.onnx_encoder import OnnxEncoder
 from adaptdel.classifiers.word_encoders import StaticVectors, TransformerEncoder, read_vectors, word_encoder
-from adaptdel.units import Words
+from adaptdel.text.units import Words
 from tests.classifiers.test_embedding import NOISE, TINY, scores, texts
 
 INVENTED = ["qux", "filmic", "goood", "é", "x" * 10**6, "\ud800lone", "!!", "xyz-abc", "12:30"]

@@ -27,7 +27,7 @@ from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
 from adaptdel.runs.inputs import RunInput  # noqa: E402
 from adaptdel.runs.workers import certify_here  # noqa: E402
-from adaptdel.units import Words  # noqa: E402
+from adaptdel.text.units import Words  # noqa: E402
 from tests.run_files import run, write_rows  # noqa: E402
 
 torch.set_num_threads(1)

@@ -20,7 +20,7 @@ import adaptdel as ad  # noqa: E402
 from adaptdel.classifiers.base import Prepared, Request  # noqa: E402
 from adaptdel.classifiers.features import best  # noqa: E402
 from adaptdel.classifiers.subwords import PROBES, SubwordClassifier, Subwords  # noqa: E402
-from adaptdel.units import Words  # noqa: E402
+from adaptdel.text.units import Words  # noqa: E402
 
 AddedToken, Regex = tokenizers.AddedToken, tokenizers.Regex
 normalizers, pre_tokenizers = tokenizers.normalizers, tokenizers.pre_tokenizers

@@ -31,10 +31,10 @@ from adaptdel.classifiers.noisy_trainer import (  # noqa: E402
 )
 from adaptdel.classifiers.transformer_training import TrainedTransformer, train_transformer  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
-from adaptdel.data import ExampleSet  # noqa: E402
 from adaptdel.hyperparameters import TransformerTrainingSettings  # noqa: E402
+from adaptdel.text.data import ExampleSet  # noqa: E402
+from adaptdel.text.units import Words  # noqa: E402
 from adaptdel.training import train as train_smoothed  # noqa: E402
-from adaptdel.units import Words  # noqa: E402
 from tests.classifiers.test_transformers import fixed, tiny  # noqa: E402
 
 WORDS = ("film", "was", "dull", "plot", "the", "and", "not", "all")

@@ -22,7 +22,7 @@ import adaptdel as ad  # noqa: E402
 from adaptdel.classifiers.base import BaseClassifierError, Prepared, Request  # noqa: E402
 from adaptdel.classifiers.subwords import PROBES, Subwords, batches  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
-from adaptdel.units import Bytes, Characters, Words  # noqa: E402
+from adaptdel.text.units import Bytes, Characters, Words  # noqa: E402
 
 torch.set_num_threads(1)  # tiny models are faster so
 CORPUS = [

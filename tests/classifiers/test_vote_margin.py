@@ -12,7 +12,7 @@ from adaptdel.classifiers.vote_margin import SHARPNESS, keep_rates, train_margin
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.noise import RandomDeletion, RandomLength
 from adaptdel.hyperparameters import LinearTrainingSettings
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.smoothed import SmoothedClassifier
 
 
 def generator(seed: int = 0) -> np.random.Generator:

@@ -39,14 +39,14 @@ from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.transformer_training import MARK, STATE, claim, last_whole, mark, read_state
 from adaptdel.core.confidence import used_k
 from adaptdel.core.rigorous import rigorous_radius
-from adaptdel.data import Examples, read_examples, read_rows
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.report.entries import read_entries
 from adaptdel.runs.inputs import LabelMap, Source, survey
 from adaptdel.runs.records import CERTIFICATES, TIMES
 from adaptdel.runs.storage import KIND, STORE, open_store, read_run
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.text.data import Examples, read_examples, read_rows
+from adaptdel.text.units import Words
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
-from adaptdel.units import Words
 from adaptdel.working_store import WorkingStore
 from tests.fuzzing import (
     NUMBERS,
@@ -60,8 +60,8 @@ from tests.fuzzing import (
     one_sentence,
     refused,
 )
+from tests.models.test_smoothed import WORDS, by_words, first_word, texts
 from tests.run_files import examples, journal_line, make_data, run, store_records
-from tests.test_smoothed import WORDS, by_words, first_word, texts
 
 ENCODINGS = (
     "utf-8", "utf-8", "utf-8", "latin-1", "utf-16", "utf-32", "utf-16-le", "utf-7", "cp037", "shift_jis", "idna",

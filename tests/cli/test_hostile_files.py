@@ -20,11 +20,11 @@ from adaptdel import Deletion, FixedRate
 from adaptdel.calibration.calibration import Calibration
 from adaptdel.calibration.checkpoint import CalibrationCheckpoint
 from adaptdel.classifiers.transformer_training import claim, last_whole, mark, read_state
-from adaptdel.data import read_examples, read_rows
-from adaptdel.file_formats import LONGEST, records
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import KIND, STORE, read_journal, read_run, run_records
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.text.data import read_examples, read_rows
+from adaptdel.text.file_formats import LONGEST, records
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
 from adaptdel.working_store import WorkingStore
 from tests.cli.test_fuzz import TRAINING_STATE, Workspace
@@ -164,7 +164,7 @@ def test_columns_that_are_not_wanted_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.file_formats.LONGEST", 100)
+    monkeypatch.setattr("adaptdel.text.file_formats.LONGEST", 100)
     for name in ("x.jsonl", "x.csv"):
         path = tmp_path / name
         path.write_text("text,label\n" if name == "x.csv" else '{"text": "a", "label": 0}\n')

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from adaptdel.calibration.planner import plan_lengths
 from adaptdel.calibration.search import Outcome, is_constant
 from adaptdel.cli import main
-from adaptdel.planner import plan_lengths
 from adaptdel.training import train
 
 ROWS = [

@@ -12,7 +12,7 @@ from adaptdel.cli import main
 from adaptdel.cli import serve as command
 from adaptdel.core.noise import Deletion
 from adaptdel.files import write_json
-from adaptdel.model_files import EXAMPLES
+from adaptdel.models.model_files import EXAMPLES
 from adaptdel.serve import server
 
 TEXTS = ["good film", "bad film", "good story", "bad plot"] * 5

@@ -10,7 +10,7 @@ import pytest
 
 from adaptdel.calibration.calibration import calibrate
 from adaptdel.engines.local import LocalEngine
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.smoothed import SmoothedClassifier
 from tests.run_files import examples, make_data, make_model, run
 
 

@@ -7,10 +7,10 @@ from math import isnan, nan
 import numpy as np
 import pytest
 
-from adaptdel.measures import Outcomes, measure, outcomes
+from adaptdel.measures.summary import Outcomes, measure, outcomes
 from adaptdel.report import comparison as bootstrap
 from adaptdel.report.comparison import STATISTICS, paired, paired_differences
-from tests.test_measures import random_outcomes, table
+from tests.measures.test_summary import random_outcomes, table
 
 
 def literal_statistics(result: Outcomes) -> dict[str, float]:

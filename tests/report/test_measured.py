@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptdel.distributions import mean, median, quantiles, shares_at_least, standard_error, wasserstein
+from adaptdel.measures.distributions import mean, median, quantiles, shares_at_least, standard_error, wasserstein
 from adaptdel.report import measured
 from adaptdel.report.entries import read_entries
 from adaptdel.report.measured import InputDigest

@@ -14,7 +14,7 @@ import pytest
 
 from adaptdel import demo
 from adaptdel.calibration.search import Outcome, evaluate_outcomes
-from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.measures.summary import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.report import write
 from adaptdel.report.entries import read_entries
 from adaptdel.runs.storage import MANIFEST, read_run

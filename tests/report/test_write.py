@@ -22,11 +22,11 @@ from jinja2 import UndefinedError
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key
-from adaptdel.class_measures import MissedClass, UncertifiedClass
 from adaptdel.cli.report import report_command
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
-from adaptdel.measures import Outcomes
+from adaptdel.measures.class_measures import MissedClass, UncertifiedClass
+from adaptdel.measures.summary import Outcomes
 from adaptdel.report import entries as samples
 from adaptdel.report import write
 from adaptdel.report.entries import read_entries
@@ -34,7 +34,7 @@ from adaptdel.report.figures import draw
 from adaptdel.report.write import write_report
 from adaptdel.runs.records import problem_record, record_of, setting_of
 from adaptdel.runs.storage import drop_store, write_run
-from adaptdel.units import Words
+from adaptdel.text.units import Words
 from tests.chromium import chromium, needs_chromium
 from tests.run_files import store_records
 

@@ -19,12 +19,12 @@ from adaptdel.certification.certificate import Certificate, check_classes, diges
 from adaptdel.certification.verify import verify
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.parts import TABLE
 from adaptdel.runs.records import CERTIFICATES, Totals, certificate_of, record_of, values_of
 from adaptdel.runs.storage import MANIFEST, read_run, write_run
-from adaptdel.smoothed import SmoothedClassifier
+from tests.models.test_smoothed import WORDS, by_words, first_word, texts
 from tests.run_files import examples, make_data, make_model, run, write_rows
-from tests.test_smoothed import WORDS, by_words, first_word, texts
 
 Values = dict[str, Any]
 

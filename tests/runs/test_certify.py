@@ -16,13 +16,13 @@ import pytest
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
 from adaptdel.certification.certificate import digest
 from adaptdel.core.noise import Noise
-from adaptdel.data import read_rows
-from adaptdel.measures import AnswerCounts
+from adaptdel.measures.summary import AnswerCounts
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data, describe, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.records import Totals, certificate_of, values_of
 from adaptdel.runs.storage import locked, read_run, write_run
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.text.data import read_rows
 from tests.run_files import Terminal, call, examples, make_data, make_model, picky, run, write_rows
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from adaptdel import Masking
 from adaptdel.certification.certificate import Certificate
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs import certify as certify_module
 from adaptdel.runs.parts import TABLE, RunTables
 from adaptdel.runs.records import label_text, label_value, record_of, setting_of, with_current_labels
 from adaptdel.runs.storage import Run, read_run, write_run
-from adaptdel.smoothed import SmoothedClassifier
 from tests.run_files import examples, make_data, make_model, run
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.serve import CALLERS, ROUTES, TRAINING, main, summary, trend
-from tests.test_smoothed import by_words, texts
+from tests.models.test_smoothed import by_words, texts
 
 
 def test_ratios_are_those_of_each_repeat() -> None:

@@ -15,7 +15,7 @@ from playwright.sync_api import Route
 
 import adaptdel
 from adaptdel.core.threat import EVERY_SET
-from adaptdel.units import Characters, Words
+from adaptdel.text.units import Characters, Words
 from tests.chromium import Window, chromium, needs_chromium
 
 pytestmark = needs_chromium

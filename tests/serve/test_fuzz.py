@@ -22,8 +22,8 @@ from adaptdel.serve.app import create_app
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
 from tests.fuzzing import NUMBERS, ODD, TEXTS, Failure, changed, changed_bytes, fuzz, json_bytes
+from tests.models.test_smoothed import by_words, texts
 from tests.serve.asgi import JSON, AsgiCaller, Headers, Reply, check_problem
-from tests.test_smoothed import by_words, texts
 
 REFUSED = (400, 401, 404, 405, 408, 413, 415, 421, 422, 429, 431, 503)
 # Small limits, so that a request that asks for as much as it may is answered at once.

@@ -19,8 +19,8 @@ from adaptdel.serve import Client, create_app
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
 from tests.classifiers.test_embedding import TINY
+from tests.models.test_smoothed import by_words, texts
 from tests.serve.serving import LONG, SEED, calling, events, process
-from tests.test_smoothed import by_words, texts
 
 NOISE = ad.Deletion(ad.LengthRate(0.7, 6))
 INPUTS = [*texts(20, seed=5), "", "good"]

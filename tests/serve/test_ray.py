@@ -23,7 +23,7 @@ from adaptdel.classifiers import LinearClassifier
 from adaptdel.serve import Client, ServeError
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.credentials import read_shared_seed
-from tests.test_smoothed import by_words, texts
+from tests.models.test_smoothed import by_words, texts
 
 ray = pytest.importorskip("adaptdel.serve.ray", reason="the extra ray-serve is not installed", exc_type=ImportError)
 ROOT = Path(__file__).parents[2]

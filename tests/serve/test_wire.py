@@ -25,7 +25,7 @@ import pytest
 from adaptdel import Deletion, FixedRate, SmoothedClassifier
 from adaptdel.classifiers import LinearClassifier
 from tests.fuzzing import Failure, changed_bytes, fuzz
-from tests.test_smoothed import by_words, texts
+from tests.models.test_smoothed import by_words, texts
 
 LOOPBACK = "127.0.0.1"
 BODY = json.dumps({"text": "good film bad plot", "votes": {"select": 20, "estimate": 50}}).encode()

@@ -17,10 +17,10 @@ from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.classifiers import embedding_training
 from adaptdel.classifiers.word_encoders import write_vectors
 from adaptdel.cli import main
-from adaptdel.data import read_examples
 from adaptdel.hyperparameters import EMBEDDING_MODEL
-from adaptdel.protection import Protection
+from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train, train_job
+from adaptdel.training.protection import Protection
 from tests.classifiers.test_embedding import BAD, GOOD, Clock, texts
 
 pytest.importorskip("torch")

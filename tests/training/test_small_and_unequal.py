@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from adaptdel.calibration.planner import plan_lengths
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.linear_training import balanced_weights, train
 from adaptdel.cli.plan import plan_command
 from adaptdel.cli.train import train_command
-from adaptdel.data import held_out_rows
-from adaptdel.planner import plan_lengths
 from adaptdel.settings import TrainingSettings, default_rate, few_kept
+from adaptdel.text.data import held_out_rows
 from adaptdel.training import train as train_model
 from adaptdel.training.training import method_noises
 from tests.calibration.documents import documents

@@ -14,7 +14,7 @@ from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, Smoothed
 from adaptdel.cli import main
 from adaptdel.core.noise import RandomDeletion
 from adaptdel.core.rates import BinnedRate
-from adaptdel.model_files import store_calibration
+from adaptdel.models.model_files import store_calibration
 from adaptdel.training import METHODS, TrainingJob, TrainingSettings, train, train_job
 from adaptdel.training.jobs import read_jobs
 from adaptdel.training.training import history_text, method_noises

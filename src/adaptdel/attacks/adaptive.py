@@ -21,7 +21,7 @@ from adaptdel.attacks.vocabulary import Vocabulary, support
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.checks import BoolArray, FloatArray
 from adaptdel.hyperparameters import AttackSettings
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 SUCCESS, FAILURE, SKIPPED, TIMEOUT = OUTCOMES = ("success", "failure", "skipped", "timeout")
 LEAST_BUDGET = 8  # edits of short texts, unless a budget is given

@@ -38,7 +38,7 @@ from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.storage import locked
 from adaptdel.tables import percent
-from adaptdel.units import Unit
+from adaptdel.text.units import Unit
 from adaptdel.working_store import FULL, WorkingStore, delete_store, read_records
 
 MANIFEST, RECORDS, STORE = "manifest.json", "attacks.jsonl", "unfinished.sqlite"

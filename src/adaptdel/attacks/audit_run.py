@@ -17,12 +17,12 @@ from adaptdel.core.checks import check_int
 from adaptdel.engines.engine import ModelSource
 from adaptdel.engines.local import LocalEngine
 from adaptdel.hyperparameters import ATTACK, AttackSettings
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
 from adaptdel.runs.records import Record, certificate_of, label_text
 from adaptdel.runs.storage import Run, read_run
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import check_unit
+from adaptdel.text.units import check_unit
 
 # An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
 AUDIT = replace(ATTACK, inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)

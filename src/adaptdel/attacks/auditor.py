@@ -30,7 +30,7 @@ from adaptdel.classifiers.base import Request
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson
 from adaptdel.hyperparameters import ATTACK, AttackSettings
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 DELTA = 1e-6  # the probability with which a claim that holds may be counted as disproved by votes
 CHECK = DELTA / 4  # of each check of a claim: the bounds on two probabilities, the text itself, the attack

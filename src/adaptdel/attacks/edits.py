@@ -10,7 +10,7 @@ import numpy as np
 from adaptdel.core.checks import IntArray, check_int, token_key
 from adaptdel.core.general import single_edits
 from adaptdel.core.threat import Threat
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 
 def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable], ops: str | Sequence[str] = "edit") -> float:

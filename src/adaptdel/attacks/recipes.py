@@ -18,13 +18,13 @@ from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import registered_noise_modules
-from adaptdel.data import Row
 from adaptdel.engines.engine import ModelSource
 from adaptdel.hyperparameters import ATTACK, AttackSettings
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.inputs import LabelMap, RunInput, Source
 from adaptdel.runs.records import label_text
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Tokens, Unit, check_unit
+from adaptdel.text.data import Row
+from adaptdel.text.units import Tokens, Unit, check_unit
 
 ADAPTIVE = "adaptive"
 TEXTATTACK = ("clare", "bae-i", "bert-attack", "deepwordbug", "textfooler")

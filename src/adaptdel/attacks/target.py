@@ -20,7 +20,7 @@ from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.confidence import clopper_pearson, exact_shares
 from adaptdel.core.noise import MANY_CHOICES
 from adaptdel.hyperparameters import ATTACK, AttackSettings
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 FRESH = 1000  # votes of the first check of a change; each further check takes four times as many
 

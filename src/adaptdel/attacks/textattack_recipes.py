@@ -28,7 +28,7 @@ from adaptdel.certification.sampling import SamplingPlan, content_key
 from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.core.checks import FloatArray
 from adaptdel.hyperparameters import AttackSettings
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 WHOLE_STEP = 10**6  # texts of a batch: all of a search step
 PHASES = ("attack query", "attack estimate")  # random streams of their own

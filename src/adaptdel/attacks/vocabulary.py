@@ -17,7 +17,7 @@ import numpy as np
 from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import Request
 from adaptdel.core.checks import FloatArray
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 CHUNK = 256  # words that are scored together
 MOST_WORDS = 50_000  # of a vocabulary, the most frequent ones

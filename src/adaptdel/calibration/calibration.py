@@ -55,12 +55,12 @@ from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import BinnedRate, InterpolatedRate, rate_from_dict
 from adaptdel.core.threat import Threat
 from adaptdel.engines.engine import Engine
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import Report, reporter
-from adaptdel.protection import protected_class
 from adaptdel.settings import CalibrationSettings, default_rate
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.text.units import Tokens
+from adaptdel.training.protection import protected_class
 from adaptdel.training.training import retraining
-from adaptdel.units import Tokens
 
 FORMAT = 1
 FOLDS = 3  # of a cross-validation
@@ -408,8 +408,8 @@ def calibrate(
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
         engine: where to certify, such as `adaptdel.engines.start.start_engine` gives; None for this process.
         **settings: fields of `CalibrationSettings`. With ``protect``, the rate is chosen for the texts of that class:
-            see `adaptdel.calibration.one_sided`. Choose the threshold with `adaptdel.protection.protect`, on other
-            texts.
+            see `adaptdel.calibration.one_sided`. Choose the threshold with
+            `adaptdel.training.protection.protect`, on other texts.
     """
     checked = CalibrationSettings(**settings)
     if checked.objective == "balanced":
@@ -420,7 +420,7 @@ def calibrate(
     if checked.protect is not None:
         raise ValueError(
             f"protect must be None for the objective {checked.objective!r}: choose the threshold afterwards, with "
-            "adaptdel.protection.protect"
+            "adaptdel.training.protection.protect"
         )
     return prepare(model, texts, labels, checked).run(checkpoint=checkpoint, progress=progress, engine=engine)
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 
-from adaptdel.class_measures import class_balanced_mean, constant_answer
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.rates import InterpolatedRate, Rate
+from adaptdel.measures.class_measures import class_balanced_mean, constant_answer
 
 LONGEST = 100_000  # tokens; a power of the length is constant beyond
 KNOTS = 40  # lengths between which a power of the length is interpolated

@@ -15,8 +15,8 @@ from adaptdel.certification.sampling import SamplingPlan
 from adaptdel.classifiers.base import BaseClassifier, Prepared, registered_modules
 from adaptdel.core.noise import registered_noise_modules
 from adaptdel.engines.engine import Engine, ModelSource, Task, Work, WorkerError
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Tokens, Unit
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.units import Tokens, Unit
 
 
 @dataclass(frozen=True)

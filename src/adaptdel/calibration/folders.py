@@ -21,19 +21,19 @@ from adaptdel.calibration.rows import choose_rows, rows_held_out, select_rows, t
 from adaptdel.calibration.selection import SelectionTask
 from adaptdel.core.checks import check_choice
 from adaptdel.core.rates import rate_from_dict
-from adaptdel.data import Examples, ExampleSet, without_spacing
 from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
 from adaptdel.files import replacing_folder
 from adaptdel.hyperparameters import BACKENDS
-from adaptdel.model_files import CALIBRATION, CONFIG, save_model, store_calibration
+from adaptdel.models.model_files import CALIBRATION, CONFIG, save_model, store_calibration
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.plots import new_figure, save
-from adaptdel.protection import Protection, apply, protected_class
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.text.data import Examples, ExampleSet, without_spacing
+from adaptdel.text.units import Tokens, check_unit
+from adaptdel.training.protection import Protection, apply, protected_class
 from adaptdel.training.thresholds import chose_weights, set_protection
 from adaptdel.training.training import retrained_record, retraining
-from adaptdel.units import Tokens, check_unit
 from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
 ENOUGH_ROWS = 2000  # fewer held-out rows than these are replaced by a cross-validation

@@ -22,7 +22,7 @@ from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.core.bounds import complement
 from adaptdel.core.checks import BoolArray, FloatArray
 from adaptdel.core.noise import Deletion
-from adaptdel.protection import LEAST_THRESHOLD, allowed_false_positives, model_threshold, vote_evidence
+from adaptdel.training.protection import LEAST_THRESHOLD, allowed_false_positives, model_threshold, vote_evidence
 
 COLUMNS = ("share", "lower")
 

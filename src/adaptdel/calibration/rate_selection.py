@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from adaptdel.calibration.candidates import Comparison
-from adaptdel.class_measures import check_class_rows
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import check_fields
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import Rate, rate_from_dict
+from adaptdel.measures.class_measures import check_class_rows
 
 FORMAT = 2
 

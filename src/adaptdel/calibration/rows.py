@@ -8,9 +8,9 @@ from typing import Any
 
 from adaptdel.calibration.search import equal_width_edges, make_bins
 from adaptdel.core.checks import check_choice
-from adaptdel.data import Examples, held_out, held_out_rows, without_spacing
+from adaptdel.text.data import Examples, held_out, held_out_rows, without_spacing
+from adaptdel.text.units import Tokens
 from adaptdel.training.thresholds import enough_negatives
-from adaptdel.units import Tokens
 
 CHOICES = ("auto", "held-out", "train", "all")
 ENOUGH_BINS = 3  # "auto" uses the held-out rows if they give at least so many bins

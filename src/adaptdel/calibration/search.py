@@ -18,11 +18,11 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from adaptdel.certification.sampling import content_key
-from adaptdel.class_measures import almost_none
 from adaptdel.core.checks import FloatArray, IntArray, check_fields, check_int, check_list
 from adaptdel.core.rates import BinnedRate, InterpolatedRate
-from adaptdel.measures import AnswerCounts
-from adaptdel.units import Tokens
+from adaptdel.measures.class_measures import almost_none
+from adaptdel.measures.summary import AnswerCounts
+from adaptdel.text.units import Tokens
 
 TRIMMED = 1.0  # percent of the shortest and of the longest inputs that automatic bins ignore
 DIGITS = 4  # decimals of a kept length
@@ -297,7 +297,7 @@ def max_certified_radius(radii: Sequence[int], threshold: float) -> tuple[int, f
 
 
 def is_constant(outcomes: Sequence[Outcome]) -> bool:
-    """Whether all examples got one prediction, or almost all, as `adaptdel.class_measures.constant_answer` defines it.
+    """Whether all examples got one prediction, or almost all, as `measures.class_measures.constant_answer` says.
 
     Outcomes do not hold the labels: a wrong answer other than the most frequent one is not counted as another label.
 

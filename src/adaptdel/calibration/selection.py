@@ -34,16 +34,16 @@ from adaptdel.calibration.one_sided import COLUMNS, OneSidedMeasure, one_sided_m
 from adaptdel.calibration.rate_selection import Confirmation, RateSelection
 from adaptdel.calibration.search import CalibrationExamples
 from adaptdel.certification.certifier import Certifier
-from adaptdel.class_counts import answer_warnings, measure_classes
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import FixedRate, LengthRate, Rate
-from adaptdel.data import held_out, without_spacing
 from adaptdel.engines.engine import Engine
+from adaptdel.measures.class_counts import answer_warnings, measure_classes
 from adaptdel.progress import reporter
-from adaptdel.protection import protected_class
 from adaptdel.settings import CalibrationSettings, adaptdel_rate
-from adaptdel.units import Tokens
+from adaptdel.text.data import held_out, without_spacing
+from adaptdel.text.units import Tokens
+from adaptdel.training.protection import protected_class
 
 EXPONENTS = {"power 1/3": 1 / 3, "power 0": 0.0}
 STEP = 0.8  # from a kept length to the next smaller one

@@ -31,7 +31,7 @@ from adaptdel.core.radius import certified_radius, check_noise, table
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
 from adaptdel.settings import CERTIFICATION
-from adaptdel.units import unit_from_dict
+from adaptdel.text.units import unit_from_dict
 
 FORMAT = 1
 MOST_VOTES = 2**40

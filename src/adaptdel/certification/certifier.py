@@ -24,7 +24,7 @@ from adaptdel.classifiers.base import (
 )
 from adaptdel.core.noise import Noise
 from adaptdel.settings import CERTIFICATION
-from adaptdel.units import Tokens, check_unit
+from adaptdel.text.units import Tokens, check_unit
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from adaptdel.core.confidence import Looks, clopper_pearson, exact_shares, vote_
 from adaptdel.core.noise import MANY_CHOICES, Noise
 from adaptdel.core.radius import largest_radius_probability
 from adaptdel.settings import CERTIFICATION as SETTINGS
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 # Up to so many choices of kept tokens are enumerated: immediately, or instead of further votes after the first look.
 AT_ONCE, EXACT_COPIES = 512, MANY_CHOICES

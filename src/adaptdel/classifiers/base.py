@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from adaptdel.core.checks import BoolArray, IntArray, check_names
 from adaptdel.core.noise import Noise
-from adaptdel.units import Tokens, Unit
+from adaptdel.text.units import Tokens, Unit
 
 REMEMBERED = 2**16  # distinct copies of an input whose answers are cached
 LONG_KEY = 256  # longer keys are cached by their hash

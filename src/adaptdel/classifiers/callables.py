@@ -26,7 +26,7 @@ from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import replacing
 from adaptdel.hyperparameters import LINEAR
 from adaptdel.settings import CERTIFICATION
-from adaptdel.units import UNITS, Tokens, Unit
+from adaptdel.text.units import UNITS, Tokens, Unit
 
 ESTIMATOR = "estimator.skops"
 UNSAFE = "use parts of scikit-learn, NumPy and SciPy only, or register a class of your own with register_classifier"

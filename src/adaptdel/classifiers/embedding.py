@@ -41,7 +41,7 @@ from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import read_json, replacing
 from adaptdel.hyperparameters import EMBEDDING, EMBEDDING_MODEL, ON_UNKNOWN, EmbeddingSettings, check_minutes
 from adaptdel.settings import TRAINING
-from adaptdel.units import Tokens, Unit
+from adaptdel.text.units import Tokens, Unit
 
 TENSORS, DESCRIPTION = "embedding.safetensors", "embedding.json"
 VERSION = 1

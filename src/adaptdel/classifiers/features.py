@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 BLOCK = 2**16  # entries of a mask that are converted to floats at a time
 

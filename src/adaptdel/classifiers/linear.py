@@ -48,7 +48,7 @@ from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
 from adaptdel.hyperparameters import CLASS_WEIGHTS, LINEAR, LINEAR_LOSSES
 from adaptdel.settings import TRAINING
-from adaptdel.units import Tokens, Unit
+from adaptdel.text.units import Tokens, Unit
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"
 VERSION = 1

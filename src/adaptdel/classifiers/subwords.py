@@ -24,7 +24,7 @@ from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, bes
 from adaptdel.classifiers.locality import locality
 from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test
 from adaptdel.core.checks import BoolArray, IntArray, check_choice
-from adaptdel.units import Tokens, Unit, Words
+from adaptdel.text.units import Tokens, Unit, Words
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 ID_BYTES = 4

@@ -29,10 +29,10 @@ from adaptdel.classifiers.transformers import (
 )
 from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.core.noise import Noise
-from adaptdel.data import ExampleSet
 from adaptdel.files import read_json, write_json
 from adaptdel.hyperparameters import CLASS_WEIGHTS, TransformerTrainingSettings
-from adaptdel.units import Unit
+from adaptdel.text.data import ExampleSet
+from adaptdel.text.units import Unit
 
 STATE = "trainer_state.json"
 MARK = "complete.json"  # the hashes of a checkpoint's files, written last

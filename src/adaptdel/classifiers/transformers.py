@@ -26,7 +26,6 @@ from adaptdel.classifiers.self_test import BATCHING, Probes
 from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
-from adaptdel.data import ExampleSet, split_held_out
 from adaptdel.files import read_json
 from adaptdel.hyperparameters import (
     BACKEND,
@@ -37,7 +36,8 @@ from adaptdel.hyperparameters import (
     TransformerTrainingSettings,
 )
 from adaptdel.settings import TRAINING
-from adaptdel.units import Tokens, check_unit
+from adaptdel.text.data import ExampleSet, split_held_out
+from adaptdel.text.units import Tokens, check_unit
 
 # Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
 # lengths.

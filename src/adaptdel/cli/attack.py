@@ -11,7 +11,7 @@ import click
 
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.hyperparameters import ATTACK
-from adaptdel.settings import DATA
+from adaptdel.text.data import DATA
 
 _PARTS = ("masked_lm", "masked_lm_context", "sentence_encoder", "word_vectors", "tagger", "stop_words")
 _LIMITS = ("inputs", "votes", "queries", "seconds", "budget", "beam", "seed")
@@ -203,7 +203,7 @@ def _folders(out: Path, models: tuple[str, ...]) -> list[Path]:
 
 def _attacked(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, str]]:
     """The folder of a model or a server, and the columns of its data."""
-    from adaptdel.model_files import data_columns
+    from adaptdel.models.model_files import data_columns
 
     server_options = [name for name in ("served_model", "token_file") if options[name] is not None]
     if not model.startswith(("http://", "https://")):

@@ -15,12 +15,12 @@ from adaptdel.calibration.rate_selection import RateSelection
 from adaptdel.calibration.rows import CHOICES
 from adaptdel.cli.certify import next_certify, read_votes
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
-from adaptdel.data import read_examples
 from adaptdel.hyperparameters import BACKENDS
-from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS, SHOWN_CLASSES, class_table, confusion_table
-from adaptdel.model_files import data_columns
-from adaptdel.settings import CALIBRATION, DATA, OBJECTIVES
+from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS, SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.models.model_files import data_columns
+from adaptdel.settings import CALIBRATION, OBJECTIVES
 from adaptdel.tables import number, percent, text_table
+from adaptdel.text.data import DATA, read_examples
 
 OPTIMISTIC = "these figures are optimistic; `adaptdel certify` on other data gives the true ones."
 VOTES = f"{CALIBRATION.n_select},{CALIBRATION.n_estimate}"

@@ -11,15 +11,16 @@ from typing import Any
 
 import click
 
-from adaptdel.class_measures import warnings_of
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.core.checks import check_int
 from adaptdel.hyperparameters import BACKEND_CHOICES
-from adaptdel.measures import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confusion_table
-from adaptdel.model_files import data_columns
+from adaptdel.measures.class_measures import warnings_of
+from adaptdel.measures.summary import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.models.model_files import data_columns
 from adaptdel.runs.manifest import protected_label
-from adaptdel.settings import CERTIFICATION, DATA
+from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import number, percent, text_table
+from adaptdel.text.data import DATA
 
 _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 

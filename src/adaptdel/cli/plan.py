@@ -8,14 +8,22 @@ from pathlib import Path
 
 import click
 
+from adaptdel.calibration.planner import (
+    EXAMPLES,
+    LengthPlan,
+    RadiusPlan,
+    noise_from_spec,
+    plan,
+    plan_lengths,
+    plot_plan,
+)
 from adaptdel.core.checks import check_int
-from adaptdel.data import read_rows
-from adaptdel.model_files import read_noise
-from adaptdel.planner import EXAMPLES, LengthPlan, RadiusPlan, noise_from_spec, plan, plan_lengths
-from adaptdel.plots import check_figure_path, plot_plan
-from adaptdel.settings import CERTIFICATION, DATA, FEW_KEPT
+from adaptdel.models.model_files import read_noise
+from adaptdel.plots import check_figure_path
+from adaptdel.settings import CERTIFICATION, FEW_KEPT
 from adaptdel.tables import percent, text_table
-from adaptdel.units import check_unit
+from adaptdel.text.data import DATA, read_rows
+from adaptdel.text.units import check_unit
 
 _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
 

@@ -9,7 +9,7 @@ import click
 
 from adaptdel.attacks.attack_run import is_attack_run
 from adaptdel.attacks.outcomes import attack_table, gap_table
-from adaptdel.class_measures import ADVICE
+from adaptdel.measures.class_measures import ADVICE
 from adaptdel.report.attack_report import write_attack_report
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.write import write_report

@@ -12,10 +12,11 @@ import click
 
 from adaptdel.cli.certify import next_certify
 from adaptdel.hyperparameters import BACKEND_CHOICES, CLASS_WEIGHTS, DTYPES, LINEAR_LOSSES, ON_UNKNOWN, PRECISIONS
-from adaptdel.model_files import held_out_text
-from adaptdel.protection import Protection
-from adaptdel.settings import DATA, METHODS, default_of, embedding_default_of
+from adaptdel.models.model_files import held_out_text
+from adaptdel.settings import METHODS, default_of, embedding_default_of
+from adaptdel.text.data import DATA
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
+from adaptdel.training.protection import Protection
 from adaptdel.training.training import history_text
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adaptdel import __version__
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.smoothed import SmoothedClassifier
 
 Work = Callable[[Iterable[tuple[int, Any]]], Iterator[tuple[int, Any]]]  # from numbered items to numbered results
 

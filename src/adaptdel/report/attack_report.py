@@ -12,7 +12,6 @@ from typing import Any
 
 from adaptdel.attacks.attack_run import AttackRun, read_attack_run
 from adaptdel.attacks.outcomes import attack_table, gap_table, is_verified, robustness_curves
-from adaptdel.data import Row
 from adaptdel.files import replacing_folder
 from adaptdel.plots import FORMATS, new_figure, save
 from adaptdel.report.entries import COLOURS
@@ -20,6 +19,7 @@ from adaptdel.report.figures import GRID, INK, MUTED, WIDTH, inline_svg
 from adaptdel.report.write import FORMAT, MARK, Drawing, check_out, resource, template_environment, write_file
 from adaptdel.runs.inputs import Source
 from adaptdel.tables import Table, markdown_text
+from adaptdel.text.data import Row
 
 SHOWN = 8  # attacked texts of a run
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.core.checks import FloatArray, IntArray, check_alpha, check_int
-from adaptdel.measures import (
+from adaptdel.measures.summary import (
     ACCURACY_COLUMNS,
     BALANCED_ACCURACY,
     BALANCED_RADIUS,

@@ -13,19 +13,19 @@ import numpy as np
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key, stream
-from adaptdel.class_measures import ClassTable
 from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Noise
-from adaptdel.data import read_rows
-from adaptdel.data_files import HUB, DataPath, data_files
-from adaptdel.measures import Measures, Outcomes, by_quartile, measure
-from adaptdel.protection import DetectionCurve, detection_curve
+from adaptdel.measures.class_measures import ClassTable
+from adaptdel.measures.summary import Measures, Outcomes, by_quartile, measure
 from adaptdel.report.measured import ReportInputs, read_inputs
 from adaptdel.runs.inputs import content_id
 from adaptdel.runs.manifest import protected_label
 from adaptdel.runs.records import label_value
 from adaptdel.runs.storage import Run, read_run
-from adaptdel.units import Tokens, Unit, unit_from_dict
+from adaptdel.text.data import read_rows
+from adaptdel.text.data_files import HUB, DataPath, data_files
+from adaptdel.text.units import Tokens, Unit, unit_from_dict
+from adaptdel.training.protection import DetectionCurve, detection_curve
 
 # Okabe and Ito's colours, darkened where they are too pale for lines on white: (on a light, on a dark background).
 COLOURS = (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.measures import Outcomes, by_quartile, log_cardinality_curve, quartile_edges, radius_curve
+from adaptdel.measures.summary import Outcomes, by_quartile, log_cardinality_curve, quartile_edges, radius_curve
 from adaptdel.plots import new_figure
 from adaptdel.report.comparison import has_lengths
 from adaptdel.report.entries import DETECTION_INPUTS, Entry, clip

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.core.threat import Threat
-from adaptdel.measures import OUTCOME_COLUMNS, Outcomes, outcomes
+from adaptdel.measures.summary import OUTCOME_COLUMNS, Outcomes, outcomes
 from adaptdel.runs.parts import RESTORE, table_of
 from adaptdel.runs.records import CERTIFICATES, Record, label_value
 from adaptdel.runs.storage import Run

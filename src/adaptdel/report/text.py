@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.class_measures import ADVICE, missed_sentence
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
-from adaptdel.measures import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.measures.class_measures import ADVICE, missed_sentence
+from adaptdel.measures.summary import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.report.comparison import Difference, Differences, is_compared_by_sample, scales_to_all
 from adaptdel.report.entries import Entry
 from adaptdel.tables import number, percent, signed

@@ -20,16 +20,14 @@ from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, 
 from adaptdel.core.noise import noise_from_dict, registered_noise_modules
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.data import InvalidRow
-from adaptdel.data_files import DataPath, standard_input
 from adaptdel.engines.engine import Engine, ModelSource, with_settings
 from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
 from adaptdel.files import replacing, replacing_folder, write_json
 from adaptdel.hyperparameters import BACKEND_CHOICES
-from adaptdel.measures import CLEAN_ACCURACY, MEAN_RADIUS
-from adaptdel.model_files import data_columns
+from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
+from adaptdel.models.model_files import data_columns
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import ProgressBar, reporter
-from adaptdel.protection import few_votes
 from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, is_training_data, survey
 from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
 from adaptdel.runs.parts import RESTORE, ROWS_PER_PART, RunTables
@@ -48,9 +46,10 @@ from adaptdel.runs.storage import (
     remove_leftovers,
 )
 from adaptdel.runs.workers import CertificationTask, certify_here
-from adaptdel.settings import DATA
-from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import number, percent
+from adaptdel.text.data import DATA, InvalidRow
+from adaptdel.text.data_files import DataPath, standard_input
+from adaptdel.training.protection import few_votes
 from adaptdel.working_store import FULL
 
 _log = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ _log = logging.getLogger(__name__)
 def describe(totals: Totals) -> str:
     """The results of an unfinished run so far, beside its progress bar.
 
-    >>> from adaptdel.measures import AnswerCounts
+    >>> from adaptdel.measures.summary import AnswerCounts
     >>> describe(Totals(inputs=150, labelled=AnswerCounts(150, correct=120, certified=117, radius=600)))
     'clean accuracy 80.0%, mean certified radius 4.00'
     """

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.data import InvalidRow, Row, content_digest, read_each_row
-from adaptdel.data_files import HUB, STANDARD_INPUT, data_files, shown_name
 from adaptdel.runs.records import label_text
 from adaptdel.runs.repeats import KEY, RepeatIndex
-from adaptdel.settings import DATA
+from adaptdel.text.data import DATA, InvalidRow, Row, content_digest, read_each_row
+from adaptdel.text.data_files import HUB, STANDARD_INPUT, data_files, shown_name
 
 GIVE_UP_ROWS = 1000  # invalid rows at the start of a file after which reading ends
 LARGE = 2**28  # bytes of data that are not read twice for a remark

@@ -31,9 +31,9 @@ from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.engines.start import ENGINES, EngineSettings
 from adaptdel.files import check_finite
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.inputs import Source
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import check_unit, unit_from_dict
+from adaptdel.text.units import check_unit, unit_from_dict
 
 FORMAT = 1
 NEEDED = ("finished", "classes", "noise", "ops", "bound", "threshold", "k", "seed", "unit", "model_hash")

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from adaptdel.certification.certificate import Certificate, check_certificate
-from adaptdel.class_counts import ClassCounts, measure_classes
-from adaptdel.class_measures import ClassTable
 from adaptdel.core.checks import LARGEST_LENGTH
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
-from adaptdel.measures import AnswerCounts
+from adaptdel.measures.class_counts import ClassCounts, measure_classes
+from adaptdel.measures.class_measures import ClassTable
+from adaptdel.measures.summary import AnswerCounts
 
 _COUNTS = pa.list_(pa.int64())
 

@@ -22,7 +22,7 @@ from adaptdel.core.checks import FloatArray
 from adaptdel.core.threat import Threat
 from adaptdel.hyperparameters import AttackSettings
 from adaptdel.serve.client import CertifiedText, Client, Prediction, ServeError
-from adaptdel.units import check_unit
+from adaptdel.text.units import check_unit
 
 SPARE_BYTES = 4096  # of the body of a request, for all but the texts
 LONGEST_CHARACTER = 12  # bytes of a character in JSON

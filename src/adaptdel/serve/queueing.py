@@ -10,7 +10,7 @@ from typing import Any
 
 from adaptdel.certification.pool import Ticket
 from adaptdel.certification.sampling import SamplingPlan
-from adaptdel.units import Tokens
+from adaptdel.text.units import Tokens
 
 START_WORK = 20_000  # copies times tokens of the first batch: little, as the speed of the classifier is not known
 LEAST_WORK, MOST_WORK = 2_000, 20_000_000

@@ -18,7 +18,8 @@ from adaptdel.core.checks import check_fields, check_int
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.files import read_json
-from adaptdel.model_files import EXAMPLES
+from adaptdel.models.model_files import EXAMPLES
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.serve.configuration import SERVE, ServeSettings
 from adaptdel.serve.metrics import Meters
 from adaptdel.serve.problems import Problem
@@ -26,8 +27,7 @@ from adaptdel.serve.queueing import Job, Outbox
 from adaptdel.serve.reports import ReportLinks
 from adaptdel.serve.scheduler import Scheduler
 from adaptdel.serve.schemas import CertifyBody, PredictBody
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import check_unit
+from adaptdel.text.units import check_unit
 
 TEXT_UNITS = ("word", "char", "byte", "chunk")
 

@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from adaptdel.core.checks import check_known_fields
-from adaptdel.data import Examples, read_examples
 from adaptdel.files import read_bytes, read_json, write_json, write_text
-from adaptdel.model_files import CONFIG, TRAINING, save_model
-from adaptdel.settings import DATA, TrainingSettings
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.model_files import CONFIG, TRAINING, save_model
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.settings import TrainingSettings
+from adaptdel.text.data import DATA, Examples, read_examples
+from adaptdel.text.units import check_unit
 from adaptdel.training.training import history_csv, plot_history, train
-from adaptdel.units import check_unit
 
 
 @dataclass(frozen=True)

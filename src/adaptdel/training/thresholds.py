@@ -14,10 +14,18 @@ from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.bounds import complement
 from adaptdel.core.confidence import clopper_pearson
 from adaptdel.core.noise import Noise, noise_from_dict
-from adaptdel.data import ExampleSet
-from adaptdel.protection import PROOF, VOTES, Protection, apply, choose_threshold, protected_class, vote_shares
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import check_unit
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.data import ExampleSet
+from adaptdel.text.units import check_unit
+from adaptdel.training.protection import (
+    PROOF,
+    VOTES,
+    Protection,
+    apply,
+    choose_threshold,
+    protected_class,
+    vote_shares,
+)
 
 FOLDS = 3  # parts of a training set on which vote shares are measured by cross-validation
 TrainAgain = Callable[[Noise, Sequence[Any], Sequence[Any]], BaseClassifier]

@@ -17,22 +17,22 @@ import numpy as np
 
 from adaptdel import plots
 from adaptdel.certification.sampling import content_key
-from adaptdel.class_counts import answer_warnings
-from adaptdel.class_measures import NAMED, balanced_accuracy
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate
-from adaptdel.data import ExampleSet, Label, content_digest, split_held_out
 from adaptdel.hyperparameters import DTYPE, LINEAR
+from adaptdel.measures.class_counts import answer_warnings
+from adaptdel.measures.class_measures import NAMED, balanced_accuracy
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
-from adaptdel.protection import protected_class
 from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
-from adaptdel.smoothed import SmoothedClassifier
 from adaptdel.tables import text_table
+from adaptdel.text.data import ExampleSet, Label, content_digest, split_held_out
+from adaptdel.text.units import Tokens, check_unit
+from adaptdel.training.protection import protected_class
 from adaptdel.training.thresholds import TrainAgain, set_protection
-from adaptdel.units import Tokens, check_unit
 
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None

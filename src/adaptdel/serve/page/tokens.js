@@ -1,4 +1,4 @@
-// How a text is split into tokens, exactly as adaptdel.units splits it.
+// How a text is split into tokens, exactly as adaptdel.text.units splits it.
 
 // The white space of Python's str.split: JavaScript's \s lacks U+001C to U+001F and U+0085, and has U+FEFF.
 const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";

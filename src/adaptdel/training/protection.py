@@ -20,7 +20,7 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.core.checks import FloatArray, check_real
 from adaptdel.core.confidence import exact_bounds, exact_shares, vote_bounds
 from adaptdel.core.radius import lowest_probabilities
-from adaptdel.smoothed import SmoothedClassifier
+from adaptdel.models.smoothed import SmoothedClassifier
 
 CONFIDENCE = 0.95  # of the bound on the false-positive rate
 VOTES = 1000  # for each held-out text

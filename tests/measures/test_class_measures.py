@@ -8,8 +8,8 @@ from math import isnan, sqrt
 import numpy as np
 import pytest
 
-from adaptdel.class_counts import answer_warnings, length_ranges, measure_classes
-from adaptdel.class_measures import balanced_accuracy, constant_answer, warnings_of
+from adaptdel.measures.class_counts import answer_warnings, length_ranges, measure_classes
+from adaptdel.measures.class_measures import balanced_accuracy, constant_answer, warnings_of
 
 # label, answer, radius: an abstention has the radius -1 and counts by its predicted label
 HAND = [

@@ -14,15 +14,42 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adaptdel.core.checks import check_probability
-from adaptdel.data_files import DataPath, data_files, shown_name, unreadable
-from adaptdel.file_formats import Columns, Record, UnreadableError, file_records, missing_column, not_in, short_text
-from adaptdel.settings import DATA
-from adaptdel.units import Tokens
+from adaptdel.text.data_files import DataPath, data_files, shown_name, unreadable
+from adaptdel.text.file_formats import (
+    Columns,
+    Record,
+    UnreadableError,
+    file_records,
+    missing_column,
+    not_in,
+    short_text,
+)
+from adaptdel.text.units import Tokens
 
 Label = int | str
 Problem = Callable[[int, str], None]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """How a labelled file is read.
+
+    Attributes:
+        text: the column of the texts.
+        label: the column of the labels.
+        ids: the column of the ids.
+        encoding: the character encoding of the file.
+    """
+
+    text: str = "text"
+    label: str = "label"
+    ids: str = "id"
+    encoding: str = "utf-8"
+
+
+DATA = DataSettings()
 
 
 @dataclass(frozen=True)
@@ -58,7 +85,7 @@ def read_rows(
 
     Args:
         path: a file, several, a glob, a folder, an address, "-" for standard input, or the name of a Hugging Face data
-            set: see `adaptdel.data_files`.
+            set: see `adaptdel.text.data_files`.
         text: the name of the column of texts.
         label: the name of the column of labels.
         ids: the name of the column of ids.

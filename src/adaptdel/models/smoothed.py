@@ -26,7 +26,7 @@ from adaptdel.core.threat import Threat
 from adaptdel.hyperparameters import LINEAR
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, default_noise, few_kept
-from adaptdel.units import Tokens, check_unit
+from adaptdel.text.units import Tokens, check_unit
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -218,7 +218,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder: safetensors, JSON and a model card."""
-        from adaptdel.model_files import save_model
+        from adaptdel.models.model_files import save_model
 
         save_model(self, Path(path))
 
@@ -231,7 +231,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             backend: runs a transformer instead of the backend that it was saved with: "torch", "onnxruntime",
                 "openvino", or "auto": the fastest here.
         """
-        from adaptdel.model_files import load_model
+        from adaptdel.models.model_files import load_model
 
         return load_model(cls, Path(path), backend)
 

@@ -13,16 +13,16 @@ import numpy as np
 
 from adaptdel.certification.certificate import MOST_VOTES
 from adaptdel.certification.sampling import SamplingPlan
-from adaptdel.class_measures import check_class_rows
 from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_choice, check_fields, check_int, check_probability, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_json, replacing_folder, write_json, write_text
 from adaptdel.hyperparameters import BACKEND_CHOICES, BACKENDS
-from adaptdel.measures import SHOWN_CLASSES, class_table
-from adaptdel.settings import DATA
+from adaptdel.measures.class_measures import check_class_rows
+from adaptdel.measures.summary import SHOWN_CLASSES, class_table
 from adaptdel.tables import percent, text_table
-from adaptdel.units import check_unit, unit_from_dict
+from adaptdel.text.data import DATA
+from adaptdel.text.units import check_unit, unit_from_dict
 
 LONGEST_NOISE = 200  # characters of a noise that a model card shows as code
 SHOWN_RECALLS = 10  # classes whose recall a line gives

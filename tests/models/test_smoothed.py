@@ -22,8 +22,8 @@ from adaptdel.classifiers import BaseClassifierError, CallableClassifier, Linear
 from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepared, Request
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
-from adaptdel.smoothed import SmoothedClassifier, pipeline
-from adaptdel.units import Bytes, Characters, Chunks, Custom, Labelled, Unit, Words, check_unit, unit_from_dict
+from adaptdel.models.smoothed import SmoothedClassifier, pipeline
+from adaptdel.text.units import Bytes, Characters, Chunks, Custom, Labelled, Unit, Words, check_unit, unit_from_dict
 
 ADAPTDEL = Deletion(LengthRate(0.7, 6))
 NOISE = Deletion(FixedRate(0.9))
@@ -170,7 +170,7 @@ def test_workers_get_the_same(tmp_path: Path) -> None:
 
     inputs = texts(12, seed=2)
     code = (
-        "import json, sys\nfrom tests.test_smoothed import *\n"
+        "import json, sys\nfrom tests.models.test_smoothed import *\n"
         "model = SmoothedClassifier(CallableClassifier(by_words, ['neg', 'pos']), ADAPTDEL, n_estimate=300)\n"
         "print(json.dumps([c.to_dict() for c in model.certify(json.loads(sys.argv[1]))]))"
     )

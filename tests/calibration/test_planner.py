@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
-from adaptdel.planner import noise_from_spec, plan
+from adaptdel.calibration.planner import noise_from_spec, plan
 
 
 def test_a_million_tokens_are_listed_in_part() -> None:

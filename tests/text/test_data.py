@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adaptdel.data import Row, content_digest, held_out, read_examples, read_rows
+from adaptdel.text.data import Row, content_digest, held_out, read_examples, read_rows
 
 RECORDS: list[dict[str, Any]] = [
     {"id": "a", "text": "good, really\ngood", "label": 1},
@@ -63,7 +63,7 @@ def test_an_array_of_json_gives_the_same_rows(
     path.write_text("\n " + json.dumps(RECORDS, indent=indent), encoding="utf-8-sig")
     expected = [Row(i, r["id"], r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
     for size in (7, 64, 2**20):  # elements may be cut anywhere
-        monkeypatch.setattr("adaptdel.file_formats.CHUNK", size)
+        monkeypatch.setattr("adaptdel.text.file_formats.CHUNK", size)
         assert list(read_rows(path)) == expected
 
 

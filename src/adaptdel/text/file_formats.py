@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import IO, Any, AnyStr
 
-from adaptdel.data_files import HUB, DataFile, DataPath, data_files
+from adaptdel.text.data_files import HUB, DataFile, DataPath, data_files
 
 Record = Mapping[str, Any] | str  # a str is the error message of an invalid row
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adaptdel.data import Row, read_examples, read_rows
-from adaptdel.data_files import data_files
 from adaptdel.runs.inputs import Source
+from adaptdel.text.data import Row, read_examples, read_rows
+from adaptdel.text.data_files import data_files
 
 fsspec = pytest.importorskip("fsspec")
 ROWS = [{"text": f"text {number}", "label": number % 2} for number in range(9)]

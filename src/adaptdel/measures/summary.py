@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.class_counts import measure_classes
-from adaptdel.class_measures import RADII, ClassTable, quartile_numbers
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.threat import Threat
-from adaptdel.distributions import mean, median, quantiles, shares_at_least, standard_error, wasserstein
+from adaptdel.measures.class_counts import measure_classes
+from adaptdel.measures.class_measures import RADII, ClassTable, quartile_numbers
+from adaptdel.measures.distributions import mean, median, quantiles, shares_at_least, standard_error, wasserstein
 from adaptdel.tables import Column, Table, number, percent, with_error
 
 CLEAN_ACCURACY = "clean accuracy"

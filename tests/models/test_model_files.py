@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel import Masking, SmoothedClassifier
-from tests.test_smoothed import TEXT
+from tests.models.test_smoothed import TEXT
 
 
 def test_masking_models_survive_saving(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise
 from adaptdel.core.radius import certified_radius, check_noise, table, to_probability
 from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate
 from adaptdel.core.threat import Threat
+from adaptdel.plots import new_figure, save
 from adaptdel.settings import CERTIFICATION, FEW_KEPT, adaptdel_rate, default_noise, default_rate, few_kept
 
 _BUILDERS: dict[str, tuple[Callable[..., Noise], tuple[str, ...], tuple[str, ...]]] = {
@@ -294,3 +296,33 @@ def _fewest_unanimous(least: FloatArray, alpha: float) -> IntArray:
         enough = np.asarray(clopper_pearson(np.maximum(middle, 1), np.maximum(middle, 1), alpha)[0]) >= least
         high, low = np.where(enough, middle, high), np.where(enough, low, middle)
     return high
+
+
+def plot_plan(plan: RadiusPlan, path: str | os.PathLike[str]) -> None:
+    """Draw p*(r): the least probability of the answer that certifies each radius."""
+    figure = new_figure(7, 4)
+    from matplotlib.ticker import MaxNLocator
+
+    axes = figure.subplots()
+    radii = plan.radii
+    axes.fill_between(radii, plan.least_probability, 1.0, step="mid", color="#2a9d8f", alpha=0.18, lw=0)
+    axes.step(radii, plan.least_probability, where="mid", color="#1d6f65", lw=1.8)
+    axes.plot(radii, plan.least_probability, "o", color="#1d6f65", ms=3.5 if len(radii) <= 60 else 0)
+    axes.annotate("certified", (0.12, 0.7), xycoords="axes fraction", color="#1d6f65")
+    if plan.lower is not None and plan.radius is not None:
+        label = f"{plan.successes} of {plan.trials} votes: p ≥ {plan.lower:.4f}"
+        label += f", radius {plan.radius}" if plan.radius >= 0 else ", abstained"
+        axes.axhline(plan.lower, color="#c8553d", lw=1.2, ls="--", label=label)
+        if plan.radius >= 0:
+            axes.plot([plan.radius], [plan.lower], "D", color="#c8553d", ms=6)
+        axes.legend(loc="lower right", frameon=False)
+    axes.set_ylim(min(0.5, plan.lower if plan.lower is not None else 0.5) - 0.01, 1.005)
+    axes.set_xlim(-0.5, plan.largest + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel(f"radius r: number of edits ({', '.join(plan.threat.ops)})")
+    axes.set_ylabel("least probability p*(r)")
+    axes.set_title(
+        f"Least probability for each radius: {plan.length} tokens, {100 * plan.rate:.4g}% removed", fontsize=11
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.class_measures import (
+from adaptdel.measures.class_measures import (
     CERTIFIED,
     LEAST,
     LEAST_IN_RANGE,
@@ -30,7 +30,7 @@ from adaptdel.class_measures import (
     same_size,
     share_of,
 )
-from adaptdel.distributions import median
+from adaptdel.measures.distributions import median
 
 
 def measure_classes(

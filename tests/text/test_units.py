@@ -20,8 +20,8 @@ from adaptdel.core.checks import token_key
 from adaptdel.core.general import certify_general
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate
-from adaptdel.smoothed import SmoothedClassifier
-from adaptdel.units import Bytes, Characters, Chunks, Labelled, Tokens, Unit, Words
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.units import Bytes, Characters, Chunks, Labelled, Tokens, Unit, Words
 
 
 def equals(wanted: Any) -> Callable[[list[Any]], list[int]]:

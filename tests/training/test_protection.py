@@ -18,7 +18,13 @@ import adaptdel as ad
 from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.classifiers import CallableClassifier, LinearClassifier
 from adaptdel.core.confidence import Looks
-from adaptdel.protection import (
+from adaptdel.report.write import write_report
+from adaptdel.runs.audit import audit
+from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.inputs import MemorySource
+from adaptdel.runs.storage import read_run
+from adaptdel.training import train
+from adaptdel.training.protection import (
     CONFIDENCE,
     LEAST_THRESHOLD,
     Protection,
@@ -30,12 +36,6 @@ from adaptdel.protection import (
     protect,
     protected_class,
 )
-from adaptdel.report.write import write_report
-from adaptdel.runs.audit import audit
-from adaptdel.runs.certify import CertificationJob, certify_data
-from adaptdel.runs.inputs import MemorySource
-from adaptdel.runs.storage import read_run
-from adaptdel.training import train
 from tests.calibration.documents import documents
 
 

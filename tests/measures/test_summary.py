@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from adaptdel.distributions import wasserstein
-from adaptdel.measures import (
+from adaptdel.measures.distributions import wasserstein
+from adaptdel.measures.summary import (
     Outcomes,
     by_quartile,
     certified_at_log_cardinality,

@@ -1,0 +1,1 @@
+"""Clean accuracy, certified accuracy, mean certified radius, and the other measures of a report."""

@@ -1,0 +1,1 @@
+"""Smoothed classifiers, and the folders in which they are kept."""
