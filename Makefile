@@ -82,7 +82,7 @@ docs: $(STAMP)
 paper paper-quick: $(STAMP)
 	@test -n "$(DATA)" || { echo "name the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.paper --data $(DATA) --out out/$@ $(if $(filter paper-quick,$@),--quick --results out/$@/results,) $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.paper --data $(DATA) --out out/$@ $(if $(filter paper-quick,$@),--quick --results out/$@/results,) $(ARGS)
 
 # TextAttack needs other versions than constraints.txt pins, so it has an environment of its own.
 ATTACK := .venv-attack
@@ -104,7 +104,7 @@ attack-test: $(ATTACK)/.installed
 attack-parts: $(ATTACK)/.installed
 	@test -n "$(DATA)" || { echo "name the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }
 	$(ATTACK_PIP) -e '.[attack-parts]'
-	HF_HUB_OFFLINE=1 $(ATTACK)/bin/python -m benchmarks.attack_parts --data $(DATA)/*.train.jsonl.gz --out out/attack-parts $(ARGS)
+	HF_HUB_OFFLINE=1 $(ATTACK)/bin/python -m experiments.attack_parts --data $(DATA)/*.train.jsonl.gz --out out/attack-parts $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(ATTACK) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,9 +1,9 @@
-"""Attacks: how fast queries are answered, and the tables of `docs/explanation/attacks.md`.
+"""Attacks: how fast queries are answered, and the tables of `experiments/attacks.md`.
 
     python -m benchmarks.attacks run MODEL... --data FILE --recipe NAME --parts FOLDER --out FOLDER     attack models
     python -m benchmarks.attacks cost MODEL... --data FILE --recipe NAME --parts FOLDER --cost FILE     what it costs
     python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
-    python -m benchmarks.attacks collect RUN... --audits FILE... --out docs/results/attacks.json
+    python -m benchmarks.attacks collect RUN... --audits FILE... --out experiments/results/attacks.json
 
 `run` does what `adaptdel attack` does for each model, in one process, all models on one input before the next, so that
 candidates are computed once. The speed is that of
@@ -94,7 +94,7 @@ def speed(model: Path, data: str, out: Path, inputs: int) -> None:
 
 
 def given_parts(arguments: argparse.Namespace) -> dict[str, str]:
-    """The parts that `benchmarks.attack_parts` wrote, those that a recipe uses."""
+    """The parts that `experiments.attack_parts` wrote, those that a recipe uses."""
     paths = {"masked_lm": "masked-lm", "word_vectors": "glove.txt", "tagger": "nltk", "stop_words": "stop-words.txt"}
     parts = {} if arguments.parts is None else {part: str(arguments.parts / name) for part, name in paths.items()}
     if arguments.sentence_encoder is not None:

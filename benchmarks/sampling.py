@@ -54,9 +54,9 @@ from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
 from adaptdel.text.units import Words
-from benchmarks.embedding import TRAINED
 from benchmarks.real import fine_tuned, load
 from benchmarks.real import minilm as pretrained
+from experiments.embedding import TRAINED
 
 OPS = ("del", "ins", "sub")
 SHARE = 0.05  # of the baseline's batches that are run

@@ -88,7 +88,7 @@ class Nothing(Task):
 
 
 def make_model(folder: Path, kind: str = "linear", votes: tuple[int, int] = (1000, 4000)) -> None:
-    """A model of made-up words: the rates of real models depend on texts and votes, see docs/results.md."""
+    """A model of made-up words: the rates of real models depend on texts and votes, see experiments/results.md."""
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS[1000 * (n % 2) // 2 :][:1500], k=100)) for n in range(200)]
     base: Any = LinearClassifier(bits=14)

@@ -230,7 +230,9 @@ def names_defined(tree: ast.AST) -> set[tuple[int, str]]:
     return names
 
 
-SCRIPTS = sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
+SCRIPTS = sorted(
+    [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "experiments").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+)
 
 
 @pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))

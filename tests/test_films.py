@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import films
-from benchmarks.films import Films
+from experiments import films
+from experiments.films import Films
 
 FILMS, REVIEWS = 60, 5  # reviews of each film under each label
 PLAIN = [f"word{number}" for number in range(300)]

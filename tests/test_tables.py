@@ -82,6 +82,10 @@ def test_signed_numbers(value: float, text: str) -> None:
 def test_no_other_module_writes_tables() -> None:
     """Neither for a terminal (padded cells) nor for Markdown (a rule under the heading)."""
     writers = re.compile(r"\.[lr]just\(|:[<>]\{?\w+\}|\|\s*:?---")
-    modules = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    modules = [
+        *(ROOT / "src").rglob("*.py"),
+        *(ROOT / "benchmarks").rglob("*.py"),
+        *(ROOT / "experiments").rglob("*.py"),
+    ]
     names = [str(path.relative_to(ROOT)) for path in modules if writers.search(path.read_text(encoding="utf-8"))]
     assert names == ["src/adaptdel/tables.py"]

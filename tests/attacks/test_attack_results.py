@@ -1,4 +1,4 @@
-"""The tables of docs/explanation/attacks.md are those of docs/results/attacks.json."""
+"""The tables of experiments/attacks.md are those of experiments/results/attacks.json."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from benchmarks.attacks import tables
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "experiments"
 
 
 def test_the_tables_of_the_page_are_those_of_the_results() -> None:
     content = json.loads((DOCS / "results" / "attacks.json").read_text(encoding="utf-8"))
-    page = (DOCS / "explanation" / "attacks.md").read_text(encoding="utf-8")
+    page = (DOCS / "attacks.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"<!-- table: (\w+) -->\n(.*?)\n<!-- /table -->", page, re.DOTALL))
     written = tables(content)
     assert set(shown) == set(written) == {"gap", "lengths", "overview", "recipes", "audits"}

@@ -18,8 +18,8 @@ from adaptdel.measures.summary import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_R
 from adaptdel.report import write
 from adaptdel.report.entries import read_entries
 from adaptdel.runs.storage import MANIFEST, read_run
-from benchmarks.paper.pages import certified_accuracy
-from benchmarks.paper.study import measures, summary
+from experiments.paper.pages import certified_accuracy
+from experiments.paper.study import measures, summary
 from tests.run_files import examples, make_model, run, write_rows
 
 VOTES = ("--votes", "8,16")  # few, so that the classifier abstains
@@ -134,7 +134,9 @@ def test_demo_and_benchmarks(folder: Path, expected: Expected) -> None:
     row = summary(folder / "run")
     assert {name: row[name] for name in KEYS} == expected.values()
     assert measures(folder / "run").mean_radius == expected.mean_radius
-    old = {name: value for name, value in row.items() if name != "certified_accuracy"}  # as stored in docs/results
+    old = {
+        name: value for name, value in row.items() if name != "certified_accuracy"
+    }  # as stored in experiments/results
     assert certified_accuracy(old) == certified_accuracy(row) == expected.certified_accuracy
 
 

@@ -256,7 +256,7 @@ class LinearClassifier(BaseClassifier):
             loss: "votes" is the loss of the vote on an example, from a normal approximation of the scores of its copies
                 (see `adaptdel.classifiers.vote_margin`); "copies" that of single noisy copies, which are drawn. Masks
                 have a weight with "copies" only. "auto" is "votes" for two classes and "copies" for more:
-                ``docs/explanation/linear-model.md`` has the measurements.
+                ``experiments/linear-model.md`` has the measurements.
             copies: noisy copies of each example. With "votes" no copy is drawn; if the rate of the noise is random,
                 as many rates are.
             l2: penalty on squared weights per token of a copy; see `linear_training.train`. On held-out fifths of four

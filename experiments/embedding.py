@@ -1,6 +1,6 @@
 """The embedding network beside the linear model: accuracy, mean radius, speed of training and of votes, in one run.
 
-    python -m benchmarks.embedding --data ../shared/data --sets spamassassin [--encoder minilm] [--cache out/vectors]
+    python -m experiments.embedding --data ../shared/data --sets spamassassin [--encoder minilm] [--cache out/vectors]
 
 Both models are trained on the training set, and certify the first test inputs with a fixed number of votes, without
 calibration. The radius of a wrong answer counts as 0. ``k`` is the number of kept words on average; the linear model is

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.paper.__main__ import main
-from benchmarks.paper.experiments import Clock
-from benchmarks.paper.figures import draw_pareto, front
-from benchmarks.paper.networks import Choice, choose
-from benchmarks.paper.pages import write_page
-from benchmarks.paper.seeds import at_accuracy
-from benchmarks.paper.study import finished
+from experiments.paper.__main__ import main
+from experiments.paper.experiments import Clock
+from experiments.paper.figures import draw_pareto, front
+from experiments.paper.networks import Choice, choose
+from experiments.paper.pages import write_page
+from experiments.paper.seeds import at_accuracy
+from experiments.paper.study import finished
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "experiments"
 
 
 def test_the_page_shows_what_the_files_hold(tmp_path: Path) -> None:

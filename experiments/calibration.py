@@ -1,6 +1,6 @@
 """Calibration that cannot lose: CERT-ED, AdaptDel and calibrated AdaptDel+ by default settings, long and short texts.
 
-    python -m benchmarks.calibration --data FOLDER [--sets lun,yelp] [--seeds 10,11,12] [--out docs/results]
+    python -m experiments.calibration --data FOLDER [--sets lun,yelp] [--seeds 10,11,12] [--out experiments/results]
 
 For each data set, for its full texts and for the first 15 words of each, and for each seed: `adaptdel train` with its
 defaults for the three methods, `adaptdel calibrate` with its defaults, and certificates for the test set; all rows, or
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="10,11,12")
     parser.add_argument("--train", type=int, default=None)
     parser.add_argument("--test", type=int, default=None)
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--out", type=Path, default=Path("experiments/results"))
     options = parser.parse_args()
     path = options.out / "calibration-linear.json"
     for seed in map(int, options.seeds.split(",")):

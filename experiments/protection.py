@@ -1,6 +1,6 @@
 """One-sided protection of spam on SpamAssassin, beside the two-sided certificate: radii, and detection under attack.
 
-    python -m benchmarks.protection --data FOLDER [--seeds 0,1,2] [--out docs/results]
+    python -m experiments.protection --data FOLDER [--seeds 0,1,2] [--out experiments/results]
 
 The whole recipe, with defaults: linear models are trained and calibrated, with and without ``--protect``, and certify
 the test mails. For a rate of 0.1%, which needs 2,995 ham mails that the model has not seen, the corpus is divided in
@@ -140,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--out", type=Path, default=Path("experiments/results"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "protection-spamassassin-linear.json"

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from adaptdel.measures.summary import measure, outcomes
 from adaptdel.runs.storage import read_run
-from benchmarks.paper.networks import FRONT, kept_folder, with_kept_length
-from benchmarks.paper.study import Study, finished, history
+from experiments.paper.networks import FRONT, kept_folder, with_kept_length
+from experiments.paper.study import Study, finished, history
 
 PART = {"spamassassin": 1000}  # the test inputs that MiniLM was measured on, besides all of them
 WANTED = {  # accuracies at which a radius is read off the front

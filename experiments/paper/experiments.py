@@ -17,9 +17,9 @@ from adaptdel import Deletion, SmoothedClassifier
 from adaptdel.files import write_json
 from adaptdel.measures.summary import outcomes
 from adaptdel.runs.storage import read_run
-from benchmarks.paper.networks import FRONT, choose, measured, with_kept_length
-from benchmarks.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures, summary
 from benchmarks.real import load
+from experiments.paper.networks import FRONT, choose, measured, with_kept_length
+from experiments.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures, summary
 
 RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LEAST = {  # accuracies on held-out rows, for "mean"
@@ -52,7 +52,7 @@ def _model(study: Study, row: str, name: str, base: str) -> Path:
 def for_the_mean(study: Study, model: Path, name: str, base: str, least: float) -> Path:
     """AdaptDel+ calibrated for the largest mean radius at a least accuracy, interpolated and monotone.
 
-    The network keeps the same number of words of all inputs: see `benchmarks.paper.networks`.
+    The network keeps the same number of words of all inputs: see `experiments.paper.networks`.
     """
     if base == "embedding":
         grid = measured(model, name, study.train_file(name, base))

@@ -11,9 +11,9 @@ import numpy as np
 from adaptdel.files import write_text
 from adaptdel.measures.summary import CERTIFIED_ACCURACY, CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.tables import UNDEFINED, text_table, with_error
-from benchmarks.paper.figures import front, one_answer
-from benchmarks.paper.published import ABLATION, COSTS, MAIN
-from benchmarks.paper.study import NAMES, TITLES
+from experiments.paper.figures import front, one_answer
+from experiments.paper.published import ABLATION, COSTS, MAIN
+from experiments.paper.study import NAMES, TITLES
 
 GLANCE = "<!-- at a glance -->"  # where in head.md the first table comes
 BASES = {"linear": "linear", "embedding": "network", "minilm": "MiniLM"}

@@ -11,8 +11,8 @@ from adaptdel import plots
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.report import figures
 from adaptdel.report.entries import read_entries
-from benchmarks.paper.published import ABLATION, MAIN
-from benchmarks.paper.study import NAMES, TITLES
+from experiments.paper.published import ABLATION, MAIN
+from experiments.paper.study import NAMES, TITLES
 
 PANELS = {
     "radius": figures.certified_by_radius,

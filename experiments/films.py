@@ -1,4 +1,4 @@
-"""The embedding network on reviews of films that it was not trained on: ``python -m benchmarks.films --data FOLDER``.
+"""The embedding network on reviews of films that it was not trained on: ``python -m experiments.films --data FOLDER``.
 
 IMDB's test set has other films than its training set, but random held-out rows of the training file have the same. Here
 blocks of neighbouring rows are held out, and all rows that seem to be of the same films are left out of training. The

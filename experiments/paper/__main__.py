@@ -1,4 +1,4 @@
-"""Run the study: ``python -m benchmarks.paper --data FOLDER [--out out/paper] [--quick]``.
+"""Run the study: ``python -m experiments.paper --data FOLDER [--out out/paper] [--quick]``.
 
 Everything is made once: stopped at any point, the same command goes on. Results are small JSON files in ``--results``,
 and the page that is made of them.
@@ -17,11 +17,11 @@ from typing import Any
 from adaptdel import __version__
 from adaptdel.files import write_text
 from adaptdel.report.write import write_report
-from benchmarks.paper import experiments
-from benchmarks.paper.figures import draw_pareto, draw_runs
-from benchmarks.paper.pages import write_page
-from benchmarks.paper.seeds import over_seeds
-from benchmarks.paper.study import ROWS, TITLES, Study
+from experiments.paper import experiments
+from experiments.paper.figures import draw_pareto, draw_runs
+from experiments.paper.pages import write_page
+from experiments.paper.seeds import over_seeds
+from experiments.paper.study import ROWS, TITLES, Study
 
 QUICK_LIMIT = 400
 # Of IMDB's many reviews some are enough where there are many runs, and of all inputs for the paper's slow bound.
@@ -39,7 +39,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with NAME.train.jsonl.gz, NAME.test.jsonl.gz")
     parser.add_argument("--out", type=Path, default=Path("out/paper"), help="models and runs")
-    parser.add_argument("--results", type=Path, default=Path("docs/results"), help="JSON files; the page beside it")
+    parser.add_argument(
+        "--results", type=Path, default=Path("experiments/results"), help="JSON files; the page beside it"
+    )
     parser.add_argument("--quick", action="store_true", help=f"linear models, {QUICK_LIMIT} test inputs, one data set")
     parser.add_argument("--sets", help=f"data sets, separated by commas, of {', '.join(TITLES)}")
     parser.add_argument("--bases", help=f"base models, of {', '.join(BASES)}")

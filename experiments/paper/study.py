@@ -22,8 +22,8 @@ from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import read_run
 from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
-from benchmarks.paper.networks import NetworkJob
 from benchmarks.real import FINE_TUNING, minilm, shorter
+from experiments.paper.networks import NetworkJob
 
 TITLES = {"yelp": "Yelp", "imdb": "IMDB", "spamassassin": "SpamAssassin", "lun": "LUN"}
 NAMES = {
@@ -93,7 +93,7 @@ class Study:
         """A trained model."""
         fields: dict[str, Any] = {"method": method, "rate": None if method == "nosmooth" else rate}
         if base == "linear":
-            fields["loss"] = "copies"  # as the other models are trained; docs/explanation/linear-model.md has both
+            fields["loss"] = "copies"  # as the other models are trained; experiments/linear-model.md has both
         if base == "minilm":
             whole = method in WHOLE_TEXTS
             pretrained = shorter(minilm(), self.out / "pretrained", WHOLE_LENGTH) if whole else minilm()

@@ -1,0 +1,1 @@
+"""The lab notebook: what was tried and measured, with the programs that did it."""
