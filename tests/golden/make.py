@@ -12,10 +12,13 @@ import random
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 import adaptdel as ad
-from adaptdel.classifiers import CallableClassifier, LinearClassifier
+from adaptdel.classifiers import LinearClassifier
 
 FILE = Path(__file__).with_name("certificates.json")
 POSITIVE, NEGATIVE, NEUTRAL = (
@@ -79,6 +82,11 @@ def topics(copies: list[str]) -> list[list[float]]:
     return [[copy.count(topic) + 0.1 * place for place, topic in enumerate(TOPICS)] for copy in copies]
 
 
+def digits(copies: list[str]) -> list[str]:
+    """Labels of ten classes."""
+    return [f"class {sum(map(len, copy.split())) % 10}" for copy in copies]
+
+
 def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     """Every model by name, with its inputs."""
     settings: dict[str, Any]
@@ -99,15 +107,23 @@ def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     four = ad.SmoothedClassifier(base, METHODS["adaptdel"], progress=False)
     stories = [text for words in (4, 25) for text in news(4, words, seed=words)[0]]
     yield "linear four classes", four, stories
-    for k in (1, 2, 3):
-        settings = {"k": k, "classes": list(TOPICS), "progress": False, "n_estimate": 800}
-        yield f"function four classes k={k}", ad.SmoothedClassifier(topics, METHODS["cert-ed"], **settings), stories
-    unknown = CallableClassifier(count_letters)
-    yield "function unknown classes", ad.SmoothedClassifier(unknown, METHODS["adaptdel"], progress=False), inputs
+    settings = {"classes": list(TOPICS), "progress": False, "n_estimate": 800}
+    yield "function four classes", ad.SmoothedClassifier(topics, METHODS["cert-ed"], **settings), stories
+    settings = {"classes": [f"class {number}" for number in range(10)], "progress": False}
+    yield "function ten classes", ad.SmoothedClassifier(digits, METHODS["cert-ed"], **settings), stories
+    for threshold in (0.05, 0.5, 0.8):
+        settings = {"classes": ["even", "odd"], "threshold": threshold, "progress": False}
+        model = ad.SmoothedClassifier(count_letters, METHODS["adaptdel"], **settings)
+        yield f"function threshold {threshold}", model, inputs
     files = [bytes(random.Random(place).randrange(256) for _ in range(60)) for place in range(3)]
     for unit, given in (("char", inputs[:3]), ("byte", files), ("chunk:4", files)):
         settings = {"unit": unit, "classes": ["even", "odd"], "progress": False, "n_estimate": 500}
         yield f"function {unit}", ad.SmoothedClassifier(count_letters, METHODS["adaptdel"], **settings), given
+    settings = {"classes": ["even", "odd"], "progress": False, "n_estimate": 500}
+    model = ad.SmoothedClassifier(count_letters, METHODS["ranmask"], unit="char", **settings)
+    yield "function char masked", model, inputs[:3]
+    model = ad.SmoothedClassifier(count_letters, METHODS["cert-ed"], unit="byte", sampling="fixed", **settings)
+    yield "function byte fixed", model, files
     labelled = [(data, [place // 5 for place in range(60)]) for data in files]
     settings = {"unit": "labelled", "classes": ["even", "odd"], "progress": False, "n_estimate": 500}
     yield "function labelled", ad.SmoothedClassifier(count_letters, METHODS["cert-ed"], **settings), labelled
@@ -115,12 +131,13 @@ def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     commas = [text.replace(" ", ",") for text in inputs]
     settings = {"unit": pair, "classes": ["even", "odd"], "progress": False, "n_estimate": 500}
     yield "function custom", ad.SmoothedClassifier(count_letters, METHODS["cert-ed"], **settings), commas
-    yield from transformers_models(inputs)
+    yield from networks(inputs)
 
 
-def transformers_models(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
-    """A tiny BERT over a vocabulary of whole words."""
+def networks(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
+    """A tiny BERT and a tiny ONNX graph over a vocabulary of whole words."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from adaptdel.classifiers.onnx import OnnxClassifier
     from adaptdel.classifiers.transformers import TransformersClassifier
 
     tokenizers, torch, transformers = (import_module(name) for name in ("tokenizers", "torch", "transformers"))
@@ -143,15 +160,52 @@ def transformers_models(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedCla
     settings: dict[str, Any] = {"n_select": 100, "n_estimate": 500, "progress": False}
     for method in ("adaptdel", "ranmask", "nosmooth"):
         yield f"transformer {method}", ad.SmoothedClassifier(base, METHODS[method], **settings), inputs
+    settings = {"n_estimate": 1000, "progress": False}
+    yield "transformer default", ad.SmoothedClassifier(base, METHODS["adaptdel"], **settings), inputs
+    yield "transformer threshold", ad.SmoothedClassifier(base, METHODS["adaptdel"], threshold=0.3, **settings), inputs
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(onnx_graph(len(vocabulary)))
+        base = OnnxClassifier(path, tokenizer, classes=["neg", "pos"], max_length=64)
+        for method in ("adaptdel", "ranmask"):
+            yield f"onnx {method}", ad.SmoothedClassifier(base, METHODS[method], **settings), inputs
+
+
+def onnx_graph(size: int) -> bytes:
+    """A graph that adds integer scores of the ids, so that the votes are the same on every machine."""
+    onnx = import_module("onnx")
+    helper, numpy_helper, types = onnx.helper, onnx.numpy_helper, onnx.TensorProto
+    scores = np.random.default_rng(0).integers(-9, 10, size=(size, 2)).astype(np.float32)
+    scores[:5] = 0
+    nodes = [
+        helper.make_node("Gather", ["scores", "input_ids"], ["chosen"]),
+        helper.make_node("ReduceSum", ["chosen", "axes"], ["sums"], keepdims=0),
+        helper.make_node("Add", ["sums", "offset"], ["logits"]),
+    ]
+    weights = {"scores": scores, "axes": np.array([1]), "offset": np.array([0.5, 0.0], dtype=np.float32)}
+    graph = helper.make_graph(
+        nodes,
+        "sums",
+        [helper.make_tensor_value_info("input_ids", types.INT64, ["copies", "ids"])],
+        [helper.make_tensor_value_info("logits", types.FLOAT, ["copies", 2])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return bytes(model.SerializeToString())
 
 
 def certificates() -> dict[str, list[dict[str, Any]]]:
-    """The votes and radii of every model, by its name."""
+    """Votes, bounds, radii under every threat model, and hashes of inputs, of every model, by its name."""
     names = ("label", "classes", "length", "selection", "looks", "votes", "exact", "ops", "derived", "input_hash")
     golden = {}
     for name, model, inputs in models():
-        values = [certificate.to_dict() for certificate in model.certify(inputs)]
-        golden[name] = [{key: value[key] for key in names} for value in values]
+        golden[name] = []
+        certificates = model.certify(inputs)
+        for certificate, prediction in zip(certificates, model.predict(inputs).tolist(), strict=True):
+            values = certificate.to_dict()
+            values["radii"] = [certificate.radius_for([operation]) for operation in certificate.ops]
+            values["prediction"] = prediction
+            golden[name].append({key: values[key] for key in (*names, "radii", "prediction")})
     return golden
 
 
