@@ -1,4 +1,4 @@
-"""No change of structure changes a certificate: votes, bounds, radii and hashes of inputs are those of the golden file."""
+"""No change of structure changes a certificate: votes, bounds, radii and hashes are those of the golden file."""
 
 from __future__ import annotations
 
