@@ -166,9 +166,9 @@ def networks(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedClassifier, li
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(onnx_graph(len(vocabulary)))
-        base = OnnxClassifier(path, tokenizer, classes=["neg", "pos"], max_length=64)
+        graph = OnnxClassifier(path, tokenizer, classes=["neg", "pos"], max_length=64)
         for method in ("adaptdel", "ranmask"):
-            yield f"onnx {method}", ad.SmoothedClassifier(base, METHODS[method], **settings), inputs
+            yield f"onnx {method}", ad.SmoothedClassifier(graph, METHODS[method], **settings), inputs
 
 
 def onnx_graph(size: int) -> bytes:
@@ -197,7 +197,7 @@ def onnx_graph(size: int) -> bytes:
 def certificates() -> dict[str, list[dict[str, Any]]]:
     """Votes, bounds, radii under every threat model, and hashes of inputs, of every model, by its name."""
     names = ("label", "classes", "length", "selection", "looks", "votes", "exact", "ops", "derived", "input_hash")
-    golden = {}
+    golden: dict[str, list[dict[str, Any]]] = {}
     for name, model, inputs in models():
         golden[name] = []
         certificates = model.certify(inputs)
