@@ -7,7 +7,6 @@ import json
 import random
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -91,12 +90,6 @@ def store_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
     with open_store(folder) as store:
         for record in records:
             store.put(record["row"], record)
-
-
-def journal_line(record: object) -> bytes:
-    """A record as version 0.1 wrote it into its journal."""
-    text = json.dumps(record, separators=(",", ":")).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def picky(certifier: Certifier) -> Certifier:

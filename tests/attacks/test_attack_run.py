@@ -30,7 +30,7 @@ from adaptdel.engines.start import EngineSettings
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.report.attack_report import write_attack_report
 from adaptdel.runs.inputs import LabelMap, Source
-from adaptdel.working_store import WorkingStore
+from adaptdel.store import Store
 
 from ..engines.tasks import PoisonedAttack
 from ..run_files import run, write_rows
@@ -161,7 +161,7 @@ def test_several_models_are_attacked_together(
         def full(store: Any, number: int, record: Any) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch.setattr(WorkingStore, "put", full)
+        patch.setattr(Store, "put", full)
         assert run(*twins, *QUICK) == 2
         assert "the disk is full: everything attacked so far is kept" in capsys.readouterr().err
     assert run(*twins, *QUICK) == 0
@@ -279,7 +279,7 @@ def test_the_command_and_the_report(folder: Path, tmp_path: Path, capsys: pytest
     values = json.loads(capsys.readouterr().out)
     assert values["attacks"][0]["inputs"] == 6
     assert run("attack", *common, "--inputs", "7") == 2
-    assert "holds another run of attacks, with another settings" in capsys.readouterr().err
+    assert "settings.inputs was 6, now 7" in capsys.readouterr().err
     assert run("report", out, "--out", tmp_path / "report") == 0
     page = (tmp_path / "report" / "index.html").read_text()
     assert "Certified radius and attacked distance" in page

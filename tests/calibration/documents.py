@@ -88,10 +88,3 @@ class Stop(Exception):
 @cache
 def whole() -> Calibration:
     return quick(TURNED, **MONOTONE)
-
-
-def write_journal(path: Path, calibration: Calibration, count: int | None = None) -> bytes:
-    """The journal that version 0.1 left after so many evaluations."""
-    lines = [{"journal": 1, "settings": calibration.settings}, *(each.to_dict() for each in calibration.trace[:count])]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path.read_bytes()

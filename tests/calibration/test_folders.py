@@ -29,10 +29,8 @@ from tests.calibration.documents import (
     contents,
     data_file,
     folder_settings,
-    quick,
     saved,
     whole,
-    write_journal,
 )
 
 # Rows, folders and the command
@@ -136,12 +134,6 @@ def test_measurements_on_the_streams_of_certification_are_not_taken_over(tmp_pat
     assert not again.already_done
     assert again.calibration == whole()
     assert len(reports) > 24  # certificate by certificate: nothing was remembered
-
-    journal = tmp_path / "journal"
-    first, *rest = write_journal(journal, quick(DATA)).decode().splitlines()
-    journal.write_text("\n".join([json.dumps(without_phases(json.loads(first))), *rest]) + "\n")
-    with pytest.raises(ValueError, match=r"the checkpoint of another calibration \(phases was None and is now \['cal"):
-        quick(DATA, checkpoint=journal)
 
 
 def test_a_copy_replaces_nothing_unasked(tmp_path: Path) -> None:

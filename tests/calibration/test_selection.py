@@ -32,8 +32,8 @@ from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate, LengthRate, Rate
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import CalibrationSettings, TrainingSettings
+from adaptdel.store import read_records
 from adaptdel.training import TrainingJob, train, train_job
-from adaptdel.working_store import read_records
 from tests.calibration.documents import documents
 
 QUICK: dict[str, Any] = {"examples": 80, "n_select": 16, "n_estimate": 64, "min_count": 20}
@@ -226,7 +226,7 @@ def test_an_interrupted_selection_resumes(tmp_path: Path) -> None:
 
     with pytest.raises(Stop):
         balanced(checkpoint=checkpoint, progress=progress)
-    assert len(list(read_records(checkpoint, "calibration"))) == 3
+    assert len(list(read_records(checkpoint))) == 3
     counts: list[int] = []
     assert balanced(checkpoint=checkpoint, progress=lambda done, total: counts.append(done)) == whole
     assert counts[:4] == [80, 160, 240, 241]

@@ -14,11 +14,9 @@ import math
 import os
 import random
 import shutil
-import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,6 @@ from scipy.special import betaincinv
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
 from adaptdel.calibration.calibration import Calibration
-from adaptdel.calibration.checkpoint import CalibrationCheckpoint
 from adaptdel.calibration.rows import choose_rows
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.verify import verify
@@ -43,11 +40,10 @@ from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.report.entries import read_entries
 from adaptdel.runs.inputs import LabelMap, Source, survey
 from adaptdel.runs.records import CERTIFICATES, TIMES
-from adaptdel.runs.storage import KIND, STORE, open_store, read_run
+from adaptdel.runs.storage import STORE, open_store, read_run
 from adaptdel.text.data import Examples, read_examples, read_rows
 from adaptdel.text.units import Words
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
-from adaptdel.working_store import WorkingStore
 from tests.fuzzing import (
     NUMBERS,
     TEXTS,
@@ -61,7 +57,7 @@ from tests.fuzzing import (
     refused,
 )
 from tests.models.test_smoothed import WORDS, by_words, first_word, texts
-from tests.run_files import examples, journal_line, make_data, run, store_records
+from tests.run_files import examples, make_data, run, store_records
 
 ENCODINGS = (
     "utf-8", "utf-8", "utf-8", "latin-1", "utf-16", "utf-32", "utf-16-le", "utf-7", "cp037", "shift_jis", "idna",
@@ -359,7 +355,7 @@ def run_folder(space: Workspace, edits: list[int]) -> None:
     name = rng.choice(
         ["manifest.json", "manifest.json", "certificates.parquet", "certificates.parquet", "times.parquet"]
     )
-    kind = rng.randrange(8)
+    kind = rng.randrange(4)
     if kind == 0:
         (folder / name).write_bytes(changed_bytes((folder / name).read_bytes(), edits))
     elif kind == 1 and rng.random() < 0.3:
@@ -416,9 +412,9 @@ def one_fits(value: Any, kind: pa.DataType) -> bool:
 
 
 def run_store(space: Workspace, edits: list[int]) -> None:
-    """An unfinished run with a damaged store, log or manifest, or with hostile records: read, and resumed."""
+    """An unfinished run with a damaged store, log or manifest: read, and resumed."""
     rng = random.Random(edits[0])
-    kind = rng.randrange(8)
+    kind = rng.randrange(4)
     folder = space.copy(space.interrupted if kind in (1, 2) else space.stopped, "stopped")
     path = folder / (f"{STORE}-wal" if kind == 1 else STORE)
     if kind <= 2:
@@ -426,18 +422,6 @@ def run_store(space: Workspace, edits: list[int]) -> None:
     elif kind == 3:
         manifest = json.loads((folder / "manifest.json").read_text())
         (folder / "manifest.json").write_bytes(json_bytes(changed(manifest, edits), edits))
-    elif kind == 4:
-        hostile_schema(path, rng)
-    else:
-        rows = changed([row | {"seconds": 0.1} for row in space.rows], edits)
-        rows = rows if isinstance(rows, list) else [rows]
-        if kind == 5:
-            path.unlink()
-            (folder / "journal").write_bytes(b"".join(map(journal_line, rows)))
-        else:
-            with WorkingStore(path, KIND) as store:
-                for number, row in enumerate(rows, start=rng.choice([1, 1, 1, 0, -5])):
-                    store.put(number, row)
     try:
         found = read_run(folder)
         for _ in found.records():
@@ -446,41 +430,6 @@ def run_store(space: Workspace, edits: list[int]) -> None:
         one_sentence(error, folder)
     if rng.random() < 0.05:
         refused(["certify", space.model, "--data", space.data, "--limit", 3, "--out", folder], folder.name)
-
-
-def hostile_schema(path: Path, rng: random.Random) -> None:
-    """Give a store what SQLite would execute, and values of other types."""
-    statements = [
-        "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records; END",
-        "CREATE TRIGGER t BEFORE INSERT ON records BEGIN SELECT raise(ABORT, 'hostile'); END",
-        "ALTER TABLE records RENAME TO hidden; CREATE VIEW records AS SELECT 1 AS number, 2 AS checksum, 3 AS value",
-        "ALTER TABLE records ADD COLUMN more DEFAULT (randomblob(1000000))",
-        "CREATE INDEX i ON records (zeroblob(1000000))",
-        "CREATE VIRTUAL TABLE v USING fts5(x)",
-        "DROP TABLE records",
-        "DROP TABLE header",
-        "DELETE FROM header",
-        "INSERT INTO header SELECT * FROM header",
-        "UPDATE header SET kind = zeroblob(100)",
-        "UPDATE header SET format = 'x', settings = 7",
-        "UPDATE header SET settings = CAST(X'ff' AS TEXT)",
-        "UPDATE header SET settings = replace(hex(zeroblob(50000)), '0', '[')",
-        "UPDATE records SET value = CAST(X'ff00' AS TEXT)",
-        "UPDATE records SET value = NULL, checksum = 'x'",
-        "UPDATE records SET value = number, checksum = 1e300",
-        "UPDATE records SET number = -9223372036854775808 WHERE number = 1",
-        "PRAGMA writable_schema=ON; UPDATE sqlite_master SET sql = replace(sql, 'BLOB', 'BLOB CHECK (abs(value))')",
-        "PRAGMA writable_schema=ON; UPDATE sqlite_master SET rootpage = 1",
-        "PRAGMA writable_schema=ON; UPDATE sqlite_master SET rootpage = 2",
-        "PRAGMA user_version=7",
-        "PRAGMA application_id=7",
-        "PRAGMA journal_mode=DELETE",
-        "PRAGMA journal_mode=DELETE; PRAGMA encoding='UTF-16'; VACUUM",
-        "PRAGMA journal_mode=DELETE; PRAGMA page_size=512; VACUUM",
-        "PRAGMA journal_mode=DELETE; PRAGMA auto_vacuum=1; VACUUM",
-    ]
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection, suppress(sqlite3.Error):
-        connection.executescript(rng.choice(statements))
 
 
 def model_folder(space: Workspace, edits: list[int]) -> None:
@@ -561,40 +510,6 @@ def transformer_folder(space: Workspace, edits: list[int]) -> None:
         model.certify(["a good b"])
     except Exception as error:
         one_sentence(error, folder)
-
-
-def calibration_checkpoint(space: Workspace, edits: list[int]) -> None:
-    """The checkpoint of a calibration that was interrupted, by this version or by version 0.1."""
-    stored = json.loads((space.model / "calibration.json").read_text())
-    rng = random.Random(edits[0])
-    path = space.new("checkpoint.sqlite")
-    lines = [{"journal": 1, "settings": stored["settings"]}, *stored["trace"]]
-    lines = changed(lines, edits) if rng.random() < 0.7 else lines
-    lines = lines if isinstance(lines, list) else [lines]
-    if rng.random() < 0.5:
-        data = b"\n".join(json_bytes(line, edits) for line in lines) + b"\n"
-    else:
-        first = lines[0] if lines and isinstance(lines[0], dict) else {}
-        settings = first.get("settings")
-        try:
-            with WorkingStore(path, "calibration", settings if isinstance(settings, dict) else {}) as store:
-                for number, line in enumerate(lines[1:]):
-                    store.put(number, line)
-        except ValueError as error:  # settings that the store does not read back, such as numbers of 400 digits
-            one_sentence(error, path)
-            return
-        if rng.random() < 0.2:
-            hostile_schema(path, rng)
-        data = path.read_bytes()
-        path = space.new("checkpoint.sqlite")
-    path.write_bytes(changed_bytes(data, edits) if rng.random() < 0.4 else data)
-    try:
-        with CalibrationCheckpoint(path, stored["settings"]):
-            pass
-    except Exception as error:
-        one_sentence(error, path)
-    for file in path.parent.glob("checkpoint.sqlite*"):
-        file.unlink()
 
 
 def checkpoint(space: Workspace, edits: list[int]) -> None:
@@ -752,7 +667,6 @@ TARGETS: dict[Target, tuple[int, int]] = {  # cases in the quick suite and in th
     model_folder: (40, 10_000),
     trained_before: (10, 800),
     transformer_folder: (4, 500),
-    calibration_checkpoint: (40, 6_000),
     checkpoint: (20, 2_000),
     configuration: (50, 8_000),
     data_file: (60, 14_200),

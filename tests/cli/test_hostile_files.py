@@ -7,7 +7,6 @@ import gzip
 import json
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,15 @@ import pytest
 
 from adaptdel import Deletion, FixedRate
 from adaptdel.calibration.calibration import Calibration
-from adaptdel.calibration.checkpoint import CalibrationCheckpoint
 from adaptdel.classifiers.transformer_training import claim, last_whole, mark, read_state
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.inputs import Source
-from adaptdel.runs.storage import KIND, STORE, read_journal, read_run, run_records
+from adaptdel.runs.storage import open_store, read_run, run_records
 from adaptdel.text.data import read_examples, read_rows
 from adaptdel.text.file_formats import LONGEST, records
 from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
-from adaptdel.working_store import WorkingStore
 from tests.cli.test_fuzz import TRAINING_STATE, Workspace
-from tests.run_files import journal_line, make_data, make_model, run
+from tests.run_files import make_data, make_model, run
 
 ROWS = [{"text": f"w{number} words", "label": number % 2} for number in range(9)]
 NAMED = [{"text": "a"}, {"text": "b"}]
@@ -411,51 +408,11 @@ def test_yaml_with_aliases_and_merges_is_read(tmp_path: Path) -> None:
     assert [(job.out, job.settings.seed) for job in read_jobs(path)] == [("b", 1), ("c", 1), ("d", 2)]
 
 
-def test_damaged_calibrations(space: Workspace, tmp_path: Path) -> None:
+def test_damaged_calibrations(space: Workspace) -> None:
     stored = json.loads((space.model / "calibration.json").read_text())
-    path = tmp_path / "journal.jsonl"
-    header = json.dumps({"journal": 1, "settings": stored["settings"]})
-    for content, words in (
-        (
-            header + '\n{"bin": "x"}\n',
-            ", line 2: not an evaluation: an evaluation must have its fields: bin must be a whole",
-        ),
-        (
-            header + "\n" + "[" * 50_000 + "\n",
-            ", line 2: not an evaluation: nested too deeply: delete it to start again",
-        ),
-        (
-            '{"journal": 1, "settings": []}\n',
-            ": not a checkpoint of a calibration: settings must be an object, got []: del",
-        ),
-        ("[]\n", ": not a working store of adaptdel: delete it and run the same command again"),
-    ):
-        path.write_text(content)
-        assert sentence(lambda: CalibrationCheckpoint(path, stored["settings"])).startswith(f"{path}{words}")
-        assert path.read_text() == content
     for changes in ({"bins": [{**stored["bins"][0], "keep": "x"}]}, {"bins": 3}, {"trace": [3]}, {"settings": 3}):
         found = sentence(lambda changes=changes: Calibration.from_dict(stored | changes))  # type: ignore[misc]
         assert found.startswith(("a calibration must have its fields: ", "an evaluation must have the fields "))
-
-
-def test_checkpoints_that_hold_something_else(space: Workspace, tmp_path: Path) -> None:
-    stored = json.loads((space.model / "calibration.json").read_text())
-    for number, (values, words) in enumerate(
-        (
-            ({"bin": "x"}, ", record 7: not an evaluation: an evaluation must have its fields: bin must be a whole"),
-            ([3], ", record 7: not an evaluation: an evaluation must have the fields bin, keep, radius, "),
-        )
-    ):
-        path = tmp_path / str(number)
-        with WorkingStore(path, "calibration", stored["settings"]) as store:
-            store.put(7, values)  # type: ignore[arg-type]
-        found = sentence(lambda path=path: CalibrationCheckpoint(path, stored["settings"]))  # type: ignore[misc]
-        assert found.startswith(f"{path}{words}")
-        assert found.endswith(": delete it to start again")
-    path = tmp_path / "run"
-    WorkingStore(path, KIND).close()
-    expected = f"{path}: not the working store of a calibration in format 1: delete it and run the same command again"
-    assert sentence(lambda: CalibrationCheckpoint(path, stored["settings"])) == expected
 
 
 NO_RECORDS: list[dict[str, Any]] = [
@@ -475,28 +432,13 @@ def test_records_of_a_store_that_are_none_are_passed_over(space: Workspace) -> N
     for other in (None, [row], "x", 3, {name: row[name] for name in row if name != "radius"}):
         assert list(run_records([(number, other)])) == []
     folder = space.copy(space.stopped, "stopped")
-    with WorkingStore(folder / STORE, KIND) as store:
+    with open_store(folder) as store:
         store.put(99, {"row": 5})
-        store.put(100, [])  # type: ignore[arg-type]
+        store.put(100, [])
         store.put(number, row | {"votes": None})
     assert read_run(folder).table["row"].to_pylist() == [1, 3]
     assert run("certify", space.model, "--data", space.data, "--limit", 3, "--out", folder) == 0
     assert read_run(folder).table.equals(read_run(space.run).table)
-
-
-def test_records_of_an_old_journal_that_are_none_are_passed_over(space: Workspace) -> None:
-    row = space.rows[1] | {"seconds": 0.1}
-    path = space.new("stopped")
-    for changes in NO_RECORDS:
-        path.write_bytes(journal_line(row | changes) + journal_line(row))
-        assert list(read_journal(path)) == [row]
-    folder = space.copy(space.stopped, "stopped")
-    (folder / STORE).unlink()
-    lines = b"".join(journal_line(row | {"seconds": 0.1}) for row in space.rows)
-    deep = b"[" * 50_000
-    (folder / "journal").write_bytes(journal_line({"row": 5}) + b"%08x %s\n" % (zlib.crc32(deep), deep) + lines)
-    assert len(read_run(folder).table) == len(space.rows)
-    assert run("certify", space.model, "--data", space.data, "--limit", 3, "--out", folder) == 0
 
 
 def test_a_manifest_of_odd_types_is_not_gone_on_with(space: Workspace, capsys: pytest.CaptureFixture[str]) -> None:

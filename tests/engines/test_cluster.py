@@ -36,7 +36,7 @@ from adaptdel.runs import certify as certify_module  # noqa: E402
 from adaptdel.runs.certify import CertificationJob, certify_data  # noqa: E402
 from adaptdel.runs.inputs import Source  # noqa: E402
 from adaptdel.runs.storage import read_run  # noqa: E402
-from adaptdel.working_store import WorkingStore  # noqa: E402
+from adaptdel.store import Store  # noqa: E402
 from tests.engines.tasks import PoisonedAttack, Square, allow, begun, lines, watch  # noqa: E402
 from tests.run_files import examples, make_model, run, write_rows  # noqa: E402
 
@@ -280,17 +280,17 @@ def test_attacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[3]["outcome"] == "error"
     assert found[3]["problem"] == "it ended its worker 2 times, as when memory runs out"
     monkeypatch.setattr(attack_run, "AttackTask", AttackTask)
-    put = WorkingStore.put
+    put = Store.put
 
-    def stop(self: WorkingStore, number: int, record: Any) -> None:
+    def stop(self: Store, number: int, record: Any) -> None:
         if number == expected[-1]["row"]:
             raise KeyboardInterrupt
         put(self, number, record)
 
-    monkeypatch.setattr(WorkingStore, "put", stop)
+    monkeypatch.setattr(Store, "put", stop)
     with pytest.raises(KeyboardInterrupt):
         attack("resumed")
-    monkeypatch.setattr(WorkingStore, "put", put)
+    monkeypatch.setattr(Store, "put", put)
     assert attack("resumed") == expected
 
 

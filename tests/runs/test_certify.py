@@ -21,7 +21,8 @@ from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data, describe, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.records import Totals, certificate_of, values_of
-from adaptdel.runs.storage import locked, read_run, write_run
+from adaptdel.runs.storage import read_run, write_run
+from adaptdel.store import locked
 from adaptdel.text.data import read_rows
 from tests.run_files import Terminal, call, examples, make_data, make_model, picky, run, write_rows
 
@@ -232,7 +233,7 @@ def test_two_runs_keep_out_of_each_others_way(
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"):
         assert run("certify", model, "--data", data, "--out", tmp_path / "run") == 2
-    assert "another run is using this folder" in capsys.readouterr().err
+    assert "another process is using this folder" in capsys.readouterr().err
 
 
 def test_a_model_that_always_fails_stops_the_run(

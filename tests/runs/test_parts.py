@@ -15,7 +15,7 @@ from adaptdel.runs import certify as certify_module
 from adaptdel.runs.records import problem_record
 from adaptdel.runs.results import ResultStore
 from adaptdel.runs.storage import STORE, open_store, read_run
-from adaptdel.working_store import WorkingStore
+from adaptdel.store import Store
 from tests.run_files import call, make_data, run, write_rows
 
 PART = 16
@@ -272,14 +272,14 @@ def test_rows_without_a_certificate_are_removed_in_one_commit(tmp_path: Path, mo
     with open_store(tmp_path) as store:
         for row in range(1, 201):
             store.put(row, problem_record("the text is empty", id=str(row), row=row) | {"seconds": None})
-    commits, commit = 0, WorkingStore._commit
+    commits, commit = 0, Store._commit
 
-    def counted(self: WorkingStore) -> None:
+    def counted(self: Store) -> None:
         nonlocal commits
         commits += 1
         commit(self)
 
-    monkeypatch.setattr(WorkingStore, "_commit", counted)
+    monkeypatch.setattr(Store, "_commit", counted)
     with ResultStore(tmp_path, 300) as results:
         assert commits < 10
         assert list(results.records()) == []

@@ -1,7 +1,7 @@
 """Attack a data file into a run folder, which is resumable.
 
-A finished run is ``manifest.json`` and ``attacks.jsonl`` with a record for each input; an unfinished one has a working
-store in place of the records.
+A finished run is ``manifest.json`` and ``attacks.jsonl`` with a record for each input; an unfinished one has a store
+in place of the records.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ from adaptdel.hyperparameters import ATTACK, AttackSettings
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
 from adaptdel.runs.manifest import session, timestamp
-from adaptdel.runs.storage import locked
+from adaptdel.store import FULL, Store, check_same_job, delete_store, locked, read_records
 from adaptdel.tables import percent
 from adaptdel.text.units import Unit
-from adaptdel.working_store import FULL, WorkingStore, delete_store, read_records
 
 MANIFEST, RECORDS, STORE = "manifest.json", "attacks.jsonl", "unfinished.sqlite"
 FORMAT = "adaptdel attack 1"
-KIND = "attack"
+_JOB = {"kind": "attack"}
 _SAME = (
     "recipe",
     "model_hash",
@@ -149,7 +148,7 @@ def read_attack_run(folder: Path) -> AttackRun:
     if manifest["finished"] is None:
         if not (folder / STORE).exists():
             return AttackRun(folder, manifest, [])
-        return AttackRun(folder, manifest, _valid(read_records(folder / STORE, KIND)))
+        return AttackRun(folder, manifest, _valid(read_records(folder / STORE)))
     records = []
     try:
         # Not splitlines, which also divides at characters within texts, such as U+0085.
@@ -226,12 +225,8 @@ class OpenRun:
     def __init__(self, job: AttackJob, manifest: dict[str, Any], chosen: list[RunInput]) -> None:
         old = read_attack_run(job.out) if (job.out / MANIFEST).exists() else None
         if old is not None:
-            different = [name for name in _SAME if old.manifest.get(name) != json.loads(json.dumps(manifest[name]))]
-            if different:
-                raise ValueError(
-                    f"{job.out}: holds another run of attacks, with another {different[0]}: choose another folder "
-                    "for --out"
-                )
+            known, asked = ({name: values.get(name) for name in _SAME} for values in (old.manifest, manifest))
+            check_same_job(job.out, known, asked, "choose another folder for --out")
         if old is not None and old.finished:
             delete_store(job.out / STORE)  # of a process that was killed after it had written everything
         self.job, self.chosen = job, chosen
@@ -245,18 +240,18 @@ class OpenRun:
         """The inputs that are not yet attacked."""
         return [run_input for run_input in self.chosen if run_input.row not in self.records]
 
-    def open(self) -> WorkingStore:
+    def open(self) -> Store:
         """Write the manifest with a new session, and open the store of the records."""
         self.manifest["sessions"] = [*self.manifest["sessions"], session(self.job.engine, len(self.chosen))]
         write_json(self.job.out / MANIFEST, self.manifest)
-        return WorkingStore(self.job.out / STORE, KIND)
+        return Store(self.job.out / STORE, _JOB)
 
-    def put(self, store: WorkingStore, record: AttackRecord) -> None:
+    def put(self, store: Store, record: AttackRecord) -> None:
         """Add a record."""
         store.put(record["row"], record)
         self.records[record["row"]] = record
 
-    def finish(self, store: WorkingStore) -> AttackRun:
+    def finish(self, store: Store) -> AttackRun:
         """Write the records and the measures, when every input is attacked, and delete the store."""
         ordered = [self.records[run_input.row] for run_input in self.chosen]
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
@@ -331,7 +326,7 @@ def attack_together(
                         run.finish(store)
                     if report is not None:
                         report(sum(len(run.records) for run in runs), sum(len(run.chosen) for run in runs))
-        return [run.finished or run.finish(cast(WorkingStore, store)) for run, store in zip(runs, stores, strict=True)]
+        return [run.finished or run.finish(cast(Store, store)) for run, store in zip(runs, stores, strict=True)]
 
 
 def _attacked(

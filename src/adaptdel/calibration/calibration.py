@@ -1,7 +1,7 @@
 """AdaptDel+ calibration: certify a sample of every bin at candidate kept lengths, and fit a deletion rate.
 
 A calibration is resumable. Its evaluations are kept in a checkpoint, a working store in which the same call finds them
-again (`adaptdel.working_store`).
+again (`adaptdel.store`).
 """
 
 from __future__ import annotations

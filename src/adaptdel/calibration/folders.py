@@ -29,16 +29,15 @@ from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.plots import new_figure, save
 from adaptdel.settings import CALIBRATION as DEFAULT
 from adaptdel.settings import CalibrationSettings
+from adaptdel.store import FULL, SUFFIXES, delete_store
 from adaptdel.text.data import Examples, ExampleSet, without_spacing
 from adaptdel.text.units import Tokens, check_unit
 from adaptdel.training.protection import Protection, apply, protected_class
 from adaptdel.training.thresholds import chose_weights, set_protection
 from adaptdel.training.training import retrained_record, retraining
-from adaptdel.working_store import FULL, SUFFIXES, delete_store
 
 ENOUGH_ROWS = 2000  # fewer held-out rows than these are replaced by a cross-validation
 CHECKPOINT = ".calibration.sqlite"
-JOURNAL = ".calibration.jsonl"  # what version 0.1 wrote in its place
 FIGURE = "calibration.png"
 
 
@@ -209,9 +208,6 @@ def calibrate_folder(
     if out is not None:
         _check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
-    journal = _beside(path, out, JOURNAL)
-    if journal.exists() and not checkpoint.exists():
-        os.replace(journal, checkpoint)  # which converts it
     try:
         with start_engine(engine) if engine.is_distributed else nullcontext() as started:
             if started is not None and started.description is not None:
@@ -427,7 +423,6 @@ def _beside(path: Path, out: Path | None, name: str) -> Path:
 
 def _drop_checkpoint(path: Path, out: Path | None) -> None:
     delete_store(_beside(path, out, CHECKPOINT))
-    _beside(path, out, JOURNAL).unlink(missing_ok=True)
 
 
 def _stored(folder: Path) -> Calibration | RateSelection | None:
@@ -460,7 +455,7 @@ def _store(folder: Path, calibration: Calibration | RateSelection, model: Smooth
 
 def _copy(path: Path, out: Path, calibration: Calibration | RateSelection, model: SmoothedClassifier) -> None:
     """Write a calibrated copy of a model; it appears once it is complete."""
-    unfinished = [CHECKPOINT + suffix for suffix in SUFFIXES] + [JOURNAL]
+    unfinished = [CHECKPOINT + suffix for suffix in SUFFIXES]
     with replacing_folder(out) as partial:
         shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*unfinished))
         _store(partial, calibration, model)

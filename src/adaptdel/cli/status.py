@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from adaptdel.attacks.attack_run import is_attack_run, read_attack_run
-from adaptdel.runs.status import FINISHED, RUNNING, STOPPED, RunStatus, is_in_use, read_status
+from adaptdel.runs.status import FINISHED, RUNNING, STOPPED, RunStatus, read_status
+from adaptdel.store import is_locked
 from adaptdel.tables import number, percent, text_table
 
 
@@ -36,7 +37,7 @@ def attack_status(folder: Path) -> dict[str, Any]:
     measures = attacked.measures
     sessions = attacked.manifest.get("sessions") or [{}]
     return {
-        "state": FINISHED if attacked.finished else RUNNING if is_in_use(folder) else STOPPED,
+        "state": FINISHED if attacked.finished else RUNNING if is_locked(folder) else STOPPED,
         "recipe": attacked.manifest["recipe"],
         "inputs": sessions[-1].get("rows"),
         "attacked": len(attacked.records),

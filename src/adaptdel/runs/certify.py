@@ -40,17 +40,16 @@ from adaptdel.runs.storage import (
     Run,
     drop_store,
     fill_store,
-    locked,
     read_manifest,
     read_run,
     remove_leftovers,
 )
 from adaptdel.runs.workers import CertificationTask, certify_here
+from adaptdel.store import FULL, locked
 from adaptdel.tables import number, percent
 from adaptdel.text.data import DATA, InvalidRow
 from adaptdel.text.data_files import DataPath, standard_input
 from adaptdel.training.protection import few_votes
-from adaptdel.working_store import FULL
 
 _log = logging.getLogger(__name__)
 

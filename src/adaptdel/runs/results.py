@@ -12,7 +12,6 @@ from pathlib import Path
 from adaptdel.runs.parts import RunTables, file_rows
 from adaptdel.runs.records import CERTIFICATES, Record
 from adaptdel.runs.storage import checked_record, merged_records, open_store, run_records
-from adaptdel.working_store import LARGEST, SMALLEST
 
 BLOCK = 10_000  # rows that are looked up together in a run without parts
 
@@ -74,7 +73,7 @@ class ResultStore:
 
     def forget(self, row: int) -> None:
         """Remove the result of a row, which was that of another input."""
-        self._store.remove(row, row)
+        self._store.remove([row])
         if self.tables.part_rows is not None:
             self._left[self.tables.part_of(row)] += 1
 
@@ -129,9 +128,9 @@ class ResultStore:
             elif record != stored:  # labels as an earlier version wrote them
                 self._store.put(number, record)
         if removed:
-            self._store.remove_each(removed)
+            self._store.remove(removed)
 
-    def _stored(self, first: int = SMALLEST, last: int = LARGEST) -> Iterator[Record]:
+    def _stored(self, first: int | None = None, last: int | None = None) -> Iterator[Record]:
         return (record for _, record in self._store.records(first, last))
 
     def _open_parts(self, part_rows: int) -> None:
@@ -140,7 +139,9 @@ class ResultStore:
         for number in self.tables.final_parts():
             if number in sizes and self.tables.part_size(number) == sizes[number]:
                 self._final.add(number)
-                self._store.remove(number * part_rows + 1, (number + 1) * part_rows)  # if it was killed in between
+                self._store.remove_range(
+                    number * part_rows + 1, (number + 1) * part_rows
+                )  # if it was killed in between
             elif number in sizes:
                 self.reopen(number, 1)
             else:
@@ -158,7 +159,7 @@ class ResultStore:
         assert self.tables.part_rows is not None
         first, last = number * self.tables.part_rows + 1, (number + 1) * self.tables.part_rows
         self.tables.write_part(number, self._stored(first, last))
-        self._store.remove(first, last)
+        self._store.remove_range(first, last)
         self._final.add(number)
         del self._left[number]
 

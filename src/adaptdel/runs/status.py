@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from adaptdel.runs.parts import TABLE, TIMES_TABLE
 from adaptdel.runs.records import Totals
 from adaptdel.runs.storage import STORE, Run, read_manifest
+from adaptdel.store import is_locked
 
 FINISHED, RUNNING, STOPPED = "finished", "running", "not finished, and no process works on it"
 
@@ -63,7 +63,7 @@ def read_status(folder: Path) -> RunStatus:
     end = datetime.fromisoformat(manifest["finished"]) if run.finished else changed
     if started is not None and end is not None and recent > 0:
         rate = recent / max((end - started).total_seconds(), 1.0)
-    state = FINISHED if run.finished else RUNNING if is_in_use(folder) else STOPPED
+    state = FINISHED if run.finished else RUNNING if is_locked(folder) else STOPPED
     left = None
     if state == RUNNING and rows is not None and rate:
         left = max(rows - done, 0) / rate
@@ -85,19 +85,3 @@ def _changed(folder: Path, run: Run) -> datetime | None:
     paths = [folder / STORE, folder / f"{STORE}-wal", *run.tables.paths(TABLE), *run.tables.paths(TIMES_TABLE)]
     times = [path.stat().st_mtime for path in paths if path.exists()]
     return datetime.fromtimestamp(max(times), UTC) if times else None
-
-
-def is_in_use(folder: Path) -> bool:
-    """Whether a process on this machine works on the run."""
-    try:
-        import fcntl
-    except ImportError:  # on Windows there are no such locks
-        return (folder / f"{STORE}-wal").exists()
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False

@@ -8,12 +8,9 @@ store, ``unfinished.sqlite``, for the rows that are in no part yet; it is delete
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
@@ -25,37 +22,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.files import parse, sync_folder, write_json
+from adaptdel.files import parse, write_json
 from adaptdel.runs.manifest import FORMAT, check_manifest, timestamp
 from adaptdel.runs.parts import GROUP, RESTORE, TABLE, TIMES_TABLE, RunTables, other_rows, table_of, with_seconds
 from adaptdel.runs.records import CERTIFICATES, TIMES, Record, certificate_of, is_record, with_current_labels
 from adaptdel.runs.repeats import PREFIX as REPEATS
-from adaptdel.working_store import WorkingStore, delete_store, read_records
+from adaptdel.store import Store, delete_store, read_records
 
 MANIFEST = "manifest.json"
 STORE = "unfinished.sqlite"
-JOURNAL = "journal"  # what version 0.1 wrote in place of the working store
-KIND = "run"
+JOB = {"kind": "run"}  # the manifest says which
 LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".journal.", ".signature.json.", ".part-")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder against a second run; the lock ends with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # on Windows the working store alone refuses a second run
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{folder}: another run is using this folder: wait until it has ended") from None
-        yield
-    finally:
-        os.close(handle)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -68,21 +45,9 @@ def remove_leftovers(folder: Path) -> None:
                 path.unlink()
 
 
-def open_store(folder: Path) -> WorkingStore:
-    """Open the working store of an unfinished run; the journal of version 0.1 is moved into it."""
-    store = WorkingStore(folder / STORE, KIND)
-    try:
-        journal = folder / JOURNAL
-        if journal.exists():
-            for record in read_journal(journal):
-                store.put(record["row"], record)
-            store.flush()
-            journal.unlink()
-            sync_folder(folder)
-    except BaseException:
-        store.close()
-        raise
-    return store
+def open_store(folder: Path) -> Store:
+    """Open the store of an unfinished run."""
+    return Store(folder / STORE, JOB)
 
 
 def run_records(numbered: Iterable[tuple[int, Any]]) -> Iterator[Record]:
@@ -100,7 +65,7 @@ def fill_store(folder: Path, tables: RunTables) -> None:
     drop_store(folder)
     if tables.part_rows is not None:
         return
-    with WorkingStore(folder / STORE, KIND) as store:
+    with open_store(folder) as store:
         for record in with_seconds(tables.rows(), tables.rows(TIMES_TABLE), folder / TIMES_TABLE):
             store.put(record["row"], checked_record(record, folder / TABLE))
 
@@ -113,28 +78,8 @@ def checked_record(record: Record, path: Path) -> Record:
 
 
 def drop_store(folder: Path) -> None:
-    """Delete the working store of a run that is finished, and the journal of version 0.1."""
+    """Delete the working store of a run that is finished."""
     delete_store(folder / STORE)
-    with suppress(FileNotFoundError):
-        (folder / JOURNAL).unlink()
-        sync_folder(folder)
-
-
-def read_journal(path: Path) -> Iterator[Record]:
-    """The intact records in the journal of an unfinished run of version 0.1, in the order they were written.
-
-    A line holds a CRC-32 in eight hexadecimal digits, a space, and the record as JSON.
-    """
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                if line[8:9] != b" " or line[-1:] != b"\n" or int(line[:8], 16) != zlib.crc32(line[9:-1]):
-                    continue
-                record = json.loads(line[9:-1])
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict) and is_record(record):
-                yield record
 
 
 @dataclass(frozen=True)
@@ -293,15 +238,9 @@ def merged_records(tables: RunTables, final: Sequence[int], stored: Iterator[Rec
 
 
 def _stored_records(folder: Path) -> Iterator[Record]:
-    """The records of the working store, or of the journal of version 0.1, in the order of the data."""
-    in_store = (folder / STORE).exists()
-    if (folder / JOURNAL).exists():  # which is moved into the store when the run is resumed
-        by_row = {record["row"]: record for record in read_journal(folder / JOURNAL)}
-        if in_store:
-            by_row |= {record["row"]: record for record in run_records(read_records(folder / STORE, KIND))}
-        yield from (by_row[row] for row in sorted(by_row))
-    elif in_store:
-        yield from run_records(read_records(folder / STORE, KIND))
+    """The records of the store, in the order of the data."""
+    if (folder / STORE).exists():
+        yield from run_records(read_records(folder / STORE))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

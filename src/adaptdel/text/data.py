@@ -265,6 +265,15 @@ def content_digest(texts: Iterable[str], labels: Iterable[Label]) -> str:
     return digest.hexdigest()
 
 
+def text_hash(text: str) -> str:
+    """A hash of a text of 128 bits, in hexadecimal: by it rows are compared, within a data set and across data sets.
+
+    >>> text_hash("see you at noon")
+    'd0d660baa4e7e808bb1129196cb6e563'
+    """
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
 def held_out(text: str, share: float, seed: int) -> bool:
     """Whether a text belongs to the held-out set.
 

@@ -15,6 +15,7 @@ from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.models.model_files import CONFIG, TRAINING, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import TrainingSettings
+from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, Examples, read_examples
 from adaptdel.text.units import check_unit
 from adaptdel.training.training import history_csv, plot_history, train
@@ -134,10 +135,7 @@ def _finished(out: Path, identity: dict[str, Any], *, overwrite: bool) -> bool:
     if overwrite:
         return False
     record = read_json(out / TRAINING, "the record of a training") if (out / TRAINING).exists() else {}
-    known = record.get("identity")
-    differs = _differences(known if isinstance(known, dict) else {}, identity)
-    if differs:
-        raise ValueError(f"{out}: holds a model of another training ({differs}): choose another --out, or --overwrite")
+    check_same_job(out, record.get("identity"), identity, "choose another --out, or --overwrite")
     return True
 
 
@@ -149,27 +147,10 @@ def _open_checkpoints(work: Path, identity: dict[str, Any], out: Path) -> None:
             stored = read_json(plan, "the settings of an interrupted training")
         except ValueError as error:
             raise ValueError(f"{error}, or delete {work}") from None
-        differs = _differences(stored, identity)
-        if differs:
-            raise ValueError(
-                f"{out}: another training of this model was interrupted ({differs}): "
-                f"finish it, delete {work}, or choose another --out"
-            )
+        check_same_job(out, stored, identity, f"finish that training, delete {work}, or choose another --out")
         return
     work.mkdir(parents=True, exist_ok=True)
     write_json(plan, identity)
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The first differences, such as "rate was 0.9, now 0.95"."""
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    shown = [f"{name} was {_short(old.get(name))}, now {_short(new.get(name))}" for name in names[:3]]
-    return "; ".join(shown) + ("; ..." if len(names) > 3 else "")
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 40 else text[:12]
 
 
 def _write_history(folder: Path, model: SmoothedClassifier) -> None:
