@@ -336,7 +336,7 @@ class TestConventions:
         model.save(tmp_path / "model")  # over itself
         loaded = SmoothedClassifier.load(tmp_path / "model")
         assert [c.to_dict() for c in loaded.certify(inputs)] == [c.to_dict() for c in model.certify(inputs)]
-        assert "SmoothedClassifier.load" in (tmp_path / "model" / "README.md").read_text()
+        assert "models import load" in (tmp_path / "model" / "README.md").read_text()
         assert [p.name for p in tmp_path.iterdir()] == ["model"]
         answers = pipeline(tmp_path / "model")(inputs)
         assert [a["radius"] for a in answers] == [c.radius for c in model.certify(inputs)]

@@ -189,7 +189,7 @@ def test_train_protects_and_the_model_remembers(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     loaded = ad.SmoothedClassifier.load(tmp_path / "model")
     assert (loaded.threshold, loaded.protection_) == (model.threshold, record)
-    assert "Protects **spam**" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "**spam** iff" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     loaded.set_params(n_select=64, n_estimate=256, progress=False)
     certificates = loaded.certify(documents(20, 4)[0])
     assert {certificate.threshold for certificate in certificates} == {model.threshold}
@@ -291,27 +291,11 @@ def test_another_training_ends_the_protection() -> None:
     assert not hasattr(model.fit(texts, labels), "protection_")
 
 
-def test_the_record_of_a_protection_in_a_folder(tmp_path: Path) -> None:
+def test_what_is_known_holds_for_the_threshold_that_was_chosen(tmp_path: Path) -> None:
     texts, labels = documents(160, 3)
     model = train(texts, labels, rate=0.7, protect="1", max_false_positives=0.2, progress=False, bits=10, copies=4)
-    model.save(tmp_path / "model")
-    config = tmp_path / "model" / "adaptdel.json"
-    values = json.loads(config.read_text(encoding="utf-8"))
-    for changes, sentence in (
-        ({"protect": None}, "protect must be one of the classes, got None"),
-        ({"protect": [1]}, "protect must be one of the classes"),
-        ({"threshold": "high"}, "threshold must be a number"),
-        ({"negatives": 0.5}, "negatives must be a whole number"),
-    ):
-        config.write_text(json.dumps(values | {"protection": values["protection"] | changes}), encoding="utf-8")
-        with pytest.raises(ValueError, match=sentence):
-            ad.SmoothedClassifier.load(tmp_path / "model")
-    config.write_text(json.dumps(values | {"protection": {}}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"adaptdel.json: damaged: .* is missing"):
-        ad.SmoothedClassifier.load(tmp_path / "model")
-    model.set_params(threshold=0.4).save(tmp_path / "other")  # what is known holds for the threshold that was chosen
+    model.set_params(threshold=0.4).save(tmp_path / "other")
     assert not hasattr(ad.SmoothedClassifier.load(tmp_path / "other"), "protection_")
-    assert "Protects" not in (tmp_path / "other" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_lower_threshold_protects_against_more_edits() -> None:

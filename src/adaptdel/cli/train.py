@@ -12,7 +12,7 @@ import click
 
 from adaptdel.cli.certify import next_certify
 from adaptdel.hyperparameters import BACKEND_CHOICES, CLASS_WEIGHTS, DTYPES, LINEAR_LOSSES, ON_UNKNOWN, PRECISIONS
-from adaptdel.models.model_files import held_out_text
+from adaptdel.models.card import held_out_text
 from adaptdel.settings import METHODS, default_of, embedding_default_of
 from adaptdel.text.data import DATA
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
@@ -188,9 +188,8 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
         f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
     )
     lines.append(f"noise: {finished.model.noise_!r}")
-    is_protected = getattr(finished.model, "protection_", None) is not None
-    lines += [text for text in [held_out_text(record, is_protected=is_protected)] if text]
-    if is_protected:
+    lines += [text for text in [held_out_text(record)] if text]
+    if hasattr(finished.model, "protection_"):
         lines.append(Protection.from_dict(finished.model.protection_).sentence())
     return "\n".join(lines)
 

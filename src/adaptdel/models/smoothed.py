@@ -7,23 +7,24 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from adaptdel.certification.certificate import Certificate, Rule
+from adaptdel.certification.certificate import MOST_VOTES, Certificate, Rule
 from adaptdel.certification.certifier import Certifier, sort_key
 from adaptdel.certification.sampling import SamplingPlan, Tally
 from adaptdel.classifiers.base import BaseClassifier, Prepared
 from adaptdel.classifiers.callables import as_base
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.bounds import BOUNDS
-from adaptdel.core.checks import FloatArray, check_choice, check_int, check_probability
+from adaptdel.core.checks import FloatArray, check_choice, check_fields, check_int, check_probability
 from adaptdel.core.confidence import exact_shares
-from adaptdel.core.noise import Noise
+from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.hyperparameters import LINEAR
+from adaptdel.models.model_files import CONFIG, load_model, save_model
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, default_noise, few_kept
 from adaptdel.text.units import Tokens, check_unit
@@ -56,6 +57,23 @@ except ImportError:  # SmoothedClassifier has the same methods without scikit-le
             return self
 
 
+_PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "k", "copies")
+_FIELDS = {
+    "noise": "an object",
+    "ops": "a list",
+    "bound": "a text",
+    "sampling": "a text",
+    "alpha": "a number",
+    "threshold": "a number?",
+    "seed": "a whole number",
+    "k": "a whole number",
+    "n_select": "a whole number",
+    "n_estimate": "a whole number",
+    "copies": "a whole number",
+    "protection": "an object?",
+}
+
+
 class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A smoothed classifier: its answer is the majority vote of a base classifier over noisy copies of the input.
 
@@ -82,12 +100,15 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
 
     Attributes:
+        kind: the name of this kind of model in folders.
         base_: the fitted base classifier.
         noise_: the noise that certificates are computed for.
         classes_: the labels.
         training_: a record of the training in plain values, if `adaptdel.training` trained the model.
         calibration_: a record of the calibration in plain values, if `adaptdel.calibration` chose the rates.
     """
+
+    kind: ClassVar[str] = "smoothed"
 
     def __init__(
         self,
@@ -218,8 +239,6 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder: safetensors, JSON and a model card."""
-        from adaptdel.models.model_files import save_model
-
         save_model(self, Path(path))
 
     @classmethod
@@ -231,9 +250,39 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             backend: runs a transformer instead of the backend that it was saved with: "torch", "onnxruntime",
                 "openvino", or "auto": the fastest here.
         """
-        from adaptdel.models.model_files import load_model
+        model = load_model(path, backend)
+        if not isinstance(model, SmoothedClassifier):
+            raise ValueError(f"{path}: holds a model of the kind {model.kind}: use {type(model).__name__}.load")
+        return model
 
-        return load_model(cls, Path(path), backend)
+    def to_settings(self) -> dict[str, Any]:
+        """What a folder holds beside the base classifier, in plain values."""
+        rule = self.rule()
+        settings: dict[str, Any] = {"noise": rule.noise.to_dict(), "ops": list(rule.ops)}
+        settings |= {
+            name: value.item() if isinstance(value := getattr(self, name), np.generic) else value for name in _PLAIN
+        }
+        known = getattr(self, "protection_", None)
+        if known is not None and known["threshold"] == self.threshold:
+            settings["protection"] = known
+        return settings
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], base: BaseClassifier, unit: Any) -> Self:
+        """The model from what `to_settings` returned, checked, and its base classifier."""
+        check_fields(settings, _FIELDS)
+        if "threshold" not in settings:  # may be null, but not missing
+            raise ValueError("threshold is missing")
+        plain = {name: settings[name] for name in _PLAIN}
+        model = cls(base, noise_from_dict(settings["noise"]), ops=tuple(settings["ops"]), unit=unit, **plain)
+        plan = SamplingPlan(model.rule(), model.alpha, model.n_select, model.n_estimate, model.sampling, model.seed)
+        plan.rule.check_classes(base.classes_)
+        for name, least in (("n_select", 1), ("n_estimate", 0), ("copies", 1)):
+            check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
+        model.base_, model.noise_, model.classes_ = base, plan.rule.noise, np.array(base.classes_)
+        if settings.get("protection") is not None:
+            model.protection_ = dict(settings["protection"])
+        return model
 
     def _split(self, text: Any, number: int) -> Tokens:
         try:
@@ -303,7 +352,7 @@ def pipeline(model: Any, *, noise: Noise | None = None, **settings: Any) -> Cert
             the k of `adaptdel.settings.default_noise`. A model that was not trained on noisy copies may be inaccurate.
         settings: further arguments of `adaptdel.SmoothedClassifier`.
     """
-    if isinstance(model, (str, Path)) and (Path(model) / "adaptdel.json").exists():
+    if isinstance(model, (str, Path)) and (Path(model) / CONFIG).exists():
         model = SmoothedClassifier.load(model)
     if isinstance(model, SmoothedClassifier):
         if noise is not None:

@@ -1,0 +1,193 @@
+"""The model card: the README of a saved model, written from the other files of its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adaptdel.core.checks import check_fields, check_probability
+from adaptdel.core.noise import noise_from_dict
+from adaptdel.measures.class_measures import check_class_rows
+from adaptdel.measures.summary import SHOWN_CLASSES, class_table
+from adaptdel.tables import percent, text_table
+
+LONGEST_NOISE = 200  # characters of a noise that is shown as code
+SHOWN_RECALLS = 10  # classes whose recall a line gives
+SHOWN_EPOCHS = 12  # rows of the training history
+
+_TRAINING_FIELDS = {
+    "method": "a text",
+    "rate": "a number?",
+    "settings": "an object",
+    "seed": "a whole number",
+    "validation": "a number?",
+    "noise": "an object",
+    "data": "an object",
+    "history": "a list",
+    "versions": "an object",
+    "seconds": "a number",
+    "identity": "an object?",
+    "calibrated": "true or false?",
+    "held_out": "an object?",
+    "warnings": "a list?",
+}
+_DATA_FIELDS = {
+    "digest": "a text",
+    "rows": "a whole number",
+    "held_out": "a whole number",
+    "mean_length": "a number",
+    "classes": "an object",
+    "columns": "an object?",
+}
+_HELD_OUT_FIELDS = {
+    "inputs": "a whole number",
+    "votes": "a whole number",
+    "accuracy": "a number",
+    "balanced_accuracy": "a number",
+    "recall": "an object",
+    "absent": "a list?",
+}
+
+
+def check_training(record: Mapping[str, Any]) -> None:
+    """Raise unless the record of a training has the fields that cards, reports and calibration use."""
+    check_fields(record, _TRAINING_FIELDS)
+    check_fields(record["data"], _DATA_FIELDS)
+    noise_from_dict(record["noise"])
+    if record.get("validation") is not None:
+        check_probability("validation", record["validation"])
+    if record.get("held_out") is not None:
+        check_fields(record["held_out"], _HELD_OUT_FIELDS)
+    history = record["history"]
+    if not history or not all(isinstance(row, dict) and row for row in history):
+        raise ValueError("history must hold an object for every epoch")
+    for row in history:
+        check_fields(row, dict.fromkeys(row, "a number?"))
+
+
+def check_calibration(record: Mapping[str, Any]) -> None:
+    """Raise unless the record of a calibration has the fields that cards and reports use."""
+    check_fields(record, {"warnings": "a list?", "settings": "an object?", "classes": "a list?"})
+    check_class_rows(record.get("classes") or ())
+
+
+def model_card(
+    settings: Mapping[str, Any], training: Mapping[str, Any] | None, calibration: Mapping[str, Any] | None
+) -> str:
+    """The card of a model, from its settings and the records of its training and calibration."""
+    title = f"{settings['kind'].capitalize()} classifier"
+    parts = [
+        "---\nlibrary_name: adaptdel\ntags: [certified-robustness]\n---",
+        f"# {title}" + ("" if training is None else f", trained with {training['method']}") + "\n",
+        f"- Classes: {', '.join(map(str, settings['classes']))}",
+        f"- Units: `{settings['unit']['kind']}`",
+    ]
+    if "noise" in settings:
+        parts.append(f"- Noise: {_noise_text(settings['noise'])}")
+    if settings.get("threshold") is not None:
+        decided = f"**{settings['classes'][1]}** iff its probability exceeds {settings['threshold']:.4g}"
+        parts.append(f"- Decision threshold: the answer is {decided}")
+    parts += [
+        f"- Base classifier: {settings['base']}, fingerprint `{settings['fingerprint'][:16]}`",
+        f"- Written by adaptdel {settings['version']}",
+    ]
+    if training is not None:
+        parts.append(_training(training))
+    if calibration is not None:
+        parts.append(_calibration(calibration))
+    parts.append(_use(settings))
+    return "\n".join(parts)
+
+
+def _noise_text(values: Mapping[str, Any]) -> str:
+    """The noise as code; for a curve with many knots, what it keeps at a few lengths."""
+    noise = noise_from_dict(values)
+    if len(repr(noise)) <= LONGEST_NOISE:
+        return f"`{noise!r}`"
+    kept = ", ".join(f"{n * (1 - noise.share_removed(n)):.3g} of {n}" for n in (10, 30, 100, 300, 1000))
+    return f"{type(noise).__name__} that keeps {kept} tokens (the whole curve is in the JSON files)"
+
+
+def held_out_text(record: Mapping[str, Any]) -> str:
+    """The figures by class on held-out examples, from the record of a training; "" if they were not measured."""
+    held = record.get("held_out")
+    if held is None:
+        if record.get("calibrated") or record["data"]["held_out"]:
+            return ""
+        return "no held-out examples: how accurate the model is on new texts is unknown"
+    chose = "" if record["settings"].get("model") == "linear" else ", which chose the weights that are kept"
+    recalls = ", ".join(f"{label} {percent(share)}" for label, share in list(held["recall"].items())[:SHOWN_RECALLS])
+    absent = ", ".join(held.get("absent", [])[:SHOWN_RECALLS])
+    return (
+        f"{held['inputs']} held-out examples{chose}, by {held['votes']} votes without a decision threshold: clean "
+        f"accuracy {percent(held['accuracy'], 2)}, balanced accuracy {percent(held['balanced_accuracy'], 2)}; recall "
+        f"by class: {recalls}" + (f"; unknown, since none is held out: {absent}" if absent else "")
+    )
+
+
+def _training(record: Mapping[str, Any]) -> str:
+    data, versions = record["data"], record["versions"]
+    lines = [
+        "\n## Training\n",
+        f"- Method: {record['method']}" + (f" at {record['rate']:.4g}" if record.get("rate") is not None else ""),
+        f"- Noise while training: {_noise_text(record['noise'])}",
+        f"- Data: {data['rows']} examples, {data['mean_length']:.4g} tokens on average; {data['held_out']} held out; "
+        f"SHA-256 `{data['digest'][:16]}`",
+        f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
+        f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
+    ]
+    lines += [f"- Measured: {text}" for text in [held_out_text(record)] if text]
+    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
+    if record.get("calibrated") is False:
+        lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
+    return "\n".join(lines) + "\n\n" + _history_table(record["history"])
+
+
+def _history_table(history: list[dict[str, Any]]) -> str:
+    """A training history in Markdown; the middle of a long one is omitted."""
+    names = list(history[0])
+    is_short, half = len(history) <= SHOWN_EPOCHS, SHOWN_EPOCHS // 2
+    shown = history if is_short else [*history[:half], dict.fromkeys(names, "..."), *history[-half:]]
+    rows = [[_cell(row.get(name)) for name in names] for row in shown]
+    return text_table([name.replace("_", " ") for name in names], rows, text_columns=0).to_markdown()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _calibration(record: Mapping[str, Any]) -> str:
+    lines = [
+        "\n## Calibration\n",
+        "The rates were searched for on labelled data; the trace is in `calibration.json`. Its figures are those of "
+        "the data that the rates were chosen on, and therefore optimistic: certify other data.",
+    ]
+    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
+    if rows := record.get("classes"):
+        lines += ["", "By class, under the chosen rate:", "", class_table(rows[:SHOWN_CLASSES]).to_markdown()]
+    return "\n".join(lines)
+
+
+def _use(settings: Mapping[str, Any]) -> str:
+    if "alpha" in settings:
+        holds = f"with probability {1 - settings['alpha']:g} over the noise that is drawn for the input"
+    else:
+        holds = "always: nothing is drawn at random"
+    return f"""
+## Use
+
+```sh
+adaptdel certify MODEL --data test.csv --out RUN
+```
+
+```python
+from adaptdel.models import load
+
+certificate = load("this folder").certify(["a text"])[0]
+print(certificate.label, certificate.radius)  # no attacker with up to so many edits can change the label; -1: none
+```
+
+A certificate holds {holds}. It says that the answer stays the same, not that it is right.
+"""
