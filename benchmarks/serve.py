@@ -59,7 +59,6 @@ SHORT = "not worth the ticket , a slow and noisy film"
 SEED = 2**61 - 1
 TRAINING: dict[str, dict[str, Any]] = {
     "linear": {},
-    "embedding": {"model": "embedding", "steps": 100},
 }  # briefly: the speed is of interest
 SECONDS = 5.0  # of one measurement at most
 PATIENCE = 180.0  # seconds after which a caller counts a request as lost
@@ -469,7 +468,11 @@ def trained(data: Path, out: Path, count: int, names: Sequence[str]) -> dict[str
     for name in names:
         folders[name] = out / f"{name}-{count}"
         if not folders[name].exists():
-            train_job(TrainingJob(str(rows), str(folders[name]), TrainingSettings(method="adaptdel", **TRAINING[name])))
+            train_job(
+                TrainingJob(
+                    str(rows), str(folders[name]), TrainingSettings.from_dict({"method": "adaptdel", **TRAINING[name]})
+                )
+            )
     return folders
 
 

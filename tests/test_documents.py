@@ -48,8 +48,7 @@ QUICKER = {
     "certify": ["--limit", "12"],
     "attack": ["--inputs", "4", "--queries", "200"],
     "audit": ["--certificates", "5", "--queries", "100"],
-    "train --model": ["--epochs", "1", "--batch-size", "16"],
-    "train --model embedding": ["--steps", "20", "--batch-size", "64"],
+    "train --model": ["--set", "epochs=1", "--set", "batch_size=16"],
 }
 
 
@@ -164,7 +163,7 @@ def adaptdel(arguments: list[str]) -> str:
     command = arguments[0]
     extra = QUICKER.get(command, [])
     if command == "train" and "--model" in arguments:
-        extra = QUICKER["train --model embedding" if "embedding" in arguments else "train --model"]
+        extra = QUICKER["train --model"]
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err, pytest.raises(SystemExit) as stop:
         main([*arguments, *extra])
     assert not stop.value.code, f"adaptdel {shlex.join(arguments)}\n{out.getvalue()}{err.getvalue()}"

@@ -12,9 +12,7 @@ import pytest
 from experiments.paper.__main__ import main
 from experiments.paper.experiments import Clock
 from experiments.paper.figures import draw_pareto, front
-from experiments.paper.networks import Choice, choose
 from experiments.paper.pages import write_page
-from experiments.paper.seeds import at_accuracy
 from experiments.paper.study import finished
 
 DOCS = Path(__file__).parents[1] / "experiments"
@@ -102,17 +100,3 @@ def test_a_run_that_was_stopped_is_not_finished(ended: str | None, expected: boo
     assert not finished(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"finished": ended, "totals": None}), encoding="utf-8")
     assert finished(tmp_path) is expected
-
-
-class TestNetworks:
-    GRID = (Choice(4, 0.95, 0.95, 9.0), Choice(8, 0.97, 0.97, 6.0), Choice(16, 0.965, 0.97, 3.0))
-
-    @pytest.mark.parametrize(("least", "keep"), [(0.9, 4), (0.95, 4), (0.96, 8), (0.99, 8)])
-    def test_the_largest_radius_at_the_wanted_accuracy(self, least: float, keep: float) -> None:
-        assert choose(self.GRID, least).keep == keep
-
-    def test_a_radius_is_read_off_the_front_of_each_seed(self) -> None:
-        values = [(0, 0.99, 10.0), (0, 0.97, 20.0), (0, 0.97, 5.0), (1, 0.975, 12.0), (1, 0.96, 30.0)]
-        points = [{"seed": seed, "clean_accuracy": a, "mean_radius": r} for seed, a, r in values]
-        assert at_accuracy(points, 0.98) == {"radii": [15.0, None], "mean": 15.0, "spread": None}
-        assert at_accuracy(points, 0.96)["radii"] == [20.0, 30.0]  # nothing is read off beyond the least accurate point

@@ -92,7 +92,7 @@ def test_the_commands_take_the_drawn_paths(tmp_path: Path, data: Path) -> None:
     model, votes = tmp_path / "model", ("--votes", "16,32")
     bins = ("--objective", "paper", "--bins", 0, "--tol", 9)
     used = {
-        "train": files_used("train", "--data", data, "--method", "adaptdel+", "--bits", 8, "--out", model),
+        "train": files_used("train", "--data", data, "--method", "adaptdel+", "--set", "bits=8", "--out", model),
         "calibrate": files_used("calibrate", model, "--data", data, "--examples", 20, *votes),
         "calibrate in bins": files_used("calibrate", model, "--data", data, "--out", tmp_path / "bins", *bins, *votes),
         "certify": files_used("certify", model, "--data", data, "--limit", 3, "--out", tmp_path / "run", *votes),
@@ -148,6 +148,6 @@ def test_the_training_of_a_transformer_takes_the_drawn_path(tmp_path: Path, data
     tokenizer = fixed("bert")
     tiny("bert", tokenizer, spread=0.1).bert.save_pretrained(tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")
-    options = ("--model", tmp_path / "encoder", "--epochs", 1, "--out", tmp_path / "model")
+    options = ("--model", tmp_path / "encoder", "--set", "epochs=1", "--out", tmp_path / "model")
     files = files_used("train", "--data", data, *options)
     assert [file for file in PATHS["train a transformer"] if file not in files] == []

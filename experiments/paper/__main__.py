@@ -20,7 +20,6 @@ from adaptdel.report.write import write_report
 from experiments.paper import experiments
 from experiments.paper.figures import draw_pareto, draw_runs
 from experiments.paper.pages import write_page
-from experiments.paper.seeds import over_seeds
 from experiments.paper.study import ROWS, TITLES, Study
 
 QUICK_LIMIT = 400
@@ -30,9 +29,9 @@ SMALLER = {
     ("sampling", "imdb"): 2500,
     **{("bounds", name): 1000 for name in ("yelp", "imdb", "spamassassin")},
 }
-BASES = ("linear", "embedding", "minilm")
-ONLY = {"ablation": "linear", "seeds": "embedding"}  # parts that are made for one base model
-PARTS = ("main", "ablation", "bounds", "sampling", "pareto", "costs", "seeds")
+BASES = ("linear", "minilm")
+ONLY = {"ablation": "linear"}  # parts that are made for one base model
+PARTS = ("main", "ablation", "bounds", "sampling", "pareto", "costs")
 
 
 def main() -> None:
@@ -48,9 +47,6 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help=f"experiments, of {', '.join(PARTS)}")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of the main table, of {', '.join(ROWS)}")
     parser.add_argument("--limit", type=int, default=300, help="test inputs for minilm")
-    parser.add_argument("--network-limit", type=int, help="test inputs for the network  [default: all]")
-    parser.add_argument("--seeds", default="0,1,2", help="of the part seeds")
-    parser.add_argument("--finished-only", action="store_true", help="of the part seeds: only runs that have ended")
     parser.add_argument("--workers", type=int, default=2, help="processes that certify")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
@@ -62,14 +58,10 @@ def main() -> None:
     parts = _chosen(parser, "--parts", arguments.parts, PARTS)
     if "linear" not in bases and parts == ["ablation"]:
         parser.error("the ablation is for --bases linear: MiniLM takes an hour for each of its rates")
-    if "embedding" not in bases and parts == ["seeds"]:
-        parser.error("the part seeds is for --bases embedding")
     limit = QUICK_LIMIT if arguments.quick else None
-    limits = {"linear": limit, "embedding": arguments.network_limit or limit, "minilm": arguments.limit}
+    limits = {"linear": limit, "minilm": arguments.limit}
     rows = _chosen(parser, "--rows", arguments.rows, ROWS)
-    seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
-    study = Study(arguments.data, arguments.out, limits, tuple(rows), arguments.workers, seeds=seeds)
-    study.finished_only = arguments.finished_only
+    study = Study(arguments.data, arguments.out, limits, tuple(rows), arguments.workers)
     arguments.results.mkdir(parents=True, exist_ok=True)
     for base in bases:
         for name in sets:
@@ -96,7 +88,7 @@ def _chosen(parser: argparse.ArgumentParser, option: str, given: str, known: Ite
 def _keep(study: Study, results: Path, part: str, name: str, base: str) -> None:
     """Make one part and write it down."""
     start = time.monotonic()
-    if study.limits[base] is None and (base, part) != ("embedding", "pareto"):  # whose runs are those of its seeds
+    if study.limits[base] is None:
         study = replace(study, limits={**study.limits, base: SMALLER.get((part, name))})
     part_values = PART_MAKERS[part](study, name, base)
     values = {"part": part, "data": name, "base": base, "limit": study.limits[base], "version": __version__}
@@ -115,8 +107,7 @@ def _draw(study: Study, results: Path, name: str, base: str) -> None:
         draw_runs(runs, results / "figures", f"{name}-{base}")
     points = _read(results, "pareto", name, base).get("points")
     if points:
-        linear = _read(results, "pareto", name, "linear").get("points", []) if base == "embedding" else []
-        draw_pareto(points, name, results / "figures" / f"{name}-{base}-pareto.png", linear)
+        draw_pareto(points, name, results / "figures" / f"{name}-{base}-pareto.png")
 
 
 def _file(results: Path, part: str, name: str, base: str) -> Path:
@@ -135,7 +126,6 @@ PART_MAKERS: dict[str, Callable[[Study, str, str], Any]] = {
     "sampling": experiments.sampling,
     "pareto": experiments.pareto,
     "costs": experiments.costs,
-    "seeds": over_seeds,
 }
 
 

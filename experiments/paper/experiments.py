@@ -18,15 +18,12 @@ from adaptdel.files import write_json
 from adaptdel.measures.summary import outcomes
 from adaptdel.runs.storage import read_run
 from benchmarks.real import load
-from experiments.paper.networks import FRONT, choose, measured, with_kept_length
 from experiments.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures, summary
 
 RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LEAST = {  # accuracies on held-out rows, for "mean"
     **{("spamassassin", "linear"): 0.98, ("imdb", "linear"): 0.82, ("lun", "linear"): 0.93, ("yelp", "linear"): 0.52},
     **{("spamassassin", "minilm"): 0.98, ("imdb", "minilm"): 0.78},
-    **{("spamassassin", "embedding"): 0.98, ("imdb", "embedding"): 0.88},
-    **{("lun", "embedding"): 0.95, ("yelp", "embedding"): 0.56},
 }
 Result = dict[str, Any]
 
@@ -50,22 +47,13 @@ def _model(study: Study, row: str, name: str, base: str) -> Path:
 
 
 def for_the_mean(study: Study, model: Path, name: str, base: str, least: float) -> Path:
-    """AdaptDel+ calibrated for the largest mean radius at a least accuracy, interpolated and monotone.
-
-    The network keeps the same number of words of all inputs: see `experiments.paper.networks`.
-    """
-    if base == "embedding":
-        grid = measured(model, name, study.train_file(name, base))
-        return with_kept_length(model, choose(grid, least).keep)
+    """AdaptDel+ calibrated for the largest mean radius at a least accuracy, interpolated and monotone."""
     options = {"objective": "mean", "min_accuracy": least, "interpolate": True, "monotone": True}
     return study.calibrated(model, name, f"mean{100 * least:g}", base=base, **options)
 
 
 def _row(study: Study, model: Path, name: str, base: str) -> Result:
     row = summary(study.run(model, name, base=base))
-    rate = json.loads((model / "adaptdel.json").read_text(encoding="utf-8"))["noise"].get("rate", {})
-    if base == "embedding" and len(rate.get("keep", ())) == 1:
-        row["keep"] = rate["keep"][0]
     path = model / "calibration.json"
     if path.exists():
         bins = json.loads(path.read_text(encoding="utf-8"))["bins"]
@@ -152,14 +140,12 @@ class Looked:
     Attributes:
         accuracies: the least ones of AdaptDel+ for the mean radius.
         few: the same for the MiniLM that was trained on few words.
-        kept: kept lengths of AdaptDel+ that are the same for inputs of every length.
         rates: those of AdaptDel.
         thresholds: those of AdaptDel+ for the certified accuracy.
     """
 
     accuracies: tuple[float, ...]
     few: tuple[float, ...] = ()
-    kept: tuple[float, ...] = ()
     rates: tuple[float, ...] = (0.9,)
     thresholds: tuple[float, ...] = ()
 
@@ -175,7 +161,6 @@ FRONTS = {
     ("yelp", "linear"): _linear(0.56, 0.54, 0.52),
     ("spamassassin", "minilm"): Looked((0.98,), few=(0.97, 0.96)),
     ("imdb", "minilm"): Looked((0.78,)),
-    **{(name, "embedding"): Looked((), kept=kept) for name, kept in FRONT.items()},
 }
 
 
@@ -190,9 +175,6 @@ def pareto(study: Study, name: str, base: str) -> Result:
     for least in settings.accuracies:
         model = for_the_mean(study, plus, name, base, least)
         points.append({"kind": "AdaptDel+ mean", "setting": f"{100 * least:g}%", **_row(study, model, name, base)})
-    for keep in settings.kept:
-        model = with_kept_length(plus, keep)
-        points.append({"kind": "AdaptDel+ kept", "setting": f"{keep:g} words", **_row(study, model, name, base)})
     for least in settings.few:
         model = for_the_mean(study, study.few_words(name), name, base, least)
         points.append({"kind": "AdaptDel+ few", "setting": f"{100 * least:g}%", **_row(study, model, name, base)})

@@ -23,7 +23,6 @@ from adaptdel.runs.storage import read_run
 from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 from benchmarks.real import FINE_TUNING, minilm, shorter
-from experiments.paper.networks import NetworkJob
 
 TITLES = {"yelp": "Yelp", "imdb": "IMDB", "spamassassin": "SpamAssassin", "lun": "LUN"}
 NAMES = {
@@ -71,9 +70,6 @@ class Study:
         limits: how many test inputs are certified, by base model; None for all.
         rows: which ones the main table has.
         workers: processes that certify.
-        seed: of the trainings of networks.
-        seeds: over which the front of the network is measured.
-        finished_only: whether the front of the network is made of finished runs alone, and nothing is computed.
     """
 
     data: Path
@@ -81,9 +77,6 @@ class Study:
     limits: dict[str, int | None]
     rows: tuple[str, ...] = ROWS
     workers: int = 2
-    seed: int = 0
-    seeds: tuple[int, ...] = (0, 1, 2)
-    finished_only: bool = False
 
     def say(self, text: str) -> None:
         """A line of progress."""
@@ -100,20 +93,13 @@ class Study:
             tuning = {**FINE_TUNING, **TUNING.get((name, method), {}), "dtype": "int8"}
             fields = {**fields, "model": pretrained, **tuning}
         out = self.model_folder(name, method, base, fields["rate"])
-        if base == "embedding":
-            self.say(f"{out.name}: train")
-            train, test = (self.part(name, which, None) for which in ("train", "test"))
-            cache = self.out / "vectors"
-            NetworkJob(name, train, test, method, fields["rate"], self.seed, cache).train_into(out)
-            return out
         self.say(f"{out.name}: train")
-        train_job(TrainingJob(str(self.train_file(name, base, method)), str(out), TrainingSettings(**fields)))
+        train_job(TrainingJob(str(self.train_file(name, base, method)), str(out), TrainingSettings.from_dict(fields)))
         return out
 
     def model_folder(self, name: str, method: str, base: str, rate: float | None) -> Path:
         """Where a trained model is."""
-        seeded = f"-seed{self.seed}" if base == "embedding" and self.seed else ""
-        return self.out / "models" / f"{name}-{base}-{method}-{rate or 0:g}{seeded}"
+        return self.out / "models" / f"{name}-{base}-{method}-{rate or 0:g}"
 
     def few_words(self, name: str) -> Path:
         """AdaptDel+'s MiniLM, trained on copies of few words, whatever the length of the input."""
@@ -121,7 +107,11 @@ class Study:
         fields: dict[str, Any] = {**FINE_TUNING, **FEW_WORDS, "model": minilm(), "dtype": "int8"}
         self.say(f"{out.name}: train")
         train_job(
-            TrainingJob(str(self.train_file(name, "minilm")), str(out), TrainingSettings(method="adaptdel+", **fields))
+            TrainingJob(
+                str(self.train_file(name, "minilm")),
+                str(out),
+                TrainingSettings.from_dict({"method": "adaptdel+", **fields}),
+            )
         )
         return out
 
@@ -136,8 +126,7 @@ class Study:
         first = model.with_name(f"{model.name}-paper")
         model = first if tag != "paper" and first.exists() else model
         self.say(f"{out.name}: calibrate")
-        on = "held-out" if base == "embedding" else "auto"
-        calibrate_folder(model, read_examples(self.train_file(name, base)), settings, on=on, out=out, note=self.say)
+        calibrate_folder(model, read_examples(self.train_file(name, base)), settings, out=out, note=self.say)
         return out
 
     def run(self, model: Path, name: str, *, base: str = "linear", tag: str = "", **settings: Any) -> Path:

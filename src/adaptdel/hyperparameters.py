@@ -1,14 +1,14 @@
-"""Hyperparameters with their defaults: of the linear model, the embedding network, transformers, and of attacks.
+"""Hyperparameters with their defaults: of the linear model, of transformers, and of attacks.
 
 `adaptdel.settings` holds all other settings, and fills these in for training.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
-from adaptdel.core.checks import check_choice, check_int, check_probability, check_real
+from adaptdel.core.checks import check_choice, check_int, check_real
 
 LINEAR_LOSSES = ("auto", "votes", "copies")
 
@@ -41,13 +41,26 @@ class LinearTrainingSettings:
 _POSITIVE = ("learning_rate", "clip")
 _NOT_NEGATIVE = ("weight_decay", "adv_lr", "adv_init", "adv_norm")
 _COUNTS = ("batch_size", "epochs", "patience", "adv_steps")
+_FOLLOWING = ("epochs", "patience")  # the number of examples, where they are 0
+DTYPES = ("float32", "bfloat16", "int8")
+DTYPE = "float32"  # the precision of a transformer that classifies
+BACKENDS = ("torch", "onnxruntime", "openvino")
+BACKEND_CHOICES = (*BACKENDS, "auto")
+BACKEND = "torch"  # the library that runs a transformer: the same on every machine, unlike the choice of "auto"
+INT8_BACKEND = "auto"  # of a transformer that is trained to run in int8, where others can take half the time of torch
+CLASS_WEIGHTS = ("balanced",)
 PRECISIONS = ("float32", "bfloat16")
+PAPER_EPOCHS = 200
+STEPS, LEAST_EPOCHS = 2000, 3  # of a training whose epochs are not given
 SEEDS = 2**32  # NumPy's legacy generator, which the Trainer also seeds, accepts smaller seeds only
 
 
 @dataclass(frozen=True)
 class TransformerTrainingSettings:
-    """How a transformer is trained. The defaults are those of the paper's table of hyperparameters.
+    """How a transformer is trained, and how it classifies after that.
+
+    The defaults are those of the paper's table of hyperparameters, but for the epochs and the patience, which follow
+    the number of examples unless they are given: the paper has 200 and 25.
 
     The paper does not report its FreeLB settings. The authors of FreeLB tuned them for each task: their published
     scripts use 2 or 3 steps of size 0.04 to 0.2 (0.1 for SST-2, the task closest to ours) and an initial size of 0.08
@@ -59,9 +72,10 @@ class TransformerTrainingSettings:
         weight_decay: of AdamW; biases and norms are not decayed.
         clip: the largest gradient norm.
         batch_size: examples per step.
-        epochs: the largest number of epochs.
+        epochs: the largest number of epochs; 0 for as many as make about `STEPS` steps.
         warmup: epochs in which the learning rate rises from 0; None is a 20th of ``epochs`` (the paper's 10 of 200).
-        patience: training stops after this number of epochs without a smaller validation loss.
+        patience: training stops after this number of epochs without a smaller validation loss; 0 for an eighth of
+            ``epochs``.
         precision: of matrix products, "float32" or "bfloat16"; weights and optimiser state stay in float32. bfloat16 is
             about 1.7 times as fast on a processor that supports it.
         seed: of the classification head, the order of the examples, the noise and the dropout.
@@ -69,43 +83,67 @@ class TransformerTrainingSettings:
         adv_lr: FreeLB's step size of the perturbation.
         adv_init: FreeLB's size of the random initial perturbation; 0 starts at the text itself.
         adv_norm: FreeLB's largest norm of a perturbation; 0 sets no limit.
+        dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
+        backend: what runs the trained transformer; "auto" is the fastest of those that are installed, measured after
+            the training and kept with the model. None is "auto" in int8, and torch otherwise.
 
-    >>> TransformerTrainingSettings().warmup_epochs, TransformerTrainingSettings(epochs=30).warmup_epochs
-    (10.0, 1.5)
+    >>> settings = TransformerTrainingSettings().for_examples(25_000)
+    >>> settings.epochs, settings.patience, settings.warmup_epochs
+    (3, 2, 0.15)
+    >>> TransformerTrainingSettings(epochs=200).for_examples(25_000).patience
+    25
     """
 
     learning_rate: float = 2e-5
     weight_decay: float = 1e-6
     clip: float = 1.0
     batch_size: int = 32
-    epochs: int = 200
+    epochs: int = 0
     warmup: float | None = None
-    patience: int = 25
+    patience: int = 0
     precision: str = "float32"
     seed: int = 0
     adv_steps: int = 3
     adv_lr: float = 0.1
     adv_init: float = 0.2
     adv_norm: float = 0.0
+    dtype: str = DTYPE
+    backend: str | None = None
 
     def __post_init__(self) -> None:
-        checked: dict[str, float | int] = {name: check_int(name, getattr(self, name), least=1) for name in _COUNTS}
+        checked: dict[str, float | int] = {
+            name: check_int(name, getattr(self, name), least=0 if name in _FOLLOWING else 1) for name in _COUNTS
+        }
         check_choice("precision", self.precision, PRECISIONS)
+        check_choice("dtype", self.dtype, DTYPES)
+        if self.backend is not None:
+            check_choice("backend", self.backend, BACKEND_CHOICES)
         checked["seed"] = check_int("seed", self.seed, most=SEEDS - 1)
         for name in _POSITIVE:
             checked[name] = finite_number(name, getattr(self, name), "a positive number", open_ends=True)
         for name in _NOT_NEGATIVE:
             checked[name] = finite_number(name, getattr(self, name), "a number of at least 0")
         if self.warmup is not None:
-            accepted = f"a number of epochs from 0 to {self.epochs}"
-            checked["warmup"] = check_real("warmup", self.warmup, accepted=accepted, least=0.0, most=self.epochs)
+            most = self.epochs or inf
+            accepted = f"a number of epochs from 0 to {most:g}"
+            checked["warmup"] = check_real("warmup", self.warmup, accepted=accepted, least=0.0, most=most)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    def for_examples(self, count: int) -> TransformerTrainingSettings:
+        """The settings with the epochs and the patience that suit the number of examples, where none were given."""
+        epochs = self.epochs or min(PAPER_EPOCHS, max(LEAST_EPOCHS, round(STEPS / -(-count // self.batch_size))))
+        return replace(self, epochs=epochs, patience=self.patience or max(2, epochs // 8))
 
     @property
     def warmup_epochs(self) -> float:
         """The number of warm-up epochs, with the default filled in."""
-        return self.epochs / 20 if self.warmup is None else self.warmup
+        return (self.epochs or PAPER_EPOCHS) / 20 if self.warmup is None else self.warmup
+
+    @property
+    def run_by(self) -> str:
+        """The backend, with the default filled in."""
+        return self.backend or (INT8_BACKEND if self.dtype == "int8" else BACKEND)
 
 
 def finite_number(name: str, value: float, accepted: str, *, open_ends: bool = False) -> float:
@@ -119,86 +157,6 @@ def finite_number(name: str, value: float, accepted: str, *, open_ends: bool = F
 def check_minutes(value: float) -> float:
     """Return the time limit of a training; ValueError unless it is positive."""
     return finite_number("max_minutes", value, "a positive number", open_ends=True)
-
-
-EMBEDDING_SCALES = ("table", "row")
-
-
-@dataclass(frozen=True)
-class EmbeddingSettings:
-    """The shape of the network and how it is trained.
-
-    Attributes:
-        dimensions: of embeddings.
-        width: of the vector of a token.
-        hidden: outputs of each hidden layer.
-        steps: of the optimiser.
-        batch_size: copies in a step.
-        copies_per_text: copies of the same text in a step.
-        learning_rate: of the layers, at its highest.
-        embedding_rate: the learning rate of embeddings, at its highest.
-        embedding_scale: what the steps of embeddings are scaled by: "table" (the root of the mean squared gradient of
-            all embeddings) or "row" (Adam: that of each embedding, which moves rare words as far as frequent ones).
-        weight_decay: of the layers.
-        dropout: of hidden layers.
-        word_dropout: the share of tokens in a batch whose learnt embedding and pretrained vector are left out, so that
-            n-grams alone suffice for new tokens.
-        label_smoothing: of the cross entropy.
-        consistency: weight of the divergence between the copies of a text and their mean.
-        averaging: decay of the moving average of the weights; 0 takes the last weights.
-        validation: share of the examples that is held out.
-        evaluations: how often the votes on held-out inputs are counted.
-        patience: evaluations without a larger share of right votes after which training stops. The default never stops:
-            most of the share is gained while the learning rate falls to 0.
-    """
-
-    dimensions: int = 96
-    width: int = 96
-    hidden: tuple[int, ...] = (128, 128)
-    steps: int = 300
-    batch_size: int = 2048
-    copies_per_text: int = 8
-    learning_rate: float = 2e-3
-    embedding_rate: float = 4e-3
-    embedding_scale: str = "table"
-    weight_decay: float = 1e-2
-    dropout: float = 0.2
-    word_dropout: float = 0.1
-    label_smoothing: float = 0.0
-    consistency: float = 0.0
-    averaging: float = 0.0
-    validation: float = 0.1
-    evaluations: int = 10
-    patience: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("dimensions", "width", "steps", "batch_size", "copies_per_text", "evaluations", "patience"):
-            check_int(name, getattr(self, name), least=1)
-        for name in ("dimensions", "width"):
-            check_int(name, getattr(self, name), least=1, most=512)
-        for size in self.hidden:
-            check_int("hidden", size, least=1, most=1024)
-        for name in ("dropout", "word_dropout", "label_smoothing", "averaging", "validation"):
-            check_probability(name, getattr(self, name))
-        for name in ("learning_rate", "embedding_rate", "weight_decay", "consistency"):
-            check_real(name, getattr(self, name), accepted="a finite number of at least 0", least=0.0, most=1e6)
-        check_choice("embedding_scale", self.embedding_scale, EMBEDDING_SCALES)
-
-
-ON_UNKNOWN = ("ngrams", "encode")
-
-
-@dataclass(frozen=True)
-class EmbeddingModelSettings:
-    """What an embedding network reads; `adaptdel.classifiers.embedding.EmbeddingClassifier` describes each field."""
-
-    precision: str = "int8"
-    on_unknown: str = "ngrams"
-    min_count: int = 2
-    bits: int = 15
-    ngrams: tuple[int, ...] = (3, 5)
-    lowercase: bool = True
-    networks: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,13 +207,3 @@ class AttackSettings:
 LINEAR = LinearTrainingSettings()
 ATTACK = AttackSettings()
 TRANSFORMER = TransformerTrainingSettings()
-EMBEDDING = EmbeddingSettings()
-EMBEDDING_MODEL = EmbeddingModelSettings()
-DTYPES = ("float32", "bfloat16", "int8")
-EMBEDDING_DTYPES = ("int8", "float32")
-DTYPE = "float32"  # the precision of a transformer that classifies
-BACKENDS = ("torch", "onnxruntime", "openvino")
-BACKEND_CHOICES = (*BACKENDS, "auto")
-BACKEND = "torch"  # the library that runs a transformer: the same on every machine, unlike the choice of "auto"
-INT8_BACKEND = "auto"  # of a transformer that is trained to run in int8, where others can take half the time of torch
-CLASS_WEIGHTS = ("balanced",)

@@ -18,18 +18,7 @@ from adaptdel.core.checks import check_choice, check_int, check_known_fields, ch
 from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import LengthRate
 from adaptdel.hyperparameters import (
-    BACKEND,
-    BACKEND_CHOICES,
     CLASS_WEIGHTS,
-    DTYPE,
-    DTYPES,
-    EMBEDDING,
-    EMBEDDING_DTYPES,
-    EMBEDDING_MODEL,
-    INT8_BACKEND,
-    LINEAR,
-    TRANSFORMER,
-    EmbeddingSettings,
     LinearTrainingSettings,
     TransformerTrainingSettings,
     check_minutes,
@@ -177,27 +166,11 @@ class MethodSettings:
 CERTIFICATION = CertificationSettings()
 CALIBRATION = CalibrationSettings()
 METHOD = MethodSettings()
-STEPS, LEAST_EPOCHS = 2000, 3  # of a transformer's training by default; small data sets get the paper's 200 epochs
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
 UNSMOOTHED = ("nosmooth", "freelb")
-_ADVERSARIAL = ("adv_steps", "adv_lr", "adv_init", "adv_norm")
-_NOISE = ("rate", "rates", "kept")
+NOT_SET = ("seed",)  # of `TransformerTrainingSettings`, which is that of the training
 _KEPT = "positive numbers of tokens such as 4, 12"
-_LINEAR_DEFAULTS: dict[str, Any] = asdict(LINEAR)
-_TRANSFORMER_DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in asdict(TRANSFORMER).items() if name != "seed"},
-    "dtype": DTYPE,
-    "backend": BACKEND,
-}
-_EMBEDDING_DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("encoder", "encoder_cache", "network")),
-    **{name: getattr(EMBEDDING_MODEL, name) for name in ("on_unknown", "min_count", "bits", "networks")},
-    "dtype": EMBEDDING_MODEL.precision,
-    **{name: getattr(EMBEDDING, name) for name in
-       ("steps", "batch_size", "learning_rate", "weight_decay", "patience")},
-}  # fmt: skip
-_BY_MODEL = {"linear": _LINEAR_DEFAULTS, "embedding": _EMBEDDING_DEFAULTS, "transformer": _TRANSFORMER_DEFAULTS}
 
 
 def _token_count(name: str, value: float) -> float:
@@ -207,56 +180,31 @@ def _token_count(name: str, value: float) -> float:
     return number
 
 
+ModelSettings = LinearTrainingSettings | TransformerTrainingSettings
+
+
+def model_settings(model: str) -> type[ModelSettings]:
+    """The settings that a kind of model has besides those of every training."""
+    return LinearTrainingSettings if model == "linear" else TransformerTrainingSettings
+
+
 @dataclass(frozen=True)
 class TrainingSettings:
     """How `adaptdel.training.train` trains a model.
 
-    A field that is None takes its default from `MethodSettings`, `LinearTrainingSettings`, `EmbeddingSettings`,
-    `EmbeddingModelSettings` or `TransformerTrainingSettings`. A field that does not apply must stay None.
-
     Attributes:
         method: "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+" or "freelb".
-        model: "linear", "embedding", or the folder or hub name of a transformer.
-        rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction.
-        rates: the range of deletion rates that AdaptDel+ trains under.
+        model: "linear", or the folder or hub name of a transformer.
+        rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction. None for the rate
+            that suits the lengths: see `default_rate`.
+        rates: the range of deletion rates that AdaptDel+ trains under; None for one around ``rate``.
         kept: the range of numbers of kept tokens that AdaptDel+ trains under, instead of ``rates``.
         validation: the fraction of the examples that is held out, or a labelled file.
         unit: what a token is: "word", "char", "byte" or "chunk:SIZE".
         seed: of the split, the noise, the order of the examples and the classification head.
         class_weight: "balanced" gives every class the same weight in the loss, however many examples it has.
         max_minutes: training stops after this time and keeps the best model so far.
-        protect: of two classes, the one whose answers are protected from being turned; see
-            `adaptdel.training.protection`.
-        max_false_positives: with ``protect``, the rate of texts of the other class that may get its answer.
-        loss: see `LinearTrainingSettings`, like the next five.
-        copies: noisy copies of each example.
-        l2: penalty on squared weights.
-        iterations: the largest number of iterations.
-        features: "hash" or "vocabulary".
-        bits: the base-2 logarithm of the number of hashed columns.
-        learning_rate: see `TransformerTrainingSettings`, like the following fields.
-        weight_decay: of AdamW.
-        clip: the largest gradient norm.
-        batch_size: examples per step.
-        epochs: the largest number of epochs; by default as many as make about `STEPS` steps.
-        warmup: epochs of warm-up.
-        patience: epochs without a smaller validation loss after which training stops.
-        precision: of matrix products in training, "float32" or "bfloat16".
-        dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
-        backend: what runs the trained transformer: "torch", "onnxruntime", "openvino", or "auto": the fastest of those
-            that are installed, measured after the training and kept with the model. "auto" is the default in int8.
-        encoder: of single words, for the embedding network: the folder or hub name of a transformer, or a
-            ``.safetensors`` file of vectors.
-        encoder_cache: a folder that keeps the vectors of words for further trainings.
-        on_unknown: "ngrams" or "encode": see `adaptdel.classifiers.embedding.EmbeddingClassifier`.
-        min_count: how often a word has to occur to have an embedding.
-        networks: how many networks vote together.
-        steps: of the optimiser, for each network.
-        network: further fields of `EmbeddingSettings`, by name.
-        adv_steps: FreeLB's passes per step.
-        adv_lr: FreeLB's step size.
-        adv_init: FreeLB's initial size.
-        adv_norm: FreeLB's largest norm; 0 sets no limit.
+        details: the settings of the kind of model: see `model_settings`; None for the defaults.
     """
 
     method: str = "adaptdel"
@@ -269,42 +217,18 @@ class TrainingSettings:
     seed: int = CERTIFICATION.seed
     class_weight: str | None = None
     max_minutes: float | None = None
-    protect: str | None = None
-    max_false_positives: float | None = None
-    loss: str | None = None
-    copies: int | None = None
-    l2: float | None = None
-    iterations: int | None = None
-    features: str | None = None
-    bits: int | None = None
-    learning_rate: float | None = None
-    weight_decay: float | None = None
-    clip: float | None = None
-    batch_size: int | None = None
-    epochs: int | None = None
-    warmup: float | None = None
-    patience: int | None = None
-    precision: str | None = None
-    dtype: str | None = None
-    backend: str | None = None
-    encoder: str | None = None
-    encoder_cache: str | None = None
-    on_unknown: str | None = None
-    min_count: int | None = None
-    networks: int | None = None
-    steps: int | None = None
-    network: Mapping[str, Any] | None = None
-    adv_steps: int | None = None
-    adv_lr: float | None = None
-    adv_init: float | None = None
-    adv_norm: float | None = None
+    details: ModelSettings | None = None
 
     def __post_init__(self) -> None:
         check_choice("method", self.method, METHODS)
         check_int("seed", self.seed, most=2**63 - 1)
         check_unit(self.unit)
         if not isinstance(self.model, str) or not self.model:
-            raise ValueError(f"model must be 'linear', 'embedding', a folder or a name on the hub, got {self.model!r}")
+            raise ValueError(f"model must be 'linear', a folder or a name on the hub, got {self.model!r}")
+        if self.is_linear and self.method == "freelb":
+            raise ValueError(
+                "method freelb perturbs embeddings, which the linear model does not have: give a transformer as model"
+            )
         if isinstance(self.validation, (int, float)):
             check_probability("validation", self.validation)
             if self.validation >= 0.9:
@@ -315,38 +239,19 @@ class TrainingSettings:
             check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
         if self.max_minutes is not None:
             check_minutes(self.max_minutes)
-        check_protection(self.protect, self.max_false_positives)
-        if self.protect is not None and self.method in UNSMOOTHED:
-            raise ValueError(f"protect has no meaning for method {self.method}: leave it out")
-        self._check_applicable()
         if self.rate is not None:
             check_probability("rate", self.rate)
-        if self.dtype is not None:
-            check_choice("dtype", self.dtype, EMBEDDING_DTYPES if self.kind == "embedding" else DTYPES)
-        if self.backend is not None:
-            check_choice("backend", self.backend, BACKEND_CHOICES)
-        self._check_ranges()
-        _ = self.embedding if self.kind == "embedding" else self.transformer  # raises if a field is wrong
+        self._check_noise()
+        if self.details is None:
+            object.__setattr__(self, "details", model_settings(self.model)())
+        if not isinstance(self.details, model_settings(self.model)):
+            raise ValueError(f"details must be {model_settings(self.model).__name__} for model {self.model}")
 
-    def _check_applicable(self) -> None:
-        """Raise if a field is set that the method or the model does not use."""
-        if self.is_linear and self.method == "freelb":
-            raise ValueError(
-                "method freelb perturbs embeddings, which the linear model does not have: give a transformer as model"
-            )
-        if self.kind == "embedding" and self.method == "freelb":
-            raise ValueError("method freelb is for transformers: give another method, or a transformer as model")
-        used = _BY_MODEL[self.kind]
-        unused = [name for names in _BY_MODEL.values() for name in names if name not in used]
-        unused += [] if self.method == "freelb" else _ADVERSARIAL
-        unused += ["rates", "kept"] if self.method != "adaptdel+" else []
-        unused += ["rate"] if self.method in UNSMOOTHED else []
-        for name in unused:
+    def _check_noise(self) -> None:
+        unused = () if self.method == "adaptdel+" else ("rates", "kept")
+        for name in (*unused, "rate") if self.method in UNSMOOTHED else unused:
             if getattr(self, name) is not None:
-                subject = f"method {self.method}" if name in (*_ADVERSARIAL, *_NOISE) else f"model {self.model}"
-                raise ValueError(f"{name} has no meaning for {subject}: leave it out")
-
-    def _check_ranges(self) -> None:
+                raise ValueError(f"{name} has no meaning for method {self.method}: leave it out")
         if self.rates is not None and self.kept is not None:
             raise ValueError("kept takes the place of rates: give one of them")
         checks = (("rates", "rates such as 0.7, 0.99", check_probability), ("kept", _KEPT, _token_count))
@@ -367,16 +272,6 @@ class TrainingSettings:
         return self.model == "linear"
 
     @property
-    def kind(self) -> str:
-        """What is trained: "linear", "embedding" or "transformer"."""
-        return self.model if self.model in ("linear", "embedding") else "transformer"
-
-    @property
-    def run_by(self) -> str:
-        """The backend of a transformer, with the default filled in."""
-        return self.backend or (INT8_BACKEND if self.dtype == "int8" else BACKEND)
-
-    @property
     def held_out_fraction(self) -> float:
         """The fraction of the examples that is held out; 0 if ``validation`` is a file."""
         return float(self.validation) if isinstance(self.validation, (int, float)) else 0.0
@@ -384,62 +279,35 @@ class TrainingSettings:
     @property
     def noise(self) -> MethodSettings:
         """The settings of the noise, with the defaults filled in."""
-        return MethodSettings(**self._chosen(asdict(METHOD)))
+        return MethodSettings(self.rate or METHOD.rate, self.rates or METHOD.rates)
 
     @property
     def linear(self) -> LinearTrainingSettings:
-        """The settings of the linear model, with the defaults filled in."""
-        return LinearTrainingSettings(**self._chosen(_LINEAR_DEFAULTS))
+        """The details of a linear model."""
+        assert isinstance(self.details, LinearTrainingSettings)
+        return self.details
 
     @property
     def transformer(self) -> TransformerTrainingSettings:
-        """The settings of a transformer, with the defaults filled in."""
-        names = [name for name in _TRANSFORMER_DEFAULTS if name not in ("dtype", "backend")]
-        return TransformerTrainingSettings(**self._chosen(names), seed=self.seed)
-
-    @property
-    def embedding(self) -> EmbeddingSettings:
-        """How the embedding network is trained, with the defaults filled in."""
-        return EmbeddingSettings(**self._network())
-
-    def _network(self) -> dict[str, Any]:
-        """All fields of `EmbeddingSettings`, checked."""
-        fields_of_network = asdict(EMBEDDING)
-        own = self._chosen(name for name in _EMBEDDING_DEFAULTS if name in fields_of_network)
-        more = self.network or {}
-        if not isinstance(more, Mapping):
-            raise ValueError(f"network must be fields of EmbeddingSettings, got {more!r:.60}")
-        further = [name for name in fields_of_network if name not in _EMBEDDING_DEFAULTS and name != "validation"]
-        check_known_fields(more, further)
-        changed = {name: tuple(value) if isinstance(value, list) else value for name, value in more.items()}
-        chosen = {**fields_of_network, **own, **changed}
-        if not isinstance(chosen["hidden"], tuple):
-            raise ValueError(f"hidden must be a list of whole numbers such as [128, 128], got {chosen['hidden']!r:.60}")
-        return chosen
+        """The details of a transformer."""
+        assert isinstance(self.details, TransformerTrainingSettings)
+        return replace(self.details, seed=self.seed)
 
     def resolved(self, lengths: Iterable[int]) -> TrainingSettings:
-        """The settings with the rate that suits the lengths, and the epochs that suit the size, if none were given.
+        """The settings with what follows from the examples: the rate from the lengths, the epochs from the number.
 
-        The range of rates of AdaptDel+ follows the rate: it keeps between a tenth and three times as many tokens. A
-        transformer is trained for about `STEPS` steps, with a patience of an eighth of the epochs as in the paper.
+        The range of rates of AdaptDel+ follows the rate: it keeps between a tenth and three times as many tokens.
         """
         counted = list(lengths)
         changed: dict[str, Any] = {}
-        if self.kind == "transformer" and self.epochs is None:
-            steps = -(-len(counted) // self.transformer.batch_size)
-            changed["epochs"] = min(TRANSFORMER.epochs, max(LEAST_EPOCHS, round(STEPS / steps)))
-            if self.patience is None:
-                changed["patience"] = max(2, changed["epochs"] // 8)
+        if not self.is_linear:
+            changed["details"] = self.transformer.for_examples(len(counted))
         if self.method not in UNSMOOTHED and self.rate is None:
             changed["rate"] = default_rate(counted)
         rate = changed.get("rate", METHOD.rate)
         if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != METHOD.rate:
             changed["rates"] = (round(max(0.5, 1 - 3 * (1 - rate)), 4), round(1 - (1 - rate) / 10, 4))
         return replace(self, **changed)
-
-    def _chosen(self, names: Iterable[str]) -> dict[str, Any]:
-        """The fields that are set."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def effective(self) -> dict[str, Any]:
         """All fields that the result depends on, with the defaults filled in; two trainings are compared by it."""
@@ -450,56 +318,29 @@ class TrainingSettings:
             chosen |= {"rates": list(self.noise.rates)} if self.kept is None else {"kept": list(self.kept)}
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
         chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
-        chosen |= self._chosen(("class_weight", "max_minutes"))
-        if self.protect is not None:
-            chosen |= {"protect": str(self.protect), "max_false_positives": self.max_false_positives}
-        defaults = _BY_MODEL[self.kind]
-        if self.kind == "embedding":
-            network = {**self._network(), "validation": validation}
-            model = {**defaults, **self._chosen(defaults)}
-            names = ("encoder", "on_unknown", "min_count", "bits", "networks", "dtype")  # nothing depends on the cache
-            return {**chosen, **{name: model[name] for name in names}, **network, "hidden": list(network["hidden"])}
-        used = {name: value for name, value in defaults.items() if self.method == "freelb" or name not in _ADVERSARIAL}
-        values = {**chosen, **used, **self._chosen(used), "backend": self.run_by}
-        if values["backend"] == BACKEND:
-            del values["backend"]  # as before there were others
-        return values
+        given = {"class_weight": self.class_weight, "max_minutes": self.max_minutes}
+        chosen |= {name: value for name, value in given.items() if value is not None}
+        return {**asdict(self.linear if self.is_linear else self.transformer), **chosen}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Settings from named values; an unknown name is an error that suggests the closest one.
+        """Settings from named values, those of the kind of model among them; an unknown name is an error.
 
+        >>> TrainingSettings.from_dict({"method": "cert-ed", "bits": 12}).linear.bits
+        12
         >>> TrainingSettings.from_dict({"metod": "adaptdel"})
         Traceback (most recent call last):
         ValueError: 'metod' is not a field: did you mean 'method'?
         """
-        check_known_fields(values, [field.name for field in fields(cls)])
-        return cls(**values)
+        own = [field.name for field in fields(cls) if field.name != "details"]
+        kind = model_settings(str(values.get("model", "linear")))
+        names = [field.name for field in fields(kind) if field.name not in NOT_SET]
+        check_known_fields(values, [*own, *names])
+        details = kind(**{name: values[name] for name in names if name in values})
+        return cls(**{name: values[name] for name in own if name in values}, details=details)
 
 
 TRAINING = TrainingSettings()
-
-
-def default_of(name: str) -> Any:
-    """The default of a field of `TrainingSettings`, also where the field itself is None.
-
-    >>> default_of("method"), default_of("epochs"), default_of("copies"), default_of("warmup")
-    ('adaptdel', 200, 8, None)
-    """
-    value = getattr(TRAINING, name)
-    if value is not None:
-        return value
-    return {**asdict(METHOD), **_EMBEDDING_DEFAULTS, **_LINEAR_DEFAULTS, **_TRANSFORMER_DEFAULTS}.get(name)
-
-
-def embedding_default_of(name: str) -> Any:
-    """The default of a field for the embedding network if another model has the field too, or None.
-
-    >>> embedding_default_of("bits"), embedding_default_of("steps")
-    (15, None)
-    """
-    shared = name in _LINEAR_DEFAULTS or name in _TRANSFORMER_DEFAULTS
-    return _EMBEDDING_DEFAULTS.get(name) if shared else None
 
 
 DEFAULT_K = 23

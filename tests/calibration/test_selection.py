@@ -270,7 +270,7 @@ def trained(folder: Path, **fields: Any) -> tuple[Path, Path]:
     data = folder / "train.jsonl"
     rows = [json.dumps({"text": t, "label": y}) for t, y in zip(texts, labels, strict=True)]
     data.write_text("\n".join(rows), encoding="utf-8")
-    settings = TrainingSettings(method="adaptdel+", rate=0.8, bits=10, copies=4, **fields)
+    settings = TrainingSettings.from_dict({"method": "adaptdel+", "rate": 0.8, "bits": 10, "copies": 4, **fields})
     train_job(TrainingJob(str(data), str(folder / "model"), settings), progress=False)
     return folder / "model", data
 

@@ -109,7 +109,7 @@ def calibration_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
 
 
 def training_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
-    assert run("train", "--data", data_file(folder), "--bits", 8, "--out", folder / "model") == 0
+    assert run("train", "--data", data_file(folder), "--set", "bits=8", "--out", folder / "model") == 0
 
 
 PATHS: dict[str, Callable[[SmoothedClassifier, Path], object]] = {

@@ -104,9 +104,9 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--min-accuracy", "--bins", "--per-bin",
                   "--min-count",
                   "--votes", "--tol", "--on", "--seed", "--out", "--encoding"),
-    "train": ("--data", "--method", "--rate", "--rates", "--kept", "--model", "--out", "--validation", "--unit",
+    "train": ("--data", "--method", "--rate", "--model", "--out", "--validation", "--unit",
               "--seed",
-              "--encoding", "--l2", "--features", "--bits", "--epochs", "--adv-steps", "--config"),
+              "--encoding", "--set", "l2=--features", "--set", "bits=--epochs", "--set", "adv_steps=--config"),
     "report": ("RUN", "--sample", "--baseline", "--seed"),
     "demo": ("--nothing",),
 }  # fmt: skip
@@ -485,7 +485,18 @@ def trained_before(space: Workspace, edits: list[int]) -> None:
     path.write_bytes(json_bytes(changed(json.loads(path.read_text()), edits), edits))
     kept = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     data = space.root / "train.jsonl"
-    options = ["--method", "adaptdel+", "--bits", 6, "--copies", 2, "--iterations", 5, "--validation", 0.4]
+    options = [
+        "--method",
+        "adaptdel+",
+        "--set",
+        "bits=6",
+        "--set",
+        "copies=2",
+        "--set",
+        "iterations=5",
+        "--validation",
+        0.4,
+    ]
     if refused(["train", "--data", data, "--out", folder, *options], folder.name):
         if {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} != kept:
             raise Failure("a model that was refused was changed")

@@ -1,4 +1,4 @@
-"""Embedding networks and transformers behind the server: the certificates of the library, whoever else asks."""
+"""Linear models and transformers behind the server: the certificates of the library, whoever else asks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
-from adaptdel.classifiers.embedding import EmbeddingClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.serve import Client, create_app
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
-from tests.classifiers.test_embedding import TINY
 from tests.models.test_smoothed import by_words, texts
 from tests.serve.serving import LONG, SEED, calling, events, process
 
@@ -31,14 +29,6 @@ def linear() -> ad.SmoothedClassifier:
     return ad.SmoothedClassifier(LinearClassifier(bits=12), NOISE).fit(TRAINING, by_words(TRAINING))
 
 
-def embedding() -> ad.SmoothedClassifier:
-    pytest.importorskip("torch")
-    settings = replace(TINY, steps=30)
-    return ad.SmoothedClassifier(EmbeddingClassifier(bits=8, networks=1, settings=settings), NOISE).fit(
-        TRAINING, by_words(TRAINING)
-    )
-
-
 def transformer() -> ad.SmoothedClassifier:
     pytest.importorskip("transformers")
     from tests.classifiers.test_transformers import classifier
@@ -46,7 +36,7 @@ def transformer() -> ad.SmoothedClassifier:
     return ad.SmoothedClassifier(classifier("bert"), NOISE)
 
 
-MAKERS: list[Callable[[], ad.SmoothedClassifier]] = [linear, embedding, transformer]
+MAKERS: list[Callable[[], ad.SmoothedClassifier]] = [linear, transformer]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +77,7 @@ def test_callers_of_all_models_at_once(folders: dict[str, Path], expected: dict[
 
 
 def test_matrices_are_multiplied_in_one_thread_while_the_server_runs() -> None:
-    """Small products in several threads took the embedding network many times the processor time."""
+    """Small products in several threads take many times the processor time."""
 
     def most_threads() -> int:
         return max(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
@@ -107,7 +97,7 @@ def test_matrices_are_multiplied_in_one_thread_while_the_server_runs() -> None:
 def test_a_process_that_serves_all_of_them(folders: dict[str, Path], expected: dict[str, list[Certificate]]) -> None:
     with process(*folders.values(), "--seed", SEED) as (url, running), Client(url) as client:
         kinds = {model["name"]: model["kind"] for model in client.models()["models"]}
-        assert kinds == {"linear": "linear", "embedding": "embedding", "transformer": "transformers"}
+        assert kinds == {"linear": "linear", "transformer": "transformers"}
         for name in folders:
             answers = client.certify(INPUTS, model=name, influence=True)
             assert [answer.certificate for answer in answers] == expected[name]

@@ -186,7 +186,6 @@ class BaseClassifier(ABC):
 
 _REGISTERED: dict[str, type[BaseClassifier]] = {}
 _BUILT_IN = {
-    "embedding": "adaptdel.classifiers.embedding:EmbeddingClassifier",
     "linear": "adaptdel.classifiers.linear:LinearClassifier",
     "onnx": "adaptdel.classifiers.onnx:OnnxClassifier",
     "sklearn": "adaptdel.classifiers.callables:SklearnClassifier",

@@ -320,6 +320,7 @@ class TransformersClassifier(SubwordClassifier):
             held = ExampleSet(*map(list, validation))
         else:
             raise ValueError(f"validation must be a fraction or a pair (tokens, labels), got {validation!r:.60}")
+        chosen = chosen.for_examples(len(examples.tokens))
         with tempfile.TemporaryDirectory() as temporary:
             trained = train_transformer(
                 self,

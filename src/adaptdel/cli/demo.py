@@ -8,12 +8,6 @@ import click
 
 from adaptdel.demo import DEMO, DEMO_FOLDER, run_demo
 
-NETWORK = (
-    "These are linear models. On all 25,000 test reviews of IMDB the embedding network (adaptdel train --model "
-    "embedding, which needs torch)\nhas a larger mean radius at low accuracies (4.47 at 85.7%), and the linear model "
-    "at high ones (3.04 against 2.58 at 87.5%): see\nexperiments/results.md and experiments/linear-model.md."
-)
-
 
 @click.command("demo")
 @click.option(
@@ -36,4 +30,3 @@ def demo_command(out: Path, reviews: int, workers: int, seed: int) -> None:
     click.echo("\nA certificate in words\n")
     click.echo(result.explained)
     click.echo(f"\nReport: {result.page}")
-    click.echo(f"\n{NETWORK}")

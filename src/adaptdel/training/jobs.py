@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from adaptdel.core.checks import check_known_fields
 from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.models.model_files import CONFIG, TRAINING, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -45,7 +44,6 @@ class TrainingJob:
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
         """A job from named values: its fields and those of `TrainingSettings`."""
         names = [field.name for field in fields(cls) if field.name != "settings"]
-        check_known_fields(values, [*names, *(field.name for field in fields(TrainingSettings))])
         for name in ("data", "out"):
             if not isinstance(values.get(name), str) or not values[name]:
                 raise ValueError(
@@ -163,106 +161,37 @@ def _write_history(folder: Path, model: SmoothedClassifier) -> None:
         return
 
 
-LONGEST_YAML = 2**18  # characters: enough for thousands of runs
-MOST_NODES = 20_000  # values with aliases expanded: a few lines can expand to billions
-
-
 def read_jobs(path: str | Path) -> list[TrainingJob]:
     """The jobs of a YAML file: a mapping of fields, or ``defaults`` and a list of ``runs``.
 
     Paths in the file are relative to the working directory.
     """
     try:
-        content = _parse_yaml(read_bytes(Path(path)).decode("utf-8"))
+        content = yaml.safe_load(read_bytes(Path(path)))
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: must be YAML in UTF-8") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
-        raise ValueError(f"{path}{where}: not YAML: {' '.join(str(reason).split()):.200}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split()):.200}") from None
     if not isinstance(content, Mapping) or not content:
         raise ValueError(f"{path}: must hold fields such as 'data: train.csv', or a list of runs")
-    if "runs" not in content and "defaults" not in content:
+    if "runs" not in content:
         return [_job(content, f"{path}")]
-    _check_file_fields(content, path)
-    defaults, runs = content.get("defaults") or {}, content.get("runs")
+    defaults, runs = content.get("defaults") or {}, content["runs"]
     if not isinstance(runs, list) or not runs or not all(isinstance(run, Mapping) for run in runs):
         raise ValueError(f"{path}: runs must be a list with the fields of each run")
-    if not isinstance(defaults, Mapping):
-        raise ValueError(f"{path}: defaults must be fields, got {defaults!r:.60}")
+    if not isinstance(defaults, Mapping) or not {*content} <= {"defaults", "runs"}:
+        raise ValueError(
+            f"{path}: must hold the fields 'defaults' and 'runs' alone, got {', '.join(map(str, content))}"
+        )
     jobs = [_job({**defaults, **run}, f"{path}, run {number}") for number, run in enumerate(runs, start=1)]
-    outs = [job.out for job in jobs]
-    for number, out in enumerate(outs):
-        if out in outs[:number]:
-            raise ValueError(f"{path}: run {outs.index(out) + 1} and run {number + 1} have the same out, {out}")
+    repeated = [job.out for job in jobs if [other.out for other in jobs].count(job.out) > 1]
+    if repeated:
+        raise ValueError(f"{path}: several runs have the same out, {repeated[0]}")
     return jobs
 
 
-def _check_file_fields(values: Mapping[str, Any], path: str | Path) -> None:
-    try:
-        check_known_fields(values, ["defaults", "runs"])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
 def _job(values: Mapping[str, Any], where: str) -> TrainingJob:
-    ranges = {name: tuple(values[name]) for name in ("rates", "kept") if isinstance(values.get(name), list)}
     try:
-        return TrainingJob.from_dict({**values, **ranges})
+        return TrainingJob.from_dict(values)
     except ValueError as error:
         raise ValueError(f"{where}: {error!s:.300}") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also rejects a mapping that holds a name twice."""
-
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        """A mapping of distinct names; names from a merge ("<<") are not compared."""
-        node = super().compose_mapping_node(anchor)
-        names = set()
-        for key, _ in node.value:
-            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
-            if name in names:
-                raise yaml.composer.ComposerError(None, None, f"{key.value!r:.60} is given twice", key.start_mark)
-            names.add(name)
-        return node
-
-
-def _parse_yaml(text: str) -> Any:
-    """The content of a YAML text; YAMLError if it cannot be read, or is far larger with aliases expanded."""
-    if len(text) > LONGEST_YAML:
-        raise yaml.composer.ComposerError(None, None, f"longer than {LONGEST_YAML} characters")
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _size(node, {}) > MOST_NODES:
-            raise yaml.composer.ComposerError(None, None, f"more than {MOST_NODES} values with aliases expanded")
-        return loader.construct_document(node)
-    except yaml.YAMLError:
-        raise
-    except RecursionError:
-        raise yaml.composer.ComposerError(None, None, "nested too deeply") from None
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:  # of a tag such as !!int
-        raise yaml.composer.ComposerError(None, None, f"a value does not fit its tag: {error}") from None
-    finally:
-        loader.dispose()
-
-
-def _size(node: Any, known: dict[int, int]) -> int:
-    """The number of values of a node with every alias expanded."""
-    if id(node) in known:
-        if not known[id(node)]:
-            raise yaml.composer.ComposerError(
-                None, None, "an alias refers to a value that contains it", node.start_mark
-            )
-        return known[id(node)]
-    known[id(node)] = 0
-    inner = [] if isinstance(node, yaml.ScalarNode) else node.value
-    parts = [part for pair in inner for part in (pair if isinstance(pair, tuple) else (pair,))]
-    known[id(node)] = 1 + sum(_size(part, known) for part in parts)
-    return known[id(node)]

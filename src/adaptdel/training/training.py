@@ -22,7 +22,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate
-from adaptdel.hyperparameters import DTYPE, LINEAR
+from adaptdel.hyperparameters import LINEAR
 from adaptdel.measures.class_counts import answer_warnings
 from adaptdel.measures.class_measures import NAMED, balanced_accuracy
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -99,11 +99,11 @@ def train(
         settings: how to train; or give its fields by name: ``train(texts, labels, method="cert-ed", rate=0.95)``.
         tokens: the tokens of the texts, if they are split already.
         validation: the fraction of the examples to hold out; or a pair (texts, labels) that takes its place.
-        folder: keeps the checkpoints of a transformer or an embedding network, so that the same call resumes an
+        folder: keeps the checkpoints of a transformer, so that the same call resumes an
             interrupted training; None for a temporary folder.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
-        note: called with remarks as they come: the expected time, and a line for every epoch of a transformer and every
-            evaluation of an embedding network.
+        note: called with remarks as they come: the expected time, and a line for every epoch of a
+            transformer.
         fields: see `adaptdel.settings.TrainingSettings`.
     """
     if isinstance(validation, (int, float)):
@@ -119,21 +119,17 @@ def train(
     settings = settings.resolved(training_set.lengths)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
-    report = None if settings.kind == "embedding" else reporter(progress, "steps")
+    report = reporter(progress, "steps")
     if settings.is_linear:
         base, history, record = _train_linear(settings, training_set, noises.training, report)
-    elif settings.kind == "embedding":
-        base, history, record = _train_embedding(settings, training_set, held, noises.training, folder, progress, note)
     else:
         base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report, note)
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
     model.base_, model.noise_ = base, noises.smoothing
     model.classes_ = np.array(base.classes_)
-    checked = _held_out_check(model, held, quick=settings.kind != "transformer")
+    checked = _held_out_check(model, held, quick=settings.is_linear)
     if settings.is_linear and checked is not None:
         history = [*history[:-1], {**history[-1], "valid_accuracy": checked["accuracy"]}]
-    if settings.kind == "embedding" and checked is not None:
-        record["clean_accuracy"] = checked["accuracy"]
     effective = settings.effective()
     model.training_ = {
         "method": settings.method,
@@ -208,18 +204,10 @@ def _cut_short(settings: TrainingSettings, stopped: Mapping[str, Any] | None) ->
     """A sentence if the time limit ended the training."""
     if stopped is None:
         return []
-    if settings.kind != "embedding":
-        unit = "steps" if settings.is_linear else "epochs"
-        return [
-            f"the time limit of {settings.max_minutes:g} minutes ended the training after {stopped['steps'][0]} of at "
-            f"most {stopped['planned_steps']} {unit}; more time may give a better model"
-        ]
-    done, planned = " and ".join(map(str, stopped["steps"])), stopped["planned_steps"]
-    few = 10 * min(stopped["steps"]) < planned
-    advice = "so few steps teach it little: give more time" if few else "more time may give a better model"
+    unit = "steps" if settings.is_linear else "epochs"
     return [
-        f"the time limit of {settings.max_minutes:g} minutes ended the training after {done} of {planned} steps, with "
-        f"the learning rate lowered in time; {advice}"
+        f"the time limit of {settings.max_minutes:g} minutes ended the training after {stopped['steps'][0]} of at "
+        f"most {stopped['planned_steps']} {unit}; more time may give a better model"
     ]
 
 
@@ -274,80 +262,6 @@ def retrained_record(record: Mapping[str, Any], base: BaseClassifier, noise: Noi
     record = {name: value for name, value in record.items() if name != "stopped_by_time"}
     known = {**record, "noise": noise.to_dict(), "calibrated": True, "history": history, "held_out": None}
     return known | {"warnings": _small_classes(record)}
-
-
-def _train_embedding(
-    settings: TrainingSettings,
-    examples: ExampleSet,
-    held: ExampleSet,
-    noise: Noise,
-    folder: Path | None,
-    progress: Any,
-    note: Callable[[str], None],
-) -> tuple[BaseClassifier, History, dict[str, Any]]:
-    """The base classifier, the votes on held-out examples at every evaluation, and what else is recorded."""
-    from adaptdel.classifiers.embedding import EmbeddingClassifier
-    from adaptdel.classifiers.word_encoders import word_encoder
-
-    chosen = settings.effective()
-    encoder = None
-    if settings.encoder is not None:
-        cache = settings.encoder_cache or (None if folder is None else folder / "vectors")
-        encoder = word_encoder(settings.encoder, cache=cache, progress=_first_use(progress, "words"))
-    classifier = EmbeddingClassifier(
-        encoder=encoder,
-        precision=chosen["dtype"],
-        settings=settings.embedding,
-        **{name: chosen[name] for name in ("on_unknown", "min_count", "bits", "networks")},
-    )
-    classifier.fit(
-        examples.tokens,
-        examples.labels,
-        noise=noise,
-        seed=settings.seed,
-        validation=(held.tokens, held.labels),
-        checkpoint=folder,
-        class_weight=settings.class_weight,
-        max_minutes=settings.max_minutes,
-        progress=_first_use(progress, "steps"),
-        evaluated=lambda number, row: note(_evaluation_line(number, row, settings.embedding.steps, chosen["networks"])),
-    )
-    history: History = []
-    for number, network in enumerate(classifier.training_["networks"]):
-        for row in network["history"]:
-            history.append({
-                "step": number * settings.embedding.steps + row["step"],
-                "train_loss": row["loss"],
-                "valid_accuracy": row.get("vote_accuracy"),
-                "valid_vote_share": row.get("vote_share"),
-            })  # fmt: skip
-    record = {"encoder": classifier.training_["encoder"], "words": classifier.training_["words"]}
-    networks = classifier.training_["networks"]
-    if any(network.get("stopped_by_time") for network in networks):
-        planned = networks[0]["planned_steps"]
-        record["stopped_by_time"] = {"steps": [network["steps"] for network in networks], "planned_steps": planned}
-    return classifier, history, {**record, "versions": {"torch": version("torch")}}
-
-
-def _evaluation_line(number: int, row: Mapping[str, Any], steps: int, networks: int) -> str:
-    """An evaluation of a network in training, for a log."""
-    start = f"network {number + 1} of {networks}, step {row['step']} of {steps}: train loss {row['loss']:.4g}"
-    if "vote_accuracy" not in row:
-        return start
-    return f"{start}, valid accuracy {row['vote_accuracy']:.4g}, valid vote share {row['vote_share']:.4g}"
-
-
-def _first_use(progress: Any, noun: str) -> Report:
-    """A report of progress whose clock starts when it is first called."""
-    reports: list[Report] = []
-
-    def report(done: int, total: int) -> None:
-        if not reports:
-            reports.append(reporter(progress, noun))
-        if reports[0] is not None:
-            reports[0](done, total)
-
-    return report
 
 
 def retraining(record: Mapping[str, Any]) -> TrainAgain | None:
@@ -428,8 +342,8 @@ def _train_transformer(
         )
     classifier = TransformersClassifier(
         settings.model,
-        dtype=settings.dtype or DTYPE,
-        backend=settings.run_by,
+        dtype=settings.transformer.dtype,
+        backend=settings.transformer.run_by,
         training=settings.transformer,
     )
     classifier.fit(
@@ -446,7 +360,7 @@ def _train_transformer(
         progress=_ExpectedTime(settings, len(examples.tokens), report, note),
         epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
     )
-    if settings.run_by == "auto":
+    if settings.transformer.run_by == "auto":
         note(classifier.describe_backend())
     history, chosen = classifier.training_["history"], settings.transformer
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
