@@ -16,7 +16,6 @@ from adaptdel.models.card import held_out_text
 from adaptdel.settings import METHODS, NOT_SET, TRAINING, TrainingSettings
 from adaptdel.text.data import DATA
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
-from adaptdel.training.protection import Protection
 from adaptdel.training.training import history_text
 
 
@@ -89,7 +88,7 @@ def train_command(
         results.append(_summary(job, finished))
         if not as_json:
             click.echo(_described(job, finished))
-        for sentence in _warnings(finished):
+        for sentence in finished.model.training_.get("warnings", []):
             click.echo(f"warning: {sentence}", err=True)
         if not as_json and not finished.already_done:
             click.echo(_next(job, finished))
@@ -105,15 +104,9 @@ def _summary(job: TrainingJob, finished: FinishedTraining) -> dict[str, Any]:
         "finished_before": finished.already_done,
         "noise": finished.model.noise_.to_dict(),
         "notes": finished.notes,
-        "warnings": _warnings(finished),
-        "protection": getattr(finished.model, "protection_", None),
+        "warnings": record.get("warnings", []),
         **{name: record[name] for name in names},
     }
-
-
-def _warnings(finished: FinishedTraining) -> list[str]:
-    protection = getattr(finished.model, "protection_", None) or {}
-    return [*finished.model.training_.get("warnings", []), *protection.get("warnings", [])]
 
 
 def _described(job: TrainingJob, finished: FinishedTraining) -> str:
@@ -127,10 +120,7 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
         f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
     )
     lines.append(f"noise: {finished.model.noise_!r}")
-    is_protected = getattr(finished.model, "protection_", None) is not None
-    lines += [text for text in [held_out_text(record, is_protected=is_protected)] if text]
-    if is_protected:
-        lines.append(Protection.from_dict(finished.model.protection_).sentence())
+    lines += [text for text in [held_out_text(record, is_protected=False)] if text]
     return "\n".join(lines)
 
 

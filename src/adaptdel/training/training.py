@@ -31,11 +31,10 @@ from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, ada
 from adaptdel.tables import text_table
 from adaptdel.text.data import ExampleSet, Label, content_digest, split_held_out
 from adaptdel.text.units import Tokens, check_unit
-from adaptdel.training.protection import protected_class
-from adaptdel.training.thresholds import TrainAgain, set_protection
 
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
+TrainAgain = Callable[[Noise, Sequence[Any], Sequence[Any]], BaseClassifier]
 CHECKED = 2000  # held-out examples on which the accuracy of a linear model is measured, at most
 CHECK_VOTES = 100  # votes per example
 CHECKED_SLOW, CHECK_VOTES_SLOW = 200, 32  # the same for a transformer
@@ -114,8 +113,6 @@ def train(
     started = time.monotonic()
     fraction = 0.0 if validation is not None else settings.held_out_fraction
     training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
-    if settings.protect is not None:
-        _check_protected(settings, training_set, held)
     settings = settings.resolved(training_set.lengths)
     rates = settings.noise
     noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
@@ -150,34 +147,12 @@ def train(
     }
     if settings.method == "adaptdel+":
         model.training_["calibrated"] = False
-    if settings.protect is not None and settings.max_false_positives is not None:
-        train_again = retraining(model.training_)
-        set_protection(
-            model,
-            settings.protect,
-            settings.max_false_positives,
-            training_set,
-            held,
-            train_again,
-            chose_weights=not settings.is_linear,
-        )
     sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
-    unprotected = (checked or {}).pop("warnings", [])  # by the largest share of votes, which --protect replaces
-    sentences += unprotected if settings.protect is None else []
+    sentences += (checked or {}).pop("warnings", [])
     model.training_["warnings"] = sentences
     return model
-
-
-def _check_protected(settings: TrainingSettings, training_set: ExampleSet, held: ExampleSet) -> None:
-    """Raise before a training whose threshold could not be chosen after it."""
-    classes = sorted(set(training_set.labels), key=str)
-    label = classes[protected_class(classes, settings.protect)]
-    if not settings.is_linear and all(own == label for own in held.labels):
-        raise ValueError(
-            f"protect needs held-out examples of the other class than {label!s}, got none: hold out more (validation)"
-        )
 
 
 def _digests(
