@@ -120,7 +120,7 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
         f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
     )
     lines.append(f"noise: {finished.model.noise_!r}")
-    lines += [text for text in [held_out_text(record, is_protected=False)] if text]
+    lines += [text for text in [held_out_text(record)] if text]
     return "\n".join(lines)
 
 
