@@ -30,6 +30,7 @@ from adaptdel.core.threat import Threat
 if TYPE_CHECKING:
     from adaptdel.certification.certificate import Certificate
     from adaptdel.certification.certifier import Certifier
+    from adaptdel.certification.exact import ExactCertificate, exact_certificate
     from adaptdel.classifiers.base import register_classifier
     from adaptdel.models.smoothed import SmoothedClassifier, pipeline
     from adaptdel.runs.certify import evaluate
@@ -41,6 +42,7 @@ __all__ = [
     "Certificate",
     "Certifier",
     "Deletion",
+    "ExactCertificate",
     "FixedRate",
     "InterpolatedRate",
     "LengthRate",
@@ -57,6 +59,7 @@ __all__ = [
     "certify_general",
     "clopper_pearson",
     "evaluate",
+    "exact_certificate",
     "least_probability",
     "log10_cardinality",
     "noise_from_dict",
@@ -72,8 +75,10 @@ __all__ = [
 _LATER = {
     "Certificate": "adaptdel.certification.certificate",
     "Certifier": "adaptdel.certification.certifier",
+    "ExactCertificate": "adaptdel.certification.exact",
     "SmoothedClassifier": "adaptdel.models.smoothed",
     "evaluate": "adaptdel.runs.certify",
+    "exact_certificate": "adaptdel.certification.exact",
     "register_classifier": "adaptdel.classifiers.base",
     "pipeline": "adaptdel.models.smoothed",
 }

@@ -1,0 +1,326 @@
+"""The exact certificate of an additive classifier: integer token scores, and the true radius that follows from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil, floor, frexp, ldexp
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.certification.certificate import check_classes, digest, label_key
+from adaptdel.core import additive
+from adaptdel.core.additive import TokenEdit, Margin
+from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
+from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
+from adaptdel.core.threat import Threat
+from adaptdel.files import parse
+from adaptdel.text.units import check_unit, unit_from_dict
+
+FORMAT = "adaptdel exact certificate 1"
+BITS = 31  # of scores that were rounded to integers
+_ARRAYS = ("scores", "offsets", "reach", "touchable", "replacements")
+_OPTIONAL = ("touchable", "replacements")
+_RAW = ("label", "classes", *_ARRAYS, "rounding", "ops", "unit", "model_hash", "input_hash")
+
+Rewrite = Callable[[Sequence[TokenEdit], int], Any]  # makes a text of edits for a rival class, or None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ExactCertificate:
+    """The token scores of one input, and what they prove: with certainty, without noise and without votes.
+
+    No attacker with up to ``radius`` edits can change the label, whatever tokens are inserted. The certificate also
+    covers every permutation of the tokens of these texts, since a sum has no order.
+
+    Attributes:
+        label: the prediction.
+        classes: the labels, in the order of the scores.
+        scores: of the tokens, in integers, shape (tokens, classes).
+        offsets: what is added to their sum, shape (classes,).
+        reach: how much more a token that the attacker writes can add to a class than to the label, shape (classes,).
+        touchable: which tokens the attacker can edit, shape (tokens,); None for all.
+        replacements: like ``reach`` for the tokens that may replace each token, shape (tokens, classes); None for any.
+        rounding: how far the difference of two scores may be from that of the model; 0 for a model with integer scores.
+        ops: the operations of the attacker.
+        unit: what a token is, or None for a unit that has no description.
+        model_hash: a hash of the model, or "".
+        input_hash: a hash of the tokens.
+    """
+
+    label: Any
+    classes: tuple[Any, ...]
+    scores: IntArray
+    offsets: IntArray
+    reach: IntArray
+    touchable: BoolArray | None = None
+    replacements: IntArray | None = None
+    rounding: int = 0
+    ops: tuple[str, ...] = ("del", "ins", "sub")
+    unit: Mapping[str, Any] | None = None
+    model_hash: str = ""
+    input_hash: str = ""
+    rewrite: Rewrite | None = field(default=None, compare=False)
+
+    alpha = 0.0  # the probability that the certificate is wrong
+    calls = 0  # votes
+    permutations = True  # whether all permutations are covered
+
+    def __repr__(self) -> str:
+        shown = "abstained" if self.abstained else f"radius={self.radius}"
+        return f"<ExactCertificate {self.label!r}: {shown}, length={self.length}>"
+
+    @property
+    def length(self) -> int:
+        """The number of tokens."""
+        return len(self.scores)
+
+    @cached_property
+    def answer(self) -> int:
+        """The index of the label in the classes."""
+        return additive.answer(self.totals)
+
+    @cached_property
+    def totals(self) -> IntArray:
+        """The score of every class, shape (classes,)."""
+        return np.asarray(self.offsets + self.scores.sum(axis=0))
+
+    @cached_property
+    def margins(self) -> list[Margin]:
+        """The margin over each rival, and what edits can take from it."""
+        return additive.margins(
+            self.scores,
+            self.offsets,
+            self.answer,
+            self.reach,
+            touchable=self.touchable,
+            replacements=self.replacements,
+            rounding=self.rounding,
+        )
+
+    @cached_property
+    def radius(self) -> int:
+        """The number of edits that cannot change the label; −1 if rounding leaves the label itself in doubt."""
+        return self.radius_for(self.ops)
+
+    @property
+    def abstained(self) -> bool:
+        """Whether the label itself is in doubt, which rounded scores can cause and integer ones cannot."""
+        return self.radius < 0
+
+    def radius_for(self, ops: str | Iterable[str]) -> int:
+        """The radius for another threat model."""
+        return additive.radius(self.margins, Threat(ops), self.length)
+
+    @cached_property
+    def character_radius(self) -> int | None:
+        """The number of character edits that cannot change the label; None for units without characters.
+
+        A character is a Unicode code point. For words see `adaptdel.core.additive.Margin.character_radius`. For the
+        unit "char" every character is a token. One character has at most 4 bytes in UTF-8.
+        """
+        kind = (self.unit or {}).get("kind")
+        if kind == "word":
+            return additive.character_radius(self.margins, self.length)
+        if kind not in ("char", "byte"):
+            return None
+        edits = self.radius_for("edit")
+        return edits if kind == "char" or edits < 0 else edits // 4
+
+    @property
+    def covers_every_text(self) -> bool:
+        """Whether the radius reaches every text of this length."""
+        needed = Threat(self.ops).covering_radius(self.length)
+        return needed is not None and self.radius >= needed
+
+    def frontier(self) -> list[tuple[int, int, int]]:
+        """The maximal triples (deletions, insertions, substitutions) that are certified together."""
+        return additive.frontier(self.margins, Threat(self.ops), self.length)
+
+    def log10_cardinality(self, vocab_size: int = ROBERTA_VOCABULARY) -> float:
+        """log10 of the number of inputs within the radius; permutations are not counted."""
+        return log10_cardinality(self.radius, length=self.length, ops=self.ops, vocab_size=vocab_size)
+
+    def worst_edits(self) -> tuple[list[TokenEdit], int]:
+        """The fewest edits that could change the label, and the class number that it would change to.
+
+        There are ``radius + 1`` edits, unless no number of edits can change the label: then the list is empty.
+        """
+        threat = Threat(self.ops)
+        rivals = [number for number in range(len(self.classes)) if number != self.answer]
+        limit = threat.search_limit(self.length)
+        margin, rival = min(zip(self.margins, rivals, strict=True), key=lambda pair: pair[0].radius(threat, limit))
+        return ([] if self.radius >= limit else margin.worst_edits(threat, self.radius + 1)), rival
+
+    def counterexample(self) -> Any:
+        """A text that is ``radius + 1`` edits away and gets another label; None if none is known.
+
+        Only a certificate that comes from a model has one; one that was read from a file has to be made again.
+        """
+        edits, rival = self.worst_edits()
+        return None if self.rewrite is None or not edits else self.rewrite(edits, rival)
+
+    def rederive(self, *, ops: str | Iterable[str] | None = None) -> ExactCertificate:
+        """The certificate for another threat model."""
+        return replace(self, ops=self.ops if ops is None else Threat(ops).ops)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: the integers, what is derived from them, and a digest of all of it."""
+        values: dict[str, Any] = {"format": FORMAT} | {name: _plain(getattr(self, name)) for name in _RAW}
+        values["derived"] = {"radius": self.radius, "character_radius": self.character_radius}
+        values["digest"] = digest(values)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ExactCertificate:
+        """Rebuild a certificate from `to_dict`. The radius is not read but derived again.
+
+        Raises ValueError if a field is missing, unknown, of a wrong type or inconsistent with another.
+        """
+        check_names("a certificate", values, ("format", *_RAW), ("derived", "digest"))
+        if values["format"] != FORMAT:
+            raise ValueError(f"format must be {FORMAT!r}, got {values['format']!r:.60}")
+        classes = tuple(check_classes(values["classes"]))
+        width, scores = len(classes), check_list("scores", values["scores"], "rows")
+        shapes = {
+            "scores": (len(scores), width),
+            "offsets": (width,),
+            "reach": (width,),
+            "touchable": (len(scores),),
+            "replacements": (len(scores), width),
+        }
+        arrays = {name: _array(name, values[name], shapes[name]) for name in _ARRAYS}
+        if values["unit"] is not None:
+            unit_from_dict(values["unit"])
+        raw: dict[str, Any] = {name: check_text(name, values[name]) for name in ("model_hash", "input_hash")}
+        raw |= {"rounding": check_int("rounding", values["rounding"], most=1), "unit": values["unit"]}
+        certificate = cls(values["label"], classes, **arrays, ops=Threat(values["ops"]).ops, **raw)
+        if label_key(certificate.label) != label_key(classes[certificate.answer]):
+            raise ValueError(f"the label is not the answered class: it must be {classes[certificate.answer]!r}")
+        certificate.margins  # noqa: B018  raises for sums that are too large
+        return certificate
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ExactCertificate:
+        """Rebuild a certificate from `to_json`."""
+        return cls.from_dict(parse(text))
+
+
+def exact_certificate(
+    scores: npt.ArrayLike,
+    offsets: npt.ArrayLike,
+    bound: float,
+    *,
+    threshold: float = 0,
+    classes: Sequence[Any] | None = None,
+    ops: str | Iterable[str] = "edit",
+    unit: str | None = None,
+    touchable: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
+) -> ExactCertificate:
+    """The certificate of any additive model: its answer is the class with the largest ``offset + Σ scores``.
+
+    Sound for every attacker who edits tokens, whatever tokens are inserted; complete if some token has the largest
+    allowed score for every rival and the smallest for the answer. Integers are used as they are. Other numbers are
+    rounded to multiples of a power of two, and the rounding error is taken off: the certificate holds for sums of the
+    given numbers without rounding.
+
+    Args:
+        scores: of the tokens of the input, shape (tokens, classes); (tokens,) or (tokens, 1) for two classes with one
+            score, which answers class 1 if the sum is above the threshold.
+        offsets: shape (classes,), or a number for one score.
+        bound: the largest absolute value of the score of any token, also one that was never seen.
+        threshold: of a single score.
+        classes: the labels; 0, 1, ... by default.
+        ops: the operations of the attacker.
+        unit: "word", "char" or "byte", for a character radius.
+        touchable: which tokens the attacker can edit, shape (tokens,); None for all.
+
+    >>> certificate = exact_certificate([3, 2, 2, -1], 0, bound=3)
+    >>> certificate.label, certificate.radius, certificate.radius_for("del"), certificate.frontier()
+    (1, 0, 2, [(0, 1, 0), (2, 0, 0)])
+    """
+    values, base = _numbers("scores", scores), np.atleast_1d(_numbers("offsets", offsets))
+    is_single = base.shape == (1,)
+    if values.size == 0 or (values.ndim == 1 and is_single):
+        values = values.reshape(-1, base.size)
+    if base.ndim != 1 or values.ndim != 2 or values.shape[1] != base.size:
+        raise ValueError(
+            f"scores must have a row for each token and a column for each of the {base.size} offsets, got the shape "
+            f"{values.shape}"
+        )
+    if threshold and not is_single:
+        raise ValueError(f"threshold must be 0 unless there is a single score, got {threshold} for {base.size} classes")
+    labels = tuple(range(max(2, base.size)) if classes is None else check_classes(classes))
+    if len(labels) != max(2, base.size):
+        raise ValueError(f"classes must hold {max(2, base.size)} labels, got {len(labels)}")
+    limit = check_real("bound", bound, accepted="a positive number", least=0.0, most=1e300, open_ends=True)
+    if values.size and (largest := np.abs(values).max()) > limit:
+        raise ValueError(f"bound must be at least the largest score in size, {largest}, got {bound}")
+    if values.dtype.kind == base.dtype.kind == "i":
+        exponent, rounding = 0, 0
+        shift, most = floor(threshold), floor(limit)  # the same for integer scores
+    else:
+        exponent, rounding = BITS - frexp(max(limit, abs(threshold), float(np.abs(base).max())))[1], 1
+        values, base = (np.rint(np.ldexp(array, exponent)).astype(np.int64) for array in (values, base))
+        shift, most = round(ldexp(threshold, exponent)), ceil(ldexp(limit, exponent))
+    if is_single:
+        values, base = np.pad(values, ((0, 0), (1, 0))), np.array([0, int(base[0]) - shift])
+    certificate = ExactCertificate(
+        None,
+        labels,
+        values,
+        base,
+        np.full(len(labels), most if is_single else 2 * most),
+        touchable=None if touchable is None else _array("touchable", touchable, (len(values),)),
+        rounding=rounding,
+        ops=Threat(ops).ops,
+        unit=None if unit is None else check_unit(unit).to_dict(),
+    )
+    certificate = replace(certificate, label=labels[certificate.answer])
+    certificate.margins  # noqa: B018  raises for sums that are too large
+    return certificate
+
+
+def _numbers(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Integers or finite floats as an array; an array without elements holds integers."""
+    array = np.asarray(values)
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite numbers, got {values!s:.60}")
+    if array.dtype.kind == "f":
+        return array.astype(np.float64)
+    if int(array.max()) > 2**62 or int(array.min()) < -(2**62):
+        raise ValueError(f"{name} must be of at most 2**62 in size, got {array.max()}")
+    return array.astype(np.int64)
+
+
+def _array(name: str, values: Any, shape: tuple[int, ...]) -> Any:
+    """The integers, or for ``touchable`` the truth values, of a file."""
+    if values is None and name in _OPTIONAL:
+        return None
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must have rows of the same length") from None
+    kind = "b" if name == "touchable" else "i"
+    if array.size == 0:
+        array = np.zeros(array.shape, dtype=np.bool_ if kind == "b" else np.int64).reshape(shape)
+    if array.dtype.kind != kind or array.shape != shape:
+        what = "truth values" if kind == "b" else "integers of 64 bits"
+        raise ValueError(f"{name} must be {what} of the shape {shape}, got the shape {array.shape}")
+    return array
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,110 @@
+"""Exact certificates of arrays: prediction, radii, stored integers, rounding of floats and bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adaptdel as ad
+from adaptdel.certification.exact import FORMAT
+
+
+def random_certificate(rng: np.random.Generator) -> ad.ExactCertificate:
+    tokens, width = int(rng.integers(0, 6)), int(rng.integers(1, 4))
+    scores = rng.integers(-5, 6, (tokens, width))
+    return ad.exact_certificate(scores, rng.integers(-5, 6, width), 5, unit=rng.choice(["word", "char", "byte"]))
+
+
+def test_every_value_follows_from_the_stored_integers() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        certificate = random_certificate(rng)
+        again = ad.ExactCertificate.from_json(certificate.to_json())
+        assert again.to_dict() == certificate.to_dict()
+        assert (again.label, again.radius, again.alpha) == (certificate.label, certificate.radius, 0.0)
+        assert again.frontier() == certificate.frontier()
+        assert not again.abstained
+        assert again.permutations
+
+
+def test_single_scores_and_thresholds() -> None:
+    for threshold in (-2, 0, 2.5, 3, 10):
+        certificate = ad.exact_certificate([3, 2, -2], 1, 4, threshold=threshold, classes=["ham", "spam"])
+        assert certificate.label == ("spam" if threshold < 4 else "ham")
+        moved = ad.exact_certificate([[3], [2], [-2]], [1 - int(np.floor(threshold))], 4)
+        assert certificate.radius == moved.radius
+
+
+def test_floats_are_certified_for_their_exact_sums() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        integers, offsets = rng.integers(-5, 6, (4, 3)), rng.integers(-9, 10, 3)
+        exact = ad.exact_certificate(integers, offsets, 5)
+        factor = float(rng.uniform(0.1, 3))
+        rounded = ad.exact_certificate(integers * factor, offsets * factor, 5 * factor)
+        # Where the exact certificate has a tie, the rounded one cannot decide.
+        assert rounded.radius <= exact.radius
+        nudged = ad.exact_certificate(1000 * integers, 1000 * offsets + np.eye(3, dtype=int)[exact.answer], 5000)
+        close = ad.exact_certificate(integers * 1.0, offsets + np.eye(3)[exact.answer] / 1000, 5.0)
+        assert (close.label, close.radius) == (nudged.label, nudged.radius)
+    assert ad.exact_certificate([[0.1, 0.1]], [0.0, 0.0], 1.0).abstained  # a tie of floats is in doubt
+
+
+def test_touchable_tokens() -> None:
+    free, fixed = (ad.exact_certificate([5, 1, 1], 0, 5, ops="del", touchable=t) for t in (None, [False, True, True]))
+    assert (free.radius, fixed.radius) == (2, 3)
+
+
+def test_character_radius_of_each_unit() -> None:
+    scores = [1] * 40
+    radii = {unit: ad.exact_certificate(scores, 0, 1, unit=unit).character_radius for unit in ("word", "char", "byte")}
+    assert radii == {"word": 13, "char": 19, "byte": 4}  # a character costs 3, 2 and 8 of 39
+    assert ad.exact_certificate(scores, 0, 1).character_radius is None
+
+
+def test_a_million_tokens() -> None:
+    scores = np.tile([3, -1, 2, 0], 250_000)
+    assert ad.exact_certificate(scores, 0, 3).radius == (10**6 - 1) // 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (([1, 2], 0, 0), "bound"),
+        (([1, 2], 0, 1), "bound"),
+        (([1, 2], 0, float("inf")), "bound"),
+        (([[1, 2]], [0, 0, 0], 3), "scores"),
+        (([float("nan")], 0, 3), "scores"),
+        ((["a"], 0, 3), "scores"),
+        (([2**61], 0, 2**61), "64 bits"),
+        (([2**63], 0, 2**63), "scores"),
+    ],
+)
+def test_bad_arrays(arguments: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        ad.exact_certificate(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"format": 1}, "format"),
+        ({"label": 0}, "label"),
+        ({"scores": [[1, 2, 3]]}, "scores"),
+        ({"scores": [[1.5, 2]]}, "scores"),
+        ({"scores": [[1], [2, 3]]}, "scores"),
+        ({"reach": [2**70, 0]}, "reach"),
+        ({"offsets": None}, "offsets"),
+        ({"touchable": [1, 0]}, "touchable"),
+        ({"classes": ["a"]}, "shape"),
+        ({"unit": {"kind": "none"}}, "unit"),
+        ({"extra": 1}, "extra"),
+    ],
+)
+def test_damaged_certificates(changes: dict[str, Any], word: str) -> None:
+    values = ad.exact_certificate([3, 2], 0, 3).to_dict()
+    assert values["format"] == FORMAT
+    with pytest.raises(ValueError, match=word):
+        ad.ExactCertificate.from_dict(values | changes)

@@ -1,0 +1,337 @@
+"""Exact certificates against the truth: every text within reach, over small vocabularies and alphabets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from adaptdel.core import additive
+from adaptdel.core.checks import BoolArray, IntArray
+from adaptdel.core.threat import EVERY_SET, Threat
+
+LONGEST = 5  # tokens of the texts that are enumerated
+FAR = 99  # a distance that cannot be bridged
+
+
+@cache
+def texts(size: int, longest: int = LONGEST) -> list[tuple[int, ...]]:
+    """Every text of at most so many tokens over a vocabulary."""
+    return [text for length in range(longest + 1) for text in product(range(size), repeat=length)]
+
+
+def edit_distances(rows: list[tuple[int, ...]], others: list[tuple[int, ...]], ops: tuple[str, ...]) -> IntArray:
+    """The edit distance from every row to every other text, by the textbook's recursion; FAR if there is no way."""
+    table = np.full((len(rows), len(others)), FAR)
+    costs = {op: 1 if op in ops else FAR for op in ("del", "ins", "sub")}
+    for i, source in enumerate(rows):
+        known: dict[tuple[int, ...], list[int]] = {(): [min(FAR, k * costs["del"]) for k in range(len(source) + 1)]}
+        for j, text in enumerate(others):  # shorter texts first: the prefix is known
+            if text:
+                above = known[text[:-1]]
+                line = [min(FAR, above[0] + costs["ins"])]
+                for k, token in enumerate(source, start=1):
+                    same = above[k - 1] + (0 if token == text[-1] else costs["sub"])
+                    line.append(min(FAR, same, above[k] + costs["ins"], line[-1] + costs["del"]))
+                known[text] = line
+            table[i, j] = known[text][-1]
+    return table
+
+
+@cache
+def distances(size: int, length: int, ops: tuple[str, ...]) -> IntArray:
+    """From the texts of at most ``length`` tokens to all texts."""
+    return edit_distances(texts(size, length), texts(size), ops)
+
+
+@dataclass
+class Model:
+    """A random additive classifier over a small vocabulary, with many ties."""
+
+    scores: IntArray  # (vocabulary, classes)
+    offsets: IntArray  # (classes,)
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, size: int, classes: int) -> Model:
+        spread = int(rng.integers(1, 6))
+        offsets = rng.integers(-2 * spread, 2 * spread + 1, classes)
+        return cls(rng.integers(-spread, spread + 1, (size, classes)), offsets)
+
+    def answers(self, counts: IntArray) -> IntArray:
+        """The answers to texts with these counts of tokens; the first class of the largest score."""
+        return np.asarray(np.argmax(counts @ self.scores + self.offsets, axis=1))
+
+    def reach(self, answer: int) -> IntArray:
+        """The most that a token of the vocabulary adds to each class over the answer."""
+        return np.asarray((self.scores - self.scores[:, [answer]]).max(axis=0))
+
+
+@cache
+def count_table(size: int) -> IntArray:
+    return np.array([[text.count(token) for token in range(size)] for text in texts(size)])
+
+
+def check_radii(models: int, seed: int) -> int:
+    """Radii of random models on every short text are the true ones, for every set of operations."""
+    rng, certificates = np.random.default_rng(seed), 0
+    for _ in range(models):
+        size, classes, length = int(rng.integers(1, 4)), int(rng.integers(2, 6)), 3
+        model, counts = Model.draw(rng, size, classes), count_table(size)
+        answers = model.answers(counts)
+        tables = {ops: distances(size, length, ops) for ops in EVERY_SET}
+        for row, text in enumerate(texts(size, length)):
+            answer = int(answers[row])
+            token_scores = model.scores[list(text)].reshape(-1, classes)
+            assert additive.answer(model.offsets + token_scores.sum(axis=0)) == answer
+            rivals = additive.margins(token_scores, model.offsets, answer, model.reach(answer))
+            certificates += 1
+            for ops, table in tables.items():
+                threat = Threat(ops)
+                nearest = int(table[row][answers != answer].min(initial=FAR))
+                radius = additive.radius(rivals, threat, len(text))
+                # Texts of up to LONGEST tokens are known: a longer counterexample is farther away than these.
+                horizon = LONGEST - len(text) if threat.inserts else len(text)
+                assert min(radius, horizon) == min(nearest - 1, horizon), (model, text, ops)
+    return certificates
+
+
+def test_radii_are_the_true_ones() -> None:
+    assert check_radii(models=150, seed=1) > 1000
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_radii_are_the_true_ones() -> None:
+    assert sum(check_radii(models=1500, seed=seed) for seed in range(2, 6)) > 100_000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_frontier_is_the_true_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(150):
+        size, classes = int(rng.integers(1, 4)), int(rng.integers(2, 5))
+        model = Model.draw(rng, size, classes)
+        text = tuple(rng.integers(0, size, int(rng.integers(0, 4))).tolist())
+        token_scores = model.scores[list(text)].reshape(-1, classes)
+        answer = additive.answer(model.offsets + token_scores.sum(axis=0))
+        reach = np.maximum(model.reach(answer), 0)  # a token without meaning can always be written
+        rivals = additive.margins(token_scores, model.offsets, answer, reach)
+        ops = EVERY_SET[int(rng.integers(len(EVERY_SET)))]
+        claimed = additive.frontier(rivals, Threat(ops), len(text))
+        deletions, insertions, substitutions = (
+            range(1 if op not in ops else 5 if op == "ins" else len(text) + 1) for op in ("del", "ins", "sub")
+        )
+        cells = [(d, i, s) for d in deletions for i in insertions for s in substitutions]
+        reachable = [cell for cell in cells if cell[0] + cell[2] <= len(text)]
+        unharmed = {cell for cell in reachable if survives(model, text, answer, cell)}
+        safe = {cell for cell in reachable if all(c in unharmed for c in reachable if is_within(c, cell))}
+        assert {cell for cell in reachable if any(is_within(cell, triple) for triple in claimed)} == safe
+        assert not any(is_within(a, b) for a in claimed for b in claimed if a != b)
+
+
+def is_within(cell: tuple[int, int, int], triple: tuple[int, int, int]) -> bool:
+    return all(a <= b for a, b in zip(cell, triple, strict=True))
+
+
+def survives(model: Model, text: tuple[int, ...], answer: int, cell: tuple[int, int, int]) -> bool:
+    """Whether no choice of d deletions, i insertions and s substitutions changes the answer, by trying all."""
+    deletions, insertions, substitutions = cell
+    written = [*map(tuple, model.scores.tolist()), (0,) * len(model.offsets)]
+    for chosen in product("kds", repeat=len(text)):
+        if chosen.count("d") != deletions or chosen.count("s") != substitutions:
+            continue
+        kept = model.scores[[token for token, fate in zip(text, chosen, strict=True) if fate == "k"]].sum(axis=0)
+        totals = {tuple((model.offsets + kept).tolist())}
+        for _ in range(insertions + substitutions):
+            totals = {tuple(a + b for a, b in zip(total, new, strict=True)) for total in totals for new in written}
+        if any(max(range(len(total)), key=lambda c: (total[c], -c)) != answer for total in totals):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("restricted", ["immovable", "synonyms", "both"])
+def test_restricted_attackers(restricted: str) -> None:
+    """Immovable tokens stay where they are; a substitution takes a synonym. All combinations are tried."""
+    rng = np.random.default_rng(len(restricted))
+    for _ in range(120):
+        size, classes, length = 4, int(rng.integers(2, 4)), int(rng.integers(1, 4))
+        model = Model.draw(rng, size, classes)
+        text = rng.integers(0, size, length)
+        token_scores = model.scores[text]
+        answer = additive.answer(model.offsets + token_scores.sum(axis=0))
+        touchable = rng.random(length) < 0.6 if restricted != "synonyms" else None
+        synonyms = rng.random((size, size)) < 0.4 if restricted != "immovable" else np.ones((size, size), dtype=bool)
+        synonyms |= np.eye(size, dtype=bool)
+        gaps = model.scores - model.scores[:, [answer]]
+        replacements = np.stack([gaps[synonyms[token]].max(axis=0) for token in text])
+        rivals = additive.margins(
+            token_scores, model.offsets, answer, model.reach(answer), touchable=touchable, replacements=replacements
+        )
+        for ops in EVERY_SET:
+            reached = changed_after(model, text.tolist(), answer, ops, touchable, synonyms)
+            radius = additive.radius(rivals, Threat(ops), length)
+            assert min(radius, 3) == min(reached - 1, 3 if "ins" in ops else length)
+            if min(rival.slack for rival in rivals) >= 0:
+                # Sound, if not complete: each triple of a frontier is certified.
+                for deletions, insertions, substitutions in additive.frontier(rivals, Threat(ops), length):
+                    alone = [("del", deletions), ("ins", insertions), ("sub", substitutions)]
+                    assert all(additive.radius(rivals, Threat([op]), length) >= edits for op, edits in alone)
+
+
+def changed_after(
+    model: Model,
+    text: list[int],
+    answer: int,
+    ops: tuple[str, ...],
+    touchable: BoolArray | None,
+    synonyms: BoolArray,
+) -> int:
+    """The fewest edits, at most 4, that change the answer, over all fates of all tokens."""
+    fates: list[list[tuple[int, tuple[int, ...]]]] = []  # of each token: edits, and the scores that it then adds
+    for position, token in enumerate(text):
+        options = [(0, tuple(model.scores[token].tolist()))]
+        if touchable is None or touchable[position]:
+            if "del" in ops:
+                options.append((1, (0,) * len(model.offsets)))
+            if "sub" in ops:
+                options += [(1, tuple(model.scores[new].tolist())) for new in np.flatnonzero(synonyms[token])]
+        fates.append(options)
+    best = FAR
+    for fate in product(*fates):
+        edits = sum(cost for cost, _ in fate)
+        totals = {tuple((model.offsets + np.array([scores for _, scores in fate]).sum(axis=0)).tolist())}
+        for inserted in range(4 - edits + 1):
+            if any(max(range(len(total)), key=lambda c: (total[c], -c)) != answer for total in totals):
+                best = min(best, edits + inserted)
+                break
+            if "ins" not in ops:
+                break
+            rows = model.scores.tolist()
+            totals = {tuple(a + b for a, b in zip(total, row, strict=True)) for total in totals for row in rows}
+    return best
+
+
+def strings(alphabet: str, longest: int) -> list[str]:
+    return ["".join(text) for length in range(longest + 1) for text in product(alphabet, repeat=length)]
+
+
+def character_distances(alphabet: str, longest: int) -> tuple[list[str], IntArray]:
+    listed = strings(alphabet, longest)
+    coded = [tuple(map(ord, text)) for text in listed]
+    return listed, edit_distances(coded, coded, ("del", "ins", "sub"))
+
+
+@pytest.mark.parametrize(("alphabet", "longest"), [("ab ", 4), ("a \t", 4), ("a ", 6)])
+def test_what_character_edits_do_to_words(alphabet: str, longest: int) -> None:
+    """r edits take out at most 2r − a words and put in at most r + a, for some a: the claim of `character_radius`."""
+    listed, table = character_distances(alphabet, longest)
+    words = [Counter(text.split()) for text in listed]
+    reached = set()
+    for (i, source), (j, target) in product(enumerate(words), repeat=2):
+        r = int(table[i, j])
+        gone, new = (source - target).total(), (target - source).total()
+        assert any(gone <= 2 * r - a and new <= r + a for a in range(r + 1)), (listed[i], listed[j])
+        reached.add((r, gone, new))
+    assert {(1, 1, 2), (1, 2, 1), (1, 0, 1), (1, 1, 0)} <= reached  # no smaller claim would do
+
+
+def check_characters(models: int, seed: int, alphabet: str, longest: int) -> tuple[int, int]:
+    """Character radii of random models of words never exceed the truth; how many were checked, and were reached."""
+    listed, table = character_distances(alphabet, longest)
+    vocabulary = sorted({word for text in listed for word in text.split()})
+    counts = np.array([[text.split().count(word) for word in vocabulary] for text in listed])
+    rng, checked, reached = np.random.default_rng(seed), 0, 0
+    for _ in range(models):
+        model = Model.draw(rng, len(vocabulary), int(rng.integers(2, 4)))
+        answers = model.answers(counts)
+        for row, text in enumerate(listed):
+            answer = int(answers[row])
+            scores = model.scores[[vocabulary.index(word) for word in text.split()]].reshape(-1, len(model.offsets))
+            rivals = additive.margins(scores, model.offsets, answer, model.reach(answer))
+            radius, nearest = (
+                additive.character_radius(rivals, len(scores)),
+                int(table[row][answers != answer].min(initial=10**6)),
+            )
+            assert radius < nearest, (model, text)
+            checked, reached = checked + 1, reached + (radius == nearest - 1)
+    return checked, reached
+
+
+def test_character_radii_are_sound() -> None:
+    checked, reached = check_characters(30, 0, "ab ", 4)
+    assert reached > checked / 3
+
+
+@pytest.mark.slow
+def test_many_character_radii_are_sound() -> None:
+    checked = [
+        check_characters(60, seed, *space)[0] for seed, space in enumerate([("ab ", 5), ("a \t", 5), ("ab\n", 5)])
+    ]
+    assert sum(checked) > 50_000
+
+
+def test_character_radius_by_its_definition() -> None:
+    """The closed form is the minimum over the number a of splits."""
+    rng = np.random.default_rng(3)
+    for _ in range(500):
+        tokens, insertion = int(rng.integers(0, 7)), int(rng.integers(0, 5))
+        deletion = rng.integers(-4, 6, tokens)
+        margin = additive.Margin(int(rng.integers(0, 25)), insertion, deletion, deletion + insertion)
+        falling = sorted((max(0, int(m)) for m in deletion), reverse=True)
+
+        def loss(r: int, falling: list[int] = falling, insertion: int = insertion) -> int:
+            return max(sum(falling[: 2 * r - a]) + (r + a) * insertion for a in range(r + 1))
+
+        expected = max(r for r in range(31) if loss(r) <= margin.slack)
+        assert margin.character_radius(30) == expected
+
+
+def test_worst_edits_change_the_answer() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(500):
+        model = Model.draw(rng, 4, int(rng.integers(2, 4)))
+        text = rng.integers(0, 4, int(rng.integers(0, 6)))
+        scores = model.scores[text].reshape(-1, len(model.offsets))
+        answer = additive.answer(model.offsets + scores.sum(axis=0))
+        reach = model.reach(answer)
+        rivals = additive.margins(scores, model.offsets, answer, reach)
+        ops = EVERY_SET[int(rng.integers(len(EVERY_SET)))]
+        radius = additive.radius(rivals, Threat(ops), len(text))
+        if radius >= (Threat(ops).search_limit(len(text))):
+            continue
+        others = [number for number in range(len(model.offsets)) if number != answer]
+        places = [place for place, rival in enumerate(rivals) if rival.radius(Threat(ops), 10**6) == radius]
+        rival = others[places[0]]
+        worst = model.scores[np.argmax(model.scores[:, rival] - model.scores[:, answer])]
+        edits = rivals[places[0]].worst_edits(Threat(ops), radius + 1)
+        assert len(edits) == radius + 1
+        assert {edit.operation for edit in edits} <= set(ops)
+        positions = [edit.position for edit in edits if edit.position is not None]
+        assert len(set(positions)) == len(positions)
+        written = sum(edit.operation != "del" for edit in edits)
+        total = model.offsets + np.delete(scores, positions, axis=0).sum(axis=0) + written * worst
+        assert additive.answer(total) != answer
+
+
+def test_rounded_scores_hold_for_every_true_score() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        real = Model.draw(rng, 3, 3)
+        text = rng.integers(0, 3, 3)
+        answer = additive.answer(real.offsets + real.scores[text].sum(axis=0))
+        exact = additive.margins(real.scores[text], real.offsets, answer, real.reach(answer))
+        noisy = real.scores + rng.integers(0, 2, real.scores.shape)  # differences are off by at most 1
+        offsets = real.offsets + rng.integers(0, 2, 3)
+        reach = real.reach(answer)
+        rounded = additive.margins(noisy[text], offsets, answer, reach, rounding=1)
+        for ops in EVERY_SET:
+            assert additive.radius(rounded, Threat(ops), 3) <= additive.radius(exact, Threat(ops), 3)
+
+
+def test_sums_that_exceed_64_bits_are_refused() -> None:
+    scores = np.full((2, 2), 2**60)
+    with pytest.raises(ValueError, match="scores"):
+        additive.margins(scores, np.zeros(2, dtype=np.int64), 0, np.zeros(2, dtype=np.int64))
