@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from adaptdel.certification.certificate import check_classes, digest, label_key
 from adaptdel.core import additive
-from adaptdel.core.additive import TokenEdit, Margin
+from adaptdel.core.additive import Margin, TokenEdit
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
 from adaptdel.core.threat import Threat
