@@ -160,26 +160,6 @@ def test_figures_on_the_training_data_are_called_so(
         assert ("the model was trained on these data" in capsys.readouterr().err) == is_known
 
 
-def test_a_protected_class_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [(text, label) for text, label in examples(200, 1, ("ham", "spam")) if len(text.split()) > 20]
-    train, test = write_csv(tmp_path / "train.csv", rows), write_csv(tmp_path / "test.csv", rows[:40])
-    options = ("--text-column", "message", "--label-column", "kind", "--protect", "spam", "--max-false-positives", 0.1)
-    assert run("train", "--data", train, "--out", tmp_path / "model", "--rate", 0.6, *options) == 0
-    capsys.readouterr()
-    assert run("certify", tmp_path / "model", "--data", test, "--out", tmp_path / "run") == 0
-    output = capsys.readouterr().out
-    (line,) = [line for line in output.splitlines() if line.startswith("protects spam: ")]
-    totals = read_run(tmp_path / "run").manifest["totals"]
-    own, wrong = totals["classes"][1], totals["confusion"][0][1]
-    others = totals["classes"][0]["inputs"]
-    assert line == (
-        f"protects spam: {100 * own['recall']:.1f}% are detected, with a mean radius of {own['mean_radius']:.2f}; "
-        f"false positives: {wrong} of {others} other inputs ({100 * wrong / others:.1f}%)"
-    )
-    assert run("recertify", tmp_path / "run", "--alpha", 0.001, "--out", tmp_path / "strict") == 0
-    assert "protects spam: " in capsys.readouterr().out
-
-
 def test_radii_of_different_decisions_are_not_compared(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

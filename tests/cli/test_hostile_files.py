@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from adaptdel import Deletion, FixedRate
-from adaptdel.calibration.calibration import Calibration
-from adaptdel.classifiers.transformer_training import claim, last_whole, mark, read_state
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.inputs import Source
-from adaptdel.runs.storage import open_store, read_run, run_records
 from adaptdel.text.data import read_examples, read_rows
 from adaptdel.text.file_formats import LONGEST, records
-from adaptdel.training.jobs import TrainingJob, read_jobs, train_job
-from tests.cli.test_fuzz import TRAINING_STATE, Workspace
+from tests.cli.test_fuzz import Workspace
 from tests.run_files import make_data, make_model, run
 
 ROWS = [{"text": f"w{number} words", "label": number % 2} for number in range(9)]
@@ -292,127 +287,8 @@ def test_models_with_missing_parts(space: Workspace) -> None:
     assert found == f"{folder / 'base' / 'linear.json'} must be a JSON file: nested too deeply"
 
 
-def test_damaged_transformers(space: Workspace) -> None:
-    pytest.importorskip("torch")
-    for name, value, words in [
-        ("config.json", {"num_hidden_layers": 10**9}, "config.json: num_hidden_layers cannot be 1000000000"),
-        ("config.json", {"num_labels": 10**9}, "config.json: num_labels cannot be 1000000000"),
-        ("config.json", {"vocab_size": 10**12}, ": the model cannot be read (its weights do not fit its config.json)"),
-        ("config.json", {"num_attention_heads": 0}, ": the model cannot be read ("),
-        ("config.json", {"id2label": [1]}, ": the model cannot be read ("),
-        ("tokenizer.json", {"model": None}, ": the model cannot be read ("),
-    ]:
-        folder = space.copy(space.transformer, "transformer")
-        path = folder / "base" / name
-        path.write_text(json.dumps(json.loads(path.read_text()) | value))
-        expected = f"{path}: its SHA-256 differs from that of the saved file: save or copy the model anew"
-        assert sentence(lambda folder=folder: SmoothedClassifier.load(folder)) == expected  # type: ignore[misc]
-        settings = json.loads((folder / "adaptdel.json").read_text())
-        (folder / "adaptdel.json").write_text(json.dumps(settings | {"files": {}}))  # as hostile hands would
-        start = time.process_time()
-        found = sentence(lambda folder=folder: SmoothedClassifier.load(folder))  # type: ignore[misc]
-        assert words in found.removeprefix(str(folder))
-        assert time.process_time() - start < 30
-    folder = space.copy(space.transformer, "transformer")
-    (folder / "base" / "model.safetensors").unlink()
-    expected = f"{folder / 'base' / 'model.safetensors'}: missing from a saved model: save or copy the model anew"
-    assert sentence(lambda: SmoothedClassifier.load(folder)) == expected
-
-
-def test_weights_that_are_not_numbers(space: Workspace) -> None:
-    torch = pytest.importorskip("torch")
-    model = SmoothedClassifier.load(space.transformer)
-    base: Any = model.base_
-    with torch.no_grad():
-        next(base.model.parameters())[0, 0] = float("nan")
-    base._fingerprint = None
-    folder = space.new("nan")
-    model.save(folder)
-    assert "are not all finite numbers: train the model anew" in sentence(lambda: SmoothedClassifier.load(folder))
-
-
-def test_a_training_whose_record_is_damaged(space: Workspace, tmp_path: Path) -> None:
-    data = space.root / "train.jsonl"
-    folder = space.copy(space.model, "trained")
-    job = TrainingJob.from_dict({"data": str(data), "out": str(folder), "method": "adaptdel+", "bits": 6})
-    (folder / "training.json").write_bytes(b"{")
-    assert sentence(lambda: train_job(job)).startswith(f"{folder / 'training.json'}: not the record of a training: ")
-    work = tmp_path / ".out.training"
-    work.mkdir()
-    (work / "training.json").write_bytes(b"{")
-    job = TrainingJob.from_dict({"data": str(data), "out": str(tmp_path / "out"), "model": "bert"})
-    found = sentence(lambda: train_job(job))
-    assert found.startswith(f"{work / 'training.json'}: not the settings of an interrupted training: not JSON: ")
-    assert found.endswith(f": write or copy it again, or delete {work}")
-
-
-def test_damaged_checkpoints(tmp_path: Path) -> None:
-    one = tmp_path / "checkpoint-2"
-    one.mkdir()
-    state = one / "trainer_state.json"
-    for values, words in (
-        (TRAINING_STATE | {"log_history": 5}, "log_history must be a list, got 5"),
-        (TRAINING_STATE | {"log_history": [{"step": 1, "loss": 0.5}]}, "'epoch'"),
-        (TRAINING_STATE | {"best_model_checkpoint": 5}, "best_model_checkpoint must be a text, got 5"),
-    ):
-        state.write_text(json.dumps(values))
-        mark(one)
-        assert sentence(lambda: last_whole(tmp_path)) == f"{state}: not the state of a training ({words}): delete {one}"
-    state.write_text(json.dumps(TRAINING_STATE))
-    (one / "optimizer.pt").write_bytes(b"weights")
-    mark(one)
-    assert last_whole(tmp_path) == one
-    assert read_state(one)["global_step"] == 2
-    (one / "optimizer.pt").write_bytes(b"wEights")  # as long, and not the same
-    assert last_whole(tmp_path) is None
-    (tmp_path / "run.json").write_text("[]")
-    found = sentence(lambda: claim(tmp_path, {"model": "a"}))
-    assert found.startswith(f"{tmp_path / 'run.json'}: not what the checkpoints of a training come from: ")
-
-
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("data: a\nout: b\ndata: c\n", ", line 3: not YAML: 'data' is given twice"),
-        (BOMB + "defaults: *a11\nruns: []\n", ": not YAML: more than 20000 values with aliases expanded"),
-        (MERGES + "defaults: *a11\nruns: []\n", ": not YAML: more than 20000 values with aliases expanded"),
-        ("defaults: &d [*d]\nruns: []\n", ", line 1: not YAML: an alias refers to a value that contains it"),
-        ("seed: !!int x\n", ": not YAML: a value does not fit its tag: "),
-        ("seed: !!bool x\n", ": not YAML: a value does not fit its tag: "),
-        ("seed: !!timestamp x\n", ": not YAML: a value does not fit its tag: "),
-        ("rate: 2001-99-99\n", ": not YAML: a value does not fit its tag: "),
-        ("seed: " + "9" * 5000, ": not YAML: a value does not fit its tag: "),
-        ("[" * 3000, ": not YAML: nested too deeply"),
-        ("x" * 300_000, ": not YAML: longer than 262144 characters"),
-        ("data: \0", ": not YAML: special characters are not allowed"),
-        ("data: a\nout: b\ntext: 3\n", ": text must be a text, got 3"),
-        ("data: a\nout: b\nencoding: [x]\n", ": encoding must be a text, got ['x']"),
-        ("data: a\nout: b\nvalidation: [x]\n", ": validation must be a fraction below 0.9 or a file, got ['x']"),
-        ("data: a\nout: b\nvalidation:\n", ": validation must be a fraction below 0.9 or a file, got None"),
-        ("seed: !!python/object/apply:os.getcwd []\n", ", line 1: not YAML: could not determine a constructor for"),
-    ],
-)
-def test_hostile_yaml(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "trainings.yaml"
-    path.write_text(text)
-    assert sentence(lambda: read_jobs(path)).startswith(f"{path}{words}")
-
-
-def test_yaml_with_aliases_and_merges_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "trainings.yaml"
-    path.write_text("runs:\n- &a {data: a, out: b, seed: 1}\n- {<<: *a, out: c}\n- {<<: *a, out: d, seed: 2}\n")
-    assert [(job.out, job.settings.seed) for job in read_jobs(path)] == [("b", 1), ("c", 1), ("d", 2)]
-
-
-def test_damaged_calibrations(space: Workspace) -> None:
-    stored = json.loads((space.model / "calibration.json").read_text())
-    for changes in ({"bins": [{**stored["bins"][0], "keep": "x"}]}, {"bins": 3}, {"trace": [3]}, {"settings": 3}):
-        found = sentence(lambda changes=changes: Calibration.from_dict(stored | changes))  # type: ignore[misc]
-        assert found.startswith(("a calibration must have its fields: ", "an evaluation must have the fields "))
 
 
 NO_RECORDS: list[dict[str, Any]] = [
@@ -420,37 +296,6 @@ NO_RECORDS: list[dict[str, Any]] = [
     {"radius": 0.5}, {"p1": "x"}, {"abstained": 1}, {"look_alphas": [None]}, {"id": "\ud800"}, {"seconds": "x"},
     {"problem": 3}, {"calls": True},
 ]  # fmt: skip
-
-
-def test_records_of_a_store_that_are_none_are_passed_over(space: Workspace) -> None:
-    row = space.rows[1] | {"seconds": 0.1}
-    number = row["row"]
-    assert list(run_records([(number, row)])) == [row]
-    assert list(run_records([(number + 1, row)])) == []
-    for changes in NO_RECORDS:
-        assert list(run_records([(number, row | changes)])) == []
-    for other in (None, [row], "x", 3, {name: row[name] for name in row if name != "radius"}):
-        assert list(run_records([(number, other)])) == []
-    folder = space.copy(space.stopped, "stopped")
-    with open_store(folder) as store:
-        store.put(99, {"row": 5})
-        store.put(100, [])
-        store.put(number, row | {"votes": None})
-    assert read_run(folder).table["row"].to_pylist() == [1, 3]
-    assert run("certify", space.model, "--data", space.data, "--limit", 3, "--out", folder) == 0
-    assert read_run(folder).table.equals(read_run(space.run).table)
-
-
-def test_a_manifest_of_odd_types_is_not_gone_on_with(space: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
-    for changes in ({"sessions": 3}, {"limit": "x"}, {"data": [1]}, {"alpha": None}):
-        folder = space.copy(space.stopped, "stopped")
-        path = folder / "manifest.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-        capsys.readouterr()
-        assert run("certify", space.model, "--data", space.data, "--limit", 3, "--out", folder) == 2
-        err = capsys.readouterr().err
-        assert err.startswith(f"adaptdel: {path}: ")
-        assert f"{next(iter(changes))} must " in err
 
 
 def test_a_model_of_any_unit_and_noise_is_loaded(tmp_path: Path) -> None:

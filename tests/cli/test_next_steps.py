@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -75,6 +74,3 @@ def test_a_rare_class_that_is_missed_is_named() -> None:
     (warning,) = [text for text in model.training_["warnings"] if "held-out" in text]
     assert "(2 of spam)" in warning
     assert "--validation" in warning
-    options: dict[str, Any] = {"protect": "spam", "max_false_positives": 0.2}
-    protected = train(texts, ["ham"] * 100 + ["spam"] * 20, rate=0.99, progress=False, bits=8, **options)
-    assert not any("held-out" in text for text in protected.training_["warnings"])
