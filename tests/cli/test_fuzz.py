@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -347,10 +348,8 @@ def model_folder(space: Workspace, edits: list[int]) -> None:
     except Exception as error:
         one_sentence(error, folder)
         return
-    try:
+    with suppress(ValueError):
         model.certify(["w1 w2 w150", ""])
-    except ValueError:
-        pass
     if folder.joinpath("calibration.json").is_file():
         try:
             Calibration.from_dict(json.loads((folder / "calibration.json").read_text()))
