@@ -16,8 +16,9 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.cli.options import described, read_settings
 from adaptdel.cli.train import train_command
 from adaptdel.hyperparameters import LINEAR, LinearTrainingSettings, TransformerTrainingSettings
-from adaptdel.settings import CERTIFICATION, NOT_SET, TRAINING, TrainingSettings, default_noise
+from adaptdel.settings import CERTIFICATION, METHODS, NOT_SET, TRAINING, TrainingSettings, default_noise, paper_training
 from adaptdel.training import train
+from adaptdel.training.training import method_noises
 
 
 def defaults(function: Any) -> dict[str, Any]:
@@ -59,13 +60,40 @@ def test_every_setting_of_a_training_is_described() -> None:
 def test_options_and_settings_are_the_same_fields() -> None:
     names = {field.name for field in fields(TrainingSettings)}
     options = {str(option.name) for option in train_command.params}
-    own = {"data", "out", "text", "label", "encoding", "settings", "list_settings", "config", "overwrite", "as_json"}
+    own = {
+        "data",
+        "out",
+        "text",
+        "label",
+        "encoding",
+        "settings",
+        "preset",
+        "list_settings",
+        "config",
+        "overwrite",
+        "as_json",
+    }
     assert options - own <= names
     assert len(options) <= 20
     for pair in ("bits=12", "kept=4,12"):
         chosen = TrainingSettings.from_dict({"method": "adaptdel+", **read_settings([pair])})
         assert chosen != TRAINING
         assert TrainingSettings.from_dict({"method": "adaptdel+"}) != chosen
+
+
+def test_the_settings_of_the_paper_are_those_it_prints() -> None:
+    """Against the paper's table of parameters, field by field; nothing follows from the size of the data."""
+    chosen = TrainingSettings.from_dict(paper_training("adaptdel")).resolved([134] * 585_000)
+    printed = {"learning_rate": 2e-5, "weight_decay": 1e-6, "clip": 1.0, "batch_size": 32, "epochs": 200, "warmup": 10}
+    assert {name: getattr(chosen.transformer, name) for name in printed} == printed
+    assert (chosen.model, chosen.transformer.patience, chosen.rate, chosen.validation) == ("roberta-base", 25, 0.9, 0.1)
+    assert TrainingSettings.from_dict(paper_training("adaptdel+")).rates == (0.7, 0.99)
+    for method in METHODS:
+        TrainingSettings.from_dict(paper_training(method))
+    given = TrainingSettings.from_dict({"k": 23}).resolved([400])
+    assert method_noises("adaptdel", given.noise.rate, [400], k=given.k).smoothing == ad.Deletion(
+        ad.LengthRate(0.9, 23)
+    )
 
 
 def test_the_default_noise() -> None:

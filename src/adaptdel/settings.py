@@ -173,11 +173,8 @@ NOT_SET = ("seed",)  # of `TransformerTrainingSettings`, which is that of the tr
 _KEPT = "positive numbers of tokens such as 4, 12"
 
 
-def _token_count(name: str, value: float) -> float:
-    number = check_real(name, value, accepted=f"two {_KEPT}", least=0.0, most=2.0**32)
-    if number == 0:
-        raise ValueError(f"{name} must be two {_KEPT}, got {value}")
-    return number
+def _token_count(name: str, value: float, accepted: str = f"two {_KEPT}") -> float:
+    return check_real(name, value, accepted=accepted, least=0.0, most=2.0**32, open_ends=True)
 
 
 ModelSettings = LinearTrainingSettings | TransformerTrainingSettings
@@ -197,6 +194,7 @@ class TrainingSettings:
         model: "linear", or the folder or hub name of a transformer.
         rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction. None for the rate
             that suits the lengths: see `default_rate`.
+        k: AdaptDel's k, the number of kept tokens of long texts; None for the one from the mean length.
         rates: the range of deletion rates that AdaptDel+ trains under; None for one around ``rate``.
         kept: the range of numbers of kept tokens that AdaptDel+ trains under, instead of ``rates``.
         validation: the fraction of the examples that is held out, or a labelled file.
@@ -210,6 +208,7 @@ class TrainingSettings:
     method: str = "adaptdel"
     model: str = "linear"
     rate: float | None = None
+    k: float | None = None
     rates: tuple[float, float] | None = None
     kept: tuple[float, float] | None = None
     validation: float | str = 0.1
@@ -248,10 +247,13 @@ class TrainingSettings:
             raise ValueError(f"details must be {model_settings(self.model).__name__} for model {self.model}")
 
     def _check_noise(self) -> None:
-        unused = () if self.method == "adaptdel+" else ("rates", "kept")
-        for name in (*unused, "rate") if self.method in UNSMOOTHED else unused:
-            if getattr(self, name) is not None:
+        used = {"adaptdel": ("rate", "k"), "adaptdel+": ("rate", "k", "rates", "kept")}
+        for name in ("rate", "k", "rates", "kept"):
+            meant = self.method not in UNSMOOTHED if name == "rate" else name in used.get(self.method, ())
+            if getattr(self, name) is not None and not meant:
                 raise ValueError(f"{name} has no meaning for method {self.method}: leave it out")
+        if self.k is not None:
+            object.__setattr__(self, "k", _token_count("k", self.k, "a positive number of tokens"))
         if self.rates is not None and self.kept is not None:
             raise ValueError("kept takes the place of rates: give one of them")
         checks = (("rates", "rates such as 0.7, 0.99", check_probability), ("kept", _KEPT, _token_count))
@@ -314,6 +316,8 @@ class TrainingSettings:
         chosen: dict[str, Any] = {"method": self.method, "model": self.model}
         if self.method not in UNSMOOTHED:
             chosen["rate"] = self.noise.rate
+        if self.k is not None:
+            chosen["k"] = self.k
         if self.method == "adaptdel+":
             chosen |= {"rates": list(self.noise.rates)} if self.kept is None else {"kept": list(self.kept)}
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
@@ -341,6 +345,27 @@ class TrainingSettings:
 
 
 TRAINING = TrainingSettings()
+# The paper's table of parameters and its Section 5; FreeLB's settings are not printed there.
+PAPER_TRAINING: dict[str, Any] = {
+    **{"model": "roberta-base", "rate": 0.9, "validation": 0.1},
+    **{"epochs": 200, "warmup": 10.0, "patience": 25, "batch_size": 32},
+    **{"learning_rate": 2e-5, "weight_decay": 1e-6, "clip": 1.0, "precision": "float32", "dtype": "float32"},
+}
+PAPER_RATES = (0.7, 0.99)  # of AdaptDel+ in training
+# Where the authors' code, Dovermore/nlp-smoothing-software, differs from the paper.
+RELEASED_TRAINING = {"weight_decay": 0.01, "patience": "25, of the accuracy of votes, every 5th epoch"}
+
+
+def paper_training(method: str) -> dict[str, Any]:
+    """The fields of `TrainingSettings` as the paper prints them, for a method.
+
+    >>> TrainingSettings.from_dict(paper_training("adaptdel+")).resolved([230] * 22_500).transformer.epochs
+    200
+    """
+    fields_of_noise = {"rates": PAPER_RATES} if method == "adaptdel+" else {}
+    without = ("rate",) if method in UNSMOOTHED else ()
+    values = {name: value for name, value in PAPER_TRAINING.items() if name not in without}
+    return {"method": method, **values, **fields_of_noise}
 
 
 DEFAULT_K = 23

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,18 @@ from adaptdel.cli.certify import next_certify
 from adaptdel.cli.options import described, read_settings, set_option
 from adaptdel.hyperparameters import CLASS_WEIGHTS, LinearTrainingSettings, TransformerTrainingSettings
 from adaptdel.models.card import held_out_text
-from adaptdel.settings import METHODS, NOT_SET, TRAINING, TrainingSettings
+from adaptdel.settings import (
+    METHOD,
+    METHODS,
+    NOT_SET,
+    PAPER_RATES,
+    PAPER_TRAINING,
+    RELEASED_TRAINING,
+    TRAINING,
+    TrainingSettings,
+    paper_training,
+)
+from adaptdel.tables import text_table
 from adaptdel.text.data import DATA
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
 from adaptdel.training.training import history_text
@@ -32,10 +44,24 @@ def _list_settings(context: click.Context, option: click.Parameter, value: bool)
         click.echo(f"Of every training:\n{described(TrainingSettings)}")
         click.echo(f"\nOf the linear model:\n{described(LinearTrainingSettings)}")
         click.echo(f"\nOf transformers:\n{described(TransformerTrainingSettings, NOT_SET)}")
+        click.echo(f"\nThe paper beside the defaults (--settings paper takes the paper's):\n{_beside_the_paper()}")
         context.exit()
 
 
+def _beside_the_paper() -> str:
+    """The settings in which the paper, the authors' released code and the defaults may differ, as a table."""
+    default = TrainingSettings(model="roberta-base")
+    usual = {**asdict(TRAINING), **asdict(default.transformer), "model": TRAINING.model, "rates": METHOD.rates}
+    shown = {**usual, "rate": "by length", "epochs": "by size", "patience": "epochs / 8", "warmup": "epochs / 20"}
+    rows = [
+        [name, str(value), str(RELEASED_TRAINING.get(name, value)), str(shown[name])]
+        for name, value in {**PAPER_TRAINING, "rates": PAPER_RATES}.items()
+    ]
+    return text_table(["setting", "paper", "released code", "default"], rows).to_terminal()
+
+
 @click.command("train", epilog="All settings: --list-settings. Several trainings: --config FILE.yaml.")
+@click.option("--settings", "preset", type=click.Choice(["paper"]), help="Start from the paper's settings.")
 @click.option("--data", help="Labelled file (JSON, CSV, Parquet; also gzipped), - for standard input, or data set.")
 @click.option("--out", help="Folder of the model.")
 @click.option("--method", type=click.Choice(METHODS), help=f"Training method.  [default: {TRAINING.method}]")
@@ -66,13 +92,15 @@ def _list_settings(context: click.Context, option: click.Parameter, value: bool)
 @click.option("--overwrite", is_flag=True, help="Replace a model of another training in --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train_command(
-    config: str | None, overwrite: bool, as_json: bool, settings: tuple[str, ...], **options: Any
+    config: str | None, preset: str | None, overwrite: bool, as_json: bool, settings: tuple[str, ...], **options: Any
 ) -> None:
     """Train a smoothed classifier by any method of the paper.
 
     Resumable: run the same command again. A finished training is not repeated.
     """
     fields = {name: value for name, value in options.items() if value is not None} | read_settings(settings)
+    if preset is not None:
+        fields = paper_training(fields.get("method", TRAINING.method)) | fields
     if config is not None and fields:
         raise ValueError(
             f"--config and --{next(iter(fields)).replace('_', '-')} cannot be given together: use the file"

@@ -21,7 +21,7 @@ from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
-from adaptdel.core.rates import FixedRate
+from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.hyperparameters import LINEAR
 from adaptdel.measures.class_counts import answer_warnings
 from adaptdel.measures.class_measures import NAMED, balanced_accuracy
@@ -56,8 +56,9 @@ def method_noises(
     lengths: Sequence[int],
     rates: tuple[float, float] = METHOD.rates,
     kept: tuple[float, float] | None = None,
+    k: float | None = None,
 ) -> MethodNoises:
-    """The noises of a method; AdaptDel's k is computed from the lengths of the training examples.
+    """The noises of a method; AdaptDel's k is computed from the lengths of the training examples unless it is given.
 
     AdaptDel+ trains under a rate drawn from ``rates`` for each copy, or one that keeps a number of tokens drawn from
     ``kept``. Until it is calibrated, it certifies with AdaptDel's rate.
@@ -72,7 +73,7 @@ def method_noises(
         return MethodNoises(Masking(rate), Masking(rate))
     if method == "cert-ed":
         return MethodNoises(Deletion(FixedRate(rate)), Deletion(FixedRate(rate)))
-    adaptive = Deletion(adaptdel_rate(lengths, rate))
+    adaptive = Deletion(adaptdel_rate(lengths, rate) if k is None else LengthRate(rate, k))
     if method == "adaptdel":
         return MethodNoises(adaptive, adaptive)
     return MethodNoises(RandomDeletion(*rates) if kept is None else RandomLength(*kept), adaptive)
@@ -115,7 +116,7 @@ def train(
     training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
     settings = settings.resolved(training_set.lengths)
     rates = settings.noise
-    noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept)
+    noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept, settings.k)
     report = reporter(progress, "steps")
     if settings.is_linear:
         base, history, record = _train_linear(settings, training_set, noises.training, report)
