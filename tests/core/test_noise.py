@@ -37,6 +37,7 @@ from adaptdel.classifiers import LinearClassifier
 from adaptdel.core import noise as noise_module
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.noise import (
+    MANY_CHOICES,
     ExactOverlap,
     Noise,
     Overlap,
@@ -259,7 +260,6 @@ class ScatteredMasking(Noise):
 
     immutable = True
     masks_tokens = True
-    calibratable = False
     certified_ops = ("sub",)
     verb = "masks"
     p: float
@@ -410,6 +410,53 @@ def test_every_neighbour_is_checked_unless_the_noise_promises_otherwise(ops: tup
             )
             batch = certified_radius(np.full(9, p1), p2, noise=checked, **given)
             assert np.asarray(batch).tolist() == [expected] * 9
+
+
+class Blocks(Deletion):
+    """Deletes everything or nothing: what is true of `Deletion` is not true of it."""
+
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        return np.repeat(super().draw_rows(1, size, rng), length, axis=1)
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        overlap = super().overlap(length, other_length, common)
+        return replace(overlap, inside=overlap.inside * 0.0)
+
+
+class Named(Deletion):
+    """The same distribution as its parent."""
+
+
+class Enumerated(Blocks):
+    """Says itself what is true of it."""
+
+    shortest_is_worst = True
+
+    def choices(self, length: int) -> int:
+        return 2
+
+
+def test_another_distribution_does_not_inherit_what_is_proved_for_its_parent() -> None:
+    rate = FixedRate(0.5)
+    noise = Blocks(rate)
+    promises = ("has_paper_bound", "shortest_is_worst", "calibratable")
+    assert [getattr(noise, name) for name in promises] == [False, False, False]
+    assert noise.used_bound("paper") == "tight"
+    assert noise.choices(3) > MANY_CHOICES
+    for call in (
+        lambda: noise.all_choices(3),
+        lambda: noise.choice_weights(3),
+        lambda: noise.exact_overlap(int, 3, 3, 2),
+    ):
+        with pytest.raises(ValueError, match="must define"):
+            call()
+    model = SmoothedClassifier(lambda copies: [0] * len(copies), noise, classes=[0, 1], n_estimate=100)
+    assert model.certify(["a b c"])[0].exact is None
+    same = Named(rate)
+    assert [getattr(same, name) for name in promises] == [True, True, True]
+    assert same.choices(3) == 8
+    assert (Enumerated(rate).shortest_is_worst, Enumerated(rate).choices(3)) == (True, 2)
+    assert not Enumerated(rate).has_paper_bound
 
 
 class WorseNearby(CheckedDeletion):

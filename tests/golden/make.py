@@ -140,19 +140,11 @@ def networks(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedClassifier, li
     from adaptdel.classifiers.onnx import OnnxClassifier
     from adaptdel.classifiers.transformers import TransformersClassifier
 
-    tokenizers, torch, transformers = (import_module(name) for name in ("tokenizers", "torch", "transformers"))
-
-    special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
-    vocabulary = {word: place for place, word in enumerate([*special, *POSITIVE, *NEGATIVE, *NEUTRAL])}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    ends = [(token, vocabulary[token]) for token in special[:2]]
-    inner.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    names = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **dict(zip(names, special, strict=True)))
+    torch, transformers = import_module("torch"), import_module("transformers")
+    tokenizer = word_tokenizer()
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
         max_position_embeddings=64, num_labels=2, initializer_range=0.5, pad_token_id=2,
     )  # fmt: skip
     weights = transformers.BertForSequenceClassification(config).eval()
@@ -165,13 +157,26 @@ def networks(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedClassifier, li
     yield "transformer threshold", ad.SmoothedClassifier(base, METHODS["adaptdel"], threshold=0.3, **settings), inputs
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(onnx_graph(len(vocabulary)))
+        path.write_bytes(onnx_graph(len(tokenizer)).SerializeToString())
         graph = OnnxClassifier(path, tokenizer, classes=["neg", "pos"], max_length=64)
         for method in ("adaptdel", "ranmask"):
             yield f"onnx {method}", ad.SmoothedClassifier(graph, METHODS[method], **settings), inputs
 
 
-def onnx_graph(size: int) -> bytes:
+def word_tokenizer() -> Any:
+    """A tokenizer of whole words."""
+    tokenizers, transformers = import_module("tokenizers"), import_module("transformers")
+    special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
+    vocabulary = {word: place for place, word in enumerate([*special, *POSITIVE, *NEGATIVE, *NEUTRAL])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    ends = [(token, vocabulary[token]) for token in special[:2]]
+    inner.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **dict(zip(names, special, strict=True)))
+
+
+def onnx_graph(size: int) -> Any:
     """A graph that adds integer scores of the ids, so that the votes are the same on every machine."""
     onnx = import_module("onnx")
     helper, numpy_helper, types = onnx.helper, onnx.numpy_helper, onnx.TensorProto
@@ -190,8 +195,7 @@ def onnx_graph(size: int) -> bytes:
         [helper.make_tensor_value_info("logits", types.FLOAT, ["copies", 2])],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return bytes(model.SerializeToString())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
 def certificates() -> dict[str, list[dict[str, Any]]]:

@@ -23,6 +23,10 @@ class Function:
     def __init__(self, word: str = "good", interrupted_at: str = "never") -> None:
         self.word, self.interrupted_at = word, interrupted_at
 
+    def __getstate__(self) -> dict[str, str]:
+        """What the fingerprint covers."""
+        return {"word": self.word}
+
     def __call__(self, copies: list[str]) -> list[str]:
         if any(self.interrupted_at in copy for copy in copies):
             raise KeyboardInterrupt
@@ -63,10 +67,38 @@ def test_another_function_or_other_data_do_not_resume_it(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         ad.evaluate(smoothed(Function(interrupted_at="word200")), TEXTS, labels=LABELS, out=tmp_path / "run")
     assert read_run(tmp_path / "run").table.num_rows
-    with pytest.raises(ValueError, match="holds another run: the model answers differently on row 1 than"):
+    with pytest.raises(ValueError, match="holds another run: the base classifier was"):
         ad.evaluate(smoothed(Function("bad")), TEXTS, labels=LABELS, out=tmp_path / "run")
     with pytest.raises(ValueError, match="holds another run: the data were "):
         ad.evaluate(smoothed(Function()), TEXTS[1:], labels=LABELS[1:], out=tmp_path / "run")
+
+
+def test_a_function_whose_state_cannot_be_seen_does_not_resume_it(tmp_path: Path) -> None:
+    class Opaque(Function):
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise TypeError
+
+    with pytest.raises(KeyboardInterrupt):
+        ad.evaluate(smoothed(Opaque(interrupted_at="word200")), TEXTS, labels=LABELS, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="no fingerprint"):
+        ad.evaluate(smoothed(Opaque()), TEXTS, labels=LABELS, out=tmp_path / "run")
+
+
+def test_pipelines_with_different_functions_are_different_models(tmp_path: Path) -> None:
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    pipeline = pytest.importorskip("sklearn.pipeline").make_pipeline
+
+    def model(word: str, interrupted_at: str = "never") -> Any:
+        rows = Function(word, interrupted_at)
+        chosen = preprocessing.FunctionTransformer(lambda copies: [[row == "pos"] for row in rows(copies)])
+        tree = pytest.importorskip("sklearn.tree").DecisionTreeClassifier()
+        return smoothed(pipeline(chosen, tree.fit([[0], [1]], ["neg", "pos"])))
+
+    with pytest.raises(KeyboardInterrupt):
+        ad.evaluate(model("good", "word200"), TEXTS, labels=LABELS, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="holds another run: the base classifier was"):
+        ad.evaluate(model("bad"), TEXTS, labels=LABELS, out=tmp_path / "run")
+    assert ad.evaluate(model("good"), TEXTS, labels=LABELS, out=tmp_path / "run").finished
 
 
 def test_a_saved_scikit_learn_model_is_the_same_on_the_command_line(tmp_path: Path) -> None:

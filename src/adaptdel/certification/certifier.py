@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,14 @@ class Certifier:
     def __init__(self, base: BaseClassifier, plan: SamplingPlan, unit: Any = CERTIFICATION.unit) -> None:
         check_labels(base.classes_ or [])
         self.base, self.plan, self.unit = base, plan, check_unit(unit)
-        self.fingerprint = base.fingerprint()
 
     def __repr__(self) -> str:
         return f"Certifier({self.base!r}, {self.plan!r}, {self.unit!r})"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of the base classifier, when the first certificate is derived."""
+        return self.base.fingerprint()
 
     @property
     def rule(self) -> Rule:

@@ -376,7 +376,7 @@ def _short(key: Hashable) -> Hashable:
     if isinstance(key, str) and len(key) > LONG_KEY:
         key = key.encode("utf-8", "surrogatepass")
     if isinstance(key, bytes) and len(key) > LONG_KEY:
-        return hashlib.blake2b(key, digest_size=32).digest()
+        return len(key), hashlib.blake2b(key, digest_size=32).digest()  # tagged: a short copy may be equal to a hash
     return key
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -21,6 +20,7 @@ from adaptdel.classifiers.base import (
     kept_tokens,
     register_classifier,
 )
+from adaptdel.classifiers.fingerprint import fingerprint
 from adaptdel.core.checks import IntArray, check_int, check_names, token_key
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import replacing
@@ -30,8 +30,6 @@ from adaptdel.text.units import UNITS, Tokens, Unit
 
 ESTIMATOR = "estimator.skops"
 UNSAFE = "use parts of scikit-learn, NumPy and SciPy only, or register a class of your own with register_classifier"
-DEPTH = 16  # levels of nested attributes that a fingerprint covers
-VOLATILE = ("_stop_words_id", "_sklearn_version")  # a memory address; the version of the library
 PROBED = 8  # tokens of the input for the first call of a function, which shows what it returns
 
 
@@ -111,6 +109,10 @@ class CallableClassifier(DistinctClassifier):
     def labels(self) -> list[Any]:
         """The labels: the known ones, or those that have occurred, in that order."""
         return list(self._numbers) if self.classes_ is None else list(self.classes_)
+
+    def fingerprint(self) -> str:
+        """A hash of the function's code, constants, closure and state; "" if its state cannot be seen."""
+        return fingerprint(self.function)
 
     def _number(self, label: Any) -> int:
         if self.classes_ is None:
@@ -220,8 +222,8 @@ class SklearnClassifier(CallableClassifier):
         return self
 
     def fingerprint(self) -> str:
-        """A hash of the estimator's parameters and fitted values."""
-        return hashlib.sha256(_describe(self.estimator).encode()).hexdigest()
+        """A hash of the estimator's parameters, fitted values and functions."""
+        return fingerprint(self.estimator)
 
     def options(self) -> dict[str, Any]:
         """The batch size, the number of rechecked copies, and classes that the estimator does not know itself."""
@@ -270,29 +272,6 @@ def skops_io() -> Any:
     except ImportError as error:
         raise ImportError("saving a scikit-learn model needs skops: pip install 'adaptdel[sklearn]'") from error
     return skops.io
-
-
-def _describe(value: Any, depth: int = 0) -> str:
-    """A description of a fitted estimator by its attributes; different estimators have different descriptions."""
-    if isinstance(value, np.ndarray):
-        data = value.tobytes() if value.dtype.kind != "O" else _describe(value.tolist(), depth + 1).encode()
-        return f"{value.dtype}{value.shape}{hashlib.sha256(data).hexdigest()}"
-    if isinstance(value, (str, int, float, bool, bytes, type(None), np.generic, np.dtype)):
-        return repr(value)
-    if isinstance(value, dict):
-        pairs = (f"{key!r}:{_describe(value[key], depth + 1)}" for key in sorted(value, key=repr))
-        return "{" + ",".join(pairs) + "}"
-    if isinstance(value, (set, frozenset)):
-        return "{" + ",".join(sorted(_describe(item, depth + 1) for item in value)) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_describe(item, depth + 1) for item in value) + "]"
-    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")) or depth >= DEPTH:
-        return str(getattr(value, "__qualname__", type(value).__qualname__))
-    if hasattr(value, "__dict__"):
-        state = {name: item for name, item in vars(value).items() if name not in VOLATILE}
-    else:  # compiled objects, such as the trees of a forest
-        state = dict(enumerate(value.__reduce_ex__(2)[1:3]))
-    return type(value).__qualname__ + _describe(state, depth + 1)
 
 
 def noisy_texts(

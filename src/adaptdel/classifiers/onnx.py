@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -75,6 +74,7 @@ class OnnxClassifier(SubwordClassifier):
         if max_length is None and tokenizer.model_max_length < UNLIMITED:
             max_length = tokenizer.model_max_length
         self.subwords = Subwords(tokenizer, max_length=max_length, tokenise=tokenise, name=self.path.name)
+        external_files(self.path)  # none is outside of its folder
         self.session = onnxruntime.InferenceSession(
             str(path), providers=list(providers or onnxruntime.get_available_providers())
         )
@@ -100,17 +100,18 @@ class OnnxClassifier(SubwordClassifier):
         return np.asarray(self.session.run([self._output], accepted)[0], dtype=np.float32)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the file, of the files of weights beside it, and of the tokenizer."""
+        """SHA-256 of the file, of the files that it names for its weights, and of the tokenizer."""
         if self._fingerprint is None:
             digest = hashlib.sha256(self.subwords.state().encode())
             for file in self._files():
-                digest.update(file.read_bytes())
+                with file.open("rb") as opened:
+                    digest.update(hashlib.file_digest(opened, "sha256").digest())
             self._fingerprint = digest.hexdigest()
         return self._fingerprint
 
     def _files(self) -> list[Path]:
-        """The graph, and the files of weights beside it."""
-        return [self.path, *sorted(self.path.parent.glob(glob.escape(self.path.name) + "*data*"))]
+        """The graph, and the files that hold weights outside of it."""
+        return [self.path, *external_files(self.path)]
 
     def options(self) -> dict[str, Any]:
         """Classes, way of tokenising, longest input, margin and batching."""
@@ -127,7 +128,9 @@ class OnnxClassifier(SubwordClassifier):
         """Copy the ONNX file with its weights, and write the tokenizer beside it."""
         folder.mkdir(parents=True, exist_ok=True)
         for file in self._files():
-            shutil.copyfile(file, folder / file.name)
+            target = folder / file.relative_to(self.path.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
         self.tokenizer.save_pretrained(str(folder))
 
     @classmethod
@@ -144,3 +147,33 @@ class OnnxClassifier(SubwordClassifier):
         if Path(file).name != file:
             raise ValueError(f"file must be the name of a file, got {file!r:.60}")
         check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
+
+
+def external_files(path: Path) -> list[Path]:
+    """The files beside an ONNX file that hold its weights; ValueError for a file outside of its folder."""
+    try:
+        import onnx
+
+        model = onnx.load(str(path), load_external_data=False)
+    except ImportError as error:
+        raise ImportError("OnnxClassifier needs onnx: pip install 'adaptdel[onnx]'") from error
+    except Exception as error:  # of the parser of the format
+        raise ValueError(f"{path}: is not an ONNX model: {error!s:.200}") from None
+    names = {entry.value for tensor in _tensors(model) for entry in tensor.external_data if entry.key == "location"}
+    folder = path.parent.resolve()
+    files = [(path.parent / name) for name in sorted(names)]
+    for file in files:
+        if not file.resolve().is_relative_to(folder) or not file.is_file():
+            raise ValueError(f"{path}: names weights in {file}, which must be a file in the same folder")
+    return files
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every tensor in a protocol buffer message, however deep: in graphs, functions and attributes."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in [value] if hasattr(value, "DESCRIPTOR") else value:
+                yield from _tensors(part)

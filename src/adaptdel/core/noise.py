@@ -115,6 +115,12 @@ _DRAW_BYTES = 4  # of a 32-bit draw
 _BLOCK_BYTES = 120_000  # of rows that are drawn together: little enough for the cache of a core
 
 
+_PROMISES = (
+    "has_paper_bound", "shortest_is_worst", "calibratable", "changes_inputs",
+    "exact_overlap", "choices", "all_choices", "choice_weights", "keep_rates",
+)  # fmt: skip
+
+
 class Noise(Described):
     """A random choice of the tokens that are kept.
 
@@ -129,13 +135,15 @@ class Noise(Described):
       arithmetic: `adaptdel.rigorous_radius` and `adaptdel verify` refuse them;
     * `choices`, `all_choices` and `choice_weights`, if short inputs are to be enumerated instead of sampled.
 
-    The class attributes below declare the rest. Their defaults are safe for any noise.
+    The class attributes below declare the rest. Their defaults are safe for any noise. A class that changes the
+    distribution of its parent (`draw_rows` or `overlap`) inherits neither the parent's attributes `has_paper_bound`,
+    `shortest_is_worst`, `calibratable` and `changes_inputs`, nor its exact arithmetic and enumeration.
     """
 
     noun: ClassVar[str] = "noise"
     masks_tokens: ClassVar[bool] = False
     """Whether tokens that are not kept are replaced by a mask instead of being deleted."""
-    calibratable: ClassVar[bool] = True
+    calibratable: ClassVar[bool] = False
     """Whether calibration may replace the noise by a deletion with other rates."""
     certifies: ClassVar[bool] = True
     """Whether anything can be certified under the noise; False if it is for training only."""
@@ -150,6 +158,14 @@ class Noise(Described):
     only that one is checked; otherwise all of them are."""
     verb: ClassVar[str] = "deletes"
     """What the noise does to tokens, in messages."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Forget what a parent promises about its distribution, if the class has another one."""
+        super().__init_subclass__(**options)
+        if not {"draw_rows", "overlap", "chunks", "sample"}.isdisjoint(vars(cls)):
+            for name in _PROMISES:
+                if name not in vars(cls):
+                    setattr(cls, name, vars(Noise)[name])
 
     @abstractmethod
     def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
@@ -298,6 +314,7 @@ class Deletion(Noise):
 
     kind: ClassVar[str] = "deletion"
     immutable: ClassVar[bool] = True
+    calibratable: ClassVar[bool] = True
     has_paper_bound: ClassVar[bool] = True
     shortest_is_worst: ClassVar[bool] = True
     rate: Rate
@@ -412,6 +429,7 @@ class RandomDeletion(TrainingNoise):
 
     kind: ClassVar[str] = "random deletion"
     immutable: ClassVar[bool] = True
+    calibratable: ClassVar[bool] = True
     low: float = 0.7
     high: float = 0.99
 
@@ -444,6 +462,7 @@ class RandomLength(TrainingNoise):
 
     kind: ClassVar[str] = "random length"
     immutable: ClassVar[bool] = True
+    calibratable: ClassVar[bool] = True
     low: float
     high: float
 
@@ -480,7 +499,6 @@ class Masking(Noise):
     kind: ClassVar[str] = "masking"
     immutable: ClassVar[bool] = True
     masks_tokens: ClassVar[bool] = True
-    calibratable: ClassVar[bool] = False
     certified_ops: ClassVar[tuple[str, ...]] = ("sub",)
     shortest_is_worst: ClassVar[bool] = True
     verb: ClassVar[str] = "masks"

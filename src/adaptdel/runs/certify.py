@@ -8,12 +8,11 @@ import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, check_int, limited
@@ -44,7 +43,7 @@ from adaptdel.runs.storage import (
     read_run,
     remove_leftovers,
 )
-from adaptdel.runs.workers import CertificationTask, certify_here
+from adaptdel.runs.workers import CertificationTask
 from adaptdel.store import FULL, locked
 from adaptdel.tables import number, percent
 from adaptdel.text.data import DATA, InvalidRow
@@ -72,7 +71,6 @@ def describe(totals: Totals) -> str:
 
 
 FAILURES = 25  # after so many failures in succession the run stops
-REPEATED = 4  # inputs that a resumed run certifies again if the model has no fingerprint
 _KEPT = "everything certified so far is kept: run the same command again"
 
 Note = Callable[[str], None]
@@ -322,6 +320,8 @@ class _Session:
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         wrong = differences(old, new)
+        if not new["model_hash"]:
+            wrong.append("the base classifier has no fingerprint, so that nobody can tell whether it is the same")
         if wrong:
             raise ValueError(f"{self.folder}: holds another run: {'; '.join(wrong)}: choose another folder for --out")
 
@@ -386,9 +386,6 @@ class _Session:
             if report is not None:
                 report(totals.inputs, data_survey.rows)
 
-        certifier = self.task.certifier
-        if certifier is not None and not certifier.fingerprint and totals.certified:
-            self._check_function(certifier, results, label_map, data_survey)
         failures = 0
         left = data_survey.rows - data_survey.invalid - totals.certified
         with closing(self._records(self._jobs(results, label_map, data_survey, count), left)) as records:
@@ -407,19 +404,6 @@ class _Session:
             if block is None or number > block.last:
                 block = results.block(number)
             yield row, block
-
-    def _check_function(
-        self, certifier: Certifier, results: ResultStore, label_map: LabelMap, data_survey: Survey
-    ) -> None:
-        """Certify some inputs of an earlier session again, because a function has no fingerprint to compare."""
-        rows = self._rows(results, label_map, data_survey)
-        certified = (row for row, block in rows if isinstance(row, RunInput) and block.ids.get(row.row) == row.id)
-        for record in certify_here(certifier, islice(certified, REPEATED)):
-            if record | {"seconds": None} != results.record(record["row"]) | {"seconds": None}:
-                raise ValueError(
-                    f"{self.folder}: holds another run: the model answers differently on row {record['row']} than in "
-                    "the session before: choose another folder for out"
-                )
 
     def _jobs(
         self, results: ResultStore, label_map: LabelMap, data_survey: Survey, count: Callable[[Record], None]

@@ -1,0 +1,115 @@
+"""Fingerprints of functions and objects: what differs has another one, and what cannot be seen has none."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptdel.classifiers.fingerprint import fingerprint
+
+WORDS = ["good"]
+
+
+def by_closure(word: str) -> Callable[[list[str]], list[bool]]:
+    return lambda copies: [word in copy for copy in copies]
+
+
+def by_default(word: str) -> Callable[[list[str]], list[bool]]:
+    def function(copies: list[str], word: str = word) -> list[bool]:
+        return [word in copy for copy in copies]
+
+    return function
+
+
+def by_constant(word: str) -> Any:
+    space: dict[str, Any] = {"__name__": __name__}
+    exec(f"def function(copies): return [{word!r} in copy for copy in copies]", space)
+    return space["function"]
+
+
+def by_inner_function(word: str) -> Callable[[list[str]], list[bool]]:
+    inner = by_constant(word)
+    return lambda copies: list(inner(copies))
+
+
+def by_class(word: str) -> Any:
+    return type("Model", (), {"__call__": by_constant(word), "__module__": __name__})()
+
+
+@dataclass
+class Model:
+    word: Any
+    itself: Any = None
+
+    def __call__(self, copies: list[str]) -> list[bool]:
+        return [self.word in copy for copy in copies]
+
+
+def with_itself(word: str) -> Model:
+    model = Model(word)
+    model.itself = {"me": model}
+    return model
+
+
+MAKERS: list[Callable[[str], Any]] = [
+    by_closure,
+    by_default,
+    by_constant,
+    by_inner_function,
+    by_class,
+    Model,
+    with_itself,
+    lambda word: functools.partial(by_constant("x"), [word]),
+    lambda word: functools.lru_cache(by_constant(word)),
+    lambda word: Model(word).__call__,
+    lambda word: Model(np.array([word], dtype=object)),
+    lambda word: Model(np.array([len(word)])),
+    lambda word: Model({word: 1, "a": 2}),
+    lambda word: Model({1, word}),
+    lambda word: word.join,
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_answers_differently_has_another_fingerprint(make: Callable[[str], Any]) -> None:
+    first, again, other = (fingerprint(make(word)) for word in ("good", "good", "awful"))
+    assert first == again != other
+    assert first
+
+
+def test_global_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(copies: list[str]) -> list[bool]:
+        return [WORDS[0] in copy for copy in copies]
+
+    first = fingerprint(function)
+    monkeypatch.setitem(globals(), "WORDS", ["bad"])
+    assert fingerprint(function) != first
+
+
+@pytest.mark.parametrize("state", [threading.Lock(), (number for number in range(3))])
+def test_what_cannot_be_seen_has_none(state: Any) -> None:
+    assert fingerprint(Model(state)) == ""
+    assert fingerprint(lambda copies: [state for _ in copies]) == ""
+
+
+def test_it_is_the_same_in_another_process(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from adaptdel.classifiers.fingerprint import fingerprint\n"
+        "import re, numpy as np\nSEEN = {'b', 'a', 'c'}\n"
+        "def f(copies):\n    return [re.search('x', c) and c in SEEN and np.pi for c in copies]\n"
+        "class A:\n    def predict(self, copies):\n        self.x = 1\n        return f(copies)\n"
+        "print(fingerprint(A()), fingerprint(f))"
+    )
+    runs = [subprocess.run([sys.executable, program], capture_output=True, text=True, check=True) for _ in range(2)]
+    assert runs[0].stdout == runs[1].stdout
+    assert len(runs[0].stdout.split()) == 2
