@@ -28,7 +28,7 @@ from adaptdel.serve.service import ModelToServe, Service
 
 ROOT = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
-LONG = 120.0  # seconds after which a test fails that waits for something
+LONG = 20.0  # seconds after which a test fails that waits for something
 SEED = 4611686018427387905  # easy to search for
 NOISE = ad.Deletion(ad.LengthRate(0.7, 6))
 

@@ -13,7 +13,7 @@ import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.verify import verify
 from adaptdel.serve.queueing import MOST_VOTES_MESSAGES, BatchSize, Outbox
-from tests.serve.serving import SEED, Caller, Clock, Counter, call, calling, events, model, service, text, until
+from tests.serve.serving import LONG, SEED, Caller, Clock, Counter, call, calling, events, model, service, text, until
 from tests.serve.test_app import check_problem
 
 
@@ -253,6 +253,32 @@ def test_an_inconsistent_model_is_not_served_any_more() -> None:
     for answer in refused:
         check_problem(answer, 503, "the model 'm0' gave the same copy of a text two answers")
         assert "secret" not in answer.json()["detail"]
+    assert other.status == 200
+
+
+class PanicException(BaseException):
+    """What PyO3 raises for a panic in Rust: no `Exception`."""
+
+
+@pytest.mark.parametrize("place", ["prepare", "votes"])
+def test_a_model_that_panics_is_not_served_any_more(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread goes on to refuse, so nobody waits for an answer; the other model is still served."""
+    broken = model()
+
+    def panic(*_: Any, **__: Any) -> Any:
+        raise PanicException("secret")
+
+    monkeypatch.setattr(broken.base, place, panic)
+    running = service(broken, model())
+    first, later, ready, other = call(
+        running,
+        lambda c: asyncio.wait_for(c.certify(text(30)), LONG),
+        lambda c: asyncio.wait_for(c.certify(text(30)), LONG),
+        lambda c: c.get("/readyz"),
+        lambda c: c.certify(text(30), model="m1"),
+    )
+    for answer in (first, later, ready):
+        check_problem(answer, 503, "the model 'm0' broke down (PanicException)")
     assert other.status == 200
 
 

@@ -128,10 +128,12 @@ class Scheduler:
                     return
                 self._round()
             except InconsistentAnswerError as error:
-                self._give_up(error)
+                self._give_up(error, "gave the same copy of a text two answers, so that no certificate would hold")
             except Exception as error:  # a fault of the server: nobody is left waiting
                 log_error(f"model {self.name!r}", error, texts=self.settings.log_texts)
                 self._refuse_all(internal_error())
+            except BaseException as error:  # such as a panic in a library in Rust, whose state is unknown after it
+                self._give_up(error, f"broke down ({type(error).__name__})")
 
     def _round(self) -> None:
         """Stop what is late, let texts in, classify one batch, and deliver what is finished."""
@@ -273,14 +275,11 @@ class Scheduler:
             problem = internal_error()
         job.outbox.put("failed", index, (index, problem))
 
-    def _give_up(self, error: Exception) -> None:
-        """The classifier is not a function of the copy: no certificate would hold, so the model is not served."""
+    def _give_up(self, error: BaseException, reason: str) -> None:
+        """The model is faulty: it is not served any more, and all its requests are refused."""
         log_error(f"model {self.name!r} is not served any more", error, texts=self.settings.log_texts)
         with self._changed:
-            self.fault = (
-                f"the model {self.name!r} gave the same copy of a text two answers, so that no certificate would hold: "
-                "it is not served any more"
-            )
+            self.fault = f"the model {self.name!r} {reason}: it is not served any more"
         self._refuse_all(Problem(503, self.fault))
 
     def _refuse_all(self, problem: Problem) -> None:
@@ -304,7 +303,7 @@ class Scheduler:
         return self._queued, len(self.pool)
 
 
-def log_error(where: str, error: Exception, *, texts: bool) -> None:
+def log_error(where: str, error: BaseException, *, texts: bool) -> None:
     """Log an internal error; its message and traceback, which may contain texts, only if that is allowed."""
     if texts:
         LOG.error("%s: %s", where, error, exc_info=error)
