@@ -70,7 +70,7 @@ ENDURANCE_CALLERS = 32
 
 def run_server(folder: Path, port: int, settings: dict[str, Any]) -> None:
     """Serve a model until a signal comes."""
-    from adaptdel.serve.server import bind, serve
+    from adaptdel.serve.app import bind, serve
     from adaptdel.serve.service import ModelToServe, Service
 
     chosen = ServeSettings(host=LOOPBACK, port=port, **settings)

@@ -30,7 +30,7 @@ ALLOWED = {
     "pyarrow": {"text", "runs", "report"},
     "datasets": {"text"},
     "fsspec": {"text"},
-    "ray": {"engines", "serve"},
+    "ray": {"engines"},
     "yaml": {"training"},
     "tqdm": {"progress"},
     "cryptography": {"runs"},
@@ -43,7 +43,7 @@ ALLOWED = {
             "pydantic",
             "anyio",
             "uvicorn",
-            "h11",
+            "httpx2",
             "prometheus_client",
             "threadpoolctl",
         )

@@ -41,7 +41,7 @@ LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex")
 
 # Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that
 # what they name exists.
-NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate", "docker", "systemctl", "serve run")
+NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate", "docker", "systemctl")
 # Options that are added to a command to make it quick on small data.
 QUICKER = {
     "calibrate": ["--votes", "16,64"],
@@ -248,10 +248,6 @@ def check_not_run(arguments: list[str]) -> None:
         assert not unknown, unknown
     elif arguments[0] == "systemctl":
         assert (ROOT / "deploy" / f"{arguments[-1]}.service").is_file(), arguments
-    elif arguments[0] == "serve":
-        place, *given = arguments[2:]
-        module, _, name = place.partition(":")
-        getattr(import_module(module), name)(dict(argument.split("=", 1) for argument in given))
 
 
 def same_output(shown: str, printed: str) -> bool:

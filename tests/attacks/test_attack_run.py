@@ -147,7 +147,6 @@ def test_several_models_are_attacked_together(
     (tmp_path / "file").write_text("", encoding="utf-8")
     for more, out, message in (
         (tmp_path / "other" / "model", tmp_path / "none", "two models are called 'model'"),
-        ("http://127.0.0.1:1", tmp_path / "none", "a server is attacked alone"),
         (models[1], tmp_path / "both" / "model", "holds the run of one model"),
         (models[1], tmp_path / "file" / "none", "must be a folder for the run, got a file"),
     ):

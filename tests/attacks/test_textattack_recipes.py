@@ -440,33 +440,6 @@ def test_words_are_merged_by_the_tags_of_a_given_tagger(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_deepwordbug_against_a_server(
-    parts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("fastapi", reason="needs the extra serve")
-    from ..serve.serving import process
-
-    monkeypatch.delenv("ADAPTDEL_TOKEN", raising=False)
-    model = fitted(ad.Deletion(ad.FixedRate(0.5)), length=6)
-    model.save(tmp_path / "model")
-    data = write_rows(tmp_path / "test.jsonl", [{"text": text, "label": label} for text, label in texts(8, 6, seed=8)])
-    options = ("--recipe", "deepwordbug", "--stop-words", parts["stop_words"], "--queries", 200, "--inputs", 8)
-    with process(tmp_path / "model", "--seed", 0) as (url, _):
-        assert run("attack", url, "--data", data, *options, "--out", tmp_path / "served", "--json") == 0
-    measures = json.loads(capsys.readouterr().out)["attacks"][0]
-    assert measures["inputs"] == 8
-    assert measures["success"] > 0
-    assert measures["violations"] == 0
-    assert run("attack", tmp_path / "model", "--data", data, *options, "--out", tmp_path / "local") == 0
-    local, served = (read_attack_run(tmp_path / name).records for name in ("local", "served"))
-    for here, there in zip(local, served, strict=True):
-        assert (here["row"], here["length"]) == (there["row"], there["length"])
-        if here["outcome"] == there["outcome"] == "success":
-            assert there["answer_after"] != there["truth"] or not there["verified"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
 def test_all_recipes_by_the_command_and_in_the_report(
     parts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

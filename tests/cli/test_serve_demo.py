@@ -1,4 +1,4 @@
-"""``adaptdel serve --demo``: the demonstration's model, its examples and its report, without more arguments."""
+"""``adaptdel serve --demo``: the demonstration's model and its examples, without more arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adaptdel.cli import serve as command
 from adaptdel.core.noise import Deletion
 from adaptdel.files import write_json
 from adaptdel.models.model_files import EXAMPLES
-from adaptdel.serve import server
+from adaptdel.serve import app
 
 TEXTS = ["good film", "bad film", "good story", "bad plot"] * 5
 
@@ -24,9 +24,7 @@ def saved(folder: Path) -> Path:
     return folder
 
 
-def test_the_model_and_the_report_of_the_demonstration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_model_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     asked, served = [], []
 
@@ -41,10 +39,7 @@ def test_the_model_and_the_report_of_the_demonstration(
         ready()
 
     monkeypatch.setattr(command, "demo_model", demo_model)
-    monkeypatch.setattr(server, "serve", serve)
-    report = tmp_path / "out" / "demo" / "report"
-    report.mkdir(parents=True)
-    (report / "index.html").write_text("<!doctype html>")
+    monkeypatch.setattr(app, "serve", serve)
     other = saved(tmp_path / "mine")
     for arguments, names in ((["--demo"], ["film-reviews"]), (["--demo", str(other)], ["film-reviews", "mine"])):
         with pytest.raises(SystemExit) as stop:
@@ -53,7 +48,6 @@ def test_the_model_and_the_report_of_the_demonstration(
         told = served[-1].info()["models"]
         assert [model["name"] for model in told] == names
         assert told[0]["examples"] == [{"title": "Short", "text": "good film"}]
-        assert served[-1].reports == {"film-reviews": report}
     assert asked == [Path("out/demo")] * 2
     assert "adaptdel serves at http://127.0.0.1:" in capsys.readouterr().out
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import adaptdel as ad
 from adaptdel.classifiers.callables import CallableClassifier
+from adaptdel.serve.app import bind, serve
 from adaptdel.serve.configuration import SERVE
-from adaptdel.serve.server import bind, serve
 from adaptdel.serve.service import ModelToServe, Service
 
 ROOT = Path(__file__).parents[2]
@@ -103,10 +103,8 @@ def main() -> None:
     """Serve until the process is ended."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--token")
-    parser.add_argument("--report", type=Path)
     options = parser.parse_args()
-    reports = {} if options.report is None else {"a run": options.report.resolve()}
-    service = Service(models(), SERVE, seed=5, token=options.token, reports=reports)
+    service = Service(models(), SERVE, seed=5, token=options.token)
     with bind("127.0.0.1", 0) as opened:
 
         def ready() -> None:

@@ -24,6 +24,7 @@ import adaptdel as ad
 from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.serve.app import create_app
 from adaptdel.serve.configuration import ServeSettings
+from adaptdel.serve.schemas import PROBLEM_TYPE
 from adaptdel.serve.service import ModelToServe, Service
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ class Clock:
         return self.call * calls + self.copy * copies
 
     def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("scheduler", "service", "queueing"):
+        for name in ("scheduler", "service", "answers"):
             monkeypatch.setattr(f"adaptdel.serve.{name}.time", self)
 
 
@@ -125,11 +126,16 @@ def service(
 
 @dataclass
 class Answer:
-    """A response of the application."""
+    """A response of the application; the status is 0 if the client left before."""
 
     status: int
     headers: dict[str, str]
     body: bytes
+
+    @property
+    def kind(self) -> str:
+        """The media type."""
+        return self.headers.get("content-type", "").partition(";")[0]
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -140,6 +146,25 @@ class Answer:
         assert self.status == 200, self.body
         [result] = self.json()["results"]
         return result
+
+    def events(self) -> list[tuple[str, Any]]:
+        """The events of a stream."""
+        blocks = [block.split("\n") for block in self.body.decode().split("\n\n") if block and block[0] != ":"]
+        return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
+
+
+def check_problem(answer: Answer, status: int, sentence: str = "") -> str:
+    """The sentence of an error, which must be a problem document."""
+    assert (answer.status, answer.kind) == (status, PROBLEM_TYPE), answer
+    values = answer.json()
+    assert set(values) == {"type", "title", "status", "detail"}, values
+    assert values["status"] == status
+    detail: str = values["detail"]
+    assert detail.startswith(sentence), detail
+    assert 0 < len(detail) < 700, detail
+    assert "\n" not in detail, detail
+    assert "Traceback" not in detail, detail
+    return detail
 
 
 class Caller:
@@ -153,18 +178,20 @@ class Caller:
         method: str,
         path: str,
         parts: Sequence[bytes | float] = (b"",),
-        headers: dict[str, str] | None = None,
+        headers: dict[str, str] | Sequence[tuple[bytes, bytes]] | None = None,
         *,
+        query: bytes = b"",
         leave: asyncio.Event | None = None,
     ) -> Answer:
         """Send a request; the client leaves when the event is set."""
-        chosen = {"host": "localhost", **(headers or {})}
-        target, _, query = path.partition("?")
+        if isinstance(headers, dict) or headers is None:
+            headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
+        named = headers if any(name.lower() == b"host" for name, _ in headers) else [(b"host", b"localhost"), *headers]
         scope = {
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "method": method,
-            "scheme": "http", "path": target, "raw_path": target.encode(), "query_string": query.encode(),
+            "scheme": "http", "path": path, "raw_path": path.encode("utf-8", "surrogatepass"), "query_string": query,
             "root_path": "", "client": (LOOPBACK, 1), "server": (LOOPBACK, 80),
-            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in chosen.items()],
+            "headers": [(name.lower(), value) for name, value in named],
         }  # fmt: skip
         waiting = list(parts)
         answer = Answer(0, {}, b"")
@@ -181,6 +208,7 @@ class Caller:
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
+                assert not answer.status, "a response began twice"
                 answer.status = message["status"]
                 answer.headers = {name.decode(): value.decode("latin-1") for name, value in message["headers"]}
             elif message["type"] == "http.response.body":
@@ -225,16 +253,6 @@ def call(running: Service, *requests: Any) -> list[Any]:
             return [await request(caller) for request in requests]
 
     return asyncio.run(run())
-
-
-def events(body: bytes) -> list[tuple[str, Any]]:
-    """The events of a stream."""
-    found = []
-    for block in body.decode().split("\n\n"):
-        if block.startswith("event: "):
-            name, data = block.split("\n")
-            found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-    return found
 
 
 @contextmanager

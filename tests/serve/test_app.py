@@ -1,4 +1,4 @@
-"""The routes: certificates equal to those of the library, streams, influence, verification, errors, documentation."""
+"""The routes: certificates equal to those of the library, predictions, errors, documentation."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
-from adaptdel.certification.sampling import content_key, stream
 from adaptdel.certification.verify import verify
 from adaptdel.runs.storage import read_run
 from adaptdel.serve import schemas
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
 from tests.run_files import LENGTHS, examples, make_model, run, write_rows
-from tests.serve.serving import NOISE, SEED, Caller, call, calling, events, model, service, text
+from tests.serve.serving import SEED, Caller, call, calling, check_problem, model, service, text
 
 
 @pytest.fixture(scope="module")
@@ -83,91 +81,6 @@ def test_masking_has_radii_for_substitutions_only() -> None:
     assert set(answer.result["radii"]) == {"sub"}
     assert refused.status == 422
     assert "ins" in refused.json()["detail"]
-
-
-def test_a_stream_tells_votes_looks_and_results() -> None:
-    texts = [text(60, 0.6), text(3)]
-    [answer] = call(service(), lambda c: c.certify(*texts, stream=True))
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    seen = events(answer.body)
-    assert seen[-1] == ("done", {})
-    results = {value["index"]: value for name, value in seen if name == "result"}
-    certificate = Certificate.from_dict(results[0]["certificate"])
-    assert certificate == replace(model(seed=SEED).certify(texts[:1])[0], seed=None)
-    looks = [value for name, value in seen if name == "look" and value["index"] == 0]
-    assert certificate.looks is not None
-    assert [look["votes"] for look in looks] == [dict(zip(("neg", "pos"), v, strict=True)) for v in certificate.votes]
-    assert [look["look"] for look in looks] == list(range(1, len(certificate.votes) + 1))
-    assert all(look["looks"] == list(certificate.looks.sizes) for look in looks)
-    assert (looks[-1]["lower"], looks[-1]["radius"]) == (certificate.bounds[0], certificate.radius)
-    votes = [value for name, value in seen if name == "votes" and value["index"] == 0]
-    assert {vote["phase"] for vote in votes} == {"selection", "estimation"}
-    for phase in ("selection", "estimation"):
-        totals = [vote["total"] for vote in votes if vote["phase"] == phase]
-        assert totals == sorted(totals)
-    assert list(votes[-1]["votes"].values()) == list(certificate.votes[-1])
-    assert [v["phase"] for name, v in seen if name == "votes" and v["index"] == 1] == ["enumeration"]
-
-
-def test_influence_counts_the_estimation_votes() -> None:
-    """Against the copies, drawn again with the seed."""
-    sample = text(60, 0.55)
-    [answer] = call(service(), lambda c: c.certify(sample, influence=True))
-    result = answer.result
-    certificate = Certificate.from_dict(result["certificate"])
-    total = sum(certificate.votes[-1])
-    tokens = sample.split()
-    kept = NOISE.sample(60, total, stream(SEED, content_key(tuple(tokens)), "estimate"))
-    agrees = np.array([result["label"] == v for v in _votes(tokens, kept)])
-    assert result["tokens"] == tokens
-    assert 0 < agrees.sum() < total
-    for place, row in enumerate(result["influence"]):
-        column = kept[:, place]
-        counts = (column.sum(), (column & agrees).sum(), (~column).sum(), (~column & agrees).sum())
-        assert (row["kept"], row["for"], row["deleted"], row["for_when_deleted"]) == counts
-
-
-def _votes(tokens: list[str], kept: Any) -> list[str]:
-    copies = [" ".join(token for token, keep in zip(tokens, row, strict=True) if keep) for row in kept]
-    return ["pos" if 2 * copy.count("p") > len(copy.split()) else "neg" for copy in copies]
-
-
-def test_influence_of_an_enumerated_text_is_exact() -> None:
-    sample = "p1 n2 p3"
-    [answer] = call(service(), lambda c: c.certify(sample, influence=True))
-    rows, noise = answer.result["influence"], NOISE
-    chances = noise.choice_weights(3)
-    kept = noise.all_choices(3)
-    weights = np.array([float(chances[row.sum()]) for row in kept]) * len(kept)
-    agrees = np.array([answer.result["label"] == vote for vote in _votes(sample.split(), kept)])
-    for place, row in enumerate(rows):
-        assert row["kept"] == pytest.approx(weights[kept[:, place]].sum())
-        assert row["for"] == pytest.approx(weights[kept[:, place] & agrees].sum())
-        assert row["for_when_deleted"] == pytest.approx(weights[~kept[:, place] & agrees].sum())
-
-
-def test_without_influence_no_tokens_are_sent() -> None:
-    [answer] = call(service(), lambda c: c.certify(text(20)))
-    assert not {"tokens", "influence"} & set(answer.result)
-
-
-def test_verification() -> None:
-    [certificate] = model(seed=SEED).certify([text(60)])
-    good = certificate.to_dict()
-    bad = {**good, "derived": {**good["derived"], "radius": good["derived"]["radius"] + 1}}
-    huge = {**good, "length": 10**15}
-    valid, invalid, too_long, nothing = (
-        answer.json()
-        for answer in call(
-            service(), *(lambda c, v=v: c.post("/v1/verify", {"certificate": v}) for v in (good, bad, huge, {}))
-        )
-    )
-    assert valid == {"valid": True, "radius": certificate.radius, "reasons": []}
-    assert not invalid["valid"]
-    assert invalid["radius"] == -1
-    assert len(invalid["reasons"]) == 1
-    assert not too_long["valid"]
-    assert nothing["reasons"] == ["a certificate must have the field 'format', which is missing"]
 
 
 def test_models_and_limits(folder: Path) -> None:
@@ -243,17 +156,6 @@ def test_a_body_of_many_errors_is_refused_by_the_first(body: dict[str, Any]) -> 
     check_problem(answer, 422)
 
 
-def check_problem(answer: Any, status: int, sentence: str = "") -> None:
-    assert answer.status == status, answer.body
-    assert answer.headers["content-type"] == "application/problem+json"
-    values = answer.json()
-    assert set(values) == {"type", "title", "status", "detail"}
-    assert values["status"] == status
-    assert values["detail"].startswith(sentence), values
-    assert "\n" not in values["detail"]
-    assert "Traceback" not in values["detail"]
-
-
 def test_errors_of_addresses_methods_and_content_types() -> None:
     wrong_type = {"content-type": "text/plain"}
     answers = call(
@@ -264,7 +166,6 @@ def test_errors_of_addresses_methods_and_content_types() -> None:
         lambda c: c.post("/v1/certify", {"text": "a"}, wrong_type),
         lambda c: c.get("/page/../app.py"),
         lambda c: c.get("/page/no.js"),
-        lambda c: c.get("/reports/no/index.html"),
     )
     check_problem(answers[0], 404, "there is nothing at '/nothing'")
     check_problem(answers[1], 405, "'/v1/certify' does not accept GET: use POST")
@@ -284,7 +185,7 @@ def test_a_text_that_fails_leaves_the_others_alone() -> None:
     assert [first["radius"], last["radius"]] == [c.radius for c in library.certify(good)]
     check_problem(single, 422, "the base classifier failed on this text: RuntimeError: poison")
     [answer] = call(service(), lambda c: c.certify(good[0], "poison", stream=True))
-    assert ("failed", {"index": 1, "error": failed["error"], "status": 422}) in events(answer.body)
+    assert ("failed", {"index": 1, "error": failed["error"], "status": 422}) in answer.events()
 
 
 @pytest.mark.parametrize("sample", ["", "\ud800", "\x00", "a\u2028b", "é" * 30, " \t ", "<script>"])
@@ -295,51 +196,6 @@ def test_strange_texts_are_answered(sample: str, unit: str) -> None:
 
     [answer] = call(service(model(votes, unit=unit)), lambda c: c.certify(sample, influence=True))
     assert answer.result["length"] == len(answer.result["tokens"])
-
-
-def test_the_documentation_describes_every_route_without_other_servers() -> None:
-    document, page = call(service(), lambda c: c.get("/openapi.json"), lambda c: c.get("/docs"))
-    paths = document.json()["paths"]
-    for path in ("/v1/certify", "/v1/predict", "/v1/verify", "/v1/models", "/healthz", "/readyz", "/metrics"):
-        assert path in paths
-        assert path in page.body.decode()
-    for path in ("/v1/certify", "/v1/predict", "/v1/verify"):
-        operation = paths[path]["post"]
-        assert {"400", "401", "413", "422", "429", "503"} <= set(operation["responses"])
-        assert "application/problem+json" in operation["responses"]["422"]["content"]
-        assert "application/json" not in operation["responses"]["422"]["content"]
-        schema = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        assert document.json()["components"]["schemas"][schema]["examples"]
-    text = page.body.decode()
-    assert "http://" not in text
-    assert "https://" not in text
-    assert "<script" not in text
-
-
-def test_the_examples_of_the_documentation_work() -> None:
-    [document] = call(service(), lambda c: c.get("/openapi.json"))
-    described = document.json()["components"]["schemas"]
-    for path, name in (("certify", "CertifyBody"), ("predict", "PredictBody"), ("verify", "VerifyBody")):
-        assert described[name]["examples"]
-        for example in described[name]["examples"]:
-            [answer] = call(service(), lambda c, p=path, e=example: c.post(f"/v1/{p}", e))
-            assert answer.status == 200, answer.body
-            assert answer.json().get("valid", True)
-
-
-def test_the_examples_of_responses_have_the_fields_of_responses() -> None:
-    bodies = {"CertifyResponse": "certify", "PredictResponse": "predict"}
-    for name, path in bodies.items():
-        [answer] = call(service(), lambda c, p=path: c.post(f"/v1/{p}", {"text": text(20)}))
-        [example] = schemas.EXAMPLES[name]
-        assert set(example["results"][0]) == set(answer.result)
-    [models] = call(service(), lambda c: c.get("/v1/models"))
-    [example] = schemas.EXAMPLES["ModelsResponse"]
-    assert set(example["models"][0]) == set(models.json()["models"][0])
-    assert example["limits"] == models.json()["limits"]
-    for name, bodies_of_schema in schemas.EXAMPLES.items():
-        for values in bodies_of_schema:
-            getattr(schemas, name).model_validate(values)
 
 
 def test_health_and_readiness() -> None:
@@ -362,54 +218,11 @@ def test_health_and_readiness() -> None:
     assert refused.headers["retry-after"].isdigit()
 
 
-def test_reports(tmp_path: Path) -> None:
-    report = tmp_path / "report"
-    report.mkdir()
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-x'; base-uri 'none'"
-    (report / "index.html").write_text(f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
-    (report / "table.csv").write_text("a,b")
-    (tmp_path / "secret").write_text("secret")
-    (report / "link").symlink_to(tmp_path / "secret")
-    running = service()
-    running.reports = {"run": report.resolve()}
-    paths = [
-        "",
-        "/run/",
-        "/run/index.html",
-        "/run/table.csv",
-        "/run/../secret",
-        "/run/link",
-        "/run/%00",
-        "/run//etc/passwd",
-        f"/run/{'a' * 5000}",
-    ]
-    answers = call(running, *(lambda c, p=p: c.get(f"/reports{p}") for p in paths))
-    assert answers[0].json() == {"reports": [{"name": "run", "url": "/reports/run/", "link": "/reports/run/"}]}
-    assert answers[1].body == answers[2].body == (report / "index.html").read_bytes()
-    assert answers[1].headers["content-security-policy"].startswith(policy)
-    assert "frame-ancestors 'none'" in answers[1].headers["content-security-policy"]
-    assert (answers[3].body, answers[3].headers["content-type"]) == (b"a,b", "text/csv; charset=utf-8")
-    for answer in answers[4:]:
-        check_problem(answer, 404)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"unit": "labelled"}, "its unit 'labelled' cannot be served"),
-        ({"base": lambda copies: ["a"] * len(copies)}, "its classes must be known"),
-    ],
-)
-def test_models_that_cannot_be_served(change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        ModelToServe("m", model().set_params(**change))
-
-
-def test_names_and_seeds_of_a_service() -> None:
-    source = ModelToServe("m", model())
-    with pytest.raises(ValueError, match="models must have different names, got 'm' twice"):
-        Service([source, source])
-    with pytest.raises(ValueError, match="a seed and a new seed for every request cannot be given together"):
-        Service([source], ServeSettings(seed_per_request=True), seed=1)
-    with pytest.raises(ValueError, match="queue must be a whole number of at least 1, got 0"):
-        ServeSettings(queue=0)
+def test_the_document_describes_every_route() -> None:
+    [document] = call(service(), lambda c: c.get("/openapi.json"))
+    paths = document.json()["paths"]
+    assert {"/v1/certify", "/v1/predict", "/v1/models", "/healthz", "/readyz", "/metrics"} <= set(paths)
+    for path in ("/v1/certify", "/v1/predict"):
+        responses = paths[path]["post"]["responses"]
+        assert {"400", "401", "413", "422", "429", "503"} <= set(responses)
+        assert list(responses["422"]["content"]) == ["application/problem+json"]

@@ -18,7 +18,7 @@ from adaptdel.serve import Client, create_app
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
 from tests.models.test_smoothed import by_words, texts
-from tests.serve.serving import LONG, SEED, calling, events, process
+from tests.serve.serving import LONG, SEED, calling, process
 
 NOISE = ad.Deletion(ad.LengthRate(0.7, 6))
 INPUTS = [*texts(20, seed=5), "", "good"]
@@ -72,7 +72,7 @@ def test_callers_of_all_models_at_once(folders: dict[str, Path], expected: dict[
             return {key: await task for key, task in asked.items()}
 
     for (name, number), answer in asyncio.run(run()).items():
-        result = dict(events(answer.body))["result"] if number % 2 else answer.result
+        result = dict(answer.events())["result"] if number % 2 else answer.result
         assert Certificate.from_dict(result["certificate"]) == expected[name][number], (name, number)
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,7 +206,7 @@ def test_every_width_and_theme(window: Window, address: str, width: int, dark: b
     check_silence(window, address)
 
 
-@pytest.mark.parametrize("width", [390, 500, 820, 970, 1000, 1210, 1230, 1280])
+@pytest.mark.parametrize("width", [390, 820, 1000])
 def test_no_word_leaves_its_box(window: Window, address: str, width: int) -> None:
     """The radii are boxes in a row, where there is place for it."""
     page = window.open(address, width=width)
@@ -230,7 +227,6 @@ def test_a_text_with_markup_stays_text(window: Window, address: str) -> None:
     page.locator("#edited").fill(MARKUP + " <svg onload=window.hacked=1> <i>bad</i>")
     expect(page.locator("#verdict .head")).to_have_text(UNCHANGEABLE)
     expect(page.locator("#diff > ins")).to_contain_text("<svg onload=window.hacked=1> <i>bad</i>")
-    expect(page.locator("#snippet")).to_contain_text("<script>window.hacked=1</script>")
     expect(page.locator("#fresh")).to_contain_text("the same answer")
     assert page.locator("main img, main script, main b:text('good'), main svg[onload]").count() == 0
     check_silence(window, address)
@@ -270,7 +266,7 @@ def test_the_keyboard_alone(window: Window, address: str) -> None:
     check_silence(window, address)
 
 
-def test_settings_and_code(window: Window, address: str) -> None:
+def test_settings(window: Window, address: str) -> None:
     page = window.open(address)
     expect(page.locator("#certify")).to_be_enabled()
     page.locator("summary").click()
@@ -289,15 +285,6 @@ def test_settings_and_code(window: Window, address: str) -> None:
     expect(page.locator("#verdict-words")).to_contain_text("You only inserted words")
     page.locator("#edited").fill("more " + text.replace("good good", "good bad", 1) + " " + "more " * 9)
     expect(page.locator("#verdict-words")).to_contain_text("who may only replace words. Yours is not one of them.")
-    curl = shlex.split(str(page.locator("#snippet").text_content()).replace("\\\n", ""))
-    assert curl[:2] == ["curl", f"{address}v1/certify"]
-    body = json.loads(curl[curl.index("-d") + 1])
-    expected = {"text": text, "model": "reviews", "alpha": 0.001, "ops": ["sub"]}
-    assert body == expected | {"votes": {"select": 1000, "estimate": 500}}
-    page.get_by_role("button", name="Python").click()
-    code = str(page.locator("#snippet").text_content())
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout.split(" ")[0], done.stderr) == ("positive", "")
     page.locator("#alpha").fill("2")
     page.locator("#certify").click()
     expect(page.locator("#alpha")).to_be_focused()  # with the browser's own message
@@ -381,7 +368,6 @@ def test_a_token_is_asked_for(window: Window) -> None:
         page.get_by_role("button", name="Continue").click()
         certify(page, PRAISE)
         expect(page.locator("#promise")).to_contain_text("up to 6 words")
-        expect(page.locator("#snippet")).to_contain_text('-H "Authorization: Bearer $ADAPTDEL_TOKEN"')
         assert "sesame" not in page.content()
         assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
 
@@ -416,79 +402,9 @@ def test_refusals_are_said_in_a_sentence(window: Window, address: str) -> None:
     expect(page.locator("#problem")).to_be_hidden()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_documentation_is_readable(window: Window, address: str, width: int, dark: bool) -> None:
-    """At every width: a status is in one line, and nothing is beside the screen. Its links lead somewhere."""
-    page = window.open(f"{address}docs", width=width, dark=dark, script=True)
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    lines = page.locator(".responses td:first-child").evaluate_all(
-        """(cells) => cells.map((cell) => {
-          const range = document.createRange();
-          range.selectNodeContents(cell);
-          return range.getClientRects().length;
-        })"""
-    )
-    assert set(lines) == {1}
-    assert page.evaluate(CONTRASTS) == []
-    links = page.locator("a").evaluate_all("links => links.map((link) => link.getAttribute('href'))")
-    assert {link for link in links if not link.startswith("#")} == {"./", "openapi.json"}
-    missing = page.locator("a[href^='#']").evaluate_all(
-        "links => links.filter((link) => !document.getElementById(link.hash.slice(1))).map((link) => link.hash)"
-    )
-    assert missing == []
-    check_silence(window, address)
-
-
 def test_without_scripts_the_page_says_so(window: Window, address: str) -> None:
     page = window.open(address, script=False)
     expect(page.get_by_text("This page needs JavaScript")).to_be_visible()
-
-
-def test_no_motion_where_it_is_not_wanted(window: Window, address: str) -> None:
-    for reduced, animation in (("reduce", "none"), ("no-preference", "breathe")):
-        page = window.open(address, reduced_motion=reduced)
-        expect(page.locator("#certify")).to_be_enabled()
-        name = """() => {
-          const node = document.getElementById("promise").appendChild(document.createElement("p"));
-          node.className = "head waiting"; // as while votes are awaited
-          return getComputedStyle(node).animationName;
-        }"""
-        assert page.evaluate(name) == animation
-
-
-def test_a_report_opens_from_the_page(window: Window, tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text("<!doctype html><title>A report</title><h1>Certification report</h1>")
-    with page_server("--report", str(tmp_path)) as (address, _):
-        page = window.open(address)
-        page.get_by_role("link", name="Reports").click()
-        page.get_by_role("link", name="a run").click()
-        expect(page.locator("h1")).to_have_text("Certification report")
-        page.goto(f"{address}docs")
-        expect(page.locator("h1")).to_contain_text("adaptdel")
-        check_silence(window, address)
-
-
-def test_a_report_opens_although_a_link_sends_no_token(window: Window, tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text("<!doctype html><title>A report</title><h1>Certified</h1><a href=t.txt>T</a>")
-    (tmp_path / "t.txt").write_text("a table")
-    token = "open-sesame-by-any-name"
-    with page_server("--report", str(tmp_path), "--token", token) as (address, _):
-        page = window.open(address)
-        page.locator("#token").fill(token)
-        page.get_by_role("button", name="Continue").click()
-        page.get_by_role("link", name="Reports").click()
-        expect(page.get_by_text("They open in a new tab.")).to_be_visible()
-        with page.expect_popup() as popup:
-            page.get_by_role("link", name="a run").click()
-        report = popup.value
-        expect(report.locator("h1")).to_have_text("Certified")
-        assert token not in report.url
-        report.get_by_role("link", name="T").click()
-        expect(report.get_by_text("a table")).to_be_visible()
-        report.goto(f"{address}reports/a%20run/")
-        expect(report.get_by_text("a token is needed")).to_be_visible()
-        expect(page.locator("#certify")).to_be_enabled()  # the page is still there, with its token
 
 
 def test_the_policy_forbids_inline_scripts_and_other_servers(address: str) -> None:

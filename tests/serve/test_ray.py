@@ -1,4 +1,4 @@
-"""Ray Serve: arguments, the shared seed, and replicas on this machine that answer as a single server does."""
+"""Ray Serve as in docs/how-to/deploy.md: replicas on this machine answer as a single server does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -21,28 +20,38 @@ from adaptdel import Deletion, LengthRate, SmoothedClassifier
 from adaptdel.certification.certifier import Input
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.serve import Client, ServeError
-from adaptdel.serve.configuration import ServeSettings
-from adaptdel.serve.credentials import read_shared_seed
+from adaptdel.serve.configuration import read_shared_seed
 from tests.models.test_smoothed import by_words, texts
 
-ray = pytest.importorskip("adaptdel.serve.ray", reason="the extra ray-serve is not installed", exc_type=ImportError)
+pytest.importorskip("ray.serve", reason="the extra ray-serve is not installed", exc_type=ImportError)
 ROOT = Path(__file__).parents[2]
 TOKEN = "only-for-this-test"
 # Runs Ray Serve until its standard input ends. Nothing is sent to Ray's developers, and no port is open to a network.
 SCRIPT = """
 import sys
+from pathlib import Path
+port, temporary, code = sys.argv[1:]
+exec(code)
 import ray
-from ray import serve
-from adaptdel.serve.ray import build
-port, temporary, *arguments = sys.argv[1:]
 ray.init(address="local", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=temporary)
 serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
-serve.run(build(dict(argument.split("=", 1) for argument in arguments)))
+serve.run(application)
 print("ready", flush=True)
 sys.stdin.read()
 serve.shutdown()
 ray.shutdown()
 """
+
+
+def documented(model: Path, token: Path, seed: Path) -> str:
+    """The code of the page, with other paths and hosts."""
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "from ray" in block]
+    places = {"reviews=/srv/models/reviews": model, "/run/secrets/token": token, "/run/secrets/seed": seed}
+    for place, path in {**places, "filter.example.org": "127.0.0.1"}.items():
+        assert place in code
+        code = code.replace(place, str(path))
+    return str(code).replace("num_replicas=2", 'num_replicas=2, ray_actor_options={"num_cpus": 0.5}')
 
 
 @pytest.fixture(scope="module")
@@ -61,53 +70,6 @@ def secret(path: Path, text: str = "0123456789abcdef" * 4) -> Path:
     return path
 
 
-def test_arguments_become_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Any] = []
-    monkeypatch.setattr(ray.RayApplication, "bind", lambda self: kept.append(self))
-    ray.build({"models": f"{folder},other={folder}", "replicas": "3", "cpus": "0.5", "texts": "7", "log_texts": "true"})
-    ray.build({"models": [str(folder)], "seed": 3, "allowed_hosts": ["example.org"], "grace_seconds": 2.5})
-    ray.build({"models": str(folder), "seed_file": "a/seed", "token_file": "a/token", "allowed_hosts": "a,b"})
-    assert kept == [
-        ray.RayApplication((str(folder), f"other={folder}"), 3, 0.5, settings=ServeSettings(texts=7, log_texts=True)),
-        ray.RayApplication(
-            (str(folder),), seed=3, settings=ServeSettings(allowed_hosts=("example.org",), grace_seconds=2.5)
-        ),
-        ray.RayApplication(
-            (str(folder),),
-            seed_file=Path("a/seed"),
-            token_file=Path("a/token"),
-            settings=ServeSettings(allowed_hosts=("a", "b")),
-        ),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "models must name folders, got none"),
-        ({"models": "a", "replica": 2}, "unknown argument 'replica'"),
-        ({"models": "a", "port": 80}, "unknown argument 'port'"),
-        ({"models": "a", "replicas": "two"}, "replicas must be a whole number, got 'two'"),
-        ({"models": "a", "log_texts": "yes"}, "log_texts must be true or false, got 'yes'"),
-        ({"models": "a,a"}, "each model needs a name of its own, got 'a' twice: give NAME=FOLDER"),
-        ({"models": "a", "seed": 1, "seed_file": "b"}, "give only one of seed, seed_file and seed_per_request"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        ray.build(arguments)
-    assert str(caught.value) == message
-
-
-def test_replicas_are_told_apart_by_their_seed(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shared = ray.RayApplication([str(folder)], seed_file=secret(tmp_path / "seed"))
-    assert shared.service().seed == shared.service().seed == read_shared_seed(tmp_path / "seed")
-    assert caplog.messages == []
-    assert str(shared.service().seed) not in repr(shared) + repr(shared.service())
-    assert ray.RayApplication([str(folder)]).service().seed is None
-    assert caplog.messages == ["every replica draws a seed of its own: give seed_file for equal answers to equal texts"]
-
-
 def free_port() -> int:
     with socket.socket() as opened:
         opened.bind(("127.0.0.1", 0))
@@ -119,10 +81,9 @@ def test_two_replicas_answer_as_a_single_server(folder: Path, tmp_path: Path) ->
     seed_file, port = secret(tmp_path / "seed"), free_port()
     token = secret(tmp_path / "token", TOKEN)
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    arguments = [f"models={folder}", "replicas=2", "cpus=0.5", f"seed_file={seed_file}", f"token_file={token}"]
     temporary = Path("/tmp") / f"adaptdel-ray-{os.getpid()}"  # paths of sockets are short
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(port), str(temporary), *arguments],
+        [sys.executable, "-c", SCRIPT, str(port), str(temporary), documented(folder, token, seed_file)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +11,20 @@ import pytest
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.verify import verify
-from adaptdel.serve.queueing import MOST_VOTES_MESSAGES, BatchSize, Outbox
-from tests.serve.serving import LONG, SEED, Caller, Clock, Counter, call, calling, events, model, service, text, until
-from tests.serve.test_app import check_problem
+from tests.serve.serving import (
+    LONG,
+    SEED,
+    Caller,
+    Clock,
+    Counter,
+    call,
+    calling,
+    check_problem,
+    model,
+    service,
+    text,
+    until,
+)
 
 
 def together(running: Any, *requests: Any) -> list[Any]:
@@ -32,14 +42,11 @@ def waiting_texts(running: Any) -> int:
     return sum(running.models["m0"].scheduler.sizes())
 
 
-def test_64_callers_of_texts_of_all_lengths_get_the_certificates_of_single_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_64_callers_of_texts_of_all_lengths_get_the_certificates_of_single_requests() -> None:
     lengths = [0, 1, 3, 8, 20, 60, 300, 1500]
     texts = [text(lengths[n % 8], 0.3 + 0.01 * n, f"x{n}") for n in range(64)]
     counter = Counter(waits=True)
-    Clock(counter, copy=1e-6).replace(monkeypatch)  # batches do not shrink on a busy machine
-    running = service(model(counter))
+    running = service(model(counter), batch_tokens=10**6)
 
     async def run() -> list[Any]:
         async with calling(running) as caller:
@@ -128,7 +135,7 @@ def test_a_client_that_leaves_stops_its_votes() -> None:
             assert with_leavers()[1:] == [True, True, True]
             gone.set()
             assert (await left).status == 0
-            assert "result" not in dict(events((await stream).body))
+            assert "result" not in dict((await stream).events())
             assert not kept.done()
             counter.allow()
             assert (await kept).status == 200
@@ -170,7 +177,7 @@ def test_a_deadline_returns_the_looks_so_far(stream: bool, monkeypatch: pytest.M
     Clock(counter, copy=1e-4).replace(monkeypatch)
     running = service(model(counter, n_estimate=20000))
     [answer] = call(running, lambda c: c.certify(sample, deadline_ms=200, stream=stream))
-    result = dict(events(answer.body))["result"] if stream else answer.result
+    result = dict(answer.events())["result"] if stream else answer.result
     certificate = Certificate.from_dict(result["certificate"])
     assert result["deadline_reached"]
     assert 3 <= len(certificate.votes) < len(whole.votes)
@@ -357,41 +364,6 @@ def test_a_service_that_stops_refuses_what_is_in_flight() -> None:
     *answers, stream = asyncio.run(run())
     for answer in answers:
         check_problem(answer, 503, "the server is shutting down")
-    failed = [value for name, value in events(stream.body) if name == "failed"]
+    failed = [value for name, value in stream.events() if name == "failed"]
     assert {value["index"] for value in failed} == {0, 1}
     assert {value["status"] for value in failed} == {503}
-
-
-@pytest.mark.parametrize(
-    ("fixed", "each", "least", "most"),
-    [
-        (0.0, 1e-6, 8_000, 12_500),  # 10 ms
-        (0.004, 1e-6, 4_500, 7_500),  # 6 ms are left
-        (0.05, 1e-6, 40_000, 60_000),  # the aim cannot be met: half of the time is the fixed part
-        (0.001, 1e-9, 5_000_000, 12_000_000),
-    ],
-)
-def test_batches_follow_the_speed_of_the_classifier(fixed: float, each: float, least: int, most: int) -> None:
-    rng = random.Random(0)
-    batches = BatchSize(0.01)
-    for _ in range(60):
-        work = int(batches.work * rng.uniform(0.6, 1.0))  # not every batch is full
-        batches.measured(work, (fixed + each * work) * rng.uniform(0.95, 1.05))
-    assert least <= batches.work <= most
-
-
-def test_an_outbox_that_is_not_read_stays_small() -> None:
-    notified = []
-    outbox = Outbox(lambda: notified.append(1))
-    for number in range(10_000):
-        outbox.put("votes", number % 2, number)
-        if number % 1000 == 0:
-            outbox.put("look", 0, number)
-    outbox.put("result", 0, "result")
-    messages = outbox.take()
-    assert len(messages) == 2 * MOST_VOTES_MESSAGES + 10 + 1
-    assert [value for name, value in messages if name == "look"] == list(range(0, 10_000, 1000))
-    votes = [value for name, value in messages if name == "votes"]
-    assert votes == list(range(10_000 - 2 * MOST_VOTES_MESSAGES, 10_000))
-    assert outbox.take() == []
-    assert len(notified) == 10_011

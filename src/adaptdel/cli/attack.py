@@ -90,13 +90,6 @@ _TEXTATTACK_ONLY = ("votes", "fresh_votes", *_PARTS)
     "--tagger", default=None, metavar="FOLDER", help="NLTK data with a tagger; none leaves the constraint out."
 )
 @click.option("--stop-words", default=None, metavar="FILE", help="Words that are not changed, one per line.")
-@click.option("--served-model", default=None, metavar="NAME", help="Model of a server.  [default: its first one]")
-@click.option(
-    "--token-file",
-    default=None,
-    type=click.Path(path_type=Path),
-    help="File with the token of a server.  [default: the variable ADAPTDEL_TOKEN, or no token]",
-)
 @engine_options
 @click.option("--seed", default=ATTACK.seed, show_default=True, type=int, help="Seed of the sample and of all noise.")
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
@@ -119,10 +112,9 @@ def attack_command(
 ) -> None:
     """Attack MODEL on inputs of a data file.
 
-    MODEL is the folder of a model, or the address of a running adaptdel serve, such as http://127.0.0.1:8750, which can
-    be attacked with the recipes of TextAttack. The run in the folder OUT holds every attacked text, its true edit
-    distance, whether fresh votes confirm that the smoothed answer changed, and the certified radius. An interrupted run
-    is resumed by the same command. adaptdel report shows runs.
+    MODEL is the folder of a model. The run in the folder OUT holds every attacked text, its true edit distance, whether
+    fresh votes confirm that the smoothed answer changed, and the certified radius. An interrupted run is resumed by the
+    same command. adaptdel report shows runs.
 
     Several models are attacked together, all on one input before the next, each into a folder of its own name in OUT:
     what a recipe of TextAttack can do with a text is then found once for all of them. With --workers or --engine they
@@ -194,33 +186,19 @@ def _folders(out: Path, models: tuple[str, ...]) -> list[Path]:
         raise ValueError(f"{out}: holds the run of one model: choose another --out for several")
     names = [Path(model).absolute().name for model in models]
     for model, name in zip(models, names, strict=True):
-        if model.startswith(("http://", "https://")):
-            raise ValueError(f"{model}: a server is attacked alone: give no other MODEL")
         if names.count(name) > 1:
             raise ValueError(f"{model}: two models are called {name!r}, after which their runs in OUT are named")
     return [out / name for name in names]
 
 
-def _attacked(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, str]]:
-    """The folder of a model or a server, and the columns of its data."""
+def _attacked(model: str, options: dict[str, Any]) -> tuple[Path, dict[str, str]]:
+    """The folder of a model, and the columns of its data."""
     from adaptdel.models.model_files import data_columns
 
-    server_options = [name for name in ("served_model", "token_file") if options[name] is not None]
-    if not model.startswith(("http://", "https://")):
-        if server_options:
-            raise ValueError(f"--{server_options[0].replace('_', '-')} is for a server: give its address as MODEL")
-        folder = Path(model)
-        if not (folder / "adaptdel.json").exists():
-            raise ValueError(
-                f"{model}: not the folder of a model, which adaptdel train writes, nor the address of a server"
-            )
-        return folder, data_columns(folder, options["text_column"], options["label_column"])
-    from adaptdel.serve.attacked import ServedSource
-    from adaptdel.serve.credentials import read_token
-
-    token = read_token(options["token_file"])
-    columns = {"text": options["text_column"] or DATA.text, "label": options["label_column"] or DATA.label}
-    return ServedSource(model.rstrip("/"), options["served_model"], token, options["ops"]), columns
+    folder = Path(model)
+    if not (folder / "adaptdel.json").exists():
+        raise ValueError(f"{model}: not the folder of a model, which adaptdel train writes")
+    return folder, data_columns(folder, options["text_column"], options["label_column"])
 
 
 def _check_used(recipe: str, given: set[str]) -> None:

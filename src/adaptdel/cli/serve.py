@@ -10,12 +10,10 @@ from typing import Any
 import click
 
 from adaptdel.demo import DEMO_FOLDER, demo_model
-from adaptdel.serve.configuration import SERVE, ServeSettings, named_folders
-from adaptdel.serve.credentials import TOKEN_VARIABLE, read_shared_seed, read_token
+from adaptdel.serve.configuration import SERVE, TOKEN_VARIABLE, ServeSettings
 
 SHORT_TOKEN = 16  # characters
 DEMO_NAME = "film-reviews"
-DEMO_REPORT = DEMO_FOLDER / "report"  # which adaptdel demo writes
 # Options that set a field of `ServeSettings`, with what they limit.
 LIMITS = {
     "texts": ("--max-texts", "Largest number of texts in a request."),
@@ -25,6 +23,7 @@ LIMITS = {
     "deadline_ms": ("--max-deadline", "Longest time for a request in milliseconds."),
     "in_flight": ("--max-in-flight", "Largest number of requests at a time; more are refused with 429."),
     "queue": ("--max-queue", "Largest number of texts that wait for a model; more are refused with 429."),
+    "batch_tokens": ("--max-batch", "Largest number of tokens in a batch; fewer keep deadlines more exactly."),
     "grace_seconds": ("--grace", "Seconds that requests in flight may take after SIGTERM; then they get 503."),
 }
 
@@ -47,9 +46,6 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
     "--token-file",
     type=click.Path(path_type=Path),
     help=f"File with the token that clients have to present.  [default: the variable {TOKEN_VARIABLE}, or no token]",
-)
-@click.option(
-    "--report", "reports", multiple=True, metavar="FOLDER", help="Also serve this report at /reports. Repeatable."
 )
 @click.option(
     "--allowed-host",
@@ -84,7 +80,6 @@ def serve_command(
     models: tuple[str, ...],
     demo: bool,
     token_file: Path | None,
-    reports: tuple[str, ...],
     seed: int | None,
     seed_file: Path | None,
     **options: Any,
@@ -92,34 +87,24 @@ def serve_command(
     """Serve the models in the folders MODEL over HTTP.
 
     A model is called by the name of its folder, or by NAME if it is given as NAME=FOLDER. The first one answers
-    requests that name none. Ctrl+C or SIGTERM ends the server: requests in flight are finished, new ones are refused.
+    requests that name none. Ctrl+C or SIGTERM ends the server: requests in flight are finished.
     """
     try:
-        from adaptdel.serve.server import bind, serve
-        from adaptdel.serve.service import ModelToServe, Service
+        from adaptdel.serve.app import bind, serve
+        from adaptdel.serve.service import Service
     except ModuleNotFoundError as error:
         raise ImportError(f"a server needs {error.name}: pip install 'adaptdel[serve]'") from None
-    from adaptdel.serve.reports import check_report
 
     if not models and not demo:
         raise ValueError("give the folder of a model, such as adaptdel train writes, or --demo")
     settings = ServeSettings(**options)
-    token = read_token(token_file)
-    if seed_file is not None and (seed is not None or settings.seed_per_request):
-        raise ValueError("give only one of --seed, --seed-file and --seed-per-request")
-    shared = seed if seed_file is None else read_shared_seed(seed_file)
-    if demo and (DEMO_REPORT / "index.html").exists():
-        reports = (*reports, f"{DEMO_NAME}={DEMO_REPORT}")
-    named_reports = {name: check_report(folder) for name, folder in named_folders(reports, "report").items()}
-    opened = bind(settings.host, settings.port)  # fails before the models are loaded
-    with opened:
+    with bind(settings.host, settings.port) as opened:  # fails before the models are loaded
         if demo:
             folder = demo_model(DEMO_FOLDER, note=lambda text: click.echo(text, err=True))
             models = (f"{DEMO_NAME}={folder}", *models)
-        sources = [ModelToServe.load(folder, name) for name, folder in named_folders(models, "model").items()]
-        service = Service(sources, settings, shared, token, named_reports)
+        service = Service.load(models, settings, token_file=token_file, seed_file=seed_file, seed=seed)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        for sentence in warnings(settings, token, seed):
+        for sentence in warnings(settings, service.token, seed):
             click.echo(f"warning: {sentence}", err=True)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         serve(service, opened, lambda: click.echo(f"adaptdel serves at http://{host}:{opened.getsockname()[1]}/"))

@@ -1,17 +1,18 @@
-"""Certified answers as a service: the application behind ``adaptdel serve``, and clients.
+"""Models over HTTP: the application behind ``adaptdel serve``, and a client.
 
-The clients need no extra. The server needs the extra ``serve``.
+The server needs the extra ``serve``, the client the extra ``client``.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from adaptdel.serve.client import CertifiedText, Client, Prediction, RemoteClassifier, ServeError, StreamEvent
 from adaptdel.serve.configuration import ServeSettings
 
 if TYPE_CHECKING:
     from adaptdel.serve.app import create_app
+    from adaptdel.serve.client import CertifiedText, Client, Prediction, ServeError, StreamEvent
     from adaptdel.serve.service import ModelToServe, Service
 
 __all__ = [
@@ -19,28 +20,21 @@ __all__ = [
     "Client",
     "ModelToServe",
     "Prediction",
-    "RemoteClassifier",
     "ServeError",
     "ServeSettings",
     "Service",
     "StreamEvent",
     "create_app",
 ]
-
-_LATER = {
-    "ModelToServe": "adaptdel.serve.service",
-    "Service": "adaptdel.serve.service",
-    "create_app": "adaptdel.serve.app",
-}
+_SERVER = {"ModelToServe": "service", "Service": "service", "create_app": "app"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs the extra on first use."""
-    if name not in _LATER:
+    """Import what needs an extra on first use."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     try:
-        return getattr(import_module(_LATER[name]), name)
+        return getattr(import_module(f"{__name__}.{_SERVER.get(name, 'client')}"), name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"a server needs {error.name}: pip install 'adaptdel[serve]'") from None
+        extra = "serve" if name in _SERVER else "client"
+        raise ImportError(f"{name} needs {error.name}: pip install 'adaptdel[{extra}]'") from None

@@ -1,7 +1,11 @@
-"""What a request is answered: certificates and predictions, votes as they come, and the influence of tokens."""
+"""A request that was accepted, and what it is answered: votes as they come, certificates, the influence of tokens."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,14 +13,89 @@ import numpy as np
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.pool import Ticket
-from adaptdel.certification.sampling import Tally
+from adaptdel.certification.sampling import SamplingPlan, Tally
 from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise
-from adaptdel.serve.queueing import Job
+from adaptdel.text.units import Tokens
 
 ALL_OPERATIONS = ("del", "ins", "sub")
+MOST_VOTES_MESSAGES = 32  # of one text that wait to be read; older ones are dropped
+
+
+class Outbox:
+    """What a request is told, from the thread of the model to whoever waits.
+
+    Its size is bounded, however slowly it is read: some messages of votes, the looks and the result of every text.
+
+    Args:
+        notify: called after every message, in the thread of the model.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._messages: dict[int, tuple[str, Any]] = {}  # in order
+        self._number = 0
+        self._votes: dict[int, deque[int]] = {}  # the messages of votes, by text
+
+    def put(self, name: str, index: int, value: Any) -> None:
+        """Add a message about the text ``index``."""
+        with self._lock:
+            self._number += 1
+            self._messages[self._number] = (name, value)
+            if name == "votes":
+                numbers = self._votes.setdefault(index, deque())
+                numbers.append(self._number)
+                if len(numbers) > MOST_VOTES_MESSAGES:
+                    del self._messages[numbers.popleft()]
+        self._notify()
+
+    def take(self) -> list[tuple[str, Any]]:
+        """All messages since the last call, in order."""
+        with self._lock:
+            messages = list(self._messages.values())
+            self._messages.clear()
+            self._votes.clear()
+        return messages
+
+
+class Job:
+    """One request: its texts, how they are sampled, and its outbox.
+
+    Attributes:
+        texts: the texts.
+        plan: how votes are sampled; without estimation votes for a prediction.
+        outbox: gets "votes", "look", "result" and "failed"; each with a dictionary, but "failed" with a pair (index,
+            `Problem`).
+        influence: whether results say which tokens carry the answer.
+        stream: whether votes and looks are told.
+        deadline: by the monotonic clock.
+        started: by the monotonic clock.
+        waiting: the numbers of the texts that are not in the pool yet.
+        tickets: of the texts that are in the pool.
+        tokens: the number of tokens of the texts that were in the pool so far.
+        split: the tokens of the next text, if it was split already.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        plan: SamplingPlan,
+        outbox: Outbox,
+        *,
+        deadline: float,
+        influence: bool = False,
+        stream: bool = False,
+    ) -> None:
+        self.texts, self.plan, self.outbox = list(texts), plan, outbox
+        self.deadline, self.influence, self.stream = deadline, influence, stream
+        self.started = time.monotonic()
+        self.waiting = deque(range(len(self.texts)))
+        self.tickets: set[Ticket] = set()
+        self.tokens = 0
+        self.split: Tokens | None = None
 
 
 class Watcher:
@@ -47,8 +126,7 @@ class Watcher:
             classes = len(self._certifier.base.labels())
             if stage != self._stage:
                 self._stage, self._counts = stage, np.zeros(classes, dtype=np.int64)
-            new = max(0, classes - len(self._counts))  # classes that this stage met for the first time
-            self._counts = np.pad(self._counts, (0, new)) + np.bincount(answers, minlength=classes)
+            self._counts = self._counts + np.bincount(answers, minlength=classes)
             votes = {"votes": _named(self._certifier, self._counts), "total": int(self._counts.sum())}
             self.job.outbox.put("votes", self.index, {"index": self.index, "phase": stage, **votes})
 
@@ -118,18 +196,21 @@ def certify_result(
     certifier: Certifier, watcher: Watcher | None, *, influence: bool, late: bool, seconds: float
 ) -> dict[str, Any]:
     """The result for a text that was certified; ``watcher`` is None if it never got to vote."""
-    tally = None if watcher is None else watcher.ticket.tally
-    certificate = None
-    if watcher is not None and tally is not None and tally.proves:
-        certificate = certifier.certificate(watcher.ticket.prepared, tally)
-    result = _abstention(certifier, tally) if certificate is None else _certified(certificate)
+    certificate = tally = None
+    if watcher is not None:
+        tally = watcher.ticket.tally
+        certificate = certifier.certificate(watcher.ticket.prepared, tally) if tally.proves else None
+    result = _abstention(certifier, tally) if certificate is None else certified(certificate)
     result |= {"deadline_reached": late, **_cost(watcher, seconds)}
     if influence:
         tokens = () if watcher is None else watcher.ticket.prepared.tokens
         rows = None
         if watcher is not None and watcher.influence is not None and tally is not None and certificate is not None:
             rows = watcher.influence.rows(tally.label, certifier.rule.noise, exact=tally.exact is not None)
-        result |= {"tokens": [_plain(token) for token in tokens], "influence": rows}
+        result |= {
+            "tokens": [token.hex() if isinstance(token, bytes) else token for token in tokens],
+            "influence": rows,
+        }
     return {**result, "certificate": None if certificate is None else certificate.to_dict()}
 
 
@@ -140,19 +221,20 @@ def predict_result(certifier: Certifier, watcher: Watcher | None, *, late: bool,
     if tally.exact is not None and watcher is not None:
         length = len(watcher.ticket.prepared.tokens)
         counts = np.array([float(share) for share in exact_shares(tally.exact.tolist(), certifier.rule.noise, length)])
-    shares = counts / max(counts.sum(), 1e-300)
-    labels = certifier.base.labels()
-    scores = {
-        str(label): round(float(share), 9) for label, share in zip(labels, _padded(shares, len(labels)), strict=True)
+    shares = _named(certifier, counts / max(counts.sum(), 1e-300))
+    label = certifier.base.labels()[tally.label] if tally.label >= 0 else None
+    return {
+        "label": label,
+        "scores": {name: round(float(share), 9) for name, share in shares.items()},
+        "deadline_reached": late,
+        **_cost(watcher, seconds),
     }
-    label = labels[tally.label] if tally.label >= 0 else None
-    return {"label": label, "scores": scores, "deadline_reached": late, **_cost(watcher, seconds)}
 
 
-def _certified(certificate: Certificate) -> dict[str, Any]:
-    operations = certificate.noise.certified_ops
-    radii = {operation: certificate.radius_for((operation,)) for operation in operations}
-    if set(operations) == set(ALL_OPERATIONS):
+def certified(certificate: Certificate) -> dict[str, Any]:
+    """What a certificate proves, however it was made."""
+    radii = {operation: certificate.radius_for((operation,)) for operation in certificate.noise.certified_ops}
+    if set(radii) == set(ALL_OPERATIONS):
         radii["edit"] = certificate.radius_for("edit")
     return {
         "label": certificate.label,
@@ -170,8 +252,9 @@ def _certified(certificate: Certificate) -> dict[str, Any]:
 def _abstention(certifier: Certifier, tally: Tally | None) -> dict[str, Any]:
     """The deadline came before the first look: nothing is certified, and the label is the most frequent one so far."""
     rule, counts = certifier.rule, None if tally is None else tally.selection
-    operations = rule.noise.certified_ops
-    edit = ["edit"] if set(operations) == set(ALL_OPERATIONS) else []
+    radii = dict.fromkeys(rule.noise.certified_ops, -1)
+    if set(radii) == set(ALL_OPERATIONS):
+        radii["edit"] = -1
     label = -1 if tally is None else tally.label
     return {
         "label": certifier.base.labels()[label] if label >= 0 else None,
@@ -181,7 +264,7 @@ def _abstention(certifier: Certifier, tally: Tally | None) -> dict[str, Any]:
         "length": None,
         "alpha": certifier.plan.alpha,
         "ops": list(rule.ops),
-        "radii": dict.fromkeys([*operations, *edit], -1),
+        "radii": radii,
         "covers_every_text": False,
     }
 
@@ -190,14 +273,8 @@ def _cost(watcher: Watcher | None, seconds: float) -> dict[str, Any]:
     return {"calls": 0 if watcher is None else watcher.calls, "seconds": round(seconds, 6)}
 
 
-def _named(certifier: Certifier, counts: IntArray) -> dict[str, int]:
+def _named(certifier: Certifier, counts: Any) -> dict[str, Any]:
+    """Counts or shares by class; classes without votes at the end may be missing."""
     labels = certifier.base.labels()
-    return {str(label): int(count) for label, count in zip(labels, _padded(counts, len(labels)), strict=True)}
-
-
-def _padded(counts: Any, width: int) -> Any:
-    return np.pad(counts, (0, max(0, width - len(counts))))[:width]
-
-
-def _plain(token: Any) -> Any:
-    return token.hex() if isinstance(token, bytes) else token
+    padded = np.pad(counts, (0, max(0, len(labels) - len(counts)))).tolist()
+    return {str(label): value for label, value in zip(labels, padded, strict=False)}

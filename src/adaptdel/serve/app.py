@@ -1,15 +1,24 @@
-"""The application: routes, errors, the OpenAPI document."""
+"""The application: routes, errors, the OpenAPI document; and the process that serves it."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
+import logging
+import math
+import signal
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from anyio import CapacityLimiter, to_thread
+import uvicorn
+from anyio import to_thread
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
@@ -19,12 +28,9 @@ from starlette.middleware.cors import CORSMiddleware
 from threadpoolctl import threadpool_limits
 
 from adaptdel import __version__
-from adaptdel.certification.verify import verify
 from adaptdel.files import parse
 from adaptdel.serve import schemas
-from adaptdel.serve.documentation import documentation_page
-from adaptdel.serve.problems import PROBLEM_TYPE, Problem, too_many
-from adaptdel.serve.reports import report_file, report_list
+from adaptdel.serve.schemas import PROBLEM_TYPE, Problem
 from adaptdel.serve.security import PAGE_POLICY, Gate
 from adaptdel.serve.service import Answers, Service
 
@@ -34,11 +40,11 @@ MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".json": "application/json",
-    ".webmanifest": "application/manifest+json",
 }
 LARGE_BODY = 2**16  # bytes; a larger body is parsed, and a larger response written, in another thread
+MOST_HEADER_BYTES = 2**15
+SWITCH_SECONDS = 0.001  # between threads: the event loop must not wait long for the threads of models
+FINAL_SECONDS = 5  # for responses to be sent after the last request was answered or refused
 IDLE_SECONDS = 10.0  # after which a stream says that it is alive
 
 
@@ -78,7 +84,7 @@ REASONS = {
     422: "A field is missing, unknown or out of range, or a text cannot be certified.",
     429: "Too many requests are in flight, or too many texts wait: try again after Retry-After seconds.",
     500: "A fault of the server.",
-    503: "The server is shutting down, or the model is not served any more.",
+    503: "The server is shutting down, or the model is faulty.",
 }
 WORK_ERRORS = problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 503)
 
@@ -86,8 +92,8 @@ WORK_ERRORS = problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 503)
 def create_app(service: Service) -> FastAPI:
     """The application for a service. Its threads run from the start of the application to its end.
 
-    Meanwhile numpy multiplies matrices in one thread: those of votes are small, and two threads that waited for each
-    other took the embedding network 14 to 26 times the processor time on a busy machine. Torch has threads of its own.
+    Meanwhile numpy multiplies matrices in one thread: those of votes are small, and threads that wait for each other
+    only take processor time. Torch has threads of its own.
     """
 
     @asynccontextmanager
@@ -126,9 +132,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _described(document: dict[str, Any]) -> dict[str, Any]:
-    """The OpenAPI document with the media type of errors and with examples."""
-    for name, examples in schemas.EXAMPLES.items():
-        document["components"]["schemas"][name]["examples"] = examples
+    """The OpenAPI document with the media type of errors."""
     for operations in document["paths"].values():
         for operation in operations.values():
             for code, response in operation["responses"].items():
@@ -140,7 +144,6 @@ def _described(document: dict[str, Any]) -> dict[str, Any]:
 
 def _work_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", route_class=_StrictRoute)
-    single, waiting = CapacityLimiter(1), 0  # ball arithmetic has one precision for the whole process
 
     @router.get("/models", responses={200: {"model": schemas.ModelsResponse}, **problems(401)}, tags=["models"])
     async def models() -> Response:
@@ -173,19 +176,6 @@ def _work_routes(service: Service) -> APIRouter:
         answers = service.submit(body)
         return await _json_of({"model": answers.model.name, "results": await answers.results()})
 
-    @router.post("/verify", responses={200: {"model": schemas.VerifyResponse}, **WORK_ERRORS}, tags=["answers"])
-    async def verify_certificate(body: schemas.VerifyBody) -> Response:
-        """Derive the radius of a certificate again from its votes, in ball arithmetic."""
-        nonlocal waiting
-        settings = service.settings
-        if waiting > settings.verify_queue:
-            raise too_many("too many certificates wait to be verified: try again later, or use `adaptdel verify`")
-        waiting += 1
-        try:
-            return _json(await to_thread.run_sync(_verified, body.certificate, settings.verify_work, limiter=single))
-        finally:
-            waiting -= 1
-
     return router
 
 
@@ -198,11 +188,6 @@ def _page_routes(document: Callable[[], dict[str, Any]], service: Service) -> AP
         """The page on which people try a model."""
         return page_file("index.html")
 
-    @router.get("/favicon.ico", include_in_schema=False)
-    async def icon() -> Response:
-        """The icon of pages that name none, such as reports."""
-        return page_file("icon.svg")
-
     @router.get(
         "/page/{file}",
         responses={200: {"description": "A file."}, **problems(404)},
@@ -212,12 +197,6 @@ def _page_routes(document: Callable[[], dict[str, Any]], service: Service) -> AP
     async def files_of_the_page(file: str) -> Response:
         """The files of the page."""
         return page_file(file)
-
-    @router.get("/docs", responses=html, response_class=Response, tags=["pages"])
-    async def documentation() -> Response:
-        """This interface as a page; it needs no other server."""
-        content = documentation_page(document())
-        return Response(content, media_type=MEDIA_TYPES[".html"], headers={"Content-Security-Policy": PAGE_POLICY})
 
     @router.get("/openapi.json", tags=["pages"], responses={200: {"description": "The OpenAPI document."}})
     async def openapi() -> Response:
@@ -243,28 +222,6 @@ def _page_routes(document: Callable[[], dict[str, Any]], service: Service) -> AP
     async def metrics() -> Response:
         """Measurements for Prometheus."""
         return Response(service.meters.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @router.get("/reports", responses={200: {"model": schemas.ReportList}, **problems(401)}, tags=["reports"])
-    async def reports() -> Response:
-        """The reports that are served."""
-        return _json(report_list(service.reports, service.links))
-
-    @router.get(
-        "/linked-reports/{key}/{name}/{path:path}",
-        responses={200: {"description": "A file, for whoever has the link."}, **problems(404)},
-        response_class=Response,
-        tags=["reports"],
-    )
-    @router.get(
-        "/reports/{name}/{path:path}",
-        responses={200: {"description": "A file."}, **problems(401, 404)},
-        response_class=Response,
-        tags=["reports"],
-    )
-    async def files_of_reports(name: str, path: str) -> Response:
-        """A file of a report."""
-        content, headers = await to_thread.run_sync(report_file, service.reports, name, path)
-        return Response(content, headers=headers)
 
     return router
 
@@ -297,14 +254,6 @@ def _event(name: str, value: Mapping[str, Any]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(value)}\n\n".encode()
 
 
-def _verified(values: Mapping[str, Any], work: int) -> dict[str, Any]:
-    reasons = [
-        reason.replace("allow more with --work, or leave it out", "use `adaptdel verify`")
-        for reason in verify(values, work=work)
-    ]
-    return {"valid": not reasons, "radius": -1 if reasons else values["derived"]["radius"], "reasons": reasons}
-
-
 def _json(value: Any, status: int = 200) -> Response:
     """JSON in ASCII, so that texts with half a surrogate pair can be written."""
     return Response(json.dumps(value).encode(), status, media_type="application/json")
@@ -330,7 +279,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 def _of_http(request: Request, error: HTTPException) -> Problem:
     path = request.scope["path"]  # the address as a whole may not be ASCII
     if error.status_code == 404:
-        return Problem(404, f"there is nothing at {path!r:.80}: /docs lists the addresses")
+        return Problem(404, f"there is nothing at {path!r:.80}: /openapi.json lists the addresses")
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         return Problem(405, f"{path!r:.80} does not accept {request.method:.20}: use {allowed}", error.headers)
@@ -351,3 +300,66 @@ def _of_validation(error: RequestValidationError, request: Request) -> Problem:
         "" if isinstance(given, (dict, list)) or first["type"] in ("missing", "value_error") else f", got {given!r:.60}"
     )
     return Problem(422, f"{place or 'the body'}: {message}{shown}")
+
+
+class Server(uvicorn.Server):
+    """Ends in order: requests in flight are finished or, after a time, refused with 503."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.service, self._ready = service, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM or SIGINT. The signal is not raised again at the end, so that the exit status is 0."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+        self.service.close()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for the requests in flight, and refuse what is left of them in the end."""
+        loop = asyncio.get_running_loop()
+        refusal = loop.call_later(
+            self.service.settings.grace_seconds, lambda: loop.run_in_executor(None, self.service.stop)
+        )
+        await super().shutdown(sockets)
+        refusal.cancel()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at an address; OSError with one sentence if the address cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio sets no TCP_NODELAY
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((host, port))
+    except OSError as error:
+        opened.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(f"port {port} is in use on {host}: choose another one with --port") from None
+        reason = error.strerror or error
+        raise OSError(f"cannot listen on {host!r} port {port}: {reason}: choose another --host or --port") from None
+    return opened
+
+
+def serve(service: Service, opened: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until a signal comes; ``ready`` is called when requests are accepted."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    config = uvicorn.Config(
+        create_app(service),
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=math.ceil(service.settings.grace_seconds) + FINAL_SECONDS,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    Server(config, service, ready).run(sockets=[opened])

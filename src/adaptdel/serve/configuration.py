@@ -1,18 +1,22 @@
-"""The settings of a server, with all defaults."""
+"""The settings of a server, the names of its models, and its secrets: a token, and a seed that servers share."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from adaptdel.certification.sampling import SECRET_BITS
 from adaptdel.core.checks import check_int, check_real
 
 PORT = 8750
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-WIDE_HOSTS = ("0.0.0.0", "::", "")  # listen on every network
+TOKEN_VARIABLE = "ADAPTDEL_TOKEN"
+SHORTEST_SECRET = 32  # characters of the file of a shared seed
 
 
 @dataclass(frozen=True)
@@ -29,24 +33,18 @@ class ServeSettings:
         texts: the largest number of texts in a request.
         tokens: the largest number of tokens of a text; with influence, of all texts of a request.
         body_bytes: the largest size of the body of a request.
+        body_seconds: the time in which the body of a request has to arrive.
         votes: the largest number of votes of one kind that a request may ask for.
         deadline_ms: the longest time for a request, also if it names no deadline.
         in_flight: the largest number of requests that are worked on at a time.
         queue: the largest number of texts that wait for a place in the pool of a model.
-        connections: the number of connections above which those without a complete request are closed after a second.
-        body_seconds: the time in which the headers and the body of a request have to arrive.
-        send_seconds: the time that a client may take to read what was sent before more is sent.
-        grace_seconds: how long requests in flight may take after the server was told to stop.
-        drain_seconds: how long at least new requests are answered with 503 then, before the port is closed.
-        step_seconds: the aim for the time of one batch of the base classifier.
-        pool_inputs: the largest number of texts that are voted on together. More texts leave each a smaller part of a
-            batch, which takes a network over embeddings up to 1.5 times the processor time (`benchmarks/serve.py`).
+        batch_tokens: the largest number of copies times tokens in a batch of the base classifier, unless a text has
+            more. Deadlines are noticed between batches.
+        pool_inputs: the largest number of texts that are voted on together.
         request_inputs: of one request, the largest number.
         long_tokens: texts above this number of tokens are long. They take at most half of the places in the pool, so
             that short ones need not wait for them.
-        pool_tokens: the largest number of tokens of the long texts that are voted on together.
-        verify_queue: the largest number of certificates that wait to be verified.
-        verify_work: the largest number of arithmetic steps to verify a certificate, about a microsecond each.
+        grace_seconds: how long requests in flight may take after the server was told to stop.
     """
 
     host: str = "127.0.0.1"
@@ -58,22 +56,16 @@ class ServeSettings:
     texts: int = 64
     tokens: int = 20_000
     body_bytes: int = 2**20
+    body_seconds: float = 10.0
     votes: int = 20_000
     deadline_ms: int = 60_000
     in_flight: int = 256
     queue: int = 1024
-    connections: int = 1024
-    body_seconds: float = 10.0
-    send_seconds: float = 30.0
-    grace_seconds: float = 30.0
-    drain_seconds: float = 0.3
-    step_seconds: float = 0.02
+    batch_tokens: int = 100_000
     pool_inputs: int = 16
     request_inputs: int = 8
     long_tokens: int = 1000
-    pool_tokens: int = 200_000
-    verify_queue: int = 16
-    verify_work: int = 2_000_000
+    grace_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -90,11 +82,6 @@ class ServeSettings:
         """Whether only programs on this machine can connect."""
         return self.host in LOCAL_HOSTS or self.host.startswith("127.")
 
-    @property
-    def receiving_bytes(self) -> int:
-        """The largest size of all bodies together that have not arrived completely."""
-        return self.body_bytes * max(1, self.in_flight // 4)
-
     def limits(self) -> dict[str, Any]:
         """What clients have to know."""
         return {name: getattr(self, name) for name in ("texts", "tokens", "body_bytes", "votes", "deadline_ms")}
@@ -103,16 +90,52 @@ class ServeSettings:
 SERVE = ServeSettings()
 
 
-def named_folders(texts: Sequence[str], what: str) -> dict[str, Path]:
-    """Folders by name, from FOLDER or NAME=FOLDER."""
+def named_folders(texts: Sequence[str]) -> dict[str, Path]:
+    """Folders of models by name, from FOLDER or NAME=FOLDER."""
     folders: dict[str, Path] = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not equals or "/" in name or Path(text).exists():
             name, path = Path(text).resolve().name, text
         if not re.fullmatch(r"[^\s/\\\x00-\x1f\"%?#]{1,100}", name):
-            raise ValueError(f"a {what} needs a name without spaces and slashes, got {name!r}: give NAME=FOLDER")
+            raise ValueError(f"a model needs a name without spaces and slashes, got {name!r}: give NAME=FOLDER")
         if name in folders:
-            raise ValueError(f"each {what} needs a name of its own, got {name!r} twice: give NAME=FOLDER")
+            raise ValueError(f"each model needs a name of its own, got {name!r} twice: give NAME=FOLDER")
         folders[name] = Path(path)
     return folders
+
+
+def read_token(file: Path | None) -> str | None:
+    """The token of clients from the file or the environment; None if there is none."""
+    variable = os.environ.get(TOKEN_VARIABLE)
+    if file is None:
+        source, text = f"the variable {TOKEN_VARIABLE}", variable
+    elif variable is not None:
+        raise ValueError(f"give either --token-file or the variable {TOKEN_VARIABLE}")
+    else:
+        source, text = str(file), _read(file, "a token")
+    if text is None:
+        return None
+    token = text.strip()
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise ValueError(f"{source}: must hold a token of letters, digits and signs without spaces")
+    return token
+
+
+def read_shared_seed(file: Path) -> int:
+    """The seed of servers that have to give the same text the same answer, derived from a secret in a file."""
+    secret = _read(file, "a secret").strip()
+    if not re.fullmatch(r"[\x21-\x7e]+", secret) or len(secret) < SHORTEST_SECRET:
+        raise ValueError(
+            f"{file}: must hold at least {SHORTEST_SECRET} random characters without spaces, "
+            "such as openssl rand -hex 32 writes"
+        )
+    digest = hashlib.sha256(b"adaptdel: seed of the noise\0" + secret.encode()).digest()
+    return int.from_bytes(digest) >> (8 * len(digest) - SECRET_BITS)
+
+
+def _read(file: Path, what: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: must hold {what} in ASCII") from None

@@ -10,19 +10,17 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.pool import Ticket, VotePool
 from adaptdel.classifiers.base import BaseClassifierError, InconsistentAnswerError
-from adaptdel.serve.answers import Watcher, certify_result, predict_result
+from adaptdel.serve.answers import Job, Watcher, certify_result, predict_result
 from adaptdel.serve.configuration import ServeSettings
-from adaptdel.serve.metrics import Meters
-from adaptdel.serve.problems import Problem, internal_error, shutting_down, too_many
-from adaptdel.serve.queueing import BatchSize, Job
+from adaptdel.serve.schemas import Problem, internal_error, shutting_down, too_many
 
 LOG = logging.getLogger("adaptdel.serve")
-LONGEST_WAIT = 30  # seconds that a client is told to wait
-PACE_SHARE = 0.1  # of the last text in the mean time of a text
 ADMISSION_SECONDS = 0.02  # for splitting and preparing texts between two batches
 
 
@@ -33,28 +31,32 @@ class Scheduler:
         name: the name of the model.
         certifier: the engine, with the base classifier.
         settings: the limits.
-        meters: what is measured.
+        classified: called with the number of copies of every batch.
+        answered: called with every result.
 
     Attributes:
         pool: the texts that are voted on; only the thread changes it.
-        batches: how large a batch is.
         fault: why the model is not served any more; None if it is.
     """
 
-    def __init__(self, name: str, certifier: Certifier, settings: ServeSettings, meters: Meters) -> None:
-        self.name, self.certifier, self.settings, self.meters = name, certifier, settings, meters
+    def __init__(
+        self,
+        name: str,
+        certifier: Certifier,
+        settings: ServeSettings,
+        classified: Callable[[int], None],
+        answered: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.name, self.certifier, self.settings = name, certifier, settings
         self.pool = VotePool(certifier.base)
+        self.fault: str | None = None
+        self._classified, self._answered = classified, answered
         self._changed = threading.Condition()
         self._new: deque[Job] = deque()
         self._cancelled: list[Job] = []
-        self._jobs: list[Job] = []  # with texts that wait for a place in the pool
-        self._long: dict[Ticket, int] = {}  # the long texts in the pool, with their numbers of tokens
+        self._jobs: list[Job] = []  # with texts that wait for a place in the pool, in the order of arrival
         self._queued = 0  # texts that wait; guarded by the condition
-        self._order = 0
-        self._busy = self._pace = 0.0  # seconds since a text was finished, and for each of the last ones
-        self.batches = BatchSize(settings.step_seconds)
         self._closing = self._stopped = False
-        self.fault: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"adaptdel-{name}", daemon=True)
 
     def start(self) -> None:
@@ -69,28 +71,18 @@ class Scheduler:
     def submit(self, job: Job) -> None:
         """Accept a request, or raise a `Problem` at once."""
         with self._changed:
-            self._check_open()
+            if self.fault is not None:
+                raise Problem(503, self.fault)
+            if self._closing:
+                raise shutting_down()
             if self._queued + len(job.texts) > self.settings.queue:
                 raise too_many(
                     f"{self._queued} texts wait for the model {self.name!r} already, of at most {self.settings.queue}: "
-                    "send the request again later",
-                    seconds=self._seconds_to_wait(),
+                    "send the request again later"
                 )
             self._queued += len(job.texts)
-            self._order += 1
-            job.order = self._order
             self._new.append(job)
             self._changed.notify()
-
-    def _seconds_to_wait(self) -> int:
-        """About how long the texts that wait now will take."""
-        return min(LONGEST_WAIT, max(1, round(self._queued * self._pace)))
-
-    def _check_open(self) -> None:
-        if self.fault is not None:
-            raise Problem(503, self.fault)
-        if self._closing:
-            raise shutting_down()
 
     def cancel(self, job: Job) -> None:
         """Drop a request: its votes stop after the current batch."""
@@ -110,6 +102,10 @@ class Scheduler:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+
+    def sizes(self) -> tuple[int, int]:
+        """The number of texts that wait and that are in the pool."""
+        return self._queued, len(self.pool)
 
     def _run(self) -> None:
         while True:
@@ -138,30 +134,23 @@ class Scheduler:
     def _round(self) -> None:
         """Stop what is late, let texts in, classify one batch, and deliver what is finished."""
         now = time.monotonic()
-        for job in [job for job in self._jobs if job.deadline <= now]:
-            self._expire(job)
-        for job in {ticket.tag.job for ticket in self.pool.tickets() if ticket.tag.job.deadline <= now}:
-            self._expire(job)
-        self._admit(now)
+        for job in {*self._jobs, *(ticket.tag.job for ticket in self.pool.tickets())}:
+            if job.deadline <= now:
+                self._expire(job)
+        self._admit()
         if not len(self.pool):
             return
-        started = time.monotonic()
-        finished = self.pool.step(self.batches.work)
-        self.batches.measured(self.pool.work, time.monotonic() - started)
-        self.meters.batch(self.name, self.pool.copies)
-        self._busy += time.monotonic() - now
-        if finished:
-            self._pace += PACE_SHARE * (self._busy / len(finished) - self._pace)
-            self._busy = 0.0
+        finished = self.pool.step(self.settings.batch_tokens)
+        self._classified(self.pool.copies)
         for ticket in finished:
             self._deliver(ticket, late=False)
 
-    def _admit(self, now: float) -> None:
+    def _admit(self) -> None:
         """Split, prepare and add texts: those of the request with the fewest texts in the pool first."""
-        settings, until = self.settings, now + ADMISSION_SECONDS
+        settings, until = self.settings, time.monotonic() + ADMISSION_SECONDS
         candidates = list(self._jobs)
         while candidates and len(self.pool) < settings.pool_inputs and (time.monotonic() < until or not len(self.pool)):
-            job = min(candidates, key=lambda job: (len(job.tickets), job.order))
+            job = min(candidates, key=lambda job: len(job.tickets))
             if len(job.tickets) >= settings.request_inputs or not self._admit_next(job):
                 candidates.remove(job)
             elif not job.waiting:
@@ -191,16 +180,14 @@ class Scheduler:
         self._leave_queue(job)
         job.tokens += length
         job.tickets.add(ticket)
-        if length > self.settings.long_tokens:
-            self._long[ticket] = length
         return True
 
     def _fits(self, length: int) -> bool:
         """Whether there is a place for a text; long ones leave half of the places to short ones."""
-        if length <= self.settings.long_tokens or not self._long:
-            return True
-        places = max(1, self.settings.pool_inputs // 2)
-        return len(self._long) < places and sum(self._long.values()) + length <= self.settings.pool_tokens
+        settings = self.settings
+        lengths = [len(ticket.prepared.tokens) for ticket in self.pool.tickets()]
+        places = max(1, settings.pool_inputs // 2)
+        return length <= settings.long_tokens or sum(other > settings.long_tokens for other in lengths) < places
 
     def _too_long(self, job: Job, index: int, length: int) -> str:
         if length <= self.settings.tokens:
@@ -216,11 +203,6 @@ class Scheduler:
         with self._changed:
             self._queued -= 1
 
-    def _leave_pool(self, ticket: Ticket) -> None:
-        job = ticket.tag.job
-        job.tickets.discard(ticket)
-        self._long.pop(ticket, None)
-
     def _expire(self, job: Job) -> None:
         """The deadline of a request: its looks so far count; texts without a vote abstain."""
         for ticket in list(job.tickets):
@@ -233,18 +215,21 @@ class Scheduler:
         if job in self._jobs:
             self._jobs.remove(job)
 
-    def _drop(self, job: Job) -> None:
-        for ticket in list(job.tickets):
+    def _drop(self, job: Job) -> list[int]:
+        """Forget a request; returns the numbers of its texts that were not answered."""
+        left = [*(ticket.tag.index for ticket in job.tickets), *job.waiting]
+        for ticket in job.tickets:
             self.pool.cancel(ticket)
-            self._leave_pool(ticket)
+        job.tickets.clear()
         while job.waiting:
             self._leave_queue(job)
         if job in self._jobs:
             self._jobs.remove(job)
+        return left
 
     def _deliver(self, ticket: Ticket, *, late: bool) -> None:
         watcher: Watcher = ticket.tag
-        self._leave_pool(ticket)
+        watcher.job.tickets.discard(ticket)
         if ticket.failure is not None:
             self._fail(watcher.job, watcher.index, ticket.failure)
         else:
@@ -262,7 +247,7 @@ class Scheduler:
         except Exception as error:
             self._fail(job, index, error)
             return
-        self.meters.answered(self.name, abstained=result.get("abstained", False), late=late)
+        self._answered(result)
         job.outbox.put("result", index, {"index": index, **result})
 
     def _fail(self, job: Job, index: int, error: Exception) -> None:
@@ -287,20 +272,9 @@ class Scheduler:
         with self._changed:
             self._jobs += self._new
             self._new.clear()
-        for ticket in self.pool.tickets():
-            self.pool.cancel(ticket)
-            self._leave_pool(ticket)
-            ticket.tag.job.outbox.put("failed", ticket.tag.index, (ticket.tag.index, problem))
-        for job in self._jobs:
-            while job.waiting:
-                index = job.waiting[0]
-                self._leave_queue(job)
+        for job in {*self._jobs, *(ticket.tag.job for ticket in self.pool.tickets())}:
+            for index in self._drop(job):
                 job.outbox.put("failed", index, (index, problem))
-        self._jobs.clear()
-
-    def sizes(self) -> tuple[int, int]:
-        """The number of texts that wait and that are in the pool."""
-        return self._queued, len(self.pool)
 
 
 def log_error(where: str, error: BaseException, *, texts: bool) -> None:

@@ -1,17 +1,20 @@
-"""The bodies of requests and responses; the OpenAPI document is made from them."""
+"""What goes over the wire: the bodies of requests and responses, and errors as RFC 9457 problem documents.
+
+The OpenAPI document is made from these classes.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from adaptdel import __version__
-from adaptdel.certification.certificate import Certificate
-from adaptdel.core.noise import Deletion
-from adaptdel.core.rates import FixedRate
-
-TEXT = "The film was slow at first, but the last hour is among the best I have seen this year."
+PROBLEM_TYPE = "application/problem+json"
+LONGEST_DETAIL = 600  # characters
+CLOSE = {"Connection": "close"}  # a header: what is left of the request is not read
 STREAM_EVENT = {  # each event of a stream
     "type": "object",
     "properties": {
@@ -91,12 +94,6 @@ class CertifyBody(TextsBody):
     stream: bool = Field(False, description="Answer with server-sent events as votes come.")
 
 
-class VerifyBody(Body):
-    """A certificate to verify."""
-
-    certificate: dict[str, Any] = Field(description="As `POST /v1/certify` or `Certificate.to_dict` returned it.")
-
-
 class Result(BaseModel):
     """What a response holds; further fields may be added in later versions."""
 
@@ -164,14 +161,6 @@ class PredictResponse(Result):
     results: list[PredictResult | TextError]
 
 
-class VerifyResponse(Result):
-    """Whether the radius of a certificate follows from its votes."""
-
-    valid: bool
-    radius: int = Field(description="The radius that is certified; -1 if the certificate is not valid.")
-    reasons: list[str] = Field(description="Why it is not valid, a sentence each.")
-
-
 class Example(Result):
     """A text to try."""
 
@@ -223,20 +212,6 @@ class Status(Result):
     status: str
 
 
-class ReportAddress(Result):
-    """Where a report is."""
-
-    name: str
-    url: str
-    link: str = Field(description="Opens for an hour without the token, as in a browser; `url` if there is no token.")
-
-
-class ReportList(Result):
-    """The reports that are served."""
-
-    reports: list[ReportAddress]
-
-
 class ProblemDocument(Result):
     """An error (RFC 9457)."""
 
@@ -246,74 +221,49 @@ class ProblemDocument(Result):
     detail: str = Field(description="One sentence.")
 
 
-# Examples of bodies and responses, by schema. FastAPI would drop every null from examples of its own.
-_CERTIFICATE = Certificate(  # of a text of one word, whose two copies were enumerated
-    label="pos",
-    classes=("neg", "pos"),
-    known=True,
-    answer=1,
-    length=1,
-    noise=Deletion(FixedRate(0.9)),
-    selection=(0, 0),
-    looks=None,
-    votes=(),
-    exact=((0, 0), (1, 1)),
-    seed=None,
-    unit={"kind": "word"},
-)
-_CERTIFIED: dict[str, Any] = {
-    "label": "pos",
-    "radius": _CERTIFICATE.radius,
-    "abstained": False,
-    "score": 1.0,
-    "length": 1,
-    "alpha": 0.0,
-    "ops": list(_CERTIFICATE.ops),
-    "radii": {name: _CERTIFICATE.radius_for(name) for name in ("del", "ins", "sub", "edit")},
-    "covers_every_text": _CERTIFICATE.covers_every_text,
-    "deadline_reached": False,
-    "calls": 2,
-    "seconds": 0.001,
-    "certificate": _CERTIFICATE.to_dict(),
-}
-_PREDICTED = {
-    "label": "pos",
-    "scores": {"neg": 0.03125, "pos": 0.96875},
-    "deadline_reached": False,
-    "calls": 32,
-    "seconds": 0.001,
-}
-_MODEL: dict[str, Any] = {
-    "name": "model",
-    "default": True,
-    "kind": "linear",
-    "classes": ["neg", "pos"],
-    "unit": "word",
-    "noise": repr(_CERTIFICATE.noise),
-    "method": "adaptdel",
-    "alpha": 0.05,
-    "ops": ["del", "ins", "sub"],
-    "certified_ops": ["del", "ins", "sub"],
-    "votes": {"select": 1000, "estimate": 4000},
-    "threshold": None,
-    "fingerprint": "0" * 64,
-    "examples": [{"title": "A review", "text": TEXT, "label": "pos"}],
-}
-_LIMITS = {"texts": 64, "tokens": 20000, "body_bytes": 1048576, "votes": 20000, "deadline_ms": 60000}
-EXAMPLES: dict[str, list[dict[str, Any]]] = {
-    "PredictBody": [{"text": TEXT}],
-    "CertifyBody": [
-        {"text": TEXT},
-        {"texts": [TEXT, "Not worth the ticket."], "alpha": 0.01, "ops": ["ins", "del"], "deadline_ms": 500},
-    ],
-    "VerifyBody": [{"certificate": _CERTIFICATE.to_dict()}],
-    "CertifyResponse": [{"model": "model", "results": [_CERTIFIED]}],
-    "PredictResponse": [{"model": "model", "results": [_PREDICTED]}],
-    "VerifyResponse": [{"valid": True, "radius": _CERTIFICATE.radius, "reasons": []}],
-    "ModelsResponse": [{"models": [_MODEL], "limits": _LIMITS, "version": __version__}],
-    "Status": [{"status": "ready"}],
-    "ReportList": [{"reports": [{"name": "run", "url": "/reports/run/", "link": "/reports/run/"}]}],
-    "ProblemDocument": [
-        {"type": "about:blank", "title": "Not Found", "status": 404, "detail": "there is no model 'x', only 'model'"}
-    ],
-}
+def printable(text: str) -> str:
+    r"""A message as a single line of bounded length, whatever a client put into it.
+
+    >>> printable("a field\n\ud800")
+    'a field\\n\\ud800'
+    """
+    if len(text) > LONGEST_DETAIL:
+        text = text[: LONGEST_DETAIL - 1] + "…"
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class Problem(Exception):
+    """An error that a client is told.
+
+    Attributes:
+        status: the HTTP status.
+        detail: one sentence that says what is wrong and what to do; what a client sent is escaped and shortened in it.
+        headers: further headers of the response.
+    """
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = int(status), printable(detail), dict(headers or {})
+
+    def body(self) -> bytes:
+        """The problem document as JSON."""
+        title = HTTPStatus(self.status).phrase
+        document = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
+        return json.dumps(document).encode()
+
+
+def too_many(detail: str) -> Problem:
+    """The client may try again."""
+    return Problem(429, detail, {"Retry-After": "1"})
+
+
+def shutting_down() -> Problem:
+    """The server was told to stop."""
+    return Problem(
+        503, "the server is shutting down: send the request again to another server or later", {"Retry-After": "5"}
+    )
+
+
+def internal_error() -> Problem:
+    """A fault of the server, which says nothing about it."""
+    return Problem(500, "the server failed on this request: the error is in its log")

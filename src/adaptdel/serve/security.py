@@ -1,4 +1,4 @@
-"""What stands between clients and the application: limits, authentication, timeouts, headers, the log of requests."""
+"""What stands between clients and the application: limits, authentication, headers, the log of requests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from adaptdel.serve.configuration import LOCAL_HOSTS
-from adaptdel.serve.problems import CLOSE, PROBLEM_TYPE, Problem, internal_error, shutting_down, too_many
-from adaptdel.serve.reports import LINKED
 from adaptdel.serve.scheduler import LOG, log_error
+from adaptdel.serve.schemas import CLOSE, PROBLEM_TYPE, Problem, internal_error, shutting_down, too_many
 from adaptdel.serve.service import Service
 
 Scope = MutableMapping[str, Any]
@@ -34,12 +33,11 @@ HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": CLOSED_POLICY,
 }
-OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/docs", "/favicon.ico")  # need no token
+OPEN = ("/", "/healthz", "/readyz", "/openapi.json")  # need no token
 OPEN_FOLDER = "/page/"
 PROBES = ("/healthz", "/readyz")  # called by address, whatever the host name of the server is
 SMALL_BODY = 2**12  # bytes of a request that needs none
 MOST_DIGITS = 15  # of a length; more are too large in any case
-MOST_HEADER_BYTES = 2**15
 CLIENT_LEFT = 499  # in the log and the measurements, as in nginx
 
 
@@ -60,7 +58,7 @@ class Gate:
             await self.app(scope, receive, send)
             return
         started = time.monotonic()
-        response = _Response(send, self.settings.send_seconds, cors=bool(self.settings.cors_origins))
+        response = _Response(send, cors=bool(self.settings.cors_origins))
         code = CLIENT_LEFT
         try:
             code = await self._handle(scope, receive, response)
@@ -75,7 +73,6 @@ class Gate:
         counted = False
         try:
             headers = {name.lower(): value for name, value in scope["headers"]}
-            _check_headers(scope, headers)
             self._check_host(scope, headers)
             self._check_token(scope, headers)
             self._check_load(scope)
@@ -88,14 +85,10 @@ class Gate:
         except Problem as problem:
             await response.problem(problem)
         except Exception as error:
-            if response.is_stuck:
-                return CLIENT_LEFT
             log_error(f"{scope['method']} request", error, texts=self.settings.log_texts)
             await response.problem(internal_error())
         finally:
-            if counted:
-                self.service.in_flight -= 1
-                self.service.meters.in_flight(self.service.in_flight)
+            self.service.in_flight -= counted
         return response.status or CLIENT_LEFT
 
     def _check_host(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
@@ -112,12 +105,6 @@ class Gate:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path in OPEN or path.startswith(OPEN_FOLDER) or scope["method"] == "OPTIONS":
             return
-        if path.startswith(LINKED):
-            if self.service.links is None or not self.service.links.opens(path):
-                raise Problem(
-                    404, "this link is wrong or has expired: open the report from the page of the server again"
-                )
-            return
         if not self.service.authorized(headers.get(b"authorization", b"").decode("latin-1")):
             raise Problem(
                 401,
@@ -131,22 +118,19 @@ class Gate:
             raise too_many(f"{self.service.in_flight} requests are in flight already: send the request again later")
 
     def _count(self, scope: Scope) -> bool:
-        """Count a request that takes work; refuse it if there are too many by now, or if the server is to stop.
-
-        The latter is not said before the body is here: a connection that is closed while a client still sends is reset,
-        and the client does not read why.
-        """
+        """Count a request that takes work; refuse it if there are too many by now, or if the server is to stop."""
         if scope["method"] != "POST":
             return False
         if self.service.closing:
             raise shutting_down()
         self._check_load(scope)
         self.service.in_flight += 1
-        self.service.meters.in_flight(self.service.in_flight)
         return True
 
     async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """The body; None if the client left."""
+        if b"transfer-encoding" in headers and b"content-length" in headers:  # two requests to some proxies
+            raise Problem(400, "the body has two lengths: send either Content-Length or Transfer-Encoding", CLOSE)
         limit = self.settings.body_bytes
         if scope["method"] != "POST":  # not counted, and without a token on open addresses
             limit = min(limit, SMALL_BODY)
@@ -154,31 +138,21 @@ class Gate:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and (len(length) > MOST_DIGITS or int(length) > limit):
             raise too_large
-        parts: list[bytes] = []
-        size, service = 0, self.service
-        waited_for = not service.closing  # bodies that begin later do not keep the server from stopping
-        service.receiving += waited_for
+        body = bytearray()
         try:
             async with asyncio.timeout(self.settings.body_seconds):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    service.received_bytes += len(parts[-1])
-                    if size > limit:
+                    body += message.get("body", b"")
+                    if len(body) > limit:
                         raise too_large
                     if not message.get("more_body", False):
-                        return b"".join(parts)
-                    if service.received_bytes > self.settings.receiving_bytes:
-                        raise too_many("too many large bodies arrive at a time: send the request later", close=True)
+                        return bytes(body)
         except TimeoutError:
             seconds = self.settings.body_seconds
             raise Problem(408, f"the body did not arrive within {seconds:g} seconds: send it faster", CLOSE) from None
-        finally:
-            service.receiving -= waited_for
-            service.received_bytes -= size
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, response: _Response) -> bool:
         """Run the application; if the client leaves first, cancel it and return False."""
@@ -211,26 +185,16 @@ class Gate:
             await asyncio.gather(running, watching, return_exceptions=True)
 
 
-def _check_headers(scope: Scope, headers: dict[bytes, bytes]) -> None:
-    """Refuse what a proxy in front of the server might read as two requests, and headers that are too long."""
-    if b"transfer-encoding" in headers and b"content-length" in headers:
-        raise Problem(400, "the body has two lengths: send either Content-Length or Transfer-Encoding", CLOSE)
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
-        raise Problem(431, f"the headers must have at most {MOST_HEADER_BYTES} bytes together: send fewer", CLOSE)
-
-
 class _Response:
-    """Sends a response with the headers that every response has, and notices clients that do not read.
+    """Sends a response with the headers that every response has.
 
     Attributes:
         status: the status of the response; 0 before it begins.
-        is_stuck: whether the client did not read in time.
     """
 
-    def __init__(self, send: Send, seconds: float, *, cors: bool) -> None:
-        self._send, self._seconds, self._cors = send, seconds, cors
+    def __init__(self, send: Send, *, cors: bool) -> None:
+        self._send, self._cors = send, cors
         self.status = 0
-        self.is_stuck = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -241,12 +205,7 @@ class _Response:
                 if name.encode() not in present and not (self._cors and name == "cross-origin-resource-policy"):
                     headers.append((name.encode(), value.encode()))
             message = {**message, "headers": headers}
-        try:
-            async with asyncio.timeout(self._seconds):
-                await self._send(message)
-        except TimeoutError:
-            self.is_stuck = True
-            raise
+        await self._send(message)
 
     async def problem(self, problem: Problem) -> None:
         """Send an error, unless a response has begun."""
@@ -255,6 +214,6 @@ class _Response:
         body = problem.body()
         headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **problem.headers}
         encoded = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-        with suppress(OSError):  # the client left or does not read
+        with suppress(OSError):  # the client left
             await self({"type": "http.response.start", "status": problem.status, "headers": encoded})
             await self({"type": "http.response.body", "body": body})

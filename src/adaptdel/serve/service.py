@@ -1,4 +1,4 @@
-"""The models that are served, and how requests to them become jobs."""
+"""The models that are served, how requests to them become jobs, and what is measured."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from adaptdel import __version__
 from adaptdel.certification.sampling import SECRET_BITS, SamplingPlan
@@ -20,16 +23,59 @@ from adaptdel.core.threat import Threat
 from adaptdel.files import read_json
 from adaptdel.models.model_files import EXAMPLES
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.serve.configuration import SERVE, ServeSettings
-from adaptdel.serve.metrics import Meters
-from adaptdel.serve.problems import Problem
-from adaptdel.serve.queueing import Job, Outbox
-from adaptdel.serve.reports import ReportLinks
+from adaptdel.serve.answers import Job, Outbox
+from adaptdel.serve.configuration import SERVE, ServeSettings, named_folders, read_shared_seed, read_token
 from adaptdel.serve.scheduler import Scheduler
-from adaptdel.serve.schemas import CertifyBody, PredictBody
+from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem
 from adaptdel.text.units import check_unit
 
 TEXT_UNITS = ("word", "char", "byte", "chunk")
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+COPIES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+
+
+class Meters:
+    """What a server measures, for Prometheus. Labels come from fixed sets: routes, status codes, models."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        route, model = ("route",), ("model",)
+        self.requests = Counter("adaptdel_requests", "Requests.", (*route, "code"), registry=registry)
+        self.latency = Histogram(
+            "adaptdel_request_seconds", "Time of a request.", route, buckets=SECONDS, registry=registry
+        )
+        self.in_flight = Gauge("adaptdel_requests_in_flight", "Requests that are worked on.", registry=registry)
+        self.queue = Gauge("adaptdel_queue_texts", "Texts that wait for a place in the pool.", model, registry=registry)
+        self.pool = Gauge("adaptdel_pool_texts", "Texts that are voted on together.", model, registry=registry)
+        self.texts = Counter("adaptdel_texts", "Texts that were answered.", model, registry=registry)
+        self.abstentions = Counter("adaptdel_abstentions", "Texts with no certificate.", model, registry=registry)
+        self.late = Counter(
+            "adaptdel_deadlines_reached", "Texts whose votes a deadline ended.", model, registry=registry
+        )
+        self.votes = Counter("adaptdel_votes", "Votes of the base classifier.", model, registry=registry)
+        self.batches = Histogram(
+            "adaptdel_batch_copies", "Copies in a batch.", model, buckets=COPIES, registry=registry
+        )
+
+    def request(self, route: str, code: int, seconds: float) -> None:
+        """A request was answered."""
+        self.requests.labels(route, str(code)).inc()
+        self.latency.labels(route).observe(seconds)
+
+    def batch(self, model: str, copies: int) -> None:
+        """A batch was classified."""
+        self.batches.labels(model).observe(copies)
+        self.votes.labels(model).inc(copies)
+
+    def answered(self, model: str, result: Mapping[str, Any]) -> None:
+        """A text was answered."""
+        self.texts.labels(model).inc()
+        self.abstentions.labels(model).inc(result.get("abstained", False))
+        self.late.labels(model).inc(result["deadline_reached"])
+
+    def page(self) -> bytes:
+        """All measurements in the text format of Prometheus."""
+        return generate_latest(self.registry)
 
 
 @dataclass(frozen=True)
@@ -62,13 +108,21 @@ class ModelToServe:
 
 
 class ServedModel:
-    """A model with its thread."""
+    """A model with its thread.
+
+    All that depends on how a model certifies is here and in its scheduler: `plan` reads a request, and the scheduler
+    answers the job that is made of it.
+    """
 
     def __init__(self, source: ModelToServe, settings: ServeSettings, meters: Meters) -> None:
         self.name, self.model, self.examples = source.name, source.model, source.examples
         self.settings = settings
         self.certifier = source.model.certifier()
-        self.scheduler = Scheduler(self.name, self.certifier, settings, meters)
+        self.scheduler = Scheduler(
+            self.name, self.certifier, settings, partial(meters.batch, self.name), partial(meters.answered, self.name)
+        )
+        meters.queue.labels(self.name).set_function(lambda: self.scheduler.sizes()[0])
+        meters.pool.labels(self.name).set_function(lambda: self.scheduler.sizes()[1])
 
     def plan(self, body: CertifyBody | PredictBody, seed: int) -> SamplingPlan:
         """The sampling plan of a request; ValueError if it asks for something that cannot be."""
@@ -123,14 +177,12 @@ class Service:
         settings: all limits.
         seed: the seed of the noise, for tests; None to draw a secret one.
         token: what clients have to present; None if anyone may call.
-        reports: folders that `adaptdel report` wrote, by name.
     """
 
     sources: Sequence[ModelToServe]
     settings: ServeSettings = SERVE
     seed: int | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
-    reports: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
@@ -139,19 +191,40 @@ class Service:
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"models must have different names, got {name!r} twice: give NAME=FOLDER")
-        if self.seed is not None and self.settings.seed_per_request:
-            raise ValueError("a seed and a new seed for every request cannot be given together")
         if self.seed is not None:
             check_int("seed", self.seed, most=2**SECRET_BITS - 1)
         self._seed = secrets.randbits(SECRET_BITS) if self.seed is None else self.seed
-        self.links = None if self.token is None else ReportLinks(self.token)
         self.meters = Meters()
         self.models = {s.name: ServedModel(s, self.settings, self.meters) for s in self.sources}
-        self.meters.watch(lambda: {name: model.scheduler.sizes() for name, model in self.models.items()})
         self.closing = False
         self.in_flight = 0  # requests that are worked on
-        self.receiving = 0  # requests whose bodies arrive, unless they began after the server was told to stop
-        self.received_bytes = 0  # of all bodies that are not complete
+        self.meters.in_flight.set_function(lambda: self.in_flight)
+
+    @classmethod
+    def load(
+        cls,
+        models: Sequence[str],
+        settings: ServeSettings = SERVE,
+        *,
+        token_file: Path | None = None,
+        seed_file: Path | None = None,
+        seed: int | None = None,
+    ) -> Service:
+        """Read models from folders, each FOLDER or NAME=FOLDER, and the secrets from files.
+
+        Args:
+            models: the folders.
+            settings: all limits.
+            token_file: a file with the token of clients; None for the variable ADAPTDEL_TOKEN, or no token.
+            seed_file: a file with a secret from which servers derive the same seed.
+            seed: the seed itself, for tests.
+        """
+        if (seed is not None) + (seed_file is not None) + settings.seed_per_request > 1:
+            raise ValueError("give only one of --seed, --seed-file and --seed-per-request")
+        token = read_token(token_file)
+        shared = seed if seed_file is None else read_shared_seed(seed_file)
+        sources = [ModelToServe.load(folder, name) for name, folder in named_folders(models).items()]
+        return cls(sources, settings, shared, token)
 
     def start(self) -> None:
         """Start the threads of the models."""

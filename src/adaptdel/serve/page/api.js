@@ -76,12 +76,6 @@ async function json(response) {
 /** The models of the server and its limits. */
 export const models = async () => json(await call("v1/models"));
 
-/** The reports that the server shows: names, and addresses that a link can open, for an hour if there is a token. */
-export const reports = async () => {
-  const { reports } = await json(await call("reports"));
-  return reports.map(({ name, link }) => ({ name, link: link.slice(1) })); // relative, for servers behind a prefix
-};
-
 /** The result of one text, all at once. */
 export async function certify(request, signal) {
   const { results } = await json(await call("v1/certify", request, signal));

@@ -2,15 +2,12 @@
 
 import { AnswerPanel } from "./answer.js";
 import * as api from "./api.js";
-import { CodePanel } from "./code.js";
 import { byId, debounced, element } from "./dom.js";
 import { EditPanel } from "./edit.js";
 import { Influence } from "./influence.js";
 import { listed } from "./sentences.js";
 import { Settings } from "./settings.js";
 import { count, number, split, unitOf } from "./tokens.js";
-
-const RENEW_MS = 20 * 60 * 1000; // links to reports work for an hour
 
 class Page {
   constructor() {
@@ -24,7 +21,6 @@ class Page {
     this.answer = new AnswerPanel();
     this.edit = new EditPanel((error, retry) => this.fail(error, retry));
     this.influence = new Influence();
-    this.code = new CodePanel();
     this.settings = new Settings(() => this.changed());
     const measureSoon = debounced(() => this.measure(), 100);
     this.text.addEventListener("input", () => {
@@ -67,22 +63,6 @@ class Page {
     const first = Math.max(0, this.models.findIndex((model) => model.default));
     byId("model").selectedIndex = first;
     this.choose(this.models[first]);
-    this.listReports(await api.reports().catch(() => []));
-  }
-
-  /** Links to the reports. With a token they end after a time, so they are renewed, and open beside this page, which knows the token. */
-  listReports(reports) {
-    for (const id of ["reports", "to-reports"]) byId(id).hidden = reports.length === 0;
-    const closed = api.hasToken();
-    byId("about-reports-token").hidden = !closed;
-    const links = reports.map(({ name, link }) => element("a", { href: link, ...(closed ? { target: "_blank", rel: "noopener" } : {}) }, name));
-    byId("reports").querySelector("ul").replaceChildren(...links.map((link) => element("li", {}, link)));
-    if (closed && reports.length && !this.renewing) this.renewing = setInterval(() => this.renewLinks(links), RENEW_MS);
-  }
-
-  async renewLinks(links) {
-    const renewed = await api.reports().catch(() => []);
-    for (const { name, link } of renewed) links.find((shown) => shown.textContent === name)?.setAttribute("href", link);
   }
 
   choose(model) {
@@ -119,7 +99,6 @@ class Page {
     byId("answer-body").hidden = true;
     this.edit.hide();
     this.influence.hide();
-    this.code.hide();
   }
 
   /** Show the length of the text against the limit. */
@@ -176,7 +155,6 @@ class Page {
       this.answer.show(this.subject, example);
       this.edit.show(this.subject);
       this.influence.show(this.subject);
-      this.code.show(request, api.hasToken());
       document.title = `${AnswerPanel.summary(result, model)} – adaptdel`;
       this.changed();
     } catch (error) {

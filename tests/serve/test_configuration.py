@@ -1,0 +1,86 @@
+"""Settings, names of models, and secrets: the same seed from the same file, and nothing weak is accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adaptdel.certification.sampling import SECRET_BITS
+from adaptdel.cli.serve import warnings
+from adaptdel.serve.configuration import ServeSettings, named_folders, read_shared_seed, read_token
+from tests.run_files import run
+
+SECRET = "4f1c9a" * 8
+
+
+def test_a_public_address_without_a_token_is_warned_about() -> None:
+    assert ServeSettings().is_local
+    assert ServeSettings(host="127.0.0.2").is_local
+    assert ServeSettings(host="::1").is_local
+    assert not ServeSettings(host="0.0.0.0").is_local
+    assert not ServeSettings(host="192.0.2.1").is_local
+
+
+def test_tokens_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ADAPTDEL_TOKEN", raising=False)
+    file = tmp_path / "token"
+    file.write_text("secret-token\n")
+    assert read_token(None) is None
+    assert read_token(file) == "secret-token"
+    for content in ("", "\n", "two words", "ümlaut"):
+        file.write_text(content)
+        with pytest.raises(ValueError, match="token"):
+            read_token(file)
+    monkeypatch.setenv("ADAPTDEL_TOKEN", " from-environment ")
+    assert read_token(None) == "from-environment"
+    with pytest.raises(ValueError, match="either"):
+        read_token(file)
+    monkeypatch.setenv("ADAPTDEL_TOKEN", "")
+    with pytest.raises(ValueError, match="the variable ADAPTDEL_TOKEN"):
+        read_token(None)
+
+
+def test_names_of_folders(tmp_path: Path) -> None:
+    odd = tmp_path / "a=b"
+    odd.mkdir()
+    assert named_folders((str(odd), f"name={tmp_path}")) == {"a=b": odd, "name": tmp_path}
+    for wrong in (["a b=x"], ["a=x", "a=y"]):
+        with pytest.raises(ValueError, match="give NAME=FOLDER"):
+            named_folders(wrong)
+
+
+def test_what_is_unsafe_is_said() -> None:
+    local, public = ServeSettings(), ServeSettings(host="0.0.0.0", cors_origins=("*",))
+    assert warnings(local, None, None) == []
+    assert len(warnings(public, "x" * 16, None)) == 1
+    assert "--token-file" in warnings(public, None, None)[0]
+    assert len(warnings(local, "short", 1)) == 2
+
+
+def test_the_seed_is_a_function_of_the_secret(tmp_path: Path) -> None:
+    for name, text in (("a", SECRET), ("b", f"\n{SECRET} \r\n"), ("c", SECRET[:-1] + "b")):
+        (tmp_path / name).write_text(text, encoding="ascii")
+    seeds = [read_shared_seed(tmp_path / name) for name in "abc"]
+    expected = 0x7AFEE5C2AD871815BF2E721AD6B44BC956713FC7B4541A78B4577D08E270B262
+    assert seeds[0] == seeds[1] == expected  # servers of different versions have to agree
+    assert seeds[0] != seeds[2]
+    assert all(0 <= seed < 2**SECRET_BITS for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"short", SECRET[:31].encode(), b"with spaces " * 9, b"line\n" * 20, b"\xff" * 64]
+)
+def test_a_weak_secret_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "seed"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="seed: must hold"):
+        read_shared_seed(file)
+
+
+def test_seeds_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "seed"
+    file.write_text(SECRET, encoding="ascii")
+    for options in (["--seed", "3"], ["--seed-per-request"]):
+        assert run("serve", tmp_path, "--port", "0", "--seed-file", file, *options) == 2
+        assert "--seed-file" in capsys.readouterr().err
