@@ -2,10 +2,11 @@
 
     python -m experiments.protection --data FOLDER [--seeds 0,1,2] [--out experiments/results]
 
-The whole recipe, with defaults: linear models are trained and calibrated, with and without ``--protect``, and certify
-the test mails. For a rate of 0.1%, which needs 2,995 ham mails that the model has not seen, the corpus is divided in
-another way: most ham mails of both files are kept for the threshold (``--threshold-data``), and few are left for
-training and testing. Results are written after each recipe, and a recipe that is in the file is not repeated.
+The whole recipe, with defaults: linear models are trained, calibrated and protected, and certify the test mails. The
+threshold is chosen on 1,000 ham mails of the training file, on which no model is trained. For a rate of 0.1%, which
+needs 2,995 ham mails that the model has not seen, the corpus is divided in another way: most ham mails of both files
+choose the threshold, and few are left for training and testing. Results are written after each recipe, and a recipe
+that is in the file is not repeated.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.calibration.folders import calibrate_folder
+from adaptdel.calibration.protection import protect
 from adaptdel.files import write_json
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.text.data import read_examples
@@ -30,6 +32,7 @@ from adaptdel.training import TrainingJob, TrainingSettings, train_job
 RADII = (0, 1, 2, 5, 10, 20, 40)
 SPAM = 1
 VOTES = {"n_select": 500, "n_estimate": 2000}
+HELD_HAM = 1000  # of the training file
 THRESHOLD_HAM, TRAINING_HAM = 3000, 1000  # of the division for a rate of 0.1%
 Mail = dict[str, Any]
 
@@ -73,37 +76,25 @@ def summary(model: SmoothedClassifier, test: list[Mail]) -> dict[str, Any]:
 
 
 def recipe(
-    work: Path,
-    train: list[Mail],
-    seed: int,
-    *,
-    method: str = "adaptdel+",
-    rate: float | None = None,
-    validation: float | None = None,
-    threshold: list[Mail] | None = None,
+    work: Path, train: list[Mail], held: list[Mail], seed: int, *, method: str = "adaptdel+", rate: float | None = None
 ) -> SmoothedClassifier:
-    """Train, and calibrate AdaptDel+, with a protected class if a rate of false positives is given."""
+    """Train, calibrate AdaptDel+, and protect spam on the held-out mails if a rate of false positives is given."""
     with tempfile.TemporaryDirectory(dir=work) as name:
         folder = Path(name)
         file = written(folder / "train.jsonl", train)
-        protect = {} if rate is None else {"protect": str(SPAM), "max_false_positives": rate}
-        held = {} if validation is None else {"validation": validation}
-        settings = TrainingSettings.from_dict({"method": method, "seed": seed, **held})
-        train_job(TrainingJob(file, str(folder / "model"), settings), progress=False)
-        if method != "adaptdel+":
-            return SmoothedClassifier.load(folder / "model")
-        others = None if threshold is None else read_examples(written(folder / "threshold.jsonl", threshold))
-        done = calibrate_folder(
-            folder / "model",
-            read_examples(file),
-            protect,
-            out=folder / "out",
-            threshold_examples=others,
-            progress=False,
-        )
-        chosen = done.calibration.to_dict()
-        model = SmoothedClassifier.load(done.folder)
-        model.calibration_ = {name: chosen["candidates"][chosen["chosen"]][name] for name in ("name", "kept")}
+        settings = TrainingSettings.from_dict({"method": method, "seed": seed})
+        model = train_job(TrainingJob(file, str(folder / "model"), settings), progress=False).model
+        if method == "adaptdel+":
+            done = calibrate_folder(
+                folder / "model", read_examples(file), {}, out=folder / "calibrated", progress=False
+            )
+            chosen = done.calibration.to_dict()
+            model = SmoothedClassifier.load(done.folder)
+            model.calibration_ = {name: chosen["candidates"][chosen["chosen"]][name] for name in ("name", "kept")}
+        if rate is not None:
+            texts, labels = ([row[column] for row in held] for column in ("text", "label"))
+            model.set_params(**VOTES, progress=False)
+            protect(model, texts, labels, label=SPAM, max_false_positives=rate, certify=0)
         return model
 
 
@@ -112,27 +103,28 @@ def measure(data: Path, entry: dict[str, Any], work: Path, write: Callable[[], N
     seed = entry["seed"]
     train, test = (mails(data / f"spamassassin.{part}.jsonl.gz", seed) for part in ("train", "test"))
 
-    def add(name: str, rows: list[Mail], **options: Any) -> None:
+    def add(name: str, train: list[Mail], held: list[Mail], test: list[Mail], **options: Any) -> None:
         if name in entry["recipes"]:
             return
-        model = recipe(work, options.pop("train", train), seed, **options)
-        entry["recipes"][name] = summary(model, rows) | {"chosen": getattr(model, "calibration_", None)}
+        model = recipe(work, train, held, seed, **options)
+        entry["recipes"][name] = summary(model, test) | {"chosen": getattr(model, "calibration_", None)}
         sys.stderr.write(f"seed {seed}, {name}: {json.dumps(entry['recipes'][name])}\n")
         write()
 
-    add("two-sided, AdaptDel", test, method="adaptdel")
-    add("two-sided, AdaptDel+", test)
-    for rate in (0.05, 0.01, 0.001):
-        add(f"one-sided, {100 * rate:g}%", test, rate=rate)
-    add("two-sided, AdaptDel+, half held out", test, validation=0.5)
-    add("one-sided, 1%, half held out", test, rate=0.01, validation=0.5)
+    held = [row for row in train if row["label"] != SPAM][:HELD_HAM]
+    rest = [row for row in train if row not in held]
+    add("two-sided, AdaptDel", rest, held, test, method="adaptdel")
+    add("two-sided, AdaptDel+", rest, held, test)
+    for rate in (0.05, 0.01):
+        add(f"one-sided, AdaptDel, {100 * rate:g}%", rest, held, test, method="adaptdel", rate=rate)
+        add(f"one-sided, AdaptDel+, {100 * rate:g}%", rest, held, test, rate=rate)
     ham = [row for row in train + test if row["label"] != SPAM]
-    kept, few, rest = ham[:THRESHOLD_HAM], ham[THRESHOLD_HAM:][:TRAINING_HAM], ham[THRESHOLD_HAM + TRAINING_HAM :]
+    kept, few, others = ham[:THRESHOLD_HAM], ham[THRESHOLD_HAM:][:TRAINING_HAM], ham[THRESHOLD_HAM + TRAINING_HAM :]
     small = few + [row for row in train if row["label"] == SPAM]
-    other_test = rest + [row for row in test if row["label"] == SPAM]
-    add("two-sided, AdaptDel+, few ham", other_test, train=small)
+    other_test = others + [row for row in test if row["label"] == SPAM]
+    add("two-sided, AdaptDel+, few ham", small, kept, other_test)
     for rate in (0.01, 0.001):
-        add(f"one-sided, {100 * rate:g}%, few ham", other_test, train=small, rate=rate, threshold=kept)
+        add(f"one-sided, AdaptDel+, {100 * rate:g}%, few ham", small, kept, other_test, rate=rate)
 
 
 def main() -> None:

@@ -73,10 +73,6 @@ class CalibrationSettings:
         tol: the width of the interval at which the search for a kept length stops, in tokens.
         seed: seed of the noise and of the choice of examples.
         on: the rows of a labelled file that are used: "auto", "held-out", "train" or "all".
-        protect: of two classes, the one whose answers are protected from being turned; see
-            `adaptdel.training.protection`. None
-            for the one that the model was trained to protect, if any.
-        max_false_positives: with ``protect``, the rate of texts of the other class that may get its answer.
     """
 
     objective: str = "balanced"
@@ -95,8 +91,6 @@ class CalibrationSettings:
     tol: float = 0.5
     seed: int = 0
     on: str = "auto"
-    protect: str | None = None
-    max_false_positives: float | None = None
 
     def __post_init__(self) -> None:
         least = nextafter(0.0, 1.0)
@@ -107,7 +101,6 @@ class CalibrationSettings:
             "objective": check_choice("objective", self.objective, OBJECTIVES),
             "min_accuracy": _check_min_accuracy(self.min_accuracy, self.objective),
         }
-        check_protection(self.protect, self.max_false_positives)
         accepted = "a number of percentage points from 0 to 100"
         checked["points"] = check_real("points", self.points, accepted=accepted, least=0.0, most=100.0)
         if self.refit not in (True, False, None):
@@ -128,15 +121,6 @@ class CalibrationSettings:
                 raise ValueError(f"{name} has no meaning for the objective {self.objective!r}: leave it out")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-
-
-def check_protection(protect: Any, max_false_positives: float | None) -> None:
-    """Raise unless the class to protect and a rate of false positives are given together."""
-    if (protect is None) != (max_false_positives is None):
-        raise ValueError("protect and max_false_positives must be given together, such as spam and 0.01")
-    if max_false_positives is not None:
-        accepted = "a rate between 0 and 1, such as 0.01"
-        check_real("max_false_positives", max_false_positives, accepted=accepted, least=0.0, most=1.0, open_ends=True)
 
 
 def _check_min_accuracy(value: float | None, objective: str) -> float | None:

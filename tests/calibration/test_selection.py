@@ -255,7 +255,6 @@ def test_refits_need_the_training_set() -> None:
         ({"objective": "paper", "points": 2.0}, "points has no meaning for the objective 'paper': leave it out"),
         ({"points": -1}, "points must be a number of percentage points from 0 to 100, got -1"),
         ({"refit": "yes"}, "refit must be True, False or None, got 'yes'"),
-        ({"protect": "spam"}, "protect and max_false_positives must be given together, such as spam and 0.01"),
     ],
 )
 def test_wrong_settings(fields: dict[str, Any], sentence: str) -> None:

@@ -14,7 +14,8 @@ from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, Smoothed
 from adaptdel.cli import main
 from adaptdel.core.noise import RandomDeletion
 from adaptdel.core.rates import BinnedRate
-from adaptdel.models.model_files import store_calibration
+from adaptdel.models.model_files import update_model
+from adaptdel.text.data import known_texts
 from adaptdel.training import METHODS, TrainingJob, TrainingSettings, train, train_job
 from adaptdel.training.jobs import read_jobs
 from adaptdel.training.training import history_text, method_noises
@@ -100,11 +101,26 @@ def test_a_held_out_file_is_used_and_not_trained_on() -> None:
     assert model.training_["validation"] is None
 
 
+def test_a_model_knows_the_texts_that_it_was_trained_on(tmp_path: Path) -> None:
+    texts, labels = mails()
+    others = ["another email", "one more"]
+    for validation in (0.1, (others, ["ham", "spam"])):
+        model = train(texts, labels, bits=10, copies=2, progress=False, validation=validation)
+        held = known_texts([*texts, *others], model.texts_["held out"])
+        trained = known_texts([*texts, *others], model.texts_["training"])
+        assert (held ^ trained)[: len(texts)].all()
+        assert held[-2:].all() == (validation != 0.1)
+        assert trained.sum() == model.training_["data"]["rows"]
+
+
 def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
     texts, labels = mails()
     train(texts, labels, method="adaptdel+", bits=10, copies=2, progress=False).save(tmp_path / "m")
-    noise = Deletion(BinnedRate([0, 30], [4, 6]))
-    store_calibration(tmp_path / "m", {"trace": [1], "warnings": ["bin 0 did not reach it"]}, noise)
+    model = SmoothedClassifier.load(tmp_path / "m")
+    model.noise = model.noise_ = noise = Deletion(BinnedRate([0, 30], [4, 6]))
+    model.calibration_ = {"trace": [1], "warnings": ["bin 0 did not reach it"]}
+    model.training_["calibrated"] = True
+    update_model(model, tmp_path / "m")
     loaded = SmoothedClassifier.load(tmp_path / "m")
     assert loaded.noise_ == noise
     assert loaded.calibration_ == {"trace": [1], "warnings": ["bin 0 did not reach it"]}
@@ -169,7 +185,14 @@ def test_the_command_trains_once_and_refuses_other_settings(tmp_path: Path, caps
     assert "cert-ed, 2 classes" in said.out
     assert "next: adaptdel certify" in said.out
     earlier = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    assert set(earlier) == {"adaptdel.json", "README.md", "training.json", "history.csv", "history.png"}
+    assert set(earlier) == {
+        "adaptdel.json",
+        "README.md",
+        "training.json",
+        "history.csv",
+        "history.png",
+        "texts.safetensors",
+    }
     assert run(*arguments) == 0
     assert "trained already, nothing to do" in capsys.readouterr().out
     assert run(*arguments, "--rate", 0.95) == 2

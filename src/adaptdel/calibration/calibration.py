@@ -59,7 +59,6 @@ from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import Report, reporter
 from adaptdel.settings import CalibrationSettings, default_rate
 from adaptdel.text.units import Tokens
-from adaptdel.training.protection import protected_class
 from adaptdel.training.training import retraining
 
 FORMAT = 1
@@ -220,7 +219,7 @@ def _check_parts(values: Mapping[str, Any], names: Mapping[str, str]) -> None:
         raise ValueError(f"a calibration must have its fields: {error}") from None
 
 
-_NOT_RECORDED = ("bins", "on", "points", "examples", "refit", "protect", "max_false_positives")
+_NOT_RECORDED = ("bins", "on", "points", "examples", "refit")
 # Settings that evaluations do not depend on.
 AFTER_EVALUATION = ("objective", "min_accuracy", "interpolate", "monotone", "tol")
 
@@ -407,9 +406,7 @@ def calibrate(
         checkpoint: a file for the evaluations; after an interruption, the same call resumes from it.
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
         engine: where to certify, such as `adaptdel.engines.start.start_engine` gives; None for this process.
-        **settings: fields of `CalibrationSettings`. With ``protect``, the rate is chosen for the texts of that class:
-            see `adaptdel.calibration.one_sided`. Choose the threshold with
-            `adaptdel.training.protection.protect`, on other texts.
+        **settings: fields of `CalibrationSettings`.
     """
     checked = CalibrationSettings(**settings)
     if checked.objective == "balanced":
@@ -417,11 +414,6 @@ def calibrate(
         return selection.run(checkpoint=checkpoint, progress=progress, engine=engine)
     if training is not None:
         raise ValueError(f"training must be None for the objective {checked.objective!r}")
-    if checked.protect is not None:
-        raise ValueError(
-            f"protect must be None for the objective {checked.objective!r}: choose the threshold afterwards, with "
-            "adaptdel.training.protection.protect"
-        )
     return prepare(model, texts, labels, checked).run(checkpoint=checkpoint, progress=progress, engine=engine)
 
 
@@ -434,26 +426,18 @@ def selection_task(
     training: tuple[Sequence[Any], Sequence[Any]] | None = None,
     folds: int = 0,
     split: Callable[[Any], Tokens] | None = None,
-    measured: Sequence[bool] | None = None,
-    threshold_negatives: int | None = None,
 ) -> SelectionTask:
     """Draw the examples of a calibration by the objective "balanced".
 
     With ``folds``, the texts to calibrate on are those of the training set, by cross-validation: ``training`` is what
-    the final base classifier is trained on. ``split`` replaces the model's unit. ``measured`` are the texts on which
-    candidates may be measured; None for all. ``threshold_negatives`` is for `one_sided_measure`.
+    the final base classifier is trained on. ``split`` replaces the model's unit.
     """
     certifier = sample_certifier(model, n_select=settings.n_select, n_estimate=settings.n_estimate, seed=settings.seed)
     # Candidates are compared by the majority answer: a protecting threshold belongs to one rate and is chosen later.
     certifier.plan = replace(certifier.plan, rule=replace(certifier.rule, threshold=None))
     split = split or certifier.unit.split
     examples = split_examples(texts, labels, split, certifier.base.classes_)
-    among = None if measured is None else [place for place, use in enumerate(measured) if use]
-    protect = None
-    if settings.protect is not None:
-        classes = list(certifier.base.classes_ or [])
-        protect = classes[protected_class(classes, settings.protect)]
-    places = drawn_rows(examples, settings.examples, settings.seed, among=among, protect=protect)
+    places = drawn_rows(examples, settings.examples, settings.seed)
     sample = part(examples, places)
     noise = getattr(model, "noise_", None) or model.noise
     record = getattr(model, "training_", None) or {}
@@ -474,16 +458,14 @@ def selection_task(
     else:  # as the methods themselves would train; the given base classifier and its noise do not matter
         baselines = baseline_rates(None, rate, refit.examples.lengths)
         described["model"] = f"trained again: {json.dumps(record['settings'], sort_keys=True)}"
-    known = list(range(len(examples.labels))) if among is None else among
-    second = _second_examples(texts, examples, places, known, settings, refit, training, folds)
-    return prepare_selection(certifier, sample, settings, baselines, described, refit, threshold_negatives, second)
+    second = _second_examples(texts, examples, places, settings, refit, training, folds)
+    return prepare_selection(certifier, sample, settings, baselines, described, refit, second)
 
 
 def _second_examples(
     texts: Sequence[Any],
     examples: CalibrationExamples,
     places: Sequence[int],
-    known: Sequence[int],
     settings: CalibrationSettings,
     refit: Refit | None,
     training: tuple[Sequence[Any], Sequence[Any]] | None,
@@ -491,7 +473,7 @@ def _second_examples(
 ) -> SecondExamples | None:
     """Examples on which the chosen candidate is measured again: other ones if there are half as many or more."""
     taken, seed = set(places), settings.seed + 1
-    rest = [place for place in known if place not in taken] if settings.protect is None else []
+    rest = [place for place in range(len(examples.labels)) if place not in taken]
     others = drawn_rows(examples, settings.examples, seed, among=rest) if 2 * len(rest) >= len(places) else []
     if refit is None:
         return SecondExamples(part(examples, others), None, is_fresh=True) if others else None
@@ -499,7 +481,7 @@ def _second_examples(
         again = others or list(places)
         split = cross_validation(list(map(str, texts)), examples, again, folds, seed)
         return SecondExamples(part(examples, again), split, is_fresh=bool(others))
-    if training is None or settings.protect is not None:
+    if training is None:
         return None
     rows = drawn_rows(refit.examples, settings.examples, seed)  # the rate was measured on held-out texts
     split = cross_validation(list(map(str, training[0])), refit.examples, rows, FOLDS, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,9 @@ class OutcomeCheckpoint:
     Args:
         path: the file, or None. Outcomes of the same calibration are loaded; another calibration's are refused.
         settings: what the outcomes depend on, in plain values.
-        columns: the names of the columns of an outcome.
     """
 
-    def __init__(
-        self, path: Path | None, settings: Mapping[str, Any], columns: Sequence[str] = ("answer", "radius")
-    ) -> None:
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
         self._outcomes: dict[str, dict[str, Any]] = {}
         self._store: Store | None = None
         self._next = 1
@@ -85,7 +82,7 @@ class OutcomeCheckpoint:
             try:
                 for number, values in self._store.records():
                     try:
-                        check_fields(values, {"rate": "a text"} | dict.fromkeys(columns, "a list"))
+                        check_fields(values, {"rate": "a text", "answer": "a list", "radius": "a list"})
                     except ValueError as error:
                         raise ValueError(f"{path}, record {number}: not an outcome: {error}: {START_AGAIN}") from None
                     self._outcomes[values["rate"]] = values

@@ -56,8 +56,7 @@ class RateSelection:
         confirmation: the second measurement of the chosen candidate; None for a rate that needs no calibration, or
             without inputs to measure it on.
         rejected: the places of candidates that a second measurement did not confirm.
-        classes: the measures by class under the chosen rate, as of `ClassTable.to_dict`; empty if a class is protected,
-            whose detection the candidates state.
+        classes: the measures by class under the chosen rate, as of `ClassTable.to_dict`.
         confusion: inputs by label and answer under the chosen rate.
         base: the base classifier that was trained under the chosen rate; None if it was not trained again.
     """

@@ -30,7 +30,6 @@ from adaptdel.calibration.candidates import (
 )
 from adaptdel.calibration.checkpoint import OutcomeCheckpoint
 from adaptdel.calibration.examples import ExampleCertifier
-from adaptdel.calibration.one_sided import COLUMNS, OneSidedMeasure, one_sided_measure
 from adaptdel.calibration.rate_selection import Confirmation, RateSelection
 from adaptdel.calibration.search import CalibrationExamples
 from adaptdel.certification.certifier import Certifier
@@ -43,11 +42,9 @@ from adaptdel.progress import reporter
 from adaptdel.settings import CalibrationSettings, adaptdel_rate
 from adaptdel.text.data import held_out, without_spacing
 from adaptdel.text.units import Tokens
-from adaptdel.training.protection import protected_class
 
 EXPONENTS = {"power 1/3": 1 / 3, "power 0": 0.0}
 STEP = 0.8  # from a kept length to the next smaller one
-ONE_SIDED_STEP = 0.7  # the same if a class is protected: fewer tokens are enough at a low threshold
 MOST_STEPS = 6  # down or up, for an exponent
 FEWEST_KEPT = 1.5  # tokens of an input of median length that a candidate keeps, at least
 EXPECTED = 10  # candidates, for the progress
@@ -78,16 +75,14 @@ class MeasuredInputs:
 
     Attributes:
         examples: the inputs.
-        sample: the same as columns; the inputs of the protected class if there is one.
+        sample: the same as columns.
         folds: see `Refit`; None if the base classifier is not trained again.
-        one_sided: how outcomes follow from votes if a class is protected.
         is_fresh: of a second measurement, whether these are other inputs than those of the first.
     """
 
     examples: CalibrationExamples
     sample: Sample
     folds: Sequence[tuple[CalibrationExamples, Sequence[int]]] | None
-    one_sided: OneSidedMeasure | None = None
     is_fresh: bool = False
 
 
@@ -119,7 +114,6 @@ class SelectionTask:
         baselines: the rates that need no calibration.
         settings: everything that the result depends on, in plain values.
         refit: how the base classifier is trained again; None to measure the given one.
-        one_sided: how candidates are measured if a class is protected: ``sample`` then holds its examples only.
         second: inputs on which the chosen candidate is measured again; None if there are none.
     """
 
@@ -129,7 +123,6 @@ class SelectionTask:
     baselines: list[Candidate]
     settings: dict[str, Any]
     refit: Refit | None = None
-    one_sided: OneSidedMeasure | None = None
     second: MeasuredInputs | None = None
 
     def run(
@@ -146,11 +139,11 @@ class SelectionTask:
         if checkpoint is not None and not self.settings["model"]:
             raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
         with (
-            OutcomeCheckpoint(checkpoint, self.settings, self._columns) as store,
+            OutcomeCheckpoint(checkpoint, self.settings) as store,
             ExampleCertifier(engine) as certify,
         ):
             folds = None if self.refit is None else self.refit.folds
-            inputs = MeasuredInputs(self.examples, self.sample, folds, self.one_sided)
+            inputs = MeasuredInputs(self.examples, self.sample, folds)
             measure = _Measure(self, inputs, store, reporter(progress, "certificates"), certify)
             baselines = [measure(candidate) for candidate in self.baselines]
             reference = reference_of(baselines, self.sample)
@@ -213,10 +206,6 @@ class SelectionTask:
         return self.refit.train(Deletion(rate), self.refit.examples.tokens, self.refit.examples.labels)
 
     @property
-    def _columns(self) -> tuple[str, str]:
-        return ("answer", "radius") if self.one_sided is None else COLUMNS
-
-    @property
     def _points(self) -> float:
         return float(self.settings["points"])
 
@@ -228,7 +217,7 @@ class SelectionTask:
             down = is_feasible if down is None else down
             if is_feasible != down:
                 return
-            following = keep * self._step if down else keep / self._step
+            following = keep * STEP if down else keep / STEP
             if following < FEWEST_KEPT or following > self._median / 2:
                 return
             keep = following
@@ -237,7 +226,7 @@ class SelectionTask:
         """Measure half a step below the best kept length of the best exponent."""
         best = choose(measure.all, reference, self.sample, self._points).candidate
         if best.name in EXPONENTS:
-            keep = self._median * (1 - best.rate(round(self._median))) * (1 + self._step) / 2
+            keep = self._median * (1 - best.rate(round(self._median))) * (1 + STEP) / 2
             if keep >= FEWEST_KEPT:
                 measure(self._power(best.name, EXPONENTS[best.name], keep))
 
@@ -254,17 +243,11 @@ class SelectionTask:
         kept = self._median * (1 - self.baselines[-1].rate(round(self._median)))
         return min(max(kept, FEWEST_KEPT), max(self._median / 2, 1.0))
 
-    @property
-    def _step(self) -> float:
-        return STEP if self.one_sided is None else ONE_SIDED_STEP
-
     def _feasible(self, outcomes: CandidateOutcomes, reference: CandidateOutcomes) -> bool:
         return compare(outcomes, reference, self.sample, self._points).feasible
 
     def _by_class(self, chosen: CandidateOutcomes) -> tuple[tuple[Mapping[str, Any], ...], tuple[tuple[int, ...], ...]]:
         """The measures by class under the chosen candidate, and its confusion matrix."""
-        if self.one_sided is not None:  # all examples are of the protected class
-            return (), ()
         classes = self.settings["classes"]
         answers, labels = ([classes[number] for number in column] for column in (chosen.answer, self.sample.label))
         values = measure_classes(labels, answers, chosen.radius, classes=classes).to_dict()
@@ -311,10 +294,7 @@ class _Measure:
         if columns is None:
             columns = self._certify(candidate)
             self.store.add(key, columns)
-        if self.inputs.one_sided is None:
-            outcomes = CandidateOutcomes(candidate, np.array(columns["answer"]), np.array(columns["radius"]))
-        else:
-            outcomes = self.inputs.one_sided.outcomes(candidate, columns)
+        outcomes = CandidateOutcomes(candidate, np.array(columns["answer"]), np.array(columns["radius"]))
         self.all.append(outcomes)
         self._report(0)
         return outcomes
@@ -341,10 +321,7 @@ class _Measure:
             tokens = [examples.tokens[place] for place in places]
             certified = self.certify(certifier, tokens, done=lambda more: self._report(finished + more))  # noqa: B023
             for number, answer, certificate in certified:
-                if self.inputs.one_sided is None:
-                    rows[places[number]] = {"answer": answer, "radius": certificate.radius}
-                else:
-                    rows[places[number]] = self.inputs.one_sided.columns(certificate)
+                rows[places[number]] = {"answer": answer, "radius": certificate.radius}
             finished += len(places)
         return {name: [row[name] for row in rows] for name in rows[0]}
 
@@ -362,32 +339,23 @@ def prepare_selection(
     baselines: list[Candidate],
     described: Mapping[str, Any],
     refit: Refit | None = None,
-    threshold_negatives: int | None = None,
     second: SecondExamples | None = None,
 ) -> SelectionTask:
     """A task that compares candidates on the examples, and measures the chosen one on a second set of examples.
 
-    The certifier samples adaptively; a fixed number of votes if a class is protected, whose threshold is not known
-    while the votes are drawn.
+    The certifier samples adaptively.
     """
     classes = certifier.base.classes_
     if classes is None:
         raise ValueError("the objective 'balanced' needs a base classifier that knows its classes: give classes=[...]")
-    limits = settings.max_false_positives, threshold_negatives
-    protect = None if settings.protect is None else classes[protected_class(classes, settings.protect)]
-    plan = replace(certifier.plan, sampling="adaptive" if protect is None else "fixed", exact=True)
+    plan = replace(certifier.plan, sampling="adaptive", exact=True)
     names = ("objective", "points", "min_count", "examples", "n_select", "n_estimate", "seed")
     chosen = {name: value for name, value in asdict(settings).items() if name in names} | dict(described)
-    if protect is not None:
-        chosen |= {"protect": protect, "max_false_positives": limits[0], "threshold_negatives": limits[1]}
 
     def inputs(given: CalibrationExamples, folds: Any, *, is_fresh: bool = False) -> MeasuredInputs:
         label = np.array([classes.index(value) for value in given.labels], dtype=np.int64)
-        sample, one_sided = Sample(np.array(given.lengths, dtype=np.int64), label, len(classes)), None
-        if protect is not None and limits[0] is not None:
-            one_sided = one_sided_measure(given, certifier.rule, classes, protect, limits[0], limits[1])
-            sample = one_sided.sample
-        return MeasuredInputs(given, sample, folds, one_sided, is_fresh)
+        sample = Sample(np.array(given.lengths, dtype=np.int64), label, len(classes))
+        return MeasuredInputs(given, sample, folds, is_fresh)
 
     first = inputs(examples, None if refit is None else refit.folds)
     return SelectionTask(
@@ -405,7 +373,6 @@ def prepare_selection(
             "refit": {"folds": len(refit.folds), "data": refit.examples.digest()} if refit is not None else None,
         },
         refit,
-        first.one_sided,
         None if second is None else inputs(second.examples, second.folds, is_fresh=second.is_fresh),
     )
 
@@ -425,7 +392,6 @@ def drawn_rows(
     seed: int,
     *,
     among: Sequence[int] | None = None,
-    protect: Any = None,
 ) -> list[int]:
     """The places of at most ``most`` examples, drawn by the seed, in the order of the data.
 
@@ -434,20 +400,12 @@ def drawn_rows(
         most: how many to draw.
         seed: of the choice.
         among: the places to draw from; None for all.
-        protect: a class that gets up to half of the draw, and more if there are not enough others; None to draw from
-            all classes alike.
     """
     places = np.arange(len(examples.labels)) if among is None else np.array(among, dtype=np.int64)
     if len(places) <= most:
         return [int(place) for place in places]
     generator = np.random.default_rng((seed, 2))
-    if protect is None:
-        return [int(place) for place in np.sort(generator.choice(places, size=most, replace=False))]
-    own = np.array([examples.labels[place] == protect for place in places], dtype=np.bool_)
-    count = min(int(own.sum()), max(most // 2, most - int((~own).sum())))
-    chosen = [generator.choice(places[own], size=count, replace=False)]
-    chosen.append(generator.choice(places[~own], size=most - count, replace=False))
-    return [int(place) for place in np.sort(np.concatenate(chosen))]
+    return [int(place) for place in np.sort(generator.choice(places, size=most, replace=False))]
 
 
 def part(examples: CalibrationExamples, places: Sequence[int]) -> CalibrationExamples:

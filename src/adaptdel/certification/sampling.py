@@ -42,7 +42,8 @@ CALIBRATION = ("calibration select", "calibration estimate")
 class SamplingPlan:
     """How votes are sampled; `adaptdel.SmoothedClassifier` documents the fields.
 
-    ``phases`` name the random streams that select the class and that bound its probability. With ``secret``, the seed
+    Inputs of up to ``at_once`` copies are enumerated instead of sampled if ``exact``. ``phases`` name the random
+    streams that select the class and that bound its probability. With ``secret``, the seed
     has up to `SECRET_BITS` bits, and appears neither in certificates nor in the representation of the plan. If sampling
     may be ``interrupted``, as by a deadline, adaptive looks begin early, so that there is something to certify.
     """
@@ -54,6 +55,7 @@ class SamplingPlan:
     sampling: str = SETTINGS.sampling
     seed: int = SETTINGS.seed
     exact: bool = True
+    at_once: int = AT_ONCE
     phases: tuple[str, str] = CERTIFICATION
     secret: bool = False
     interrupted: bool = False
@@ -154,7 +156,7 @@ def take_votes(
     length = len(prepared.tokens)
     noise = plan.rule.noise
     tally.key = content_key(prepared.tokens)
-    if plan.exact and noise.choices(length) <= AT_ONCE:
+    if plan.exact and noise.choices(length) <= plan.at_once:
         return (yield from _enumerate(noise, length, plan, known_classes, tally))
     yield from _select(noise, length, plan, stream(plan.seed, tally.key, plan.phases[0]), tally)
     if not plan.n_estimate:  # a prediction without a certificate

@@ -15,6 +15,7 @@ COMMANDS = (
     "plan",
     "train",
     "calibrate",
+    "protect",
     "certify",
     "status",
     "recertify",

@@ -63,16 +63,11 @@ def _setting(name: str, text: str, **options: Any) -> Callable[[Command], Comman
 @_setting("tol", "paper, mean: precision of the search for a kept length, in tokens.")
 @_setting("on", "Rows to use.", type=click.Choice(CHOICES))
 @_setting("seed", "Seed of the noise and of the choice of examples.")
-@_setting("protect", "Of two classes, the one whose answers are protected from being turned.  [default: of MODEL]")
-@_setting("max_false_positives", "With --protect: rate of other texts that may get its answer.", type=float)
 @click.option(
     "--backend",
     default=None,
     type=click.Choice(BACKENDS),
     help="What runs a transformer; the result keeps it.  [default: the model's]",
-)
-@click.option(
-    "--threshold-data", help="With --protect: labelled file for the threshold alone.  [default: part of --data]"
 )
 @engine_options
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the result.  [default: MODEL-calibrated]")
@@ -88,7 +83,6 @@ def calibrate_command(
     bins: str,
     votes: str,
     on: str,
-    threshold_data: str | None,
     out: Path | None,
     in_place: bool,
     overwrite: bool,
@@ -120,10 +114,8 @@ def calibrate_command(
     target = None if in_place else out or model.with_name(f"{model.name}-calibrated")
     columns = data_columns(model, text_column, label_column)
     examples = read_examples(data_path(data), **columns, encoding=encoding)
-    others = None if threshold_data is None else read_examples(threshold_data, **columns, encoding=encoding)
-    for name, rows in ((", ".join(data), examples), (threshold_data, others)):
-        for sentence in [] if rows is None else rows.notes:
-            note(f"{name}: {sentence}")
+    for sentence in examples.notes:
+        note(f"{', '.join(data)}: {sentence}")
     engine = engine_settings(settings)
     settings |= {"bins": read_bins(bins), **read_votes(votes)}
     done = calibrate_folder(
@@ -135,18 +127,15 @@ def calibrate_command(
         out=target,
         overwrite=overwrite,
         backend=backend,
-        threshold_examples=others,
         progress="log",
         note=note,
     )
-    protection = done.protection
     if not as_json:
         click.echo(describe(done))
-    for sentence in [*done.calibration.warnings, *([] if protection is None else protection.warnings())]:
+    for sentence in done.calibration.warnings:
         click.echo(f"warning: {sentence}", err=True)
     if as_json:
         shared = {"out": str(done.folder), "finished_before": done.already_done, "notes": notes}
-        shared |= {"protection": None if protection is None else protection.to_dict()}
         click.echo(json.dumps(shared | done.calibration.to_dict(), indent=2))
     else:
         click.echo(next_certify(done.folder))
@@ -166,11 +155,10 @@ def describe(done: FinishedCalibration) -> str:
     """The calibrated bins, or the candidates, as a table."""
     calibration = done.calibration
     verb = "was calibrated before, nothing to do" if done.already_done else "calibrated"
-    threshold = [] if done.protection is None else [done.protection.sentence()]
     if isinstance(calibration, RateSelection):
         noise = f"noise: {_short(calibration)}"
         candidates = [*_candidates(calibration), ""]
-        return "\n".join([*candidates, f"{done.folder}: {verb}", noise, *threshold])
+        return "\n".join([*candidates, f"{done.folder}: {verb}", noise])
     titles = ("tokens", "kept", "radius", "certified accuracy at this radius", CLEAN_ACCURACY, MEAN_RADIUS, "examples")
     table = text_table(titles, [_row(bin) for bin in calibration.bins])
     noise = f"noise: {done.calibration.noise!r}"
@@ -180,7 +168,7 @@ def describe(done: FinishedCalibration) -> str:
         f"Measured on the examples on which the kept lengths were chosen: {OPTIMISTIC}",
         "",
     ]
-    return "\n".join([*shown, f"{done.folder}: {verb}", noise, *threshold])
+    return "\n".join([*shown, f"{done.folder}: {verb}", noise])
 
 
 def _short(selection: RateSelection) -> str:
@@ -194,49 +182,36 @@ def _short(selection: RateSelection) -> str:
 
 def _candidates(selection: RateSelection) -> list[str]:
     """The candidates as a table, and the choice in a sentence."""
-    protect = selection.settings.get("protect")
-    titles = [
+    titles = (
         "candidate", "kept", CLEAN_ACCURACY, "balanced accuracy", "class-balanced mean radius", MEAN_RADIUS,
         "accuracy points to the best of fixed and adaptdel", "",
-    ]  # fmt: skip
-    if protect is not None:
-        titles[2:7] = ["detection", f"mean radius of {protect}", "detection points to the best of fixed and adaptdel"]
-    measure = "accuracy" if protect is None else "detection"
+    )  # fmt: skip
     rows = []
     for place, candidate in enumerate(selection.candidates):
-        remark = "chosen" if place == selection.chosen else _remark(candidate.constant, protect)
+        remark = "constant answer" if candidate.constant else "chosen" if place == selection.chosen else ""
         remark = "not confirmed" if place in selection.rejected else remark
         difference = f"{100 * candidate.accuracy_difference:+.2f} ± {100 * candidate.accuracy_error:.2f}"
         figures = [percent(candidate.accuracy), percent(candidate.balanced_accuracy)]
         figures += [number(candidate.balanced_radius), number(candidate.mean_radius)]
-        if protect is not None:
-            figures = [percent(candidate.accuracy), number(candidate.mean_radius)]
         name = candidate.name
         if not candidate.feasible and not candidate.constant:
             is_lower = 100 * candidate.accuracy_difference < -selection.settings["points"]
-            name += f" ({measure} {'too low' if is_lower else 'uncertain'})"
+            name += f" (accuracy {'too low' if is_lower else 'uncertain'})"
         rows.append([name, f"{candidate.kept:.4g}", *figures, difference, remark])
-    table = text_table(titles, rows).to_terminal()
     margin = selection.settings["points"]
     points = f"{margin:g} percentage {'point' if margin == 1 else 'points'} of the best of fixed and adaptdel;"
-    used = (
-        f"Measured on {selection.settings['rows']} inputs, radii at most the length; kept tokens at the median length."
-    )
-    radius = "class-balanced mean radius" if protect is None else f"mean radius of {protect}"
-    aim = f"Chosen: the largest {radius} among {'accuracies' if protect is None else 'detections'} within {points}"
-    explained = [
+    return [
+        text_table(titles, rows).to_terminal(),
+        "",
+        f"Measured on {selection.settings['rows']} inputs, radii at most the length; kept tokens at the median length.",
         "fixed: CERT-ED's rate. power x: kept tokens grow with the length to the power of x. groups: by length.",
-        aim,
-        f"for other candidates with a confidence of 95% (otherwise: {measure} uncertain) and a clear gain.",
+        f"Chosen: the largest class-balanced mean radius among accuracies within {points}",
+        "for other candidates with a confidence of 95% (otherwise: accuracy uncertain) and a clear gain.",
         f"The choice was made on these inputs: {OPTIMISTIC}",
-        *_confirmed(selection, measure),
+        *_confirmed(selection),
+        "",
+        *_by_class(selection),
     ]
-    if protect is not None:
-        rate = 100 * selection.settings["max_false_positives"]
-        explained.insert(
-            1, f"Each at a threshold for {rate:g}% false positives; the final one is chosen on other inputs."
-        )
-    return [table, "", used, *explained, *_by_class(selection)]
 
 
 def _by_class(selection: RateSelection) -> list[str]:
@@ -250,25 +225,19 @@ def _by_class(selection: RateSelection) -> list[str]:
     return [*shown, "", confusion_table([({}, [row["label"] for row in rows], counts)]).to_terminal()]
 
 
-def _confirmed(selection: RateSelection, measure: str) -> list[str]:
+def _confirmed(selection: RateSelection) -> list[str]:
     """The second measurement of the chosen candidate."""
     confirmation = selection.confirmation
     if confirmation is None:
         return []
     again = confirmation.comparison
     where = "other inputs" if confirmation.is_fresh else "inputs, the same ones in another cross-validation"
-    radius = again.balanced_radius if selection.settings.get("protect") is None else again.mean_radius
     return [
-        f"Measured again on {confirmation.rows} {where}: {measure} {percent(again.accuracy)} "
-        f"({100 * again.accuracy_difference:+.2f} ± {100 * again.accuracy_error:.2f} points), radius {number(radius)} "
-        f"({again.radius_difference:+.2f} ± {again.radius_error:.2f} to the most accurate uncalibrated rate)."
+        f"Measured again on {confirmation.rows} {where}: accuracy {percent(again.accuracy)} "
+        f"({100 * again.accuracy_difference:+.2f} ± {100 * again.accuracy_error:.2f} points), radius "
+        f"{number(again.balanced_radius)} ({again.radius_difference:+.2f} ± {again.radius_error:.2f} to the most "
+        "accurate uncalibrated rate)."
     ]
-
-
-def _remark(is_constant: bool, protect: Any) -> str:
-    if not is_constant:
-        return ""
-    return "constant answer" if protect is None else "detects almost nothing"
 
 
 def _row(bin: BinResult) -> list[str]:

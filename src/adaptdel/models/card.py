@@ -86,7 +86,8 @@ def model_card(
         parts.append(f"- Noise: {_noise_text(settings['noise'])}")
     if settings.get("threshold") is not None:
         decided = f"**{settings['classes'][1]}** iff its probability exceeds {settings['threshold']:.4g}"
-        parts.append(f"- Decision threshold: the answer is {decided}")
+        proved = (settings.get("protection") or {}).get("sentence")
+        parts.append(f"- Decision threshold: the answer is {decided}" + (f"; {proved}" if proved else ""))
     parts += [
         f"- Base classifier: {settings['base']}, fingerprint `{settings['fingerprint'][:16]}`",
         f"- Written by adaptdel {settings['version']}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -10,16 +11,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as tensors_from_bytes
+from safetensors.numpy import save as tensors_to_bytes
+
 from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_choice, check_fields, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
-from adaptdel.files import read_json, replacing_folder, write_json, write_text
+from adaptdel.files import read_bytes, read_json, replacing, replacing_folder, write_json, write_text
 from adaptdel.hyperparameters import BACKEND_CHOICES, BACKENDS
 from adaptdel.models.card import check_calibration, check_training, model_card
-from adaptdel.text.data import DATA
+from adaptdel.text.data import DATA, TextHashes
 from adaptdel.text.units import check_unit, unit_from_dict
 
 CONFIG, TRAINING, CALIBRATION = "adaptdel.json", "training.json", "calibration.json"
+TEXTS = "texts.safetensors"  # hashes of the texts that the model was trained, calibrated and protected with, by use
 EXAMPLES = "examples.json"  # texts to try, which `adaptdel serve` shows; loading does not need it
 FORMAT = 2
 MODELS = {
@@ -36,13 +43,14 @@ _FIELDS = {
     "options": "an object",
     "files": "an object",
 }
+_COMMON = (*_FIELDS, "format", "self_test")  # what the settings of every kind of model hold
 
 
 class Model(Protocol):
     """What a kind of model in `MODELS` defines, so that it can be saved and loaded.
 
     Its folder holds the base classifier, the fields above, and what `to_settings` returns. The records ``training_``
-    and ``calibration_``, dictionaries of plain values, are optional.
+    and ``calibration_``, dictionaries of plain values, are optional, and so is ``texts_``: see `text_hashes`.
 
     Attributes:
         kind: its name in `MODELS`.
@@ -102,6 +110,7 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
             write_json(partial / TRAINING, training)
         if calibration is not None:
             write_json(partial / CALIBRATION, calibration)
+        _write_texts(model, partial)
         write_text(partial / "README.md", model_card(settings, training, calibration))
         if extras is not None:
             extras(partial)
@@ -134,6 +143,8 @@ def load_model(path: str | Path, backend: str | None = None) -> Any:
     ):
         if (path / file).exists():
             setattr(model, attribute, _read(path / file, check))
+    if (path / TEXTS).exists():
+        model.texts_ = _read_texts(path / TEXTS)
     return model
 
 
@@ -181,29 +192,60 @@ def data_columns(model: Model | Path, text: str | None, label: str | None) -> di
     return {name: check_text(f"the column {name}", column) for name, column in names.items()}
 
 
-def store_calibration(
-    path: Path,
-    calibration: dict[str, Any],
-    noise: Noise,
-    *,
-    threshold: float | None = None,
-    protection: dict[str, Any] | None = None,
-) -> None:
-    """Store a calibration in the folder of a saved model: the noise, the protecting threshold and the trace.
+def update_model(model: Model, path: Path, extras: Callable[[Path], None] = lambda folder: None) -> None:
+    """Store the settings and the records of a model in its folder; the base classifier there stays.
 
-    The configuration is replaced last and atomically: until then the model is unchanged.
+    ``extras`` may write more files. The configuration is replaced last and atomically.
     """
-    settings = _settings(path)
-    settings["noise"] = noise.to_dict()
-    if protection is not None:
-        settings |= {"threshold": threshold, "protection": protection}
-    training = _read(path / TRAINING) if (path / TRAINING).exists() else None
-    if training is not None:
-        training["calibrated"] = True
-        write_json(path / TRAINING, training)
-    write_json(path / CALIBRATION, calibration)
+    common = {name: value for name, value in _settings(path).items() if name in _COMMON}
+    settings = {**common, **model.to_settings()}
+    training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))
+    for name, record in ((TRAINING, training), (CALIBRATION, calibration)):
+        if record is not None:
+            write_json(path / name, record)
+    _write_texts(model, path)
+    extras(path)
     write_text(path / "README.md", model_card(settings, training, calibration))
     write_json(path / CONFIG, settings)
+
+
+def update_copy(
+    model: Model, path: Path, out: Path | None, extras: Callable[[Path], None] = lambda folder: None
+) -> None:
+    """Like `update_model`, in a copy of the folder that appears once it is complete; ``out=None`` for the folder."""
+    if out is None:
+        update_model(model, path, extras)
+        return
+    with replacing_folder(out) as partial:
+        shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+        update_model(model, partial, extras)
+
+
+def check_free(out: Path, *, overwrite: bool) -> None:
+    """Raise unless a model may be written to a folder: a new or empty one, or with ``overwrite`` another model's."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / CONFIG).exists():
+        raise ValueError(f"{out}: holds something that is not a model: choose another folder for --out")
+    if not overwrite:
+        raise ValueError(f"{out}: holds another model: choose another folder for --out, or --overwrite")
+
+
+def _write_texts(model: Model, folder: Path) -> None:
+    if (known := getattr(model, "texts_", None)) is not None:
+        with replacing(folder / TEXTS) as file:
+            file.write(tensors_to_bytes(known))
+
+
+def _read_texts(path: Path) -> dict[str, TextHashes]:
+    with _damaged(path):
+        try:
+            known: dict[str, TextHashes] = tensors_from_bytes(read_bytes(path))
+        except (SafetensorError, KeyError, TypeError) as error:
+            raise ValueError(f"not a safetensors file: {error!s:.80}") from None
+        if any(hashes.dtype != np.uint64 or hashes.ndim != 1 for hashes in known.values()):
+            raise ValueError("must hold rows of 64-bit hashes")
+    return known
 
 
 def _read(path: Path, check: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:

@@ -72,6 +72,18 @@ _FIELDS = {
     "copies": "a whole number",
     "protection": "an object?",
 }
+_PROTECTION_FIELDS = {
+    "sentence": "a text",
+    "threshold": "a number",
+    "max_false_positives": "a number",
+    "upper": "a number",
+    "negatives": "a whole number",
+    "false_positives": "a whole number",
+    "positives": "a whole number",
+    "detected": "a whole number",
+    "certified": "an object",
+    "plan": "an object",
+}
 
 
 class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -106,6 +118,8 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes_: the labels.
         training_: a record of the training in plain values, if `adaptdel.training` trained the model.
         calibration_: a record of the calibration in plain values, if `adaptdel.calibration` chose the rates.
+        protection_: a record in plain values, if `adaptdel.calibration.protection` chose the threshold.
+        texts_: the sorted hashes of the texts that trained, calibrated and protected the model, by their use.
     """
 
     kind: ClassVar[str] = "smoothed"
@@ -165,7 +179,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tokens, labels, noise=self.noise_, unit=unit, copies=self.copies, seed=self.seed
         )
         self.classes_ = np.array(self.base_.classes_)
-        for record in ("training_", "calibration_", "protection_"):  # of another model
+        for record in ("training_", "calibration_", "protection_", "texts_"):  # of another model
             self.__dict__.pop(record, None)
         return self
 
@@ -218,6 +232,23 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         plan = SamplingPlan(self.rule(), **{**settings, "exact": exact, **changes})
         return Certifier(self.base_classifier(), plan, self.unit)
 
+    def answer_plan(self) -> dict[str, Any]:
+        """All that `predict` depends on besides the text and the seed, in plain values.
+
+        What was measured on the answers of a model holds as long as this stays the same.
+        """
+        certifier = self.certifier(n_estimate=0)
+        plan = certifier.plan
+        return {
+            "model": certifier.fingerprint,
+            "unit": certifier.unit.description(),
+            "noise": plan.rule.noise.to_dict(),
+            "threshold": plan.rule.threshold,
+            "sampling": plan.sampling,
+            "n_select": plan.n_select,
+            "exact": plan.exact,
+        }
+
     def rule(self) -> Rule:
         """The noise, the threat model and the bound, checked."""
         noise = getattr(self, "noise_", None) or self.noise
@@ -263,7 +294,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             name: value.item() if isinstance(value := getattr(self, name), np.generic) else value for name in _PLAIN
         }
         known = getattr(self, "protection_", None)
-        if known is not None and known["threshold"] == self.threshold:
+        if known is not None and known["plan"] == self.answer_plan():
             settings["protection"] = known
         return settings
 
@@ -281,6 +312,9 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
         model.base_, model.noise_, model.classes_ = base, plan.rule.noise, np.array(base.classes_)
         if settings.get("protection") is not None:
+            check_fields(settings["protection"], _PROTECTION_FIELDS)
+            if settings["protection"].get("label") not in base.labels():
+                raise ValueError(f"label must be one of the classes, got {settings['protection'].get('label')!r:.60}")
             model.protection_ = dict(settings["protection"])
         return model
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptdel.calibration.detection import DetectionCurve, detection_curve
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.checks import BoolArray
@@ -25,7 +26,6 @@ from adaptdel.runs.storage import Run, read_run
 from adaptdel.text.data import read_rows
 from adaptdel.text.data_files import HUB, DataPath, data_files
 from adaptdel.text.units import Tokens, Unit, unit_from_dict
-from adaptdel.training.protection import DetectionCurve, detection_curve
 
 # Okabe and Ito's colours, darkened where they are too pale for lines on white: (on a light, on a dark background).
 COLOURS = (

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from adaptdel.calibration.protection import changed_plan
 from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, check_int, limited
@@ -48,7 +49,6 @@ from adaptdel.store import FULL, locked
 from adaptdel.tables import number, percent
 from adaptdel.text.data import DATA, InvalidRow
 from adaptdel.text.data_files import DataPath, standard_input
-from adaptdel.training.protection import few_votes
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
             model_source = ModelSource(job.model, job.settings, backend=backend)
             model = model_source.load()
         manifest = new_manifest(name, model, job.source, job.limit)
-        if (sentence := few_votes(model)) is not None:
+        if (sentence := changed_plan(model)) is not None:
             note(sentence)
         if backend == "auto":
             note(model.base_classifier().describe_backend())

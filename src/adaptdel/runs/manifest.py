@@ -394,7 +394,7 @@ def _model(name: str, model: SmoothedClassifier) -> dict[str, Any]:
     training = getattr(model, "training_", None) or getattr(model.base_classifier(), "training_", None) or {}
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
     protection = getattr(model, "protection_", None)
-    protects = {} if protection is None else {"protects": str(protection["protect"])}
+    protects = {} if protection is None else {"protects": str(protection["label"])}
     return {
         **protects,
         **({} if backend is None else {"backend": backend}),

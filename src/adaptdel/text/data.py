@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from adaptdel.core.checks import check_probability
 from adaptdel.text.data_files import DataPath, data_files, shown_name, unreadable
 from adaptdel.text.file_formats import (
@@ -28,6 +31,7 @@ from adaptdel.text.units import Tokens
 
 Label = int | str
 Problem = Callable[[int, str], None]
+TextHashes = npt.NDArray[np.uint64]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
@@ -272,6 +276,20 @@ def text_hash(text: str) -> str:
     'd0d660baa4e7e808bb1129196cb6e563'
     """
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def text_hashes(texts: Iterable[Any]) -> TextHashes:
+    """The hashes of texts in 64 bits, each once, ascending; texts that differ in spacing only have the same."""
+    return np.unique(_short_hashes(texts))
+
+
+def known_texts(texts: Iterable[Any], *hashes: TextHashes) -> npt.NDArray[np.bool_]:
+    """Which texts have their hash in one of some sets of `text_hashes`, shape (texts,)."""
+    return np.isin(_short_hashes(texts), np.concatenate([*hashes, np.zeros(0, dtype=np.uint64)]))
+
+
+def _short_hashes(texts: Iterable[Any]) -> TextHashes:
+    return np.array([int(text_hash(without_spacing(str(text)))[:16], 16) for text in texts], dtype=np.uint64)
 
 
 def held_out(text: str, share: float, seed: int) -> bool:

@@ -29,7 +29,15 @@ from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
 from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
 from adaptdel.tables import text_table
-from adaptdel.text.data import ExampleSet, Label, content_digest, split_held_out
+from adaptdel.text.data import (
+    ExampleSet,
+    Label,
+    TextHashes,
+    content_digest,
+    held_out_rows,
+    split_held_out,
+    text_hashes,
+)
 from adaptdel.text.units import Tokens, check_unit
 
 History = list[dict[str, Any]]
@@ -146,6 +154,7 @@ def train(
         "seconds": round(time.monotonic() - started, 3),
         **record,
     }
+    model.texts_ = _used_texts(settings, texts, labels, fraction, validation)
     if settings.method == "adaptdel+":
         model.training_["calibrated"] = False
     sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
@@ -154,6 +163,26 @@ def train(
     sentences += (checked or {}).pop("warnings", [])
     model.training_["warnings"] = sentences
     return model
+
+
+def _used_texts(
+    settings: TrainingSettings,
+    texts: Sequence[Any],
+    labels: Sequence[Label],
+    fraction: float,
+    validation: tuple[Sequence[Any], Sequence[Label]] | None,
+) -> dict[str, TextHashes]:
+    """The hashes of the texts by their use, which tell later commands what the model has seen.
+
+    "training" are the texts that it was trained on. The others are "held out" if nothing depends on them, and
+    "validation" if they decided which weights are kept, as for transformers.
+    """
+    held = held_out_rows(map(str, texts), labels, fraction, settings.seed) if fraction else [False] * len(texts)
+    others = [text for text, is_held in zip(texts, held, strict=True) if is_held]
+    return {
+        "training": text_hashes(text for text, is_held in zip(texts, held, strict=True) if not is_held),
+        "held out" if settings.is_linear else "validation": text_hashes(validation[0] if validation else others),
+    }
 
 
 def _digests(

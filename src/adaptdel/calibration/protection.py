@@ -1,0 +1,298 @@
+"""One-sided protection: the decision threshold of one class of two, with a proved rate of false positives.
+
+A model that protects "spam" answers "spam" if its score for spam exceeds a threshold, which is chosen so that few other
+texts get that answer. A certificate for "spam" then says that up to r edits cannot push the probability to the
+threshold or below, instead of 1/2. That is what RS-Del does for malware.
+
+The rate is about the answers that ``predict`` and ``certify`` give: `ClassScores` asks the model itself for them, at
+each threshold that is tried. It holds for that model with that sampling plan, and for no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
+from math import ceil, log
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.stats import beta
+
+from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.sampling import AT_ONCE, EXACT_COPIES
+from adaptdel.core.checks import BoolArray, check_real
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.text.data import known_texts, text_hashes
+
+CONFIDENCE = 0.95  # of the bound on the rate of false positives
+LEAST_SHARE = 0.01  # of the votes that decide for a class, at least
+CERTIFIED = 100  # texts of the protected class that are certified, at most
+RADII = (1, 2, 5, 10, 20)
+FREE = ("held out",)  # uses of texts that leave them fit for a proof: see `adaptdel.training.training`
+
+
+class ClassScores(Protocol):
+    """The score of one class of a model, as its answers see it: all that the choice of a threshold asks of a model."""
+
+    @property
+    def grid(self) -> tuple[float, float, float]:
+        """The lowest and the highest threshold to use, and how far apart two thresholds are at least."""
+        ...
+
+    def exceed(self, texts: Sequence[Any], limit: float) -> BoolArray:
+        """Which texts have a score above ``limit``, shape (texts,): whether the class is the answer at this threshold.
+
+        A text that exceeds a limit must exceed every lower one.
+        """
+        ...
+
+    def set_threshold(self, limit: float) -> None:
+        """Make the class the answer of the model wherever its score exceeds ``limit``."""
+        ...
+
+
+@dataclass
+class VoteShares:
+    """The score of a smoothed classifier: the share of votes, of as many votes as it takes to answer.
+
+    With adaptive sampling, the votes on a text end as soon as its share is clearly on one side of the threshold.
+    Whatever ends them at a threshold with this class as the answer does so at every lower one, too. Copies of short
+    texts may be enumerated: ``predict`` does so at once or not at all, ``certify`` also after some votes. Where the
+    answers could differ, a text exceeds a threshold if either does.
+
+    Attributes:
+        model: the model.
+        number: the number of the class, 0 or 1.
+    """
+
+    model: SmoothedClassifier
+    number: int
+
+    @property
+    def grid(self) -> tuple[float, float, float]:
+        """From 1 in 100 votes to all of them, in steps of half a vote."""
+        return LEAST_SHARE, float(np.nextafter(1.0, 0.0)), 0.5 / self.model.n_select
+
+    def exceed(self, texts: Sequence[Any], limit: float) -> BoolArray:
+        """The answers of the model itself."""
+        asked = copy(self.model)
+        VoteShares(asked, self.number).set_threshold(limit)
+        certifier = asked.certifier(n_estimate=0)
+        exceeds = self._answers(certifier, texts)
+        if certifier.plan.exact:
+            noise, split = certifier.rule.noise, certifier.unit.split
+            short = [n for n, text in enumerate(texts) if AT_ONCE < noise.choices(len(split(text))) <= EXACT_COPIES]
+            exact = certifier.with_plan(replace(certifier.plan, at_once=EXACT_COPIES))
+            exceeds[short] |= self._answers(exact, [texts[n] for n in short])
+        return exceeds
+
+    def _answers(self, certifier: Certifier, texts: Sequence[Any]) -> BoolArray:
+        inputs = (certifier.prepare(text, f"text {number}") for number, text in enumerate(texts))
+        answers = {number: tally.label for number, tally in certifier.votes(inputs)}
+        return np.array([answers[number] == self.number for number in range(len(texts))], dtype=np.bool_)
+
+    def set_threshold(self, limit: float) -> None:
+        """The threshold of a model is that of class 1."""
+        self.model.threshold = limit if self.number == 1 else 1.0 - limit
+
+
+@dataclass(frozen=True)
+class Protection:
+    """A decision threshold that protects one class, with what is proved about its false positives.
+
+    Attributes:
+        label: the protected class.
+        max_false_positives: the rate of false positives that was asked for.
+        threshold: the threshold of the model.
+        limit: the score above which the class is the answer.
+        negatives: held-out texts of the other class.
+        false_positives: how many of them get the protected answer.
+        upper: with a confidence of 95%, the rate of false positives on new texts is at most this.
+        positives: held-out texts of the protected class.
+        detected: how many of them get the protected answer.
+        certified: the fraction of the protected texts that are detected whatever an attacker does, by number of edits;
+            measured on `CERTIFIED` of them.
+        plan: all that the answers of the model depend on: the rate is about these answers only.
+    """
+
+    label: Any
+    max_false_positives: float
+    threshold: float
+    limit: float
+    negatives: int
+    false_positives: int
+    upper: float
+    positives: int
+    detected: int
+    certified: Mapping[str, float]
+    plan: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with the sentence."""
+        return asdict(self) | {"sentence": self.sentence()}
+
+    def sentence(self) -> str:
+        """What was chosen, and what is known about it."""
+        rate, upper = 100 * self.false_positives / self.negatives, 100 * self.upper
+        text = f"at {rate:.3g}% false positives (95% confidence: at most {upper:.3g}%) the model catches "
+        if not self.positives:
+            return f"{text}an unknown part of {self.label!s}: the data holds no text of this class"
+        text += f"{100 * self.detected / self.positives:.1f}% of {self.label!s}"
+        shown = [f"{100 * share:.0f}% up to {radius}" for radius, share in self.certified.items()]
+        return text + (f"; certified against edits: {', '.join(shown)}" if shown else "")
+
+
+def protect(
+    model: SmoothedClassifier,
+    texts: Sequence[Any],
+    labels: Sequence[Any],
+    *,
+    label: Any,
+    max_false_positives: float,
+    certify: int = CERTIFIED,
+) -> Protection:
+    """Choose the decision threshold of a model on held-out texts, and set it.
+
+    Args:
+        model: a fitted model of two classes; its ``threshold``, ``protection_`` and ``texts_`` are set.
+        texts: texts that neither trained nor calibrated the model, drawn like those that it will answer.
+        labels: their labels.
+        label: the class whose answers are protected from being changed.
+        max_false_positives: the rate of texts of the other class that may get its answer.
+        certify: how many texts of the class are certified to report radii; 0 for none.
+    """
+    seen = np.flatnonzero(seen_texts(model, texts))
+    if len(seen):
+        raise ValueError(
+            f"texts must be others than the model was trained or calibrated on, got {len(seen)} of those, the first at "
+            f"position {seen[0]}"
+        )
+    number = class_number(model.base_classifier().classes_ or [], label)
+    name = (model.base_classifier().classes_ or [])[number]
+    own = np.array([value == name for value in labels], dtype=np.bool_)
+    if len(own) != len(texts):
+        raise ValueError(f"labels must hold one label for each of the {len(texts)} texts, got {len(own)}")
+    if strange := [value for value in labels if value not in (model.base_classifier().classes_ or [])]:
+        raise ValueError(f"labels must be classes of the model, got {strange[0]!r}")
+    positives, negatives = ([texts[n] for n in np.flatnonzero(mask).tolist()] for mask in (own, ~own))
+    allowed = allowed_false_positives(len(negatives), max_false_positives)
+    scores = VoteShares(model, number)
+    limit, false_positives = lowest_threshold(scores, negatives, allowed)
+    # The threshold is an order statistic of the scores: the rate above it follows a beta distribution, whatever the
+    # number of texts above it, and a bound for that number would fail more often. The lowest threshold is fixed.
+    judged = false_positives if limit == scores.grid[0] else allowed
+    detected = int(scores.exceed(positives, limit).sum()) if positives else 0
+    scores.set_threshold(limit)
+    certificates = model.certify(positives[:certify]) if certify else []
+    reached = np.array([each.radius if each.label == name else -1 for each in certificates])
+    chosen = Protection(
+        label=name,
+        max_false_positives=max_false_positives,
+        threshold=float(model.threshold or 0.0),
+        limit=limit,
+        negatives=len(negatives),
+        false_positives=false_positives,
+        upper=float(beta.ppf(CONFIDENCE, judged + 1, len(negatives) - judged)),
+        positives=len(positives),
+        detected=detected,
+        certified={str(radius): float((reached >= radius).mean()) for radius in RADII} if len(reached) else {},
+        plan=model.answer_plan(),
+    )
+    model.protection_ = chosen.to_dict()
+    model.texts_ = {**(getattr(model, "texts_", None) or {}), "threshold": text_hashes(texts)}
+    return chosen
+
+
+def class_number(classes: Sequence[Any], label: Any) -> int:
+    """The number of the class to protect; ValueError unless there are two classes and it is one of them."""
+    names = list(classes)
+    if len(names) != 2:
+        raise ValueError(f"a protected class needs a model of two classes, got {len(names)}")
+    matching = [number for number, name in enumerate(names) if name == label or str(name) == str(label)]
+    if not matching:
+        raise ValueError(f"class must be one of {names[0]!r} and {names[1]!r}, got {label!r}")
+    return matching[0]
+
+
+def seen_texts(model: SmoothedClassifier, texts: Sequence[Any]) -> BoolArray:
+    """Which texts influenced a model, so that they prove nothing about it, shape (texts,).
+
+    These are the texts that it was trained and calibrated on, and those that decided which weights were kept.
+    """
+    known = getattr(model, "texts_", None) or {}
+    return known_texts(texts, *(hashes for use, hashes in known.items() if use not in (*FREE, "threshold")))
+
+
+def needed_negatives(rate: float) -> int:
+    """How many held-out texts of the other class can prove a rate of false positives, if none gets the answer.
+
+    >>> [needed_negatives(rate) for rate in (0.05, 0.01, 0.001)]
+    [59, 299, 2995]
+    """
+    return ceil(log(1 - CONFIDENCE) / log(1 - rate))
+
+
+def allowed_false_positives(negatives: int, rate: float) -> int:
+    """How many of the texts of the other class may get the protected answer so that a rate is proved.
+
+    >>> [allowed_false_positives(number, 0.01) for number in (300, 2000)]
+    [0, 12]
+    """
+    accepted = "a rate between 0 and 1, such as 0.01"
+    check_real("max_false_positives", rate, accepted=accepted, least=0.0, most=1.0, open_ends=True)
+    if negatives < needed_negatives(rate):
+        raise ValueError(
+            f"{negatives} texts of the other class cannot prove a rate of {100 * rate:.3g}% false positives: give at "
+            f"least {needed_negatives(rate):,}, better {ceil(10 / rate):,}, or ask for a higher rate"
+        )
+    number = 0
+    while number + 1 < negatives and beta.ppf(CONFIDENCE, number + 2, negatives - number - 1) <= rate:
+        number += 1
+    return number
+
+
+def lowest_threshold(scores: ClassScores, negatives: Sequence[Any], allowed: int) -> tuple[float, int]:
+    """The lowest threshold that at most ``allowed`` texts exceed, and how many do; bisected to the resolution.
+
+    A text that exceeds a threshold exceeds all lower ones, so that each step asks about the undecided texts only.
+    """
+    low, high, resolution = scores.grid
+    undecided = np.arange(len(negatives))
+
+    def exceeding(limit: float) -> BoolArray:
+        return scores.exceed([negatives[n] for n in undecided.tolist()], limit)
+
+    lowest = exceeding(low)
+    if lowest.sum() <= allowed:
+        return low, int(lowest.sum())
+    undecided = undecided[lowest]
+    highest = exceeding(high)
+    above = int(highest.sum())
+    if above > allowed:
+        raise ValueError(
+            f"no threshold is high enough: {above} texts of the other class have the highest score, and {allowed} may: "
+            "ask for a higher rate, or train a better model"
+        )
+    undecided = undecided[~highest]
+    while high - low > resolution and len(undecided):
+        middle = (low + high) / 2
+        exceeds = exceeding(middle)
+        if above + exceeds.sum() <= allowed:
+            high, above, undecided = middle, above + int(exceeds.sum()), undecided[~exceeds]
+        else:
+            low, undecided = middle, undecided[exceeds]
+    return high, above
+
+
+def changed_plan(model: SmoothedClassifier) -> str | None:
+    """A sentence if the answers of a model are no longer those whose rate of false positives was proved; else None."""
+    known = getattr(model, "protection_", None)
+    if known is None or known["plan"] == (plan := model.answer_plan()):
+        return None
+    changed = [name for name in plan if plan[name] != known["plan"].get(name)]
+    shown = ", ".join(f"{name} was {known['plan'].get(name)!r:.40} and is {plan[name]!r:.40}" for name in changed)
+    return (
+        f"the rate of false positives of {known['label']!s} was proved for other answers ({shown}): nothing is known "
+        "about it here; run adaptdel protect on a model with these settings"
+    )
