@@ -16,7 +16,7 @@ import adaptdel as ad
 from adaptdel.calibration.protection import (
     CONFIDENCE,
     LEAST_SHARE,
-    VoteShares,
+    SmoothedScores,
     allowed_false_positives,
     changed_plan,
     class_number,
@@ -121,7 +121,7 @@ def test_a_text_above_a_threshold_is_above_all_lower_ones() -> None:
     texts = random_texts(np.random.default_rng(3), 60, 24)
     model = ad.SmoothedClassifier(SpamInFewCopies(), HALF, n_select=500, progress=False)
     for number in (0, 1):
-        scores = VoteShares(model, number)
+        scores = SmoothedScores(model, number)
         answers = np.array([scores.exceed(texts, limit) for limit in np.linspace(0.05, 0.95, 31)])
         assert (answers[1:] <= answers[:-1]).all()
         assert (answers[0] != answers[-1]).any()

@@ -230,7 +230,7 @@ def test_an_interrupted_selection_resumes(tmp_path: Path) -> None:
     counts: list[int] = []
     assert balanced(checkpoint=checkpoint, progress=lambda done, total: counts.append(done)) == whole
     assert counts[:4] == [80, 160, 240, 241]
-    with pytest.raises(ValueError, match=r"another calibration \(points was 1.0 and is now 2.0\)"):
+    with pytest.raises(ValueError, match=r"another job: points was 1.0, now 2.0"):
         balanced(checkpoint=checkpoint, points=2.0)
 
 

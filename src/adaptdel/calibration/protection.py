@@ -53,7 +53,7 @@ class ClassScores(Protocol):
 
 
 @dataclass
-class VoteShares:
+class SmoothedScores:
     """The score of a smoothed classifier: the share of votes, of as many votes as it takes to answer.
 
     With adaptive sampling, the votes on a text end as soon as its share is clearly on one side of the threshold.
@@ -77,7 +77,7 @@ class VoteShares:
     def exceed(self, texts: Sequence[Any], limit: float) -> BoolArray:
         """The answers of the model itself."""
         asked = copy(self.model)
-        VoteShares(asked, self.number).set_threshold(limit)
+        SmoothedScores(asked, self.number).set_threshold(limit)
         certifier = asked.certifier(n_estimate=0)
         exceeds = self._answers(certifier, texts)
         if certifier.plan.exact:
@@ -177,7 +177,7 @@ def protect(
         raise ValueError(f"labels must be classes of the model, got {strange[0]!r}")
     positives, negatives = ([texts[n] for n in np.flatnonzero(mask).tolist()] for mask in (own, ~own))
     allowed = allowed_false_positives(len(negatives), max_false_positives)
-    scores = VoteShares(model, number)
+    scores = SmoothedScores(model, number)
     limit, false_positives = lowest_threshold(scores, negatives, allowed)
     # The threshold is an order statistic of the scores: the rate above it follows a beta distribution, whatever the
     # number of texts above it, and a bound for that number would fail more often. The lowest threshold is fixed.
