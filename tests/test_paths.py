@@ -97,7 +97,7 @@ def test_the_commands_take_the_drawn_paths(tmp_path: Path, data: Path) -> None:
         "calibrate in bins": files_used("calibrate", model, "--data", data, "--out", tmp_path / "bins", *bins, *votes),
         "certify": files_used("certify", model, "--data", data, "--limit", 3, "--out", tmp_path / "run", *votes),
         "attack": files_used(
-            "attack", model, "--data", data, "--inputs", 2, "--queries", 600, "--out", tmp_path / "attack"
+            "attack", model, "--data", data, "--inputs", 2, "--set", "queries=600", "--out", tmp_path / "attack"
         ),
     }
     for name, files in used.items():

@@ -177,6 +177,7 @@ class AttackSettings:
         verify_votes: the largest number of fresh votes that check whether the answer really changed.
         level: the probability with which, for an input, a change that did not happen may pass that check.
         seed: of the choice of inputs and of all noise.
+        fresh: whether a recipe that queries a text again gets fresh votes; TextAttack otherwise keeps the first answer.
     """
 
     inputs: int = 200
@@ -192,6 +193,7 @@ class AttackSettings:
     verify_votes: int = 16_000
     level: float = 1e-3
     seed: int = 0
+    fresh: bool = False
 
     def __post_init__(self) -> None:
         for name in ("inputs", "votes", "queries", "search_votes", "beam", "positions", "words", "shortlist"):
@@ -206,4 +208,6 @@ class AttackSettings:
 
 LINEAR = LinearTrainingSettings()
 ATTACK = AttackSettings()
+# An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
+AUDIT = AttackSettings(inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)
 TRANSFORMER = TransformerTrainingSettings()

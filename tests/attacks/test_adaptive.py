@@ -9,7 +9,7 @@ import pytest
 import adaptdel as ad
 from adaptdel.attacks.adaptive import AdaptiveAttack, AttackResult
 from adaptdel.attacks.edits import edit_distance, texts_within
-from adaptdel.attacks.target import Target
+from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary, model_scores
 from adaptdel.hyperparameters import AttackSettings
 from adaptdel.text.units import Tokens
@@ -21,7 +21,7 @@ LONG = [tuple(text.split()) for text, _ in texts(6, 40, seed=5)]
 
 
 def attack(model: ad.SmoothedClassifier, settings: AttackSettings = QUICK) -> AdaptiveAttack:
-    return AdaptiveAttack(Target(model.certifier(), settings), vocabulary_of(model))
+    return AdaptiveAttack(SmoothedTarget(model.certifier(), settings), vocabulary_of(model))
 
 
 def run(model: ad.SmoothedClassifier, tokens: Tokens, settings: AttackSettings = QUICK) -> tuple[AttackResult, int]:
@@ -58,7 +58,7 @@ def test_certified_and_true_radius_and_attacked_distance_are_in_order() -> None:
     """On short texts the closest text with another answer, over a few words, is known exactly."""
     rng = random.Random(1)
     model = fitted(ad.Deletion(ad.FixedRate(0.5)), length=6)
-    target = Target(model.certifier(), QUICK)
+    target = SmoothedTarget(model.certifier(), QUICK)
     words = [SPAM[0], HAM[0]]
     attacker = AdaptiveAttack(target, learn_vocabulary(target.certifier, [((word,), None) for word in words]))
     compared = 0
@@ -163,7 +163,7 @@ def test_an_empty_text_and_three_classes() -> None:
     rows = [("red rose", "red"), ("blue sky", "blue"), ("green tree", "green")] * 20
     model = ad.SmoothedClassifier(noise=ad.Deletion(ad.FixedRate(0.5)), progress=False)
     model.fit([text for text, _ in rows], [label for _, label in rows])
-    target = Target(model.certifier(), QUICK)
+    target = SmoothedTarget(model.certifier(), QUICK)
     attacker = AdaptiveAttack(
         target, learn_vocabulary(target.certifier, [(tuple(text.split()), label) for text, label in rows])
     )
@@ -178,4 +178,4 @@ def test_an_empty_text_and_three_classes() -> None:
 def test_a_model_without_known_classes_is_refused() -> None:
     model = ad.SmoothedClassifier(lambda batch: ["a"] * len(batch), ad.Deletion(ad.FixedRate(0.5)))
     with pytest.raises(ValueError, match="an attack needs a model whose classes are known"):
-        Target(model.certifier())
+        SmoothedTarget(model.certifier())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adaptdel.attacks.tasks import AttackTask
+from adaptdel.attacks.attack_run import AttackTask
 from adaptdel.engines.engine import Task, Work
 from adaptdel.runs.workers import CertificationTask
 

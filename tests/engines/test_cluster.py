@@ -25,8 +25,7 @@ ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 from adaptdel.attacks import attack_run  # noqa: E402
-from adaptdel.attacks.attack_run import AttackJob, attack_data  # noqa: E402
-from adaptdel.attacks.tasks import AttackTask  # noqa: E402
+from adaptdel.attacks.attack_run import AttackJob, AttackTask, attack_data  # noqa: E402
 from adaptdel.engines import cluster as engine_module  # noqa: E402
 from adaptdel.engines.cluster import RayEngine  # noqa: E402
 from adaptdel.engines.engine import WorkerError, library_versions  # noqa: E402

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from adaptdel.attacks.edits import edit_distance
-from adaptdel.attacks.target import CopyAnswers, FreshVotes, Measured, QueryLimitReached, Target, TimeLimitReached
+from adaptdel.attacks.target import (
+    CopyAnswers,
+    FreshVotes,
+    Measured,
+    QueryLimitReached,
+    SmoothedTarget,
+    TimeLimitReached,
+)
 from adaptdel.attacks.vocabulary import Vocabulary, support
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.checks import BoolArray, FloatArray
@@ -84,7 +91,7 @@ class AdaptiveAttack:
         vocabulary: the words that may be written.
     """
 
-    def __init__(self, target: Target, vocabulary: Vocabulary) -> None:
+    def __init__(self, target: SmoothedTarget, vocabulary: Vocabulary) -> None:
         self.target, self.vocabulary = target, vocabulary
 
     @property

@@ -7,55 +7,48 @@ in place of the records.
 from __future__ import annotations
 
 import json
+import time
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.attacks.adaptive import OUTCOMES
-from adaptdel.attacks.outcomes import ERROR, AttackRecord, measure_attack
-from adaptdel.attacks.recipes import (
-    ADAPTIVE,
-    RECIPES,
-    AttackedModel,
-    AttackedSource,
-    AttackPlan,
-    InputAttack,
-    LocalSource,
-)
-from adaptdel.attacks.tasks import AttackTask
+from adaptdel.attacks.adaptive import OUTCOMES, SKIPPED, SUCCESS, AdaptiveAttack
+from adaptdel.attacks.edits import edit_distance
+from adaptdel.attacks.outcomes import ERROR, AttackRecord, measure_attack, robustness_curves
+from adaptdel.attacks.target import SmoothedTarget, Target
+from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
+from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
+from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice, check_fields
-from adaptdel.engines.engine import Engine
+from adaptdel.core.noise import registered_noise_modules
+from adaptdel.engines.engine import Engine, ModelSource, Task, Work
 from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
 from adaptdel.files import parse_object, read_json, write_json, write_text
 from adaptdel.hyperparameters import ATTACK, AttackSettings
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
 from adaptdel.runs.manifest import session, timestamp
+from adaptdel.runs.records import label_text
+from adaptdel.runs.workers import row_numbers
 from adaptdel.store import FULL, Store, check_same_job, delete_store, locked, read_records
 from adaptdel.tables import percent
-from adaptdel.text.units import Unit
+from adaptdel.text.units import Tokens, Unit, check_unit
 
+ADAPTIVE = "adaptive"
+RECIPES = (ADAPTIVE, *TEXTATTACK)
+TEXT_UNITS = ("word", "char")
+ALONE = 10**6  # characters: an item of this size is sent to a worker alone
 MANIFEST, RECORDS, STORE = "manifest.json", "attacks.jsonl", "unfinished.sqlite"
 FORMAT = "adaptdel attack 1"
 _JOB = {"kind": "attack"}
-_SAME = (
-    "recipe",
-    "model_hash",
-    "noise",
-    "unit",
-    "ops",
-    "threshold",
-    "settings",
-    "data",
-    "vocabulary",
-    "parts",
-    "fresh",
-)
+_SAME = ("recipe", "model_hash", "noise", "unit", "ops", "threshold", "settings", "data", "vocabulary", "parts")
 _FIELDS = {
     "id": "a text?", "row": "a whole number", "truth": "a text", "answer": "a text", "outcome": "a text",
     "length": "a whole number", "radius": "a whole number", "queries": "a whole number", "votes": "a whole number",
@@ -72,19 +65,18 @@ class AttackJob:
     """A data set to attack.
 
     Attributes:
-        model: the folder of the model, or another source such as a server.
+        model: the folder of the model.
         source: the data, with labels.
         out: the folder of the run; an unfinished run is resumed.
-        recipe: the attack, one of `adaptdel.attacks.recipes.RECIPES`.
+        recipe: the attack, one of `RECIPES`.
         settings: limits of the attack.
         ops: the operations that are certified and that the adaptive attack uses; None for the model's.
         vocabulary: texts whose words the adaptive attack writes; None for those of the data.
         parts: folders or names of the parts of a recipe.
-        fresh: whether repeated queries of a text get fresh votes.
         engine: where to attack: in this process, in local workers or on a Ray cluster.
     """
 
-    model: Path | AttackedSource
+    model: Path
     source: Source
     out: Path
     recipe: str = ADAPTIVE
@@ -92,17 +84,152 @@ class AttackJob:
     ops: str | None = None
     vocabulary: Source | None = None
     parts: dict[str, str] = field(default_factory=dict)
-    fresh: bool = False
     engine: EngineSettings = ENGINE
 
     def __post_init__(self) -> None:
         check_choice("recipe", self.recipe, RECIPES)
+        for part in self.parts:
+            check_choice(f"a part of the recipe {self.recipe!r}", part, USED_PARTS.get(self.recipe, ()))
+        if self.vocabulary is not None and self.recipe != ADAPTIVE:
+            raise ValueError(f"vocabulary is only for the recipe {ADAPTIVE!r}, got {self.recipe!r}")
 
-    def plan(self) -> AttackPlan:
-        """What is attacked, and how."""
-        words = self.vocabulary or self.source
-        source = LocalSource(self.model, self.ops) if isinstance(self.model, Path) else self.model
-        return AttackPlan(source, self.recipe, self.settings, words, self.parts, self.fresh)
+
+class InputAttack:
+    """Attack one input after the other, with a certificate for each.
+
+    Args:
+        target: the model.
+        recipe: one of `RECIPES`.
+        words: what the adaptive attack writes.
+        parts: of a recipe of TextAttack.
+    """
+
+    def __init__(self, target: Target, recipe: str, words: Vocabulary | None, parts: Mapping[str, str]) -> None:
+        self.target = target
+        self.attack: Callable[[str, Tokens, int], AttackRecord]
+        if words is not None:
+            if not isinstance(target, SmoothedTarget):
+                raise ValueError("the adaptive attack is for smoothed classifiers: choose a recipe of TextAttack")
+            self.adaptive = AdaptiveAttack(target, words)
+            self.attack = self._adaptive
+        else:
+            if target.unit.kind != "word":
+                raise ValueError(f"recipes of TextAttack edit words, got a model whose unit is {target.unit.kind!r}")
+            self.attack = TextAttackAttacker(target, recipe, parts)
+
+    def _adaptive(self, text: str, tokens: Tokens, label: int) -> AttackRecord:
+        """Attack unless the smoothed answer is provably another one already."""
+        self.target.begin()
+        if self.target.verify(tokens, label, phase="clean").changed:
+            votes = self.target.spent.votes
+            return {"outcome": SKIPPED, "text": None, "words_changed": None, "queries": 1, "votes": votes}
+        result = self.adaptive(tokens, label)
+        return {
+            "outcome": result.outcome,
+            "text": None if result.tokens is None else self.target.unit.join(result.tokens),
+            "words_changed": result.distance,
+            "queries": result.queries,
+            "votes": result.votes,
+            "verified": True if result.tokens is not None else None,  # by fresh votes, within the attack
+        }
+
+    def __call__(self, run_input: RunInput) -> AttackRecord:
+        """The record of an input: the outcome, the certificate, the attacked text and its true edit distance."""
+        target = self.target
+        label = target.labels.index(run_input.label)
+        answer, radius = target.certify(run_input.text, f"row {run_input.row}")
+        tokens = target.unit.split(run_input.text)
+        started = time.perf_counter()
+        record = self.attack(run_input.text, tokens, label)
+        record |= {
+            "id": run_input.id,
+            "row": run_input.row,
+            "truth": label_text(run_input.label),
+            "answer": label_text(target.labels[answer]),
+            "length": len(tokens),
+            "radius": radius if answer == label else -1,
+            "seconds": time.perf_counter() - started,
+            "distance": None,
+            "verified": record.get("verified"),
+            "answer_after": None,
+            "covered": None,
+        }
+        if record["outcome"] == SUCCESS:
+            record |= self._checked(tokens, record, label)
+        return record
+
+    def _checked(self, tokens: Tokens, record: AttackRecord, label: int) -> AttackRecord:
+        """The true distance of an attacked text, and whether fresh votes confirm that its answer is another one."""
+        attacked = self.target.unit.split(record["text"])
+        distance = edit_distance(tokens, attacked, self.target.ops)
+        covered = distance != inf
+        self.target.begin()
+        checked = self.target.verify(attacked, label, phase="confirm")
+        return {
+            "distance": int(distance if covered else edit_distance(tokens, attacked)),
+            "verified": record["verified"] or checked.changed is True,
+            "answer_after": label_text(self.target.labels[checked.answer]),
+            "covered": covered,
+        }
+
+
+@dataclass(frozen=True)
+class AttackTask(Task):
+    """Attack inputs; results are the records of a run.
+
+    Attributes:
+        recipe: one of `RECIPES`.
+        settings: limits of the attack.
+        words: what the adaptive attack writes.
+        parts: of a recipe of TextAttack.
+        attack: what to attack with in this process; None in workers.
+    """
+
+    kept: ClassVar[str] = "everything attacked so far is kept"
+
+    recipe: str = ADAPTIVE
+    settings: AttackSettings = ATTACK
+    words: Vocabulary | None = None
+    parts: Mapping[str, str] = field(default_factory=dict)
+    attack: InputAttack | None = None
+
+    def load(self) -> Work:
+        """A function from inputs to records."""
+        attack = self.attack
+        if attack is None:
+            assert self.source is not None
+            target = SmoothedTarget(self.source.load().certifier(), self.settings)
+            attack = InputAttack(target, self.recipe, self.words, self.parts)
+
+        def work(items: Iterable[tuple[int, RunInput]]) -> Iterator[tuple[int, AttackRecord]]:
+            for number, item in items:
+                yield number, attack(item)
+
+        return work
+
+    def failed(self, item: Any, reason: str) -> AttackRecord:
+        """A record that states the problem."""
+        problem = {"outcome": ERROR, "problem": reason}
+        return {"id": item.id, "row": item.row, "truth": label_text(item.label), **problem}
+
+    def size(self, item: Any) -> int:
+        """Every input is sent alone: an attack takes seconds to hours, and its record is stored when it ends."""
+        return ALONE
+
+    def describe(self, items: Sequence[Any]) -> str:
+        """The rows in the data."""
+        return row_numbers(item.row for item in items)
+
+    def paths(self) -> tuple[Path, ...]:
+        """The folder of the model, and the parts that are files or folders here."""
+        parts = (Path(value) for _, value in sorted(self.parts.items()))
+        return (*super().paths(), *(path for path in parts if path.exists()))
+
+    def at(self, copies: Mapping[Path, Path]) -> AttackTask:
+        """The same attack with copies of the model and the parts."""
+        assert self.source is not None
+        parts = {name: str(copies.get(Path(value), value)) for name, value in self.parts.items()}
+        return replace(self, source=self.source.at(copies), parts=parts)
 
 
 @dataclass(frozen=True)
@@ -122,6 +249,11 @@ class AttackRun:
     def measures(self) -> dict[str, Any]:
         """The measures of the records."""
         return measure_attack(self.records)
+
+    @property
+    def curve(self) -> list[dict[str, Any]]:
+        """Accuracies by number of edits."""
+        return robustness_curves(self.records)
 
 
 def is_attack_run(folder: Path) -> bool:
@@ -182,16 +314,74 @@ def _valid(numbered: Iterable[tuple[int, Any]]) -> list[AttackRecord]:
 
 def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any = "auto") -> AttackRun:
     """Attack a sample of a data file, or resume an unfinished run; a finished run is returned as it is."""
-    plan = job.plan()
-    model = plan.model.load(job.settings)
+    source = _model_source(job)
+    model = source.load()
+    unit = check_unit(model.unit)
+    if unit.kind not in TEXT_UNITS:
+        raise ValueError(
+            f"{job.model}: the model must be a classifier of texts to be attacked, got one whose unit is {unit.kind!r}"
+        )
+    target = SmoothedTarget(model.certifier(), job.settings)
     manifest = _new_manifest(job, model)
-    chosen = draw_inputs(job.source, LabelMap(manifest["classes"]), model.unit, job.settings, note)
-    attack = InputAttack(model, plan)  # also with workers: a missing part is reported before anything is written
+    chosen = draw_inputs(job.source, LabelMap(target.labels), unit, job.settings, note)
+    words = None
+    if job.recipe == ADAPTIVE:
+        words = vocabulary_of(target.certifier, job.vocabulary or job.source)
+    attack = InputAttack(target, job.recipe, words, job.parts)  # before anything is written: a part may be missing
+    modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
+    source = replace(source, fingerprint=manifest["model_hash"], modules=modules)
+    task = AttackTask(source, job.recipe, job.settings, words, job.parts, None if job.engine.is_distributed else attack)
+    del model, target, attack  # each worker loads its own
     _check_folder(job.out)
-    task = AttackTask(None, attack.plan_for_workers()) if job.engine.is_distributed else AttackTask(None, plan, attack)
-    del model, attack  # each worker loads its own
     with _folder(job.out):
-        return _run(OpenRun(job, manifest, chosen), task, note, progress)
+        return _run(job, manifest, chosen, task, note, progress)
+
+
+def _model_source(job: AttackJob) -> ModelSource:
+    if not (job.model / "adaptdel.json").exists():
+        raise ValueError(f"{job.model}: not the folder of a model: adaptdel train writes one")
+    return ModelSource(job.model, {} if job.ops is None else {"ops": job.ops})
+
+
+def _run(
+    job: AttackJob, manifest: dict[str, Any], chosen: list[RunInput], task: AttackTask, note: Note, progress: Any
+) -> AttackRun:
+    """Attack what is left in a folder that is locked."""
+    old = read_attack_run(job.out) if (job.out / MANIFEST).exists() else None
+    if old is not None:
+        known, asked = ({name: values.get(name) for name in _SAME} for values in (old.manifest, manifest))
+        check_same_job(job.out, known, asked, "choose another folder for --out")
+        manifest = old.manifest
+        if old.finished:
+            delete_store(job.out / STORE)  # of a process that was killed after it had written everything
+            return old
+    # inputs that ended their workers in an earlier session are tried again
+    records = {record["row"]: record for record in (old.records if old else []) if record["outcome"] != ERROR}
+    left = [run_input for run_input in chosen if run_input.row not in records]
+    report = reporter(progress, "inputs")
+    # the engine is the first: if it cannot start, nothing is written
+    with start_engine(job.engine) if left else nullcontext() as engine:
+        manifest["sessions"] = [*manifest["sessions"], session(job.engine, len(chosen))]
+        write_json(job.out / MANIFEST, manifest)
+        with (
+            Store(job.out / STORE, _JOB) as store,
+            closing(_attacked(engine, task, left, note)) as results,
+        ):
+            for record in results:
+                store.put(record["row"], record)
+                records[record["row"]] = record
+                if isinstance(report, ProgressBar):
+                    report.note(_describe(records.values()))
+                if report is not None:
+                    report(len(records), len(chosen))
+            ordered = [records[run_input.row] for run_input in chosen]
+            store.flush()
+            lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
+            write_text(job.out / RECORDS, lines)
+            manifest |= {"totals": measure_attack(ordered), "finished": timestamp()}
+            write_json(job.out / MANIFEST, manifest)
+            store.delete()
+    return AttackRun(job.out, manifest, ordered)
 
 
 @contextmanager
@@ -211,122 +401,6 @@ def _folder(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             for path in new:
                 path.rmdir()
-
-
-class OpenRun:
-    """A run that is being made, in a folder that the caller has locked.
-
-    Args:
-        job: what is attacked.
-        manifest: of a new run; that of an unfinished run is kept.
-        chosen: the inputs.
-    """
-
-    def __init__(self, job: AttackJob, manifest: dict[str, Any], chosen: list[RunInput]) -> None:
-        old = read_attack_run(job.out) if (job.out / MANIFEST).exists() else None
-        if old is not None:
-            known, asked = ({name: values.get(name) for name in _SAME} for values in (old.manifest, manifest))
-            check_same_job(job.out, known, asked, "choose another folder for --out")
-        if old is not None and old.finished:
-            delete_store(job.out / STORE)  # of a process that was killed after it had written everything
-        self.job, self.chosen = job, chosen
-        self.finished = old if old is not None and old.finished else None
-        self.manifest = manifest if old is None else old.manifest
-        # inputs that ended their workers in an earlier session are tried again
-        self.records = {record["row"]: record for record in (old.records if old else []) if record["outcome"] != ERROR}
-
-    @property
-    def left(self) -> list[RunInput]:
-        """The inputs that are not yet attacked."""
-        return [run_input for run_input in self.chosen if run_input.row not in self.records]
-
-    def open(self) -> Store:
-        """Write the manifest with a new session, and open the store of the records."""
-        self.manifest["sessions"] = [*self.manifest["sessions"], session(self.job.engine, len(self.chosen))]
-        write_json(self.job.out / MANIFEST, self.manifest)
-        return Store(self.job.out / STORE, _JOB)
-
-    def put(self, store: Store, record: AttackRecord) -> None:
-        """Add a record."""
-        store.put(record["row"], record)
-        self.records[record["row"]] = record
-
-    def finish(self, store: Store) -> AttackRun:
-        """Write the records and the measures, when every input is attacked, and delete the store."""
-        ordered = [self.records[run_input.row] for run_input in self.chosen]
-        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in ordered)
-        store.flush()
-        write_text(self.job.out / RECORDS, lines)
-        self.manifest |= {"totals": measure_attack(ordered), "finished": timestamp()}
-        write_json(self.job.out / MANIFEST, self.manifest)
-        store.delete()
-        self.finished = AttackRun(self.job.out, self.manifest, ordered)
-        return self.finished
-
-
-def _run(run: OpenRun, task: AttackTask, note: Note, progress: Any) -> AttackRun:
-    if run.finished is not None:
-        return run.finished
-    report, left = reporter(progress, "inputs"), run.left
-    # the engine is the first: if it cannot start, nothing is written
-    with (
-        start_engine(run.job.engine) if left else nullcontext() as engine,
-        run.open() as store,
-        closing(_attacked(engine, task, left, note)) as results,
-    ):
-        for record in results:
-            run.put(store, record)
-            if isinstance(report, ProgressBar):
-                report.note(_describe(run.records.values()))
-            if report is not None:
-                report(len(run.records), len(run.chosen))
-        return run.finish(store)
-
-
-def attack_together(
-    jobs: Sequence[AttackJob], *, note: Note = lambda text: None, progress: Any = "auto"
-) -> list[AttackRun]:
-    """Attack several models in this process, all on one input before the next; the runs are those of `attack_data`.
-
-    What a recipe can do with a text, such as the words that a masked language model predicts, is then computed once for
-    all models. Unfinished runs are resumed.
-    """
-    folders = [job.out.resolve() for job in jobs]
-    repeated = next((folder for folder in folders if folders.count(folder) > 1), None)
-    if repeated is not None:
-        raise ValueError(f"{repeated}: two runs cannot have the same folder")
-    if any((job.recipe, job.parts, job.engine) != (jobs[0].recipe, jobs[0].parts, ENGINE) for job in jobs):
-        raise ValueError("models are attacked together with one recipe, with the same parts, in this process")
-    shared: dict[str, Any] = {}
-    samples: dict[str, list[RunInput]] = {}
-    loaded: list[tuple[AttackJob, dict[str, Any], list[RunInput], InputAttack]] = []
-    for job in jobs:  # everything is loaded before anything is written
-        plan = replace(job.plan(), shared=shared)
-        model = plan.model.load(job.settings)
-        manifest = _new_manifest(job, model)
-        sample = json.dumps([manifest[name] for name in ("data", "classes", "unit", "settings")])
-        if sample not in samples:
-            labels = LabelMap(manifest["classes"])
-            samples[sample] = draw_inputs(job.source, labels, model.unit, job.settings, note)
-        _check_folder(job.out)
-        loaded.append((job, manifest, samples[sample], InputAttack(model, plan)))
-    with ExitStack() as stack:
-        runs: list[OpenRun] = []
-        for job, manifest, chosen, _ in loaded:
-            stack.enter_context(_folder(job.out))
-            runs.append(OpenRun(job, manifest, chosen))
-        stores = [None if run.finished else stack.enter_context(run.open()) for run in runs]
-        left = [{run_input.row: run_input for run_input in run.left} for run in runs]
-        report = reporter(progress, "attacks")
-        for row in sorted({row for inputs in left for row in inputs}):
-            for run, store, inputs, (_, _, _, attack) in zip(runs, stores, left, loaded, strict=True):
-                if store is not None and row in inputs:
-                    run.put(store, attack(inputs[row]))
-                    if len(run.records) == len(run.chosen):
-                        run.finish(store)
-                    if report is not None:
-                        report(sum(len(run.records) for run in runs), sum(len(run.chosen) for run in runs))
-        return [run.finished or run.finish(cast(Store, store)) for run, store in zip(runs, stores, strict=True)]
 
 
 def _attacked(
@@ -385,16 +459,26 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder}: holds something that is not a run of attacks: choose another --out")
 
 
-def _new_manifest(job: AttackJob, model: AttackedModel) -> dict[str, Any]:
+def _new_manifest(job: AttackJob, model: SmoothedClassifier) -> dict[str, Any]:
+    rule, base = model.rule(), model.base_classifier()
+    training = getattr(model, "training_", None) or {}
+    calibrated = hasattr(model, "calibration_")
     return {
         "format": FORMAT,
         "recipe": job.recipe,
-        **model.description(),
+        "model": {"path": str(job.model), "base": repr(base), "calibrated": calibrated},
+        "method": training.get("method"),
+        "model_hash": base.fingerprint(),
+        "noise": rule.noise.to_dict(),
+        "unit": check_unit(model.unit).to_dict(),
+        "classes": list(base.classes_ or []),
+        "ops": list(rule.ops),
+        "threshold": rule.threshold,
+        "alpha": model.alpha,
         "settings": asdict(job.settings),
         "data": job.source.identity(),
         "vocabulary": None if job.vocabulary is None else job.vocabulary.identity(),
         "parts": dict(job.parts),
-        "fresh": job.fresh,
         "started": timestamp(),
         "finished": None,
         "sessions": [],

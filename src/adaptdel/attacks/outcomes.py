@@ -102,14 +102,20 @@ def robustness_curves(records: Sequence[AttackRecord]) -> list[dict[str, Any]]:
     right = [record for record in records if record["outcome"] != SKIPPED]
     distances = [record["distance"] for record in right if is_verified(record) and record["covered"]]
     largest = max([0, *distances, *(record["radius"] for record in right if record["radius"] < 10_000)])
-    return [
-        {
-            "edits": edits,
-            "certified": sum(record["radius"] >= edits for record in right) / max(len(records), 1),
-            "attacked": (len(right) - sum(distance <= edits for distance in distances)) / max(len(records), 1),
-        }
-        for edits in range(largest + 1)
-    ]
+    points = []
+    for edits in range(largest + 1):
+        certified = sum(record["radius"] >= edits for record in right)
+        unbroken = len(right) - sum(distance <= edits for distance in distances)
+        points.append(
+            {
+                "edits": edits,
+                "certified": certified / max(len(records), 1),
+                "certified_interval": list(wilson_interval(certified, len(records))),
+                "attacked": unbroken / max(len(records), 1),
+                "attacked_interval": list(wilson_interval(unbroken, len(records))),
+            }
+        )
+    return points
 
 
 def _with_interval(value: float, interval: Sequence[float]) -> str:
@@ -151,6 +157,25 @@ def attack_table(rows: Sequence[AttackRecord]) -> Table:
         "and distances are those of successes."
     )
     return Table("attacks", caption, (*NAME_COLUMNS, *ATTACK_COLUMNS), rows)
+
+
+def curve_table(points: Sequence[dict[str, Any]]) -> Table:
+    """Accuracies by number of edits: 0 to 5, then about every third more."""
+    shown, following = [], 0
+    for point in points:
+        if point["edits"] >= following or point is points[-1]:
+            shown.append(point)
+            following = max(point["edits"] + 1, round(point["edits"] * 1.3))
+    caption = (
+        "Accuracy under attack by number of edits, with Wilson's 95% intervals: the true one lies between the share "
+        "that is certified and the share that this attack has not broken (verified)."
+    )
+    columns = (
+        Column("edits", ("edits",)),
+        Column("certified", ("certified", "certified_interval"), _with_interval),
+        Column("not broken", ("attacked", "attacked_interval"), _with_interval),
+    )
+    return Table("curve", caption, columns, shown)
 
 
 def gap_table(rows: Sequence[AttackRecord]) -> Table:

@@ -1,10 +1,15 @@
-"""The smoothed classifier as an attack sees it: vote shares on shared noise, fresh votes that verify a change."""
+"""What is attacked: a classifier that answers texts with a score for each class, within limits of queries and time.
+
+The recipes of TextAttack need no more than `Target`. The adaptive attack knows the noise: it needs a `SmoothedTarget`,
+whose answers to noisy copies it sees.
+"""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,16 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.certification.certificate import Rule
-from adaptdel.certification.certifier import Certifier
-from adaptdel.certification.sampling import content_key, stream
-from adaptdel.classifiers.base import Request
+from adaptdel.certification.certifier import Certifier, Input
+from adaptdel.certification.sampling import SamplingPlan, content_key, stream
+from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.classifiers.features import best
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.confidence import clopper_pearson, exact_shares
 from adaptdel.core.noise import MANY_CHOICES
 from adaptdel.hyperparameters import ATTACK, AttackSettings
-from adaptdel.text.units import Tokens
+from adaptdel.text.units import Tokens, Unit
 
+PHASES = ("attack query", "attack estimate")  # random streams of queries
 FRESH = 1000  # votes of the first check of a change; each further check takes four times as many
 
 
@@ -82,11 +88,13 @@ class FreshVotes:
 
     Attributes:
         changed: True or False where that is settled at the level of the check, None where it is not.
+        answer: the class that these votes answer.
         shares: votes or probabilities by class, shape (classes,).
         votes: how many votes were taken; 0 if the probabilities are exact.
     """
 
     changed: bool | None
+    answer: int
     shares: tuple[float, ...]
     votes: int
 
@@ -96,8 +104,51 @@ class FreshVotes:
         return self.votes == 0
 
 
-class Target:
-    """A smoothed classifier under attack, with limits on queries and time.
+class Target(ABC):
+    """A classifier under attack, with limits on queries and time.
+
+    Args:
+        classes: the labels; attacks know them by number.
+        unit: divides a text into tokens.
+        ops: the operations that are certified.
+        settings: votes and limits.
+    """
+
+    def __init__(self, classes: Sequence[Any], unit: Unit, ops: Sequence[str], settings: AttackSettings) -> None:
+        self.labels, self.unit, self.ops, self.settings = list(classes), unit, tuple(ops), settings
+        self.classes = len(self.labels)
+        self.spent = Spent(started=time.perf_counter())
+
+    @abstractmethod
+    def query(self, texts: Sequence[str]) -> FloatArray:
+        """The scores, shape (texts, classes), which sum to 1 for a text; the answer is the class with the largest."""
+
+    @abstractmethod
+    def certify(self, text: str, name: str) -> tuple[int, int]:
+        """The answer and the certified radius of a text, which messages call ``name``."""
+
+    @abstractmethod
+    def verify(self, tokens: Tokens, label: int, *, level: float | None = None, phase: str = "verify") -> FreshVotes:
+        """Whether the answer to a text is another than ``label``, proven at a level independently of the search."""
+
+    def begin(self) -> None:
+        """Start counting queries and time for a new input."""
+        self.spent = Spent(started=time.perf_counter())
+
+    def check_time(self) -> None:
+        """Raise `TimeLimitReached` if the time limit is reached."""
+        if self.spent.seconds > self.settings.seconds:
+            raise TimeLimitReached
+
+    def check_limits(self) -> None:
+        """Raise `TimeLimitReached` or `QueryLimitReached` if a limit is reached."""
+        self.check_time()
+        if self.spent.queries >= self.settings.queries:
+            raise QueryLimitReached
+
+
+class SmoothedTarget(Target):
+    """A smoothed classifier under attack.
 
     Args:
         certifier: the engine of the model; its noise, its base classifier and its rule are attacked.
@@ -105,11 +156,26 @@ class Target:
     """
 
     def __init__(self, certifier: Certifier, settings: AttackSettings = ATTACK) -> None:
-        if certifier.base.classes_ is None:
+        classes = certifier.base.classes_
+        if classes is None:
             raise ValueError("an attack needs a model whose classes are known: give classes=[...] with a function")
-        self.certifier, self.settings = certifier, settings
-        self.classes = len(certifier.base.classes_)
-        self.spent = Spent(started=time.perf_counter())
+        super().__init__(classes, certifier.unit, certifier.rule.threat.ops, settings)
+        self.certifier = certifier
+        self._queries = Certifier(
+            certifier.base,
+            SamplingPlan(
+                certifier.rule,
+                n_select=settings.votes,
+                n_estimate=0,
+                sampling="fixed",
+                seed=settings.seed,
+                exact=False,
+                phases=PHASES,
+            ),
+            certifier.unit,
+        )
+        self._calls = 0
+        self._scale = 0.0  # of scores without noise, from the first text of an input
 
     @property
     def rule(self) -> Rule:
@@ -117,15 +183,56 @@ class Target:
         return self.certifier.rule
 
     def begin(self) -> None:
-        """Start counting queries and time for a new input."""
-        self.spent = Spent(started=time.perf_counter())
+        """Start counting queries, votes and time for a new input."""
+        super().begin()
+        self._calls, self._scale = 0, 0.0
 
-    def check_limits(self) -> None:
-        """Raise `TimeLimitReached` or `QueryLimitReached` if a limit is reached."""
-        if self.spent.seconds > self.settings.seconds:
-            raise TimeLimitReached
-        if self.spent.queries >= self.settings.queries:
-            raise QueryLimitReached
+    def certify(self, text: str, name: str) -> tuple[int, int]:
+        """The answer and the certified radius."""
+        (result,) = list(self.certifier([Input(text, name)]))
+        if result.certificate is None:
+            raise ValueError(f"{name}: {result.failure}")
+        return result.certificate.answer, result.certificate.radius
+
+    def query(self, texts: Sequence[str]) -> FloatArray:
+        """Vote shares; with a decision threshold, they are scaled so that it is at one half.
+
+        The votes depend on the text and the seed alone, or with ``settings.fresh`` also on the number of the call.
+        """
+        self.check_time()
+        self._calls += 1
+        engine = self._queries
+        if self.settings.fresh:
+            seed = (self.settings.seed + self._calls) % 2**63
+            engine = engine.with_plan(replace(engine.plan, seed=seed))
+        self.spent.queries += len(texts)
+        prepared = [engine.prepare(text, f"query {number}") for number, text in enumerate(texts)]
+        if not self.rule.noise.changes_inputs and self.rule.threshold is None:
+            probabilities = self._probabilities(prepared)
+            if probabilities is not None:
+                self.spent.votes += len(texts)
+                return probabilities
+        shares = np.zeros((len(texts), self.classes))
+        for number, tally in engine.votes(prepared):
+            shares[number, : len(tally.selection)] = tally.selection[: self.classes] / tally.selection.sum()
+        self.spent.votes += len(texts) * self.settings.votes
+        return decided_at_one_half(shares, self.rule.threshold)
+
+    def _probabilities(self, prepared: Sequence[Prepared]) -> FloatArray | None:
+        """Without noise: the softmax of the scores, or None if the model only votes.
+
+        All votes on a text are the same then, and a search by shares of 0 and 1 would see no progress.
+        """
+        whole = [Request(text, np.ones((1, len(text.tokens)), dtype=np.bool_)) for text in prepared]
+        tables = self.certifier.base.copy_scores(whole)
+        if tables is None:
+            return None
+        scores = np.concatenate([np.asarray(table, dtype=np.float64) for table in tables])
+        scores -= scores.max(axis=1, keepdims=True)
+        if not self._scale:
+            self._scale = max(float(-scores[0].min()), 1e-300)
+        powers = np.exp(np.maximum(scores / self._scale, -30.0))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     def draw(self, original: Tokens, length: int, size: int, phase: str) -> BoolArray:
         """Noise for texts of a length, shape (size, length); the same in every call with the same arguments.
@@ -205,7 +312,8 @@ class Target:
         level = self.settings.level if level is None else level
         if self.is_short(len(tokens)):
             (shares,) = self.exact_counts([tokens])
-            return FreshVotes(not self.stays(shares, label), tuple(map(float, shares)), 0)
+            answer = self.rule.predicted_class(shares)
+            return FreshVotes(not self.stays(shares, label), answer, tuple(map(float, shares)), 0)
         sizes = [min(FRESH, self.settings.verify_votes)]
         while sizes[-1] < self.settings.verify_votes:
             sizes.append(min(4 * sizes[-1], self.settings.verify_votes))
@@ -217,13 +325,15 @@ class Target:
             for kept in self.rule.noise.chunks(len(tokens), size - int(counts.sum()), rng):
                 (answers,) = self.certifier.base.votes([Request(prepared, kept)])
                 counts = counts + self.counts(answers)
-            changed = self._settled(counts, label, level / (2 * len(sizes)))
+            changed = self.settled(counts, label, level / (2 * len(sizes)))
             if changed is not None:
                 break
         self.spent.votes += int(counts.sum())
-        return FreshVotes(changed, tuple((counts / counts.sum()).tolist()), int(counts.sum()))
+        total = int(counts.sum())
+        answer = self.rule.predicted_class(counts.tolist(), total)
+        return FreshVotes(changed, answer, tuple((counts / total).tolist()), total)
 
-    def _settled(self, counts: IntArray, label: int, level: float) -> bool | None:
+    def settled(self, counts: IntArray, label: int, level: float) -> bool | None:
         """Whether votes prove that the answer changed (True) or stayed (False); None if neither."""
         total = int(counts.sum())
         rule = self.rule
@@ -243,6 +353,21 @@ class Target:
         if ahead >= rule.k:
             return True
         return False if behind > self.classes - 1 - rule.k else None
+
+
+def decided_at_one_half(shares: FloatArray, threshold: float | None) -> FloatArray:
+    """The shares; of two classes with a decision threshold, scaled so that the threshold is at one half.
+
+    >>> decided_at_one_half(np.array([[0.7, 0.3]]), 0.2).round(4).tolist()
+    [[0.4375, 0.5625]]
+    """
+    if threshold is None:
+        return shares
+    share = shares[:, 1]
+    low = share / (2 * threshold) if threshold > 0 else np.zeros(len(share))
+    high = 0.5 + 0.5 * (share - threshold) / (1 - threshold) if threshold < 1 else low
+    scaled = np.where(share > threshold, np.maximum(high, np.nextafter(0.5, 1)), low)
+    return np.stack([1 - scaled, scaled], axis=1)
 
 
 def _margins(table: npt.NDArray[Any], label: int) -> FloatArray:

@@ -9,7 +9,8 @@ by the votes on noisy copies of the attacked text.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import numpy as np
 from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import Request
 from adaptdel.core.checks import FloatArray
+from adaptdel.runs.inputs import LabelMap, Source
+from adaptdel.text.data import Row
 from adaptdel.text.units import Tokens
 
 CHUNK = 256  # words that are scored together
@@ -82,6 +85,21 @@ def learn_vocabulary(certifier: Certifier, texts: Iterable[tuple[Tokens, Any]]) 
         return Vocabulary(frequent, scores, by_model=True)
     table = np.array([[counts[word] for counts in by_class] for word in frequent], dtype=np.float64) + 0.5
     return Vocabulary(frequent, np.log(table / table.sum(axis=0, keepdims=True)), by_model=False)
+
+
+def vocabulary_of(certifier: Certifier, source: Source) -> Vocabulary:
+    """The vocabulary of a data file; a label that the model does not know counts for no class."""
+    label_map = LabelMap(certifier.base.classes_ or [])
+
+    def texts() -> Iterator[tuple[Tokens, Any]]:
+        for row in source.rows():
+            if isinstance(row, Row):
+                label = None
+                with suppress(ValueError):
+                    label = None if row.label is None else label_map(row.label)
+                yield certifier.unit.split(row.text), label
+
+    return learn_vocabulary(certifier, texts())
 
 
 def model_scores(certifier: Certifier, words: Sequence[Hashable]) -> FloatArray | None:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
+
+from adaptdel.cli.options import changed, list_settings_option, set_option
+from adaptdel.hyperparameters import AUDIT
+
+NAMED = ("inputs", "seed")
 
 
 @click.command("audit")
@@ -19,34 +25,32 @@ import click
 @click.option(
     "--certificates", default=1000, show_default=True, type=int, help="Number of certificates, drawn at random."
 )
-@click.option(
-    "--queries", default=400, show_default=True, type=int, help="Largest number of texts that are tried for each."
-)
 @click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
 @click.option("--seed", default=1, show_default=True, type=int, help="Seed of the sample and of the fresh votes.")
+@set_option
+@list_settings_option(AUDIT, NAMED)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def audit_command(
     context: click.Context,
+    /,
     run: Path,
-    model: Path | None,
-    data: str | None,
-    vocabulary: str | None,
     certificates: int,
-    queries: int,
-    workers: int,
     seed: int,
+    settings: tuple[str, ...],
     as_json: bool,
+    **job: Any,
 ) -> None:
-    """Look for texts inside the certified radii of RUN that the model answers otherwise.
+    """Look for certificates of RUN that do not hold.
 
-    Short texts are enumerated with all their neighbours over a few words; for longer ones, fresh votes check the bounds
-    and the adaptive attack looks for neighbours. The exit status is 1 if there are more violations than alpha allows.
+    Fresh votes check the bounds on probabilities, and the adaptive attack looks for texts inside the certified radii
+    that the model answers otherwise; the neighbours of short texts are enumerated. The exit status is 1 if there are
+    more violations than alpha allows, or more votes for the answers than fresh votes lead one to expect.
     """
-    from adaptdel.attacks.audit_run import AUDIT, AuditJob, audit_run
+    from adaptdel.attacks.audit import AuditJob, audit_run
 
-    settings = replace(AUDIT, inputs=certificates, queries=queries, seed=seed)
-    report = audit_run(AuditJob(run, model, data, vocabulary, settings, workers), progress="log")
+    limits = changed(replace(AUDIT, inputs=certificates, seed=seed), settings)
+    report = audit_run(AuditJob(run, settings=limits, **job), progress="log")
     values = report.to_dict()
     if as_json:
         click.echo(json.dumps({"run": str(run), **values}, indent=2, ensure_ascii=False))
@@ -58,9 +62,14 @@ def audit_command(
             click.echo(f"its text: {json.dumps(' '.join(map(str, violation.tokens)), ensure_ascii=False)}")
     click.echo(
         f"{values['certificates']} certificates audited, {values['abstained']} of them abstentions: "
-        f"{values['violations']} violations; alpha allows {values['allowed']:.1f} on average "
-        f"(p = {values['p_value']:.3g})"
+        f"{values['violations']} violations; alpha allows {values['allowed']:.1f} on average"
     )
+    if report.variance:
+        click.echo(
+            f"votes for the answers beyond those expected from fresh votes: {report.excess:+.0f} "
+            f"(standard deviation {report.variance**0.5:.0f})"
+        )
+    click.echo(f"p = {report.p_value:.3g}")
     click.echo(f"{values['enumerated_texts']} neighbours enumerated, {values['attacked_texts']} compared by votes")
     click.echo("the audit failed: the certificates do not hold" if report.failed else "the audit is passed")
     context.exit(1 if report.failed else 0)

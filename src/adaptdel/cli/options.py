@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
 from inspect import cleandoc
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
 def read_settings(pairs: Iterable[str]) -> dict[str, Any]:
@@ -33,16 +38,39 @@ def read_settings(pairs: Iterable[str]) -> dict[str, Any]:
     return chosen
 
 
+def changed(default: Settings, pairs: Iterable[str]) -> Settings:
+    """Settings with the values of NAME=VALUE pairs; an unknown name is refused with the list of all."""
+    values, known = read_settings(pairs), [field.name for field in fields(default)]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ValueError(f"--set: there is no setting {unknown[0]!r:.60}: choose one of {', '.join(known)}")
+    return replace(default, **values)
+
+
 def set_option(command: Any) -> Any:
     """``--set NAME=VALUE``, repeatable: the argument ``settings`` of the command."""
     text = "Another setting; repeatable."
     return click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=text)(command)
 
 
-def described(kind: type, skip: Iterable[str] = ()) -> str:
-    """The fields of a dataclass with their defaults and what its docstring says of them, a line each."""
+def list_settings_option(kind: Any, skip: Iterable[str] = ()) -> Callable[[Any], Any]:
+    """``--list-settings``: print the fields of a dataclass that ``--set`` changes, and end."""
+
+    def show(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            click.echo(described(kind, skip))
+            context.exit()
+
+    text = "List what --set can set, and end."
+    return click.option("--list-settings", is_flag=True, is_eager=True, expose_value=False, callback=show, help=text)
+
+
+def described(kind: Any, skip: Iterable[str] = ()) -> str:
+    """The fields of a dataclass, or of an instance, with their values and what its docstring says of them, a line each."""
     attributes = cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE)
     texts = {name: " ".join(text.replace("``", "").split()) for name, text in entries}
     shown = [field for field in fields(kind) if field.name not in (*skip, "details")]
-    return "\n".join(f"  {field.name}={field.default}: {texts.get(field.name, '')}" for field in shown)
+    return "\n".join(
+        f"  {field.name}={getattr(kind, field.name, field.default)}: {texts.get(field.name, '')}" for field in shown
+    )

@@ -1,0 +1,58 @@
+"""What a recipe queries: vote shares."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adaptdel as ad
+from adaptdel.attacks.target import SmoothedTarget, TimeLimitReached
+from adaptdel.hyperparameters import ATTACK
+
+from .conftest import HAM, SPAM, texts
+
+
+def target(model: ad.SmoothedClassifier, **changes: Any) -> SmoothedTarget:
+    return SmoothedTarget(model.certifier(), replace(ATTACK, **changes))
+
+
+def test_a_query_is_a_table_of_vote_shares(deletion: ad.SmoothedClassifier) -> None:
+    batch = [text for text, _ in texts(6, 40, seed=2)]
+    query = target(deletion)
+    table = query.query(batch)
+    assert table.shape == (6, 2)
+    assert np.allclose(table.sum(axis=1), 1)  # so that TextAttack applies no softmax
+    assert np.array_equal(table * 100, np.round(table * 100))
+    assert (query.spent.queries, query.spent.votes) == (6, 600)
+    assert np.array_equal(np.concatenate([query.query([text]) for text in batch]), table)  # whatever the batch
+    assert np.array_equal(query.query(batch), table)  # one draw for each text
+
+
+def test_fresh_votes_are_drawn_anew(deletion: ad.SmoothedClassifier) -> None:
+    batch = [" ".join(random.Random(seed).choices([*SPAM, *HAM], k=40)) for seed in range(6)]
+    query = target(deletion, fresh=True)
+    first, second = query.query(batch), query.query(batch)
+    assert not np.array_equal(first, second)
+    assert np.abs(first - second).max() < 0.4
+    again = target(deletion, fresh=True)
+    assert np.array_equal(again.query(batch), first)  # reproducible
+
+
+def test_a_threshold_is_at_one_half(deletion: ad.SmoothedClassifier) -> None:
+    batch = [" ".join(random.Random(seed).choices([*SPAM, *HAM], k=40)) for seed in range(30)]
+    plain = target(deletion).query(batch)[:, 1]
+    for threshold in (0.2, 0.8):
+        model = ad.SmoothedClassifier(deletion.base_, deletion.noise_, threshold=threshold, progress=False)
+        scaled = target(model).query(batch)
+        assert np.array_equal(np.argmax(scaled, axis=1) == 1, plain > threshold)
+        assert np.allclose(scaled.sum(axis=1), 1)
+
+
+def test_the_time_limit(deletion: ad.SmoothedClassifier) -> None:
+    query = target(deletion, seconds=1e-9)
+    with pytest.raises(TimeLimitReached):
+        query.query(["a text"])
