@@ -12,10 +12,10 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.attacks.audit import AuditJob, audit_run
-from adaptdel.hyperparameters import AUDIT
 from adaptdel.classifiers import transformers as module
 from adaptdel.engines.engine import ModelSource
 from adaptdel.engines.local import LocalEngine
+from adaptdel.hyperparameters import AUDIT
 from adaptdel.runs.storage import read_run
 from tests.run_files import run, write_rows
 
