@@ -1,7 +1,7 @@
 """Attacks: how fast queries are answered, and how often `adaptdel audit` detects wrong certificates.
 
     python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
-    python -m benchmarks.attacks audit --out experiments/results/audit-power.json    the power of audits, and their false alarms
+    python -m benchmarks.attacks audit --out FILE    the power of audits, and their false alarms
 
 The speed is that of queries of 100 votes: the texts of a search step in one batch through the engine, against one call
 of the model for each text, as TextAttack makes if it is given the model as a function. The audits are of votes that are
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import adaptdel as ad
-from adaptdel.attacks.audit import FRESH, Auditor, AuditReport, Claim, ClaimAudit, Violation, check_votes
+from adaptdel.attacks.auditor import FRESH, Auditor, AuditReport, Claim, ClaimAudit, Violation, check_votes
 from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.sampling import doubling_looks

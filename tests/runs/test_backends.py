@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks.audit import AuditJob, audit_run
+from adaptdel.attacks.audit_run import AuditJob, audit_run
 from adaptdel.classifiers import transformers as module
 from adaptdel.engines.engine import ModelSource
 from adaptdel.engines.local import LocalEngine

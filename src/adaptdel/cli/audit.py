@@ -47,7 +47,7 @@ def audit_command(
     that the model answers otherwise; the neighbours of short texts are enumerated. The exit status is 1 if there are
     more violations than alpha allows, or more votes for the answers than fresh votes lead one to expect.
     """
-    from adaptdel.attacks.audit import AuditJob, audit_run
+    from adaptdel.attacks.audit_run import AuditJob, audit_run
 
     limits = changed(replace(AUDIT, inputs=certificates, seed=seed), settings)
     report = audit_run(AuditJob(run, settings=limits, **job), progress="log")

@@ -7,14 +7,11 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Settings = TypeVar("Settings", bound="DataclassInstance")
+Settings = TypeVar("Settings", bound=Any)
 
 
 def read_settings(pairs: Iterable[str]) -> dict[str, Any]:
@@ -66,7 +63,7 @@ def list_settings_option(kind: Any, skip: Iterable[str] = ()) -> Callable[[Any],
 
 
 def described(kind: Any, skip: Iterable[str] = ()) -> str:
-    """The fields of a dataclass, or of an instance, with their values and what its docstring says of them, a line each."""
+    """The fields of a dataclass, or of an instance, their values and what the docstring says of them."""
     attributes = cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE)
     texts = {name: " ".join(text.replace("``", "").split()) for name, text in entries}

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks.audit import MISTAKE, Auditor, AuditReport, Claim, ClaimAudit, Violation, check_votes
+from adaptdel.attacks.auditor import MISTAKE, Auditor, AuditReport, Claim, ClaimAudit, Violation, check_votes
 from adaptdel.attacks.target import FreshVotes, SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.certificate import Certificate

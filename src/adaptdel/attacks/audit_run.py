@@ -1,0 +1,177 @@
+"""The audit of a certification run: its claims against the model and the data that the manifest names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit
+from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
+from adaptdel.certification.sampling import content_key
+from adaptdel.core.checks import check_int
+from adaptdel.engines.engine import ModelSource, Task, Work, WorkerError
+from adaptdel.engines.local import LocalEngine
+from adaptdel.hyperparameters import AUDIT, AttackSettings
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.progress import reporter
+from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
+from adaptdel.runs.records import Record, certificate_of, label_text
+from adaptdel.runs.storage import Run, read_run
+from adaptdel.text.units import check_unit
+
+ALONE = 10**6  # characters: an item of this size is sent to a worker alone
+_CLAIMED = ("input_hash", "answer", "radius", "p1", "p2")  # rows that agree in these make the same claim
+
+
+@dataclass(frozen=True)
+class AuditTask(Task):
+    """Audit claims; results are their audits.
+
+    Attributes:
+        vocabulary: the words that are written.
+        settings: limits of the attack.
+    """
+
+    kept: ClassVar[str] = "an audit keeps no results"
+
+    vocabulary: Vocabulary
+    settings: AttackSettings
+
+    def load(self) -> Work:
+        """A function from claims to audits."""
+        assert self.source is not None
+        auditor = Auditor(self.source.load().certifier(), self.vocabulary, self.settings)
+
+        def work(items: Iterable[tuple[int, Claim]]) -> Iterator[tuple[int, ClaimAudit]]:
+            for number, claim in items:
+                yield number, auditor.check(claim)
+
+        return work
+
+    def failed(self, item: Any, reason: str) -> ClaimAudit:
+        """An audit needs every certificate that was drawn."""
+        raise WorkerError(f"{item.name}: {reason}: {self.try_again} with fewer workers")
+
+    def size(self, item: Any) -> int:
+        """Every claim is sent alone: it takes seconds."""
+        return ALONE
+
+    def describe(self, items: Sequence[Claim]) -> str:
+        """The names of the inputs."""
+        return ", ".join(claim.name for claim in items)
+
+
+@dataclass(frozen=True)
+class AuditJob:
+    """A run to audit.
+
+    Attributes:
+        run: the folder of the run.
+        model: the folder of the model; None for the one that the run names.
+        data: the data file; None for the one that the run names.
+        vocabulary: texts whose words are written; None for those of the data.
+        settings: ``inputs`` is the number of certificates that are drawn; ``seed`` that of the draw and of the votes.
+        workers: the number of processes.
+    """
+
+    run: Path
+    model: Path | None = None
+    data: str | None = None
+    vocabulary: str | None = None
+    settings: AttackSettings = AUDIT
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_int("workers", self.workers, least=1)
+
+
+def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
+    """Audit the certificates of a run, or a random sample of them."""
+    run = read_run(job.run)
+    manifest = run.manifest
+    named = manifest.get("model") or {}
+    folder = Path(named.get("path", "")) if job.model is None else job.model
+    if not (folder / "adaptdel.json").exists():
+        raise ValueError(f"{folder}: holds no model: name the model of the run with --model")
+    settings = {name: manifest[name] for name in ("ops", "bound", "threshold", "k", "seed")}
+    source = ModelSource(folder, settings | {"alpha": manifest.get("alpha") or 0.05}, backend=named.get("backend"))
+    model = source.load()
+    _check_model(run, model, folder)
+    data = _source(run, job.data)
+    claims = _claims(run, model, data, job.settings)
+    words = data if job.vocabulary is None else replace(data, path=job.vocabulary)
+    task = AuditTask(source, vocabulary_of(model.certifier(), words), job.settings)
+    report = AuditReport()
+    shown = reporter(progress, "certificates")
+    with LocalEngine(job.workers) as engine:
+        for audit in engine.map(task, claims, len(claims)):
+            report.add(audit)
+            if shown is not None:
+                shown(report.certificates, len(claims))
+    return report
+
+
+def _check_model(run: Run, model: SmoothedClassifier, folder: Path) -> None:
+    """Raise unless the model is the one that the run certified."""
+    if model.base_classifier().fingerprint() != run.manifest["model_hash"]:
+        raise ValueError(f"{folder}: not the model of the run {run.folder}: its fingerprint differs")
+    if model.rule().noise.to_dict() != run.manifest["noise"]:
+        raise ValueError(f"{folder}: not the model of the run {run.folder}: its noise is {model.rule().noise!r}")
+    if check_unit(model.unit).to_dict() != run.manifest["unit"]:
+        raise ValueError(f"{folder}: not the model of the run {run.folder}: its unit differs")
+
+
+def _source(run: Run, given: str | None) -> Source:
+    stated = run.manifest.get("data") or {}
+    path = given or stated.get("path")
+    if not path or path == "in memory":
+        raise ValueError(f"{run.folder}: the run does not name its data file: give it with --data")
+    columns = {name: stated[name] for name in ("text", "label", "ids", "encoding") if name in stated}
+    return Source(path, **columns)
+
+
+def _claims(run: Run, model: SmoothedClassifier, data: Source, settings: AttackSettings) -> list[Claim]:
+    """The claims of a random sample of the certificates, each with the tokens of its text.
+
+    Rows of the same text have the same votes, and are wrong together. They count as one certificate, because the test
+    of the audit takes certificates to be wrong independently of each other.
+    """
+    distinct: dict[tuple[Any, ...], int] = {}
+    for record in run.records(("row", "problem", *_CLAIMED)):
+        if record["problem"] is None:
+            distinct.setdefault(tuple(record[name] for name in _CLAIMED), record["row"])
+    rows = list(distinct.values())
+    order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(rows))[: settings.inputs]
+    chosen = {rows[place] for place in order.tolist()}
+    if not chosen:
+        raise ValueError(f"{run.folder}: holds no certificate to audit")
+    records: dict[int, Record] = {record["row"]: record for record in run.records() if record["row"] in chosen}
+    classes = [label_text(label) for label in run.manifest["classes"]]
+    label_map, unit = LabelMap(run.manifest["classes"]), check_unit(model.unit)
+    last = max(chosen)
+    claims = []
+    with survey(data, label_map, last).repeats as repeats:
+        for run_input in inputs(data, label_map, last, repeats):
+            if not isinstance(run_input, RunInput) or run_input.row not in chosen:
+                continue
+            record = records[run_input.row]
+            tokens = unit.split(run_input.text)
+            if content_key(tokens).hex() != record["input_hash"]:
+                raise ValueError(
+                    f"{data.name}, row {run_input.row}: not the text that the run {run.folder} certified: give its "
+                    "data file with --data"
+                )
+            certificate = certificate_of(run.manifest, record)
+            name = f"row {run_input.row} (id {run_input.id})"
+            # The stated radius and bounds are audited, not those that follow from the votes: `adaptdel verify`
+            # compares.
+            stated = {stated_name: record[stated_name] for stated_name in ("radius", "p1", "p2")}
+            stated["label"] = classes.index(record["answer"])
+            claims.append(Claim.of(name, tokens, certificate, **stated))
+    if len(claims) < len(chosen):
+        raise ValueError(f"{data.name}: lacks {len(chosen) - len(claims)} of the rows that {run.folder} certified")
+    return claims
