@@ -119,21 +119,6 @@ def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: 
     check_silence(window, address)
 
 
-def test_deletions_alone_are_covered_by_their_own_radius(window: Window, address: str) -> None:
-    page = window.open(address)
-    certify(page, MIXED)
-    radii = {text.split("\n")[0]: int(re.sub(r"\D", "", text)) for text in page.locator("#radii div").all_inner_texts()}
-    deleted, mixed = radii["deletions only"], radii["all three mixed"]
-    assert deleted > mixed + 1
-    words = MIXED.split()
-    page.locator("#edited").fill(" ".join(words[deleted:]))
-    expect(page.locator("#verdict .head")).to_have_text(UNCHANGEABLE)
-    expect(page.locator("#verdict-words")).to_contain_text("You only deleted words")
-    expect(page.locator("#budget p")).to_have_text(f"{deleted} of {deleted} edits used")
-    page.locator("#edited").fill(" ".join(words[deleted + 1 :]))
-    expect(page.locator("#verdict .head")).to_have_text(NO_PROMISE)
-
-
 def test_the_heat_map(window: Window, address: str) -> None:
     page = window.open(address)
     certify(page, MIXED)
@@ -206,21 +191,6 @@ def test_every_width_and_theme(window: Window, address: str, width: int, dark: b
     check_silence(window, address)
 
 
-@pytest.mark.parametrize("width", [390, 820, 1000])
-def test_no_word_leaves_its_box(window: Window, address: str, width: int) -> None:
-    """The radii are boxes in a row, where there is place for it."""
-    page = window.open(address, width=width)
-    certify(page, PRAISE)
-    expect(page.locator("#radii")).to_be_visible()
-    assert (
-        page.locator("#radii dt, #radii dd").evaluate_all(
-            "nodes => nodes.filter((node) => node.scrollWidth > node.clientWidth).map((node) => node.textContent)"
-        )
-        == []
-    )
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-
-
 def test_a_text_with_markup_stays_text(window: Window, address: str) -> None:
     page = window.open(address)
     certify(page, MARKUP)
@@ -229,40 +199,6 @@ def test_a_text_with_markup_stays_text(window: Window, address: str) -> None:
     expect(page.locator("#diff > ins")).to_contain_text("<svg onload=window.hacked=1> <i>bad</i>")
     expect(page.locator("#fresh")).to_contain_text("the same answer")
     assert page.locator("main img, main script, main b:text('good'), main svg[onload]").count() == 0
-    check_silence(window, address)
-
-
-def test_the_keyboard_alone(window: Window, address: str) -> None:
-    page = window.open(address)
-    expect(page.locator("#certify")).to_be_enabled()
-    keyboard, focus = page.keyboard, "document.activeElement.id || document.activeElement.textContent.trim()"
-    visited = []
-    for _ in range(40):
-        keyboard.press("Tab")
-        visited.append(page.evaluate(focus))
-        if visited[-1] == "text":
-            break
-    assert visited == ["Skip to the text", "API", "model", "Praise", "Mixed", "text"]
-    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    keyboard.press("Control+A")
-    keyboard.insert_text(MIXED)
-    keyboard.press("Tab")
-    assert page.evaluate(focus) == "certify"
-    keyboard.press("Enter")
-    expect(page.locator("#edit")).to_be_visible()
-    for _ in range(10):
-        keyboard.press("Tab")
-        if page.evaluate(focus) == "edited":
-            break
-    keyboard.press("Control+End")
-    keyboard.type(" awful")
-    expect(page.locator("#verdict .head")).to_have_text(UNCHANGEABLE)
-    assert page.locator("#verdict-words").get_attribute("role") == "status"  # said by screen readers
-    page.locator("#text").focus()
-    keyboard.press("Control+A")
-    keyboard.insert_text(PRAISE)
-    keyboard.press("Control+Enter")
-    expect(page.locator("#promise")).to_contain_text("up to 6 words")
     check_silence(window, address)
 
 
@@ -337,23 +273,6 @@ def test_votes_arrive_live_and_can_be_stopped(window: Window, address: str) -> N
     expect(page.locator("#promise")).to_contain_text("You stopped the voting.")
     expect(page.locator("#certify")).to_be_enabled()
     check_silence(window, address)
-
-
-def test_the_server_ends_half_way(window: Window) -> None:
-    with page_server() as (address, process):
-        page = window.open(address)
-        expect(page.locator("#certify")).to_be_enabled()
-        page.locator("#model").select_option("slow")
-        page.locator("#text").fill(UNDECIDED)
-        page.locator("#certify").click()
-        expect(page.locator("#about-votes")).to_contain_text("votes so far")
-        process.kill()
-        expect(page.locator("#problem")).to_contain_text("The connection ended before the answer was complete")
-        expect(page.locator("#promise")).to_contain_text("No answer.")
-        page.get_by_role("button", name="Try again").click()
-        expect(page.locator("#problem")).to_contain_text("The server does not answer.")
-        expect(page.locator("#text")).to_have_value(UNDECIDED)
-    assert all("Failed to load resource" in complaint for complaint in window.complaints)
 
 
 def test_a_token_is_asked_for(window: Window) -> None:

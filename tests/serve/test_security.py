@@ -165,23 +165,6 @@ def test_headers_of_pages_and_of_all_other_responses() -> None:
         assert answer.headers["cache-control"] == "no-store"
 
 
-def test_other_origins_are_allowed_only_if_asked() -> None:
-    origin = {"origin": "https://app.example", "access-control-request-method": "POST"}
-    preflight = {**origin, "access-control-request-headers": "authorization, content-type"}
-    requests: Any = (
-        lambda c: c.send("OPTIONS", "/v1/certify", headers=preflight),
-        lambda c: c.post("/v1/certify", {"text": "a"}, {**origin, **bearer(TOKEN)}),
-        lambda c: c.post("/v1/certify", {"text": "a"}, origin),
-        lambda c: c.post("/v1/certify", {"text": "a"}, {"origin": "https://other.example", **bearer(TOKEN)}),
-    )
-    closed = call(service(token=TOKEN), *requests)
-    assert not any("access-control-allow-origin" in answer.headers for answer in closed)
-    opened = call(service(token=TOKEN, cors_origins=("https://app.example",)), *requests)
-    assert [answer.status for answer in opened] == [200, 200, 401, 200]
-    allowed = [answer.headers.get("access-control-allow-origin") for answer in opened]
-    assert allowed == ["https://app.example"] * 3 + [None]
-
-
 @pytest.mark.parametrize(
     ("settings", "host", "status"),
     [

@@ -54,13 +54,6 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME",
     help="Answer only requests for this host name. Repeatable.  [default: localhost, or any with another --host]",
 )
-@click.option(
-    "--cors-origin",
-    "cors_origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Let pages of this origin call the server. Repeatable.  [default: none]",
-)
 @click.option("--seed-per-request", is_flag=True, help="Draw a new secret seed for every request.")
 @click.option(
     "--seed",
@@ -121,6 +114,4 @@ def warnings(settings: ServeSettings, token: str | None, seed: int | None) -> li
         sentences.append(f"the token has only {len(token)} characters: take at least {SHORT_TOKEN} random ones")
     if seed is not None:
         sentences.append("--seed is for tests: who knows the seed can search for a text whose votes go wrong")
-    if "*" in settings.cors_origins:
-        sentences.append("pages of every origin may call this server")
     return sentences

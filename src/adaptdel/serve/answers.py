@@ -21,13 +21,12 @@ from adaptdel.core.noise import Noise
 from adaptdel.text.units import Tokens
 
 ALL_OPERATIONS = ("del", "ins", "sub")
-MOST_VOTES_MESSAGES = 32  # of one text that wait to be read; older ones are dropped
 
 
 class Outbox:
     """What a request is told, from the thread of the model to whoever waits.
 
-    Its size is bounded, however slowly it is read: some messages of votes, the looks and the result of every text.
+    Its size is bounded, however slowly it is read: of votes on a text, only the latest message is kept.
 
     Args:
         notify: called after every message, in the thread of the model.
@@ -36,20 +35,16 @@ class Outbox:
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
         self._lock = threading.Lock()
-        self._messages: dict[int, tuple[str, Any]] = {}  # in order
+        self._messages: dict[Any, tuple[str, Any]] = {}  # in order
         self._number = 0
-        self._votes: dict[int, deque[int]] = {}  # the messages of votes, by text
 
     def put(self, name: str, index: int, value: Any) -> None:
         """Add a message about the text ``index``."""
         with self._lock:
             self._number += 1
-            self._messages[self._number] = (name, value)
-            if name == "votes":
-                numbers = self._votes.setdefault(index, deque())
-                numbers.append(self._number)
-                if len(numbers) > MOST_VOTES_MESSAGES:
-                    del self._messages[numbers.popleft()]
+            key = (index, value["phase"]) if name == "votes" else self._number
+            self._messages.pop(key, None)
+            self._messages[key] = (name, value)
         self._notify()
 
     def take(self) -> list[tuple[str, Any]]:
@@ -57,7 +52,6 @@ class Outbox:
         with self._lock:
             messages = list(self._messages.values())
             self._messages.clear()
-            self._votes.clear()
         return messages
 
 

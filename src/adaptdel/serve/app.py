@@ -24,7 +24,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from threadpoolctl import threadpool_limits
 
 from adaptdel import __version__
@@ -45,7 +44,6 @@ LARGE_BODY = 2**16  # bytes; a larger body is parsed, and a larger response writ
 MOST_HEADER_BYTES = 2**15
 SWITCH_SECONDS = 0.001  # between threads: the event loop must not wait long for the threads of models
 FINAL_SECONDS = 5  # for responses to be sent after the last request was answered or refused
-IDLE_SECONDS = 10.0  # after which a stream says that it is alive
 
 
 class _StrictRequest(Request):
@@ -120,14 +118,6 @@ def create_app(service: Service) -> FastAPI:
     for kind in (Problem, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _on_error)
     app.add_middleware(Gate, service=service)
-    if service.settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(service.settings.cors_origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
-            expose_headers=["Retry-After"],
-        )
     return app
 
 
@@ -237,10 +227,8 @@ def page_file(name: str) -> Response:
 
 async def _events(answers: Answers) -> AsyncIterator[bytes]:
     """Server-sent events of a request."""
-    async for name, value in answers.messages(idle=IDLE_SECONDS):
-        if name == "idle":
-            yield b": waiting\n\n"
-        elif name == "failed":
+    async for name, value in answers.messages():
+        if name == "failed":
             index, problem = value
             yield _event(name, {"index": index, "error": problem.detail, "status": problem.status})
         elif "tokens" in value:  # thousands of rows

@@ -27,7 +27,6 @@ class ServeSettings:
         host: the address to listen on.
         port: the port to listen on; 0 for any free port.
         allowed_hosts: host names that requests may name; empty for the address itself, and any for a public address.
-        cors_origins: origins whose pages may call the server; "*" for all.
         log_texts: whether the details of internal errors, which may contain texts, are logged.
         seed_per_request: draw a new secret seed for every request instead of a single one at the start.
         texts: the largest number of texts in a request.
@@ -50,7 +49,6 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = PORT
     allowed_hosts: tuple[str, ...] = ()
-    cors_origins: tuple[str, ...] = ()
     log_texts: bool = False
     seed_per_request: bool = False
     texts: int = 64

@@ -23,15 +23,15 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-CLOSED_POLICY = "default-src 'none'; frame-ancestors 'none'"  # of responses that are not pages
+CLOSED_POLICY = b"default-src 'none'; frame-ancestors 'none'"  # of responses that are not pages
 HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "x-frame-options": "DENY",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-    "content-security-policy": CLOSED_POLICY,
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"x-frame-options": b"DENY",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cache-control": b"no-store",
+    b"content-security-policy": CLOSED_POLICY,
 }
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json")  # need no token
 OPEN_FOLDER = "/page/"
@@ -58,7 +58,7 @@ class Gate:
             await self.app(scope, receive, send)
             return
         started = time.monotonic()
-        response = _Response(send, cors=bool(self.settings.cors_origins))
+        response = _Response(send)
         code = CLIENT_LEFT
         try:
             code = await self._handle(scope, receive, response)
@@ -103,7 +103,7 @@ class Gate:
 
     def _check_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path in OPEN or path.startswith(OPEN_FOLDER) or scope["method"] == "OPTIONS":
+        if path in OPEN or path.startswith(OPEN_FOLDER):
             return
         if not self.service.authorized(headers.get(b"authorization", b"").decode("latin-1")):
             raise Problem(
@@ -192,8 +192,8 @@ class _Response:
         status: the status of the response; 0 before it begins.
     """
 
-    def __init__(self, send: Send, *, cors: bool) -> None:
-        self._send, self._cors = send, cors
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
@@ -201,9 +201,7 @@ class _Response:
             self.status = message["status"]
             headers = list(message.get("headers", []))
             present = {name.lower() for name, _ in headers}
-            for name, value in HEADERS.items():
-                if name.encode() not in present and not (self._cors and name == "cross-origin-resource-policy"):
-                    headers.append((name.encode(), value.encode()))
+            headers += [(name, value) for name, value in HEADERS.items() if name not in present]
             message = {**message, "headers": headers}
         await self._send(message)
 

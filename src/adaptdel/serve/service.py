@@ -313,17 +313,10 @@ class Answers:
         with suppress(RuntimeError):  # the event loop is closed: nobody waits
             self._loop.call_soon_threadsafe(self._arrived.set)
 
-    async def messages(self, *, idle: float | None = None) -> AsyncIterator[tuple[str, Any]]:
-        """Pairs (name, value) as in `Job.outbox`, until every text is answered.
-
-        After ``idle`` seconds without any, the pair is ("idle", None).
-        """
+    async def messages(self) -> AsyncIterator[tuple[str, Any]]:
+        """Pairs (name, value) as in `Job.outbox`, until every text is answered."""
         while self._left:
-            try:
-                await asyncio.wait_for(self._arrived.wait(), idle)
-            except TimeoutError:
-                yield "idle", None
-                continue
+            await self._arrived.wait()
             self._arrived.clear()
             for name, value in self.job.outbox.take():
                 self._left -= name in ("result", "failed")
