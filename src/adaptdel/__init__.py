@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from adaptdel.certification.certifier import Certifier
     from adaptdel.certification.exact import ExactCertificate, exact_certificate
     from adaptdel.classifiers.base import register_classifier
+    from adaptdel.models.additive import AdditiveClassifier
     from adaptdel.models.smoothed import SmoothedClassifier, pipeline
     from adaptdel.runs.certify import evaluate
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdditiveClassifier",
     "BinnedRate",
     "Certificate",
     "Certifier",
@@ -73,6 +75,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "AdditiveClassifier": "adaptdel.models.additive",
     "Certificate": "adaptdel.certification.certificate",
     "Certifier": "adaptdel.certification.certifier",
     "ExactCertificate": "adaptdel.certification.exact",

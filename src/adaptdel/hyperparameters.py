@@ -38,6 +38,38 @@ class LinearTrainingSettings:
         check_choice("loss", self.loss, LINEAR_LOSSES)
 
 
+@dataclass(frozen=True)
+class AdditiveTrainingSettings:
+    """How an additive classifier is trained: by the loss of votes, with bounded token scores.
+
+    Attributes:
+        kept: tokens that the copies of an example keep; 0 for a tenth of the median length, at least 2.
+        l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
+        iterations: the largest number of iterations of the optimiser without a bound; a fifth of it for each bound.
+        levels: the number of bounds, each a fifth smaller than the one before.
+        min_count: the smallest number of occurrences of a feature in the training set.
+        validation: the fraction of the examples that is held out to choose the bound.
+        max_accuracy_loss: percentage points of held-out accuracy, the mean of all classes, that the choice of the bound
+            may give up for a larger radius.
+    """
+
+    kept: int = 0
+    l2: float = 2e-6
+    iterations: int = 60
+    levels: int = 12
+    min_count: int = 2
+    validation: float = 0.2
+    max_accuracy_loss: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_int("kept", self.kept)
+        for name in ("iterations", "levels", "min_count"):
+            check_int(name, getattr(self, name), least=1)
+        check_real("l2", self.l2, accepted="a finite number of at least 0", least=0.0, most=1e300)
+        check_real("validation", self.validation, accepted="in (0, 1)", least=0.0, most=1.0, open_ends=True)
+        check_real("max_accuracy_loss", self.max_accuracy_loss, accepted="from 0 to 100", least=0.0, most=100.0)
+
+
 _POSITIVE = ("learning_rate", "clip")
 _NOT_NEGATIVE = ("weight_decay", "adv_lr", "adv_init", "adv_norm")
 _COUNTS = ("batch_size", "epochs", "patience", "adv_steps")
@@ -207,6 +239,7 @@ class AttackSettings:
 
 
 LINEAR = LinearTrainingSettings()
+ADDITIVE = AdditiveTrainingSettings()
 ATTACK = AttackSettings()
 # An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
 AUDIT = AttackSettings(inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)

@@ -115,14 +115,14 @@ def test_weights_of_examples_are_repetitions() -> None:
     composition, answers = sparse.csr_array(np.eye(6)), np.array([0, 0, 0, 0, 1, 1])
     keep = np.full((6, 1), 0.2)
     repeats = np.array([0, 1, 2, 3, 4, 4, 5, 5])
-    repeated = train_margins(
+    [repeated] = train_margins(
         sparse.csr_array(counts[repeats]), composition, answers[repeats], 2, keep[repeats], l2=0.01, iterations=300
     )
     factor = repeated.record["penalty"] / train_margins(
         counts, composition, answers, 2, keep, l2=0.01, iterations=1
-    ).record["penalty"]  # fmt: skip
+    )[0].record["penalty"]  # fmt: skip
     weights = np.array([1, 1, 1, 1, 2, 2]) * 6 / 8
-    weighted = train_margins(
+    [weighted] = train_margins(
         counts, composition, answers, 2, keep, l2=0.01 * factor, iterations=300, weights=weights
     )  # fmt: skip
     assert weighted.record["loss"] == pytest.approx(repeated.record["loss"], rel=1e-6)

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.certification.certificate import check_classes, digest, label_key
-from adaptdel.core import additive
-from adaptdel.core.additive import Margin, TokenEdit
+from adaptdel.core import margins
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
+from adaptdel.core.margins import Margin, TokenEdit
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
 from adaptdel.text.units import check_unit, unit_from_dict
@@ -82,7 +82,7 @@ class ExactCertificate:
     @cached_property
     def answer(self) -> int:
         """The index of the label in the classes."""
-        return additive.answer(self.totals)
+        return margins.answer(self.totals)
 
     @cached_property
     def totals(self) -> IntArray:
@@ -92,7 +92,7 @@ class ExactCertificate:
     @cached_property
     def margins(self) -> list[Margin]:
         """The margin over each rival, and what edits can take from it."""
-        return additive.margins(
+        return margins.margins(
             self.scores,
             self.offsets,
             self.answer,
@@ -114,18 +114,18 @@ class ExactCertificate:
 
     def radius_for(self, ops: str | Iterable[str]) -> int:
         """The radius for another threat model."""
-        return additive.radius(self.margins, Threat(ops), self.length)
+        return margins.radius(self.margins, Threat(ops), self.length)
 
     @cached_property
     def character_radius(self) -> int | None:
         """The number of character edits that cannot change the label; None for units without characters.
 
-        A character is a Unicode code point. For words see `adaptdel.core.additive.Margin.character_radius`. For the
+        A character is a Unicode code point. For words see `adaptdel.core.margins.Margin.character_radius`. For the
         unit "char" every character is a token. One character has at most 4 bytes in UTF-8.
         """
         kind = (self.unit or {}).get("kind")
         if kind == "word":
-            return additive.character_radius(self.margins, self.length)
+            return margins.character_radius(self.margins, self.length)
         if kind not in ("char", "byte"):
             return None
         edits = self.radius_for("edit")
@@ -139,7 +139,7 @@ class ExactCertificate:
 
     def frontier(self) -> list[tuple[int, int, int]]:
         """The maximal triples (deletions, insertions, substitutions) that are certified together."""
-        return additive.frontier(self.margins, Threat(self.ops), self.length)
+        return margins.frontier(self.margins, Threat(self.ops), self.length)
 
     def log10_cardinality(self, vocab_size: int = ROBERTA_VOCABULARY) -> float:
         """log10 of the number of inputs within the radius; permutations are not counted."""
@@ -154,7 +154,13 @@ class ExactCertificate:
         rivals = [number for number in range(len(self.classes)) if number != self.answer]
         limit = threat.search_limit(self.length)
         margin, rival = min(zip(self.margins, rivals, strict=True), key=lambda pair: pair[0].radius(threat, limit))
-        return ([] if self.radius >= limit else margin.worst_edits(threat, self.radius + 1)), rival
+        edits = [] if self.radius >= limit else margin.worst_edits(threat, self.radius + 1)
+        if self.touchable is not None:  # a margin counts the touchable tokens only
+            places = np.flatnonzero(self.touchable)
+            edits = [
+                edit if edit.position is None else replace(edit, position=int(places[edit.position])) for edit in edits
+            ]
+        return edits, rival
 
     def counterexample(self) -> Any:
         """A text that is ``radius + 1`` edits away and gets another label; None if none is known.

@@ -186,6 +186,8 @@ class BaseClassifier(ABC):
 
 _REGISTERED: dict[str, type[BaseClassifier]] = {}
 _BUILT_IN = {
+    "additive": "adaptdel.classifiers.bounded:BoundedLinearClassifier",
+    "additive_pipeline": "adaptdel.classifiers.bounded:AdditivePipeline",
     "linear": "adaptdel.classifiers.linear:LinearClassifier",
     "onnx": "adaptdel.classifiers.onnx:OnnxClassifier",
     "sklearn": "adaptdel.classifiers.callables:SklearnClassifier",

@@ -43,10 +43,7 @@ def token_rows(
     masking: bool,
 ) -> Rows:
     """Look up the weights of the tokens; the last row of ``weights`` is the mask."""
-    columns, ends = features.table(tokens)
-    sums = np.zeros((len(columns) + 1, len(bias)), dtype=np.int64)
-    np.cumsum(weights[columns], axis=0, dtype=np.int64, out=sums[1:])
-    rows = sums[ends[1:]] - sums[ends[:-1]]
+    rows = summed(tokens, features, weights)
     offset = bias.astype(np.int64)
     if masking:  # the score of a fully masked input, plus a difference for every kept token
         mask = weights[-1].astype(np.int64)
@@ -55,6 +52,37 @@ def token_rows(
     largest = int(np.abs(rows).sum(axis=0).max(initial=0))
     precision = np.float32 if largest <= 2**24 else np.float64  # up to 2**24, every whole number is a float32
     return Rows(rows.astype(precision), offset.astype(np.float64))
+
+
+def summed(tokens: Iterable[Hashable], features: Features, weights: npt.NDArray[np.int32]) -> IntArray:
+    """The sum of the weights of each token's features, shape (tokens, scores)."""
+    columns, ends = features.table(tokens)
+    sums = np.zeros((len(columns) + 1, weights.shape[1]), dtype=np.int64)
+    np.cumsum(weights[columns], axis=0, dtype=np.int64, out=sums[1:])
+    return np.asarray(sums[ends[1:]] - sums[ends[:-1]])
+
+
+def bounded_scores(token_scores: IntArray, bound: int) -> IntArray:
+    """Token scores that change no margin between two classes by more than a bound, in integers.
+
+    `adaptdel.classifiers.vote_margin.bounded` does the same to floats. Of several scores only the differences matter:
+    the middle between the largest and the smallest is taken off. To stay in integers, they are doubled first, so that
+    margins of several scores are bounded by twice the bound.
+
+    Args:
+        token_scores: shape (tokens, scores).
+        bound: at least 0.
+
+    Returns:
+        Shape (tokens, classes); a single score is that of the second class.
+
+    >>> bounded_scores(np.array([[7], [-2]]), 3).tolist(), bounded_scores(np.array([[7, 1, 0]]), 3).tolist()
+    ([[0, 3], [0, -2]], [[3, -3, -3]])
+    """
+    if token_scores.shape[1] == 1:
+        return np.pad(np.clip(token_scores, -bound, bound), ((0, 0), (1, 0)))
+    middle = token_scores.max(axis=1, keepdims=True) + token_scores.min(axis=1, keepdims=True)
+    return np.clip(2 * token_scores - middle, -bound, bound)
 
 
 def scores(rows: Rows, kept: BoolArray) -> FloatArray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -17,7 +16,6 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
-from scipy import sparse
 
 from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, register_classifier
 from adaptdel.classifiers.features import (
@@ -38,12 +36,14 @@ from adaptdel.classifiers.linear_training import (
     balanced_weights,
     check_examples,
     class_numbers,
+    composition,
+    learned_vocabulary,
     noisy_counts,
     rounded,
     train,
 )
 from adaptdel.classifiers.vote_margin import keep_rates, train_margins
-from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_int, check_real
+from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_int, check_list, check_real
 from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
 from adaptdel.hyperparameters import CLASS_WEIGHTS, LINEAR, LINEAR_LOSSES
@@ -57,7 +57,7 @@ LARGEST_BITS = 28  # 2**28 hashed columns: a gigabyte per score
 
 @dataclass(frozen=True)
 class StoredLinearModel:
-    """A linear model read from a folder."""
+    """A linear model read from a folder; of one with bounded token scores, the weights of all bounds side by side."""
 
     path: Path
     features: Features
@@ -68,6 +68,7 @@ class StoredLinearModel:
     bias: npt.NDArray[np.int32]
     training: dict[str, Any]
     fingerprint: str
+    bounds: list[int]
 
 
 def write_model(folder: Path, description: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[np.int32]]) -> None:
@@ -96,16 +97,17 @@ def read_model(folder: Path) -> StoredLinearModel:
         classes = _labels(values.get("classes"))
         exponent = check_int("exponent", values.get("exponent"), least=-1100, most=1100)
         min_count = check_int("min_count", values.get("min_count"), least=1)
+        bounds = [check_int("bounds", bound, least=1, most=2**62) for bound in check_list("bounds", values["bounds"])]
         training, fingerprint = values.get("training"), values.get("fingerprint")
         if not isinstance(training, dict) or not isinstance(fingerprint, str):
             raise ValueError("training must be a dictionary and fingerprint a text")
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {error}: save or copy the model anew") from None
-    scores = 1 if len(classes) == 2 else len(classes)
+    scores = (1 if len(classes) == 2 else len(classes)) * max(1, len(bounds))
     shapes = {"weights": (features.size + 1, scores), "bias": (scores,)}
     tensors = _tensors(folder / WEIGHTS, shapes)
     weights, bias = tensors["weights"], tensors["bias"]
-    return StoredLinearModel(path, features, min_count, classes, exponent, weights, bias, training, fingerprint)
+    return StoredLinearModel(path, features, min_count, classes, exponent, weights, bias, training, fingerprint, bounds)
 
 
 def _content(path: Path) -> bytes:
@@ -296,11 +298,7 @@ class LinearClassifier(BaseClassifier):
         counts = noisy_counts(
             codes, len(numbers), noise=drawn, copies=copies, seed=seed, progress=lambda done, _: report(done)
         )
-        columns, ends = features.table(numbers)
-        columns, ends = np.append(columns, features.size), np.append(ends, len(columns) + 1)
-        composition = sparse.csr_array(
-            (np.ones(len(columns)), columns, ends), shape=(len(numbers) + 1, features.size + 1)
-        )
+        composed = composition(features, numbers)
         stopped = False
 
         def is_time_up() -> bool:
@@ -317,10 +315,10 @@ class LinearClassifier(BaseClassifier):
         weights = None if class_weight is None else balanced_weights(answers)
         if active is not None and loss == "votes":
             keep = keep_rates(codes, active, draws=1 if active.certifies else copies, seed=seed)
-            fitted = train_margins(counts, composition, answers, len(classes), keep, weights=weights, **options)
+            [fitted] = train_margins(counts, composed, answers, len(classes), keep, weights=weights, **options)
         else:
             weights = None if weights is None else np.repeat(weights, copies)
-            fitted = train(counts, composition, np.repeat(answers, copies), len(classes), weights=weights, **options)
+            fitted = train(counts, composed, np.repeat(answers, copies), len(classes), weights=weights, **options)
         report(steps)
         self._set(features, classes, *rounded(fitted))
         settings: dict[str, Any] = {"loss_of": loss, "copies": copies, "l2": l2, "iterations": iterations, "seed": seed}
@@ -341,11 +339,7 @@ class LinearClassifier(BaseClassifier):
     def _learn_features(self, numbers: dict[Hashable, int], codes: list[IntArray]) -> Features:
         if self.features == "hash":
             return HashedFeatures(self.bits, self.lowercase)
-        counted: Counter[int] = Counter()
-        for code in codes:
-            counted.update(code.tolist())
-        occurrences = {token: counted[number] for token, number in numbers.items()}
-        return VocabularyFeatures.learn(occurrences, self.min_count, self.lowercase)
+        return learned_vocabulary(codes, numbers, self.min_count, self.lowercase)
 
     def _set(
         self,
@@ -411,7 +405,8 @@ class LinearClassifier(BaseClassifier):
     def save(self, folder: str | Path) -> None:
         """Write ``linear.safetensors`` and ``linear.json`` to a folder, which is created if it does not exist."""
         description = self._description(self._fitted())
-        extra = {"min_count": self.min_count, "training": self.training_, "fingerprint": self.fingerprint()}
+        extra: dict[str, Any] = {"bounds": [], "min_count": self.min_count, "training": self.training_}
+        extra["fingerprint"] = self.fingerprint()
         write_model(Path(folder), {**description, **extra}, {"weights": self.weights_, "bias": self.bias_})
 
     @classmethod

@@ -9,8 +9,8 @@ minimises the same objective with both on the training sets of SpamAssassin, IMD
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import frexp
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.special import expit, logsumexp
 
-from adaptdel.classifiers.features import LARGEST_WEIGHT
+from adaptdel.classifiers.features import LARGEST_WEIGHT, Features, VocabularyFeatures
 from adaptdel.core.checks import FloatArray, IntArray
 from adaptdel.core.noise import Noise
 
@@ -149,11 +149,31 @@ class Fitted:
         weights: shape (columns, scores).
         bias: shape (scores,).
         record: how the training went, in plain values.
+        bound: of the token scores, see `adaptdel.classifiers.vote_margin.bounded`; 0 for none.
     """
 
     weights: FloatArray
     bias: FloatArray
     record: dict[str, Any]
+    bound: float = 0.0
+
+
+def composition(features: Features, numbers: dict[Hashable, int]) -> Counts:
+    """The columns of each distinct token, shape (types + 1, columns + 1); the last row and column are the mask."""
+    columns, ends = features.table(numbers)
+    columns, ends = np.append(columns, features.size), np.append(ends, len(columns) + 1)
+    return sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(len(numbers) + 1, features.size + 1))
+
+
+def learned_vocabulary(
+    codes: Iterable[IntArray], numbers: dict[Hashable, int], min_count: int, lowercase: bool
+) -> VocabularyFeatures:
+    """The features that occur often enough in examples, given as the numbers of their tokens."""
+    counted: Counter[int] = Counter()
+    for code in codes:
+        counted.update(code.tolist())
+    occurrences = {token: counted[number] for token, number in numbers.items()}
+    return VocabularyFeatures.learn(occurrences, min_count, lowercase)
 
 
 def noisy_counts(

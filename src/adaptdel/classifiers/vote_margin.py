@@ -10,10 +10,11 @@ that matter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from adaptdel.classifiers.linear_training import TOLERANCE, Counts, Fitted, Progress, minimise
@@ -25,6 +26,10 @@ BIAS_PENALTY = (
     0.01  # a bias decides on copies that kept no word that matters: all of them, in texts of the rare class too
 )
 SMOOTHING = 5.0  # added to the counts of a feature in a class, for the first weights
+FREE = 0.99  # of the tokens of the examples are within the first bound
+LEVEL_FACTOR = 0.8  # from a bound to the next one
+ITERATIONS_OF_A_LEVEL = 5  # a fifth of the iterations without a bound
+LEVEL_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,72 @@ def vote_loss(
     return value, ((by_mean * keep).sum(axis=1), (by_variance * spread).sum(axis=1)), by_mean.sum(axis=(0, 1))
 
 
+@dataclass(frozen=True)
+class VoteObjective:
+    """The loss of the vote margins plus a penalty, with token scores that are bounded, or free as long as bound is 0.
+
+    Attributes:
+        columns: feature columns of each distinct token that occur in the examples, shape (types, features).
+        transposed: the same, transposed.
+        blocks: the examples by class.
+        penalties: of the squared weights and of the squared bias, shape (features + 1, 1).
+        scores: the number of scores.
+        bound: of the token scores, see `bounded`.
+    """
+
+    columns: Counts
+    transposed: Counts
+    blocks: list[ClassExamples]
+    penalties: FloatArray
+    scores: int
+    bound: float = 0.0
+
+    def __call__(self, flat: FloatArray) -> tuple[float, FloatArray]:
+        """The value and the gradient; the weights come first and the bias last, flattened."""
+        table = flat.reshape(-1, self.scores)
+        token_scores, backward = bounded(self.token_scores(table), self.bound)
+        value, slope = 0.0, np.zeros_like(token_scores)
+        gradient = np.zeros_like(table)
+        for block in self.blocks:
+            loss, by_token, by_bias = block.loss(token_scores, table[-1])
+            value, slope = value + loss, slope + by_token
+            gradient[-1] += by_bias
+        gradient += self.penalties * table
+        gradient[:-1] += self.transposed @ backward(slope)
+        return value + float((self.penalties * np.square(table)).sum()) / 2, gradient.ravel()
+
+    def token_scores(self, table: FloatArray) -> FloatArray:
+        """The unbounded scores of all distinct tokens, shape (types, scores)."""
+        return np.asarray(self.columns @ table[:-1])
+
+
+def bounded(token_scores: FloatArray, bound: float) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
+    """Token scores that change no margin between two classes by more than the bound, and the derivative of that.
+
+    A single score is clipped. Of several scores only their differences matter: the middle between the largest and the
+    smallest is taken off before they are clipped to half the bound. `bounded_scores` does the same to integers.
+
+    Returns:
+        The scores, and a function from the derivative by them to that by ``token_scores``.
+    """
+    if not bound:
+        return token_scores, lambda slope: slope
+    if token_scores.shape[1] == 1:
+        inside = np.abs(token_scores) < bound
+        return np.clip(token_scores, -bound, bound), lambda slope: slope * inside
+    rows, high, low = np.arange(len(token_scores)), token_scores.argmax(axis=1), token_scores.argmin(axis=1)
+    centred = token_scores - (token_scores[rows, high] + token_scores[rows, low])[:, None] / 2
+
+    def backward(slope: FloatArray) -> FloatArray:
+        slope = slope * (np.abs(centred) < bound / 2)
+        middle = slope.sum(axis=1) / 2
+        slope[rows, high] -= middle
+        slope[rows, low] -= middle
+        return slope
+
+    return np.clip(centred, -bound / 2, bound / 2), backward
+
+
 def train_margins(
     counts: Counts,
     composition: Counts,
@@ -97,12 +168,17 @@ def train_margins(
     l2: float,
     iterations: int,
     weights: FloatArray | None = None,
+    levels: int = 0,
     stop: Callable[[], bool] = lambda: False,
     progress: Progress = lambda done, total: None,
-) -> Fitted:
+) -> list[Fitted]:
     """Minimise the mean logistic loss of the vote margins plus a penalty, as `linear_training.train` has it.
 
     The vote margin of an example is the number of standard deviations between the mean score of its copies and a tie.
+
+    With ``levels``, training goes on with bounded token scores (see `bounded`), for one bound after the other. The
+    first bound is reached by 1% of the tokens of the examples, and each next one is a fifth smaller. The loss is then
+    no longer convex, and each bound starts from the weights of the one before.
 
     Args:
         counts: tokens of each whole example, shape (examples, types + 1); the last column, the mask, is 0.
@@ -111,12 +187,16 @@ def train_margins(
         classes: the number of classes.
         keep: the probability with which a copy keeps a token, shape (examples, draws).
         l2: penalty on squared weights per token of a copy.
-        iterations: the largest number of steps of L-BFGS.
+        iterations: the largest number of steps of L-BFGS, and a fifth of it for each bound.
         weights: the weight of every example, with a mean of 1; None for equal weights.
+        levels: the number of bounds.
         stop: called after each step; training ends if it returns True.
         progress: called with (steps done, largest number of steps).
+
+    Returns:
+        The unbounded model, and one for each bound.
     """
-    examples = len(answers)
+    examples, scores = len(answers), 1 if classes == 2 else classes
     used = np.unique((counts @ composition).indices)
     columns = sparse.csr_array(composition[:, used])
     transposed = sparse.csr_array(columns.T)
@@ -124,38 +204,43 @@ def train_margins(
     kept = float((keep.mean(axis=1) * lengths).mean())
     penalty = l2 * max(1.0, kept)
     penalties = np.append(np.full(len(used), penalty), BIAS_PENALTY)[:, None]
-    scores = 1 if classes == 2 else classes
     shares = (np.ones(examples) if weights is None else weights) / examples
-    blocks = _blocks(counts, answers, classes, keep, shares)
+    free = VoteObjective(columns, transposed, _blocks(counts, answers, classes, keep, shares), penalties, scores)
+    table = np.zeros((len(used) + 1, scores))
+    table[:-1] = _log_odds(np.stack([transposed @ (counts.T @ (answers == c)) for c in range(classes)], axis=1))
+    steps, steps_of_a_level = 0, max(1, iterations // ITERATIONS_OF_A_LEVEL)
+    results: list[Fitted] = []
 
-    def objective(flat: FloatArray) -> tuple[float, FloatArray]:
-        table = flat.reshape(-1, scores)
-        token_scores = columns @ table[:-1]
-        value, slope = 0.0, np.zeros_like(token_scores)
-        gradient = np.zeros_like(table)
-        for block in blocks:
-            loss, by_token, by_bias = block.loss(token_scores, table[-1])
-            value, slope = value + loss, slope + by_token
-            gradient[-1] += by_bias
-        gradient += penalties * table
-        gradient[:-1] += transposed @ slope
-        return value + float((penalties * np.square(table)).sum()) / 2, gradient.ravel()
+    def fit(objective: VoteObjective, most: int, tolerance: float) -> None:
+        """Minimise from the last table on."""
+        nonlocal table, steps
+        minimum = minimise(
+            objective,
+            table.ravel(),
+            iterations=most,
+            tolerance=tolerance,
+            step=lambda done: progress(steps + done, iterations + levels * steps_of_a_level),
+            stop=stop,
+        )
+        table, steps = minimum.point.reshape(-1, scores), steps + most
+        fitted = np.zeros((composition.shape[1], scores))
+        fitted[used] = table[:-1]
+        record: dict[str, Any] = {"kept_mean": kept, "penalty": penalty, "loss": minimum.value, "steps": minimum.steps}
+        results.append(Fitted(fitted, table[-1].copy(), record | {"losses": minimum.values}, objective.bound))
 
-    start = np.zeros((len(used) + 1, scores))
-    start[:-1] = _log_odds(np.stack([transposed @ (counts.T @ (answers == c)) for c in range(classes)], axis=1))
-    minimum = minimise(
-        objective,
-        start.ravel(),
-        iterations=iterations,
-        tolerance=TOLERANCE,
-        step=lambda steps: progress(steps, iterations),
-        stop=stop,
-    )
-    table = minimum.point.reshape(-1, scores)
-    fitted = np.zeros((composition.shape[1], scores))
-    fitted[used] = table[:-1]
-    record: dict[str, Any] = {"kept_mean": kept, "penalty": penalty, "loss": minimum.value, "steps": minimum.steps}
-    return Fitted(fitted, table[-1].copy(), record | {"losses": minimum.values})
+    fit(free, iterations, TOLERANCE)
+    bound = _first_bound(free.token_scores(table), np.asarray(counts.sum(axis=0)).ravel())
+    for level in range(levels):
+        fit(replace(free, bound=bound * LEVEL_FACTOR**level), steps_of_a_level, LEVEL_TOLERANCE)
+    return results
+
+
+def _first_bound(token_scores: FloatArray, occurrences: npt.NDArray[Any]) -> float:
+    """The range of scores that a fraction `FREE` of the occurrences of tokens does not exceed."""
+    ranges = np.ptp(token_scores, axis=1) if token_scores.shape[1] > 1 else np.abs(token_scores[:, 0])
+    order = np.argsort(ranges)
+    reached = np.cumsum(occurrences[order])
+    return max(float(ranges[order[np.searchsorted(reached, FREE * reached[-1])]]), 1e-6)
 
 
 def _blocks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -24,38 +23,11 @@ from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.hyperparameters import LINEAR
+from adaptdel.models.estimator import BaseEstimator, ClassifierMixin, input_name, label_array, listed
 from adaptdel.models.model_files import CONFIG, load_model, save_model
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, default_noise, few_kept
 from adaptdel.text.units import Tokens, check_unit
-
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
-except ImportError:  # SmoothedClassifier has the same methods without scikit-learn
-
-    class ClassifierMixin:  # type: ignore[no-redef]
-        """Stands in where scikit-learn is not installed."""
-
-        def score(self, X: Sequence[Any], y: Sequence[Any]) -> float:
-            """The share of correct answers."""
-            return float(np.mean([a == b for a, b in zip(self.predict(X), y, strict=True)]))  # type: ignore[attr-defined]
-
-    class BaseEstimator:  # type: ignore[no-redef]
-        """Stands in where scikit-learn is not installed."""
-
-        def get_params(self, deep: bool = True) -> dict[str, Any]:
-            """The arguments of the constructor."""
-            names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
-            return {name: getattr(self, name) for name in names}
-
-        def set_params(self, **params: Any) -> Any:
-            """Change arguments of the constructor."""
-            for name, value in params.items():
-                if name not in self.get_params():
-                    raise ValueError(f"{name!r} is not a parameter of {type(self).__name__}")
-                setattr(self, name, value)
-            return self
-
 
 _PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "k", "copies")
 _FIELDS = {
@@ -162,7 +134,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Sequence[Any], y: Sequence[Any]) -> SmoothedClassifier:
         """Train the base classifier on noisy copies; if no noise was given, k of AdaptDel comes from the lengths."""
         unit = check_unit(self.unit)
-        tokens = [self._split(text, number) for number, text in enumerate(_listed(X))]
+        tokens = [self._split(text, number) for number, text in enumerate(listed(X))]
         if y is None:
             raise ValueError("y must hold the labels, got None")
         labels = np.asarray(y).tolist() if not isinstance(y, list) else y
@@ -190,9 +162,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Sequence[Any]) -> Any:
         """The answer to every input: the class with the most of up to ``n_select`` votes."""
         certifier = self.certifier(n_estimate=0)
-        return _label_array(
-            [certifier.base.label(tally.label) for _, tally in self._votes(certifier, X, "predictions")]
-        )
+        return label_array([certifier.base.label(tally.label) for _, tally in self._votes(certifier, X, "predictions")])
 
     def predict_proba(self, X: Sequence[Any]) -> FloatArray:
         """The share of the ``n_select`` votes for every class; exact for short inputs."""
@@ -211,7 +181,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return shares
         labels = base.labels()  # in the order in which they occurred: sort them
         order = sorted(range(len(labels)), key=lambda number: sort_key(labels[number]))
-        self.classes_ = _label_array([labels[number] for number in order])
+        self.classes_ = label_array([labels[number] for number in order])
         return shares[:, order]
 
     def certify(self, X: Sequence[Any]) -> list[Certificate]:
@@ -326,36 +296,18 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _votes(self, certifier: Certifier, X: Sequence[Any], noun: str) -> list[tuple[Prepared, Tally]]:
         """The prepared inputs with their votes, in order; the first failure is raised."""
-        texts = _listed(X)
+        texts = listed(X)
         report = reporter(self.progress, noun)
         prepared: list[Prepared] = []
 
         def inputs() -> Iterator[Prepared]:
             for number, text in enumerate(texts):
-                prepared.append(certifier.prepare_tokens(self._split(text, number), _name(number, text)))
+                prepared.append(certifier.prepare_tokens(self._split(text, number), input_name(number, text)))
                 yield prepared[-1]
 
         done = None if report is None else lambda finished: report(finished, len(texts))
         tallies = dict(certifier.votes(inputs(), done=done))
         return [(prepared[number], tallies[number]) for number in range(len(texts))]
-
-
-def _label_array(names: list[Any]) -> Any:
-    """Labels as an array that keeps their types."""
-    return np.array(names) if len({type(name) for name in names}) <= 1 else np.array(names, dtype=object)
-
-
-def _listed(X: Any) -> list[Any]:
-    if isinstance(X, (str, bytes)):
-        raise ValueError(f"X must be a list of inputs, got a single {type(X).__name__}: put it in a list")
-    if isinstance(X, Mapping) or hasattr(X, "columns") or not isinstance(X, Iterable):
-        raise ValueError(f"X must be a list of inputs, got {type(X).__name__}: give the texts, such as one column")
-    return list(X)
-
-
-def _name(number: int, text: Any) -> str:
-    shown = repr(text[:60] if isinstance(text, (str, bytes)) else text)
-    return f"input {number} ({shown if len(shown) < 80 else shown[:77] + '...'})"
 
 
 class CertifyingPipeline:

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from adaptdel.core import additive
+from adaptdel.core import margins
 from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.threat import EVERY_SET, Threat
 
@@ -86,13 +86,13 @@ def check_radii(models: int, seed: int) -> int:
         for row, text in enumerate(texts(size, length)):
             answer = int(answers[row])
             token_scores = model.scores[list(text)].reshape(-1, classes)
-            assert additive.answer(model.offsets + token_scores.sum(axis=0)) == answer
-            rivals = additive.margins(token_scores, model.offsets, answer, model.reach(answer))
+            assert margins.answer(model.offsets + token_scores.sum(axis=0)) == answer
+            rivals = margins.margins(token_scores, model.offsets, answer, model.reach(answer))
             certificates += 1
             for ops, table in tables.items():
                 threat = Threat(ops)
                 nearest = int(table[row][answers != answer].min(initial=FAR))
-                radius = additive.radius(rivals, threat, len(text))
+                radius = margins.radius(rivals, threat, len(text))
                 # Texts of up to LONGEST tokens are known: a longer counterexample is farther away than these.
                 horizon = LONGEST - len(text) if threat.inserts else len(text)
                 assert min(radius, horizon) == min(nearest - 1, horizon), (model, text, ops)
@@ -116,11 +116,11 @@ def test_the_frontier_is_the_true_one(seed: int) -> None:
         model = Model.draw(rng, size, classes)
         text = tuple(rng.integers(0, size, int(rng.integers(0, 4))).tolist())
         token_scores = model.scores[list(text)].reshape(-1, classes)
-        answer = additive.answer(model.offsets + token_scores.sum(axis=0))
+        answer = margins.answer(model.offsets + token_scores.sum(axis=0))
         reach = np.maximum(model.reach(answer), 0)  # a token without meaning can always be written
-        rivals = additive.margins(token_scores, model.offsets, answer, reach)
+        rivals = margins.margins(token_scores, model.offsets, answer, reach)
         ops = EVERY_SET[int(rng.integers(len(EVERY_SET)))]
-        claimed = additive.frontier(rivals, Threat(ops), len(text))
+        claimed = margins.frontier(rivals, Threat(ops), len(text))
         deletions, insertions, substitutions = (
             range(1 if op not in ops else 5 if op == "ins" else len(text) + 1) for op in ("del", "ins", "sub")
         )
@@ -161,24 +161,24 @@ def test_restricted_attackers(restricted: str) -> None:
         model = Model.draw(rng, size, classes)
         text = rng.integers(0, size, length)
         token_scores = model.scores[text]
-        answer = additive.answer(model.offsets + token_scores.sum(axis=0))
+        answer = margins.answer(model.offsets + token_scores.sum(axis=0))
         touchable = rng.random(length) < 0.6 if restricted != "synonyms" else None
         synonyms = rng.random((size, size)) < 0.4 if restricted != "immovable" else np.ones((size, size), dtype=bool)
         synonyms |= np.eye(size, dtype=bool)
         gaps = model.scores - model.scores[:, [answer]]
         replacements = np.stack([gaps[synonyms[token]].max(axis=0) for token in text])
-        rivals = additive.margins(
+        rivals = margins.margins(
             token_scores, model.offsets, answer, model.reach(answer), touchable=touchable, replacements=replacements
         )
         for ops in EVERY_SET:
             reached = changed_after(model, text.tolist(), answer, ops, touchable, synonyms)
-            radius = additive.radius(rivals, Threat(ops), length)
+            radius = margins.radius(rivals, Threat(ops), length)
             assert min(radius, 3) == min(reached - 1, 3 if "ins" in ops else length)
             if min(rival.slack for rival in rivals) >= 0:
                 # Sound, if not complete: each triple of a frontier is certified.
-                for deletions, insertions, substitutions in additive.frontier(rivals, Threat(ops), length):
+                for deletions, insertions, substitutions in margins.frontier(rivals, Threat(ops), length):
                     alone = [("del", deletions), ("ins", insertions), ("sub", substitutions)]
-                    assert all(additive.radius(rivals, Threat([op]), length) >= edits for op, edits in alone)
+                    assert all(margins.radius(rivals, Threat([op]), length) >= edits for op, edits in alone)
 
 
 def changed_after(
@@ -250,9 +250,9 @@ def check_characters(models: int, seed: int, alphabet: str, longest: int) -> tup
         for row, text in enumerate(listed):
             answer = int(answers[row])
             scores = model.scores[[vocabulary.index(word) for word in text.split()]].reshape(-1, len(model.offsets))
-            rivals = additive.margins(scores, model.offsets, answer, model.reach(answer))
+            rivals = margins.margins(scores, model.offsets, answer, model.reach(answer))
             radius, nearest = (
-                additive.character_radius(rivals, len(scores)),
+                margins.character_radius(rivals, len(scores)),
                 int(table[row][answers != answer].min(initial=10**6)),
             )
             assert radius < nearest, (model, text)
@@ -279,7 +279,7 @@ def test_character_radius_by_its_definition() -> None:
     for _ in range(500):
         tokens, insertion = int(rng.integers(0, 7)), int(rng.integers(0, 5))
         deletion = rng.integers(-4, 6, tokens)
-        margin = additive.Margin(int(rng.integers(0, 25)), insertion, deletion, deletion + insertion)
+        margin = margins.Margin(int(rng.integers(0, 25)), insertion, deletion, deletion + insertion)
         falling = sorted((max(0, int(m)) for m in deletion), reverse=True)
 
         def loss(r: int, falling: list[int] = falling, insertion: int = insertion) -> int:
@@ -295,11 +295,11 @@ def test_worst_edits_change_the_answer() -> None:
         model = Model.draw(rng, 4, int(rng.integers(2, 4)))
         text = rng.integers(0, 4, int(rng.integers(0, 6)))
         scores = model.scores[text].reshape(-1, len(model.offsets))
-        answer = additive.answer(model.offsets + scores.sum(axis=0))
+        answer = margins.answer(model.offsets + scores.sum(axis=0))
         reach = model.reach(answer)
-        rivals = additive.margins(scores, model.offsets, answer, reach)
+        rivals = margins.margins(scores, model.offsets, answer, reach)
         ops = EVERY_SET[int(rng.integers(len(EVERY_SET)))]
-        radius = additive.radius(rivals, Threat(ops), len(text))
+        radius = margins.radius(rivals, Threat(ops), len(text))
         if radius >= (Threat(ops).search_limit(len(text))):
             continue
         others = [number for number in range(len(model.offsets)) if number != answer]
@@ -313,7 +313,7 @@ def test_worst_edits_change_the_answer() -> None:
         assert len(set(positions)) == len(positions)
         written = sum(edit.operation != "del" for edit in edits)
         total = model.offsets + np.delete(scores, positions, axis=0).sum(axis=0) + written * worst
-        assert additive.answer(total) != answer
+        assert margins.answer(total) != answer
 
 
 def test_rounded_scores_hold_for_every_true_score() -> None:
@@ -321,17 +321,17 @@ def test_rounded_scores_hold_for_every_true_score() -> None:
     for _ in range(300):
         real = Model.draw(rng, 3, 3)
         text = rng.integers(0, 3, 3)
-        answer = additive.answer(real.offsets + real.scores[text].sum(axis=0))
-        exact = additive.margins(real.scores[text], real.offsets, answer, real.reach(answer))
+        answer = margins.answer(real.offsets + real.scores[text].sum(axis=0))
+        exact = margins.margins(real.scores[text], real.offsets, answer, real.reach(answer))
         noisy = real.scores + rng.integers(0, 2, real.scores.shape)  # differences are off by at most 1
         offsets = real.offsets + rng.integers(0, 2, 3)
         reach = real.reach(answer)
-        rounded = additive.margins(noisy[text], offsets, answer, reach, rounding=1)
+        rounded = margins.margins(noisy[text], offsets, answer, reach, rounding=1)
         for ops in EVERY_SET:
-            assert additive.radius(rounded, Threat(ops), 3) <= additive.radius(exact, Threat(ops), 3)
+            assert margins.radius(rounded, Threat(ops), 3) <= margins.radius(exact, Threat(ops), 3)
 
 
 def test_sums_that_exceed_64_bits_are_refused() -> None:
     scores = np.full((2, 2), 2**60)
     with pytest.raises(ValueError, match="scores"):
-        additive.margins(scores, np.zeros(2, dtype=np.int64), 0, np.zeros(2, dtype=np.int64))
+        margins.margins(scores, np.zeros(2, dtype=np.int64), 0, np.zeros(2, dtype=np.int64))

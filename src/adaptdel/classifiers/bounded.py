@@ -1,0 +1,367 @@
+"""Classifiers whose score is a sum of bounded token scores, in integers: linear models of bags of tokens, pipelines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import frexp
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from adaptdel.classifiers.base import BaseClassifier, Request, register_classifier
+from adaptdel.classifiers.callables import SklearnClassifier
+from adaptdel.classifiers.features import (
+    LARGEST_WEIGHT,
+    VocabularyFeatures,
+    bounded_scores,
+    numbered,
+    summed,
+)
+from adaptdel.classifiers.linear import read_model, write_model
+from adaptdel.classifiers.linear_training import (
+    Progress,
+    balanced_weights,
+    class_numbers,
+    composition,
+    learned_vocabulary,
+    noisy_counts,
+    rounded,
+)
+from adaptdel.classifiers.vote_margin import train_margins
+from adaptdel.core.checks import IntArray, check_int, check_names, check_real
+from adaptdel.hyperparameters import AdditiveTrainingSettings
+from adaptdel.text.units import Tokens
+
+CACHED_TOKENS = 2**18  # tokens whose scores are cached
+JOINED = 64  # tokens that are joined to a hostile one, at most
+COUNTING = ("CountVectorizer", "HashingVectorizer")
+LINEAR_MODELS = (
+    "LinearSVC",
+    "LogisticRegression",
+    "LogisticRegressionCV",
+    "MultinomialNB",
+    "PassiveAggressiveClassifier",
+    "Perceptron",
+    "RidgeClassifier",
+    "RidgeClassifierCV",
+    "SGDClassifier",
+)
+ADDITIVE_SETTINGS = {  # of a vectorizer that adds up the terms of the words at white space, and nothing else
+    "analyzer": "word",
+    "binary": False,
+    "ngram_range": (1, 1),
+    "norm": None,
+    "preprocessor": None,
+    "token_pattern": r"(?u)\b\w\w+\b",
+    "tokenizer": None,
+}
+
+
+class BoundedClassifier(BaseClassifier):
+    """The score of each class is an offset plus a sum of bounded token scores. All are integers.
+
+    A subclass defines the scores of tokens before they are bounded. Bounded they are after all features of a token are
+    summed up, so that the bound also holds for tokens that were never seen, whatever they are made of.
+
+    Attributes:
+        offsets: what is added to the scores of the tokens, shape (classes,).
+        bound: of the token scores, see `bounded_scores`.
+    """
+
+    classes_: list[Any]
+    offsets: IntArray
+    bound: int
+
+    def __init__(self) -> None:
+        self._rows: dict[Hashable, int] = {}
+        self._table: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self._worst: dict[tuple[int, int], Hashable] = {}
+        self._fingerprint = ""
+
+    @abstractmethod
+    def free_scores(self, tokens: Sequence[Hashable]) -> IntArray:
+        """The scores of tokens without a bound, shape (tokens, scores)."""
+
+    @abstractmethod
+    def vocabulary(self) -> Sequence[Hashable]:
+        """The tokens that the classifier was made with, as far as they are known."""
+
+    @property
+    def reach(self) -> int:
+        """The most by which a token can change the margin between two classes."""
+        return self.bound if len(self.classes_) == 2 else 2 * self.bound
+
+    def token_scores(self, tokens: Sequence[Hashable]) -> IntArray:
+        """The scores of tokens, shape (tokens, classes)."""
+        rows: list[Any] = list(map(self._rows.get, tokens))
+        if None in rows:
+            self.learn(tokens)
+            rows = [self._rows[token] for token in tokens]
+        return self._table[np.array(rows, dtype=np.int64)].reshape(len(rows), len(self.classes_))
+
+    def learn(self, tokens: Iterable[Hashable]) -> None:
+        """Cache the scores of tokens that are not cached yet; best for many texts at once."""
+        distinct = list(dict.fromkeys(tokens))
+        new = [token for token in distinct if token not in self._rows]
+        if not new:
+            return
+        if len(self._rows) + len(new) > CACHED_TOKENS:
+            self._rows, new = {}, distinct
+        scores = bounded_scores(self.free_scores(new), self.bound)
+        self._table = np.concatenate([self._table, scores]) if self._rows else scores
+        self._rows |= {token: row for row, token in enumerate(new, start=len(self._rows))}
+
+    def worst_token(self, answer: int, rival: int) -> Hashable:
+        """The known token that adds most to a rival over the answer.
+
+        If no single token reaches the bound, the worst ones are also joined by hyphens, which adds up their features.
+        """
+        if (answer, rival) not in self._worst:
+            tokens = [*self.vocabulary(), *self._rows]
+
+            def gains(tokens: Sequence[Hashable]) -> IntArray:
+                scores = bounded_scores(self.free_scores(tokens), self.bound)
+                return np.asarray(scores[:, rival] - scores[:, answer])
+
+            single = gains(tokens)
+            order = np.argsort(-single, kind="stable")[:JOINED].tolist()
+            candidates = [tokens[place] for place in order]
+            if order and single[order[0]] < self.reach and all(isinstance(token, str) for token in candidates):
+                words = [token for token in candidates if token.isalnum()]
+                candidates += ["-".join(words[:count]) for count in range(2, len(words) + 1)]
+            if not candidates:
+                return None
+            self._worst[answer, rival] = candidates[int(np.argmax(gains(candidates)))]
+        return self._worst[answer, rival]
+
+    def votes(self, requests: Sequence[Request]) -> list[IntArray]:
+        """The class of every copy: the largest sum over the kept tokens, the lowest class number on a tie."""
+        tables = ((request.kept, self.token_scores(request.prepared.tokens)) for request in requests)
+        return [np.argmax(kept.astype(np.int64) @ scores + self.offsets, axis=1) for kept, scores in tables]
+
+
+@register_classifier("additive")
+class BoundedLinearClassifier(BoundedClassifier):
+    """A linear model of bags of tokens with weights for several bounds, of which one is used.
+
+    Args:
+        features: the columns of tokens.
+        classes: the labels, sorted.
+        weights: integers, shape (bounds, columns + 1, scores); the last column, the mask, is 0.
+        bias: integers, shape (bounds, scores).
+        bounds: of the token scores, as large as the weights demand.
+        point: which of them is used.
+    """
+
+    checks_own_files = True
+
+    def __init__(
+        self,
+        features: VocabularyFeatures,
+        classes: list[Any],
+        weights: npt.NDArray[np.int32],
+        bias: npt.NDArray[np.int32],
+        bounds: Sequence[int],
+        point: int = 0,
+    ) -> None:
+        super().__init__()
+        self.features, self.classes_, self.weights, self.bias = features, classes, weights, bias
+        self.bounds, self.point = list(bounds), check_int("point", point, most=len(bounds) - 1)
+        self.bound = self.bounds[point]
+        used = bias[point].astype(np.int64)
+        self.offsets = np.array([0, used[0]]) if len(used) == 1 else 2 * used  # doubled, as `bounded_scores` are
+
+    @classmethod
+    def train(
+        cls,
+        tokens: Sequence[Tokens],
+        labels: Sequence[Any],
+        settings: AdditiveTrainingSettings,
+        *,
+        class_weight: str | None = None,
+        progress: Progress = lambda done, total: None,
+    ) -> BoundedLinearClassifier:
+        """Train by the loss of votes: first without a bound, then for falling bounds, see `train_margins`.
+
+        The votes are those of copies that keep a fixed number of tokens. This spreads the evidence over many tokens.
+        """
+        classes, answers = class_numbers(labels)
+        numbers: dict[Hashable, int] = {}
+        codes = [numbered(example, numbers, len(example)) for example in tokens]
+        features = learned_vocabulary(codes, numbers, settings.min_count, lowercase=True)
+        counts = noisy_counts(codes, len(numbers), noise=None, copies=1, seed=0)
+        lengths = np.array([len(code) for code in codes])
+        kept = settings.kept or max(2, int(np.median(lengths)) // 10)
+        trained = train_margins(
+            counts,
+            composition(features, numbers),
+            answers,
+            len(classes),
+            np.minimum(1.0, kept / np.maximum(lengths, 1))[:, None],
+            l2=settings.l2,
+            iterations=settings.iterations,
+            levels=settings.levels,
+            weights=None if class_weight is None else balanced_weights(answers),
+            progress=progress,
+        )[1:]
+        tables = [rounded(fitted) for fitted in trained]
+        weights, bias = np.stack([table[0] for table in tables]), np.stack([table[1] for table in tables])
+        bounds = [
+            max(1, round(fitted.bound * 2.0**exponent)) for fitted, (*_, exponent) in zip(trained, tables, strict=True)
+        ]
+        return cls(features, classes, weights, bias, bounds)
+
+    def at(self, point: int) -> BoundedLinearClassifier:
+        """The same classifier with another of its bounds."""
+        return BoundedLinearClassifier(self.features, self.classes_, self.weights, self.bias, self.bounds, point)
+
+    def free_scores(self, tokens: Sequence[Hashable]) -> IntArray:
+        """The sums of the weights of the features of each token."""
+        return summed(tokens, self.features, self.weights[self.point])
+
+    def vocabulary(self) -> Sequence[Hashable]:
+        """The features: each is the token that has this feature alone, or a part of a token."""
+        return self.features.vocabulary
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of weights, features, classes, bounds and the bound that is used."""
+        if not self._fingerprint:
+            digest = hashlib.sha256(json.dumps([self._description(), self.point], sort_keys=True).encode("ascii"))
+            digest.update(self.weights.astype("<i4").tobytes() + self.bias.astype("<i4").tobytes())
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def _description(self) -> dict[str, Any]:
+        described = {**self.features.description(), "lowercase": self.features.lowercase, "classes": self.classes_}
+        return {**described, "bounds": self.bounds}
+
+    def options(self) -> dict[str, Any]:
+        """The bound that is used."""
+        return {"point": self.point}
+
+    def save(self, folder: Path) -> None:
+        """Write ``linear.safetensors`` and ``linear.json``, the weights of all bounds side by side."""
+        extra = {"exponent": 0, "min_count": 1, "training": {}, "fingerprint": self.fingerprint()}
+        width = self.weights.shape[1]
+        weights = self.weights.transpose(1, 0, 2).reshape(width, -1)
+        write_model(folder, {**self._description(), **extra}, {"weights": weights, "bias": self.bias.reshape(-1)})
+
+    @classmethod
+    def load(cls, folder: Path, **options: Any) -> Self:
+        """Read what `save` wrote; ValueError with the name of the file that is missing, damaged or does not fit."""
+        cls.check_options(options)
+        stored = read_model(Path(folder))
+        count = len(stored.bounds)
+        if not count or not isinstance(stored.features, VocabularyFeatures):
+            raise ValueError(f"{stored.path} is damaged: it must hold bounds and a vocabulary")
+        weights = stored.weights.reshape(len(stored.weights), count, -1).transpose(1, 0, 2)
+        bias = stored.bias.reshape(count, -1)
+        return cls(stored.features, stored.classes, np.ascontiguousarray(weights), bias, stored.bounds, **options)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """The bound that is used."""
+        check_int("point", check_names("options", options, ("point",))["point"])
+
+
+@register_classifier("additive_pipeline")
+class AdditivePipeline(BoundedClassifier):
+    """A scikit-learn pipeline of a `CountVectorizer` or `HashingVectorizer` and a linear model, with bounded scores.
+
+    The weights are rounded to integers. A word at white space may hold several terms of the vectorizer.
+
+    Args:
+        estimator: the fitted pipeline.
+        bound: of the score of a word, in the units of the pipeline's weights.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, estimator: Any, bound: float) -> None:
+        super().__init__()
+        self.real_bound = check_bound(bound)
+        self._stored = SklearnClassifier(estimator)
+        self._vectorizer, weights, bias = additive_parts(estimator)
+        self.classes_ = np.asarray(estimator.classes_).tolist()
+        largest = max(float(np.abs(weights).max(initial=0.0)), float(np.abs(bias).max(initial=0.0)), self.real_bound)
+        exponent = LARGEST_WEIGHT.bit_length() - 1 - frexp(largest)[1]
+        self._weights, offsets = (np.rint(np.ldexp(a, exponent)).astype(np.int64) for a in (weights, bias))
+        self.bound = int(np.rint(np.ldexp(self.real_bound, exponent)))
+        if self.bound < 1:
+            raise ValueError(f"bound must be at least {2.0**-exponent:.3g} for these weights, got {bound}")
+        self.offsets = np.array([0, int(offsets[0])]) if len(offsets) == 1 else 2 * offsets
+
+    def free_scores(self, tokens: Sequence[Hashable]) -> IntArray:
+        """The weights of the terms of each word."""
+        return np.asarray(self._vectorizer.transform(tokens).astype(np.int64) @ self._weights)
+
+    def vocabulary(self) -> Sequence[Hashable]:
+        """The terms of a `CountVectorizer`; a `HashingVectorizer` has none."""
+        return list(getattr(self._vectorizer, "vocabulary_", ()))
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of the pipeline and the bound."""
+        if not self._fingerprint:
+            described = f"{self._stored.fingerprint()} {self.real_bound!r}"
+            self._fingerprint = hashlib.sha256(described.encode()).hexdigest()
+        return self._fingerprint
+
+    def options(self) -> dict[str, Any]:
+        """The bound."""
+        return {"bound": self.real_bound}
+
+    def save(self, folder: Path) -> None:
+        """Write the pipeline as `SklearnClassifier` does."""
+        self._stored.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path, **options: Any) -> Self:
+        """Read what `save` wrote."""
+        cls.check_options(options)
+        return cls(SklearnClassifier.load(folder).estimator, **options)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """The bound."""
+        check_bound(check_names("options", options, ("bound",))["bound"])
+
+
+def check_bound(bound: Any) -> float:
+    """Return the bound of token scores, if it is a positive number."""
+    return check_real("bound", bound, accepted="a positive number", least=0.0, most=1e300, open_ends=True)
+
+
+def additive_parts(estimator: Any) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The vectorizer of an additive pipeline, the weights of its terms, shape (terms, scores), and the bias.
+
+    Raises a ValueError that names the part of the pipeline that is not additive.
+    """
+    steps = [step for _, step in getattr(estimator, "steps", ())]
+    names = [type(step).__name__ for step in steps]
+    if len(steps) != 2 or names[0] not in COUNTING or names[1] not in LINEAR_MODELS:
+        shown = ", ".join(names) or type(estimator).__name__
+        raise ValueError(
+            f"pipeline must be a CountVectorizer or HashingVectorizer and a linear model, got {shown}: a sum of word "
+            "scores is certified, and scaling by the whole text (as TF-IDF with a norm does) is not additive"
+        )
+    vectorizer, model = steps
+    settings = vectorizer.get_params()
+    for name, needed in ADDITIVE_SETTINGS.items():
+        if name in settings and settings[name] != needed:
+            raise ValueError(
+                f"{names[0]} must have {name}={needed!r} to be a sum over words at white space, got {settings[name]!r}"
+            )
+    if not hasattr(model, "classes_"):
+        raise ValueError("pipeline must be fitted")
+    if names[1] == "MultinomialNB":
+        weights, bias = model.feature_log_prob_.T, model.class_log_prior_
+    else:
+        weights, bias = np.asarray(model.coef_).T, np.broadcast_to(model.intercept_, (len(model.coef_),))
+    if len(bias) == 2:  # of two scores, only the difference matters
+        weights, bias = weights[:, [1]] - weights[:, [0]], bias[[1]] - bias[[0]]
+    return vectorizer, weights.astype(np.float64), bias.astype(np.float64)

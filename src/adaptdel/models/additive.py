@@ -1,0 +1,366 @@
+"""AdditiveClassifier: a linear model of words with bounded scores, whose certificates are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from adaptdel.certification.exact import ExactCertificate
+from adaptdel.certification.sampling import content_key
+from adaptdel.classifiers.bounded import AdditivePipeline, BoundedClassifier, BoundedLinearClassifier
+from adaptdel.classifiers.linear_training import check_examples, class_numbers
+from adaptdel.core.checks import BoolArray, FloatArray, IntArray, check_choice, check_fields, check_int, check_real
+from adaptdel.core.margins import TokenEdit
+from adaptdel.core.threat import Threat
+from adaptdel.hyperparameters import ADDITIVE, CLASS_WEIGHTS, AdditiveTrainingSettings
+from adaptdel.models.estimator import BaseEstimator, ClassifierMixin, input_name, label_array, listed
+from adaptdel.models.model_files import load_model, save_model
+from adaptdel.progress import reporter
+from adaptdel.settings import CERTIFICATION, TRAINING
+from adaptdel.text.units import Bytes, Tokens, Unit, Words, check_unit
+
+BATCH = 1024  # texts whose new tokens are looked up together
+_FIELDS = {"ops": "a list", "threshold": "a whole number", "front": "a list"}
+
+
+class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear model of bags of tokens with bounded token scores: its true radius is computed, without any noise.
+
+    The score of a class is an offset plus the sum of the scores of the tokens. No token, seen or unseen, can change the
+    margin between two classes by more than a bound. So the worst attack on a text is known: see
+    `adaptdel.core.margins`. A small bound gives large radii and costs accuracy. `fit` trains for several bounds,
+    measures each on held-out examples, chooses one by ``max_accuracy_loss`` of the settings and trains once more on all
+    examples. `choose` takes another one of these bounds later, without training.
+
+    Args:
+        ops: what the attacker may do: "edit", or some of "del", "ins", "sub".
+        unit: "word", "char", "byte", "chunk:SIZE", "labelled", or a pair of callables (split, join).
+        threshold: for two classes, answer the second class iff its score exceeds this integer: see `decision_function`.
+        class_weight: "balanced" gives every class the same weight in training; None every example.
+        settings: how the model is trained; None for the defaults.
+        seed: of the choice of the held-out examples.
+        progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
+
+    Attributes:
+        kind: the name of this kind of model in folders.
+        base_: the fitted token scores.
+        classes_: the labels.
+        front_: for each bound the accuracy, the mean accuracy of the classes, and the mean and median radius on the
+            held-out examples, where wrong answers count as radius 0.
+    """
+
+    kind: ClassVar[str] = "additive"
+
+    def __init__(
+        self,
+        *,
+        ops: str | Sequence[str] = CERTIFICATION.ops,
+        unit: Any = CERTIFICATION.unit,
+        threshold: int = 0,
+        class_weight: str | None = TRAINING.class_weight,
+        settings: AdditiveTrainingSettings | None = None,
+        seed: int = TRAINING.seed,
+        progress: Any = "auto",
+    ) -> None:
+        self.ops = ops
+        self.unit = unit
+        self.threshold = threshold
+        self.class_weight = class_weight
+        self.settings = settings
+        self.seed = seed
+        self.progress = progress
+
+    def fit(self, X: Sequence[Any], y: Sequence[Any]) -> AdditiveClassifier:
+        """Train for several bounds, measure them on held-out examples, choose one and train on all examples."""
+        settings = self.settings or ADDITIVE
+        tokens, labels = self._split(listed(X)), np.asarray(y).tolist()
+        check_examples(tokens, len(labels))
+        if self.class_weight is not None:
+            check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
+        report = reporter(self.progress, "steps")
+        answers = class_numbers(labels)[1]
+        held_out = held_out_examples(answers, settings.validation, check_int("seed", self.seed))
+
+        def train(rows: IntArray, part: int) -> BoundedLinearClassifier:
+            return BoundedLinearClassifier.train(
+                [tokens[row] for row in rows],
+                [labels[row] for row in rows],
+                settings,
+                class_weight=self.class_weight,
+                progress=lambda done, total: None if report is None else report(part * total + done, 2 * total),
+            )
+
+        trial = train(np.flatnonzero(~held_out), 0)
+        rows = np.flatnonzero(held_out)
+        front = [
+            {"point": point, **self._measured(trial.at(point), [tokens[row] for row in rows], answers[rows])}
+            for point in range(settings.levels)
+        ]
+        self.base_: BoundedClassifier = train(np.arange(len(tokens)), 1)
+        self.front_: list[dict[str, Any]] = [
+            point | {"bound": bound} for point, bound in zip(front, self.base_.bounds, strict=True)
+        ]
+        return self.choose(settings.max_accuracy_loss)
+
+    def _measured(self, base: BoundedClassifier, examples: Sequence[Tokens], answers: IntArray) -> dict[str, float]:
+        """Accuracy and radii on held-out examples."""
+        certificates = self._certificates(base, examples)
+        correct = np.array([certificate.answer for certificate in certificates]) == answers
+        radii = np.where(correct, [certificate.radius for certificate in certificates], 0)
+        return {
+            "accuracy": float(correct.mean()),
+            "balanced_accuracy": float(np.mean([correct[answers == number].mean() for number in np.unique(answers)])),
+            "mean_radius": float(radii.mean()),
+            "median_radius": float(np.median(radii)),
+        }
+
+    def choose(self, max_accuracy_loss: float) -> AdditiveClassifier:
+        """Use the bound with the largest mean radius that loses at most so many percentage points of accuracy.
+
+        The accuracy is the mean of all classes on the held-out examples of `fit`, the loss that against the best bound.
+        """
+        loss = check_real("max_accuracy_loss", max_accuracy_loss, accepted="from 0 to 100", least=0.0, most=100.0)
+        base = self.base_classifier()
+        if not isinstance(base, BoundedLinearClassifier):
+            raise ValueError("choose needs a model that fit has trained, which knows other bounds")
+        least = max(point["balanced_accuracy"] for point in self.front_) - loss / 100
+        allowed = [point for point in self.front_ if point["balanced_accuracy"] >= least - 1e-12]
+        best = max(allowed, key=lambda point: (point["mean_radius"], point["balanced_accuracy"]))
+        return self._with(base.at(best["point"]), self.front_)
+
+    @classmethod
+    def from_sklearn(cls, pipeline: Any, *, bound: float, **params: Any) -> Self:
+        """Certify a fitted pipeline of a `CountVectorizer` or `HashingVectorizer` and a linear model.
+
+        The sum of the weights of the terms of each word at white space is clipped to the bound, which may change
+        answers: measure the accuracy. The weights are rounded to integers.
+
+        Args:
+            pipeline: fitted, with two steps.
+            bound: of the score of a word, in the units of the pipeline's weights: the largest change of the margin
+                between two classes.
+            params: of the constructor; the unit is "word".
+        """
+        if check_unit(params.get("unit", "word")) != Words():
+            raise ValueError(f"unit must be 'word' for a pipeline of words, got {params['unit']!r}")
+        return cls(**params)._with(AdditivePipeline(pipeline, bound), [])
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether inputs can be classified."""
+        return hasattr(self, "base_")
+
+    def base_classifier(self) -> BoundedClassifier:
+        """The fitted token scores."""
+        if not hasattr(self, "base_"):
+            raise ValueError("AdditiveClassifier must be fitted before it can classify: call fit, from_sklearn or load")
+        return self.base_
+
+    def predict(self, X: Sequence[Any]) -> Any:
+        """The label of the largest score for every input."""
+        answers = [
+            certificate.label for certificate in self._certificates(self.base_classifier(), self._split(listed(X)))
+        ]
+        return label_array(answers)
+
+    def decision_function(self, X: Sequence[Any]) -> FloatArray:
+        """The scores of all classes, shape (inputs, classes); for two classes that of the second one, shape (inputs,).
+
+        Scores are integers. No token changes the difference of two scores by more than `bound_`.
+        """
+        base = self.base_classifier()
+        rows = token_scores(base, self._split(listed(X)))
+        totals = np.array([base.offsets + scores.sum(axis=0) for scores in rows], dtype=np.float64)
+        totals = totals.reshape(-1, len(base.classes_))
+        return totals[:, 1] - totals[:, 0] if len(base.classes_) == 2 else totals
+
+    def certify(
+        self,
+        X: Sequence[Any],
+        *,
+        immovable: Collection[Hashable] = (),
+        synonyms: Mapping[Any, Collection[Any]] | None = None,
+    ) -> list[ExactCertificate]:
+        """A certificate for every input, in order: sound and, where `ExactCertificate.counterexample` exists, complete.
+
+        Args:
+            X: the inputs.
+            immovable: tokens that the attacker can neither delete nor substitute.
+            synonyms: the tokens that may replace each token, where the attacker cannot write any token he wants; he can
+                still insert any token, unless ``ops`` forbids it.
+        """
+        return self._certificates(self.base_classifier(), self._split(listed(X)), frozenset(immovable), synonyms)
+
+    @property
+    def bound_(self) -> int:
+        """The most by which a token can change the margin between two classes."""
+        return self.base_classifier().reach
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder: safetensors, JSON and a model card."""
+        save_model(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> AdditiveClassifier:
+        """Read a model that `save` wrote; nothing in the folder is executed."""
+        model = load_model(path)
+        if not isinstance(model, AdditiveClassifier):
+            raise ValueError(f"{path}: holds a model of the kind {model.kind}: use {type(model).__name__}.load")
+        return model
+
+    def to_settings(self) -> dict[str, Any]:
+        """What a folder holds beside the token scores, in plain values."""
+        return {
+            "ops": list(Threat(self.ops).ops),
+            "threshold": self._threshold(self.base_classifier()),
+            "front": self.front_,
+        }
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], base: Any, unit: Any) -> Self:
+        """The model from what `to_settings` returned, checked, and its token scores."""
+        check_fields(settings, _FIELDS)
+        if not isinstance(base, BoundedClassifier):
+            raise ValueError(f"base must be a classifier with bounded token scores, got {type(base).__name__}")
+        numbers = dict.fromkeys(("accuracy", "balanced_accuracy", "mean_radius", "median_radius"), "a number")
+        for point in settings["front"]:
+            check_fields(point, {"point": "a whole number", "bound": "a whole number"} | numbers)
+        model = cls(ops=Threat(settings["ops"]).ops, unit=unit, threshold=settings["threshold"])
+        model._with(base, settings["front"])._threshold(base)
+        return model
+
+    def _with(self, base: BoundedClassifier, front: list[dict[str, Any]]) -> Self:
+        self.base_, self.front_, self.classes_ = base, front, np.array(base.classes_)
+        return self
+
+    def _threshold(self, base: BoundedClassifier) -> int:
+        threshold = check_int("threshold", self.threshold, least=-(2**53), most=2**53)
+        if threshold and len(base.classes_) != 2:
+            raise ValueError(f"threshold must be 0 unless there are two classes, got {threshold}")
+        return threshold
+
+    def _split(self, texts: Sequence[Any]) -> list[Tokens]:
+        unit, tokens = check_unit(self.unit), []
+        for number, text in enumerate(texts):
+            try:
+                tokens.append(unit.split(text))
+            except ValueError as error:
+                raise ValueError(f"{input_name(number, text)}: {error}") from None
+        return tokens
+
+    def _certificates(
+        self,
+        base: BoundedClassifier,
+        texts: Sequence[Tokens],
+        immovable: frozenset[Hashable] = frozenset(),
+        synonyms: Mapping[Any, Collection[Any]] | None = None,
+    ) -> list[ExactCertificate]:
+        unit = check_unit(self.unit)
+        offsets = base.offsets.copy()
+        offsets[0] += self._threshold(base)
+        shared: dict[str, Any] = {
+            "unit": unit.description(),
+            "model_hash": base.fingerprint(),
+            "ops": Threat(self.ops).ops,
+        }
+        classes = tuple(base.classes_)
+        reach = [reach_over(base, unit, answer) for answer in range(len(classes))]
+        certificates = []
+        for tokens, scores in zip(texts, token_scores(base, texts), strict=True):
+            answer = int(np.argmax(offsets + scores.sum(axis=0)))
+            rewriter = Rewriter(base, unit, tokens, offsets, answer, synonyms)
+            certificate = ExactCertificate(
+                classes[answer],
+                classes,
+                scores,
+                offsets,
+                reach[answer],
+                touchable=np.array([token not in immovable for token in tokens], dtype=bool) if immovable else None,
+                replacements=rewriter.reach() if synonyms is not None else None,
+                input_hash=content_key(tokens).hex(),
+                rewrite=rewriter,
+                **shared,
+            )
+            certificates.append(certificate)
+        return certificates
+
+
+@dataclass(frozen=True)
+class Rewriter:
+    """Makes texts of edits: see `ExactCertificate.counterexample`."""
+
+    base: BoundedClassifier
+    unit: Unit
+    tokens: Tokens
+    offsets: IntArray
+    answer: int
+    synonyms: Mapping[Any, Collection[Any]] | None
+
+    def __call__(self, edits: Sequence[TokenEdit], rival: int) -> Any:
+        """The text after the edits, with the worst tokens that are known; None if it keeps its label."""
+        worst = self.base.worst_token(self.answer, rival)
+        edited: list[Any] = [[token] for token in self.tokens]
+        for edit in edits:
+            if edit.position is None:
+                edited.append([worst])
+            elif edit.operation == "del":
+                edited[edit.position] = []
+            else:
+                token = self.tokens[edit.position]
+                edited[edit.position] = [worst if self.synonyms is None else self._worst_synonym(token, rival)]
+        tokens = tuple(chain.from_iterable(edited))
+        totals = self.offsets + self.base.token_scores(tokens).sum(axis=0)
+        text = self.unit.join(tokens)
+        return text if int(np.argmax(totals)) != self.answer and self.unit.split(text) == tokens else None
+
+    def reach(self) -> IntArray:
+        """How much more each class than the answer gets from the worst synonym of each token, (tokens, classes)."""
+        rows = [self._gains(self._options(token)).max(axis=0) for token in self.tokens]
+        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self.offsets))
+
+    def _worst_synonym(self, token: Hashable, rival: int) -> Hashable:
+        options = self._options(token)
+        return options[int(np.argmax(self._gains(options)[:, rival]))]
+
+    def _options(self, token: Hashable) -> list[Hashable]:
+        return [token, *(self.synonyms or {}).get(token, ())]
+
+    def _gains(self, tokens: Sequence[Hashable]) -> IntArray:
+        scores = self.base.token_scores(tokens)
+        return scores - scores[:, [self.answer]]
+
+
+def token_scores(base: BoundedClassifier, texts: Sequence[Tokens]) -> Iterator[IntArray]:
+    """The scores of the tokens of each text, shape (tokens, classes)."""
+    for start in range(0, len(texts), BATCH):
+        batch = texts[start : start + BATCH]
+        base.learn(chain.from_iterable(batch))
+        yield from map(base.token_scores, batch)
+
+
+def reach_over(base: BoundedClassifier, unit: Unit, answer: int) -> IntArray:
+    """How much more a token that an attacker can write adds to each class than to the answer, shape (classes,).
+
+    Of 256 bytes all scores are known. Of other tokens only the bound is.
+    """
+    if isinstance(unit, Bytes):
+        scores = base.token_scores(range(256))
+        return np.asarray((scores - scores[:, [answer]]).max(axis=0))
+    return np.full(len(base.classes_), base.reach)
+
+
+def held_out_examples(answers: IntArray, fraction: float, seed: int) -> BoolArray:
+    """Which examples are held out: the fraction of every class, at least one example and never all."""
+    rng = np.random.default_rng(seed)
+    held_out = np.zeros(len(answers), dtype=np.bool_)
+    for number in np.unique(answers):
+        rows = np.flatnonzero(answers == number)
+        if len(rows) < 2:
+            raise ValueError("y must hold at least two examples of every class, since some are held out")
+        count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
+        held_out[rng.permutation(rows)[:count]] = True
+    return held_out

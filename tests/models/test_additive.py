@@ -1,0 +1,242 @@
+"""AdditiveClassifier: training, exact certificates against hostile tokens, counterexamples, folders, pipelines."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adaptdel as ad
+from adaptdel.core.threat import EVERY_SET
+from adaptdel.hyperparameters import AdditiveTrainingSettings
+from adaptdel.models import load
+
+SETTINGS = AdditiveTrainingSettings(iterations=20, levels=4)
+WORDS = {
+    "pos": ["good", "great", "fine", "lovely", "nice", "superb"],
+    "neg": ["bad", "poor", "dull", "awful", "weak", "boring"],
+    "odd": ["purple", "cubic", "seventh", "liquid", "remote", "tidal"],
+}
+
+
+def films(classes: int, rows: int = 240, seed: int = 0) -> tuple[list[str], list[str]]:
+    rng = np.random.default_rng(seed)
+    names = list(WORDS)[:classes]
+    texts, labels = [], []
+    for number in range(rows):
+        label = names[number % classes]
+        own, others = WORDS[label], [word for name in names if name != label for word in WORDS[name]]
+        words = [*rng.choice(own, 4), *rng.choice(others, 2), *rng.choice(["film", "plot", "well-made"], 4)]
+        texts.append(" ".join(rng.permutation(words)))
+        labels.append(label)
+    return texts, labels
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def model(request: Any) -> ad.AdditiveClassifier:
+    return ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*films(request.param))
+
+
+def test_training_gives_a_front_of_falling_bounds(model: ad.AdditiveClassifier) -> None:
+    assert model.score(*films(len(model.classes_), seed=1)) > 0.95
+    assert [point["point"] for point in model.front_] == [0, 1, 2, 3]
+    radii = [point["mean_radius"] for point in model.front_]
+    assert radii == sorted(radii)
+    chosen = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*films(2)).choose(100.0)
+    assert chosen.base_classifier().options() == {"point": 3}
+    best = max(point["balanced_accuracy"] for point in chosen.front_)
+    point = chosen.choose(0.0).base_classifier().options()["point"]
+    assert chosen.front_[point]["balanced_accuracy"] == best
+
+
+def test_the_same_data_give_the_same_model() -> None:
+    fits = [ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*films(3)) for _ in range(2)]
+    assert fits[0].base_.fingerprint() == fits[1].base_.fingerprint()
+
+
+def test_the_bound_holds_for_hostile_tokens(model: ad.AdditiveClassifier) -> None:
+    """Whatever a token is made of, it changes no margin between two classes by more than the bound."""
+    every = [word for words in WORDS.values() for word in words]
+    rng = np.random.default_rng(0)
+    hostile = ["-".join(rng.choice(every, rng.integers(1, 40))) for _ in range(500)]
+    hostile += ["", "\x00", "ſ", "İ", "好" * 1000, "-".join(every), *("-".join(words * 9) for words in WORDS.values())]
+    scores = model.base_classifier().token_scores(hostile)
+    assert np.ptp(scores, axis=1).max() == model.bound_  # reached, and not passed
+    single = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*films(2))
+    assert (
+        np.abs(single.decision_function(["-".join(WORDS["pos"] * 9)]) - single.decision_function([""])) <= single.bound_
+    )
+
+
+@pytest.mark.parametrize("ops", EVERY_SET)
+def test_counterexamples(model: ad.AdditiveClassifier, ops: tuple[str, ...]) -> None:
+    """The certified radius is the true one: a text one edit beyond has another label."""
+    texts, _ = films(len(model.classes_), rows=30, seed=2)
+    attacked = ad.AdditiveClassifier(ops=ops)._with(model.base_, model.front_)
+    complete = 0
+    for text, certificate in zip(texts, attacked.certify(texts), strict=True):
+        assert (certificate.alpha, certificate.permutations) == (0.0, True)
+        other = certificate.counterexample()
+        if other is None:
+            assert certificate.radius == len(text.split())  # no text without insertions has another label
+            assert "ins" not in ops
+            continue
+        assert model.predict([other])[0] != certificate.label
+        assert edit_distance(text.split(), other.split(), ops) <= certificate.radius + 1
+        complete += 1
+    assert complete > 5
+
+
+def edit_distance(source: list[str], target: list[str], ops: tuple[str, ...]) -> int:
+    costs = {op: 1 if op in ops else 10**6 for op in ("del", "ins", "sub")}
+    line = [k * costs["ins"] for k in range(len(target) + 1)]
+    for i, a in enumerate(source, start=1):
+        above, line = line, [i * costs["del"]]
+        for j, b in enumerate(target, start=1):
+            same = above[j - 1] + (0 if a == b else costs["sub"])
+            line.append(min(same, above[j] + costs["del"], line[-1] + costs["ins"]))
+    return line[-1]
+
+
+def test_every_text_within_the_radius_has_the_label(model: ad.AdditiveClassifier) -> None:
+    """All texts of three known and hostile words around texts of up to two words."""
+    vocabulary = ["good", "bad", "-".join(WORDS["neg"] * 3)]
+    texts = [" ".join(words) for length in range(6) for words in product(vocabulary, repeat=length)]
+    labels = model.predict(texts)
+    for text, certificate in zip(texts[:13], model.certify(texts[:13]), strict=True):
+        for other, label in zip(texts, labels, strict=True):
+            distance = edit_distance(text.split(), other.split(), ("del", "ins", "sub"))
+            assert label == certificate.label or distance > certificate.radius
+
+
+def test_immovable_tokens_and_synonyms(model: ad.AdditiveClassifier) -> None:
+    texts, _ = films(len(model.classes_), rows=30, seed=3)
+    free = model.certify(texts)
+    words = {word for text in texts for word in text.split()}
+    fixed = model.certify(texts, immovable=words)
+    assert all(a.radius <= b.radius for a, b in zip(free, fixed, strict=True))
+    assert all(certificate.radius_for(["del", "sub"]) == certificate.length for certificate in fixed)
+    table = {"good": ["fine", "nice"], "bad": ["fine"], "great": ["poor"]}
+    limited = ad.AdditiveClassifier(ops="sub")._with(model.base_, model.front_).certify(texts, synonyms=table)
+    changed = 0
+    for text, certificate in zip(texts, limited, strict=True):
+        options = [[word, *table.get(word, ())] for word in text.split()]
+        variants = [" ".join(words) for words in product(*options)]
+        labels = model.predict(variants)
+        edits = [sum(a != b for a, b in zip(v.split(), text.split(), strict=True)) for v in variants]
+        nearest = min((n for n, label in zip(edits, labels, strict=True) if label != certificate.label), default=None)
+        assert certificate.radius == (certificate.length if nearest is None else nearest - 1)
+        other = certificate.counterexample()
+        assert (other is None) == (nearest is None)
+        assert other is None or (other in variants and model.predict([other])[0] != certificate.label)
+        changed += nearest is not None
+    assert changed
+
+
+def test_thresholds_move_answers_and_radii() -> None:
+    base = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*films(2))
+    texts, _ = films(2, rows=40, seed=4)
+    scores = base.decision_function(texts)
+    strict = ad.AdditiveClassifier(threshold=int(scores.max()) - 1)._with(base.base_, base.front_)
+    assert (strict.predict(texts) == "pos").sum() == (scores == scores.max()).sum()
+    certificate = strict.certify([texts[int(scores.argmin())]])[0]
+    assert certificate.radius > base.certify([texts[int(scores.argmin())]])[0].radius
+    assert strict.predict([certificate.counterexample()])[0] == "pos"
+
+
+def test_a_folder_holds_the_model(model: ad.AdditiveClassifier, tmp_path: Path) -> None:
+    texts, _ = films(len(model.classes_), rows=20, seed=5)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert isinstance(again, ad.AdditiveClassifier)
+    assert again.front_ == model.front_
+    assert [c.to_dict() for c in again.certify(texts)] == [c.to_dict() for c in model.certify(texts)]
+    path = tmp_path / "model" / "adaptdel.json"
+    path.write_text(path.read_text().replace('"point": ', '"point": 1'))
+    with pytest.raises(ValueError, match="point"):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("unit", ["char", "byte", "chunk:4"])
+def test_other_units(unit: str) -> None:
+    texts, labels = films(2, rows=120)
+    model = ad.AdditiveClassifier(unit=unit, settings=SETTINGS, progress=False).fit(texts, labels)
+    for certificate in model.certify(texts[:10]):
+        other = certificate.counterexample()
+        assert other is None or model.predict([other])[0] != certificate.label
+
+
+def test_conventions_of_scikit_learn() -> None:
+    sklearn_base = pytest.importorskip("sklearn.base")
+    model = ad.AdditiveClassifier(ops="del", settings=SETTINGS)
+    assert sklearn_base.clone(model).get_params() == model.get_params()
+    with pytest.raises(ValueError, match="fitted"):
+        model.predict(["good"])
+
+
+@pytest.mark.parametrize("kind", ["counts", "hashed", "bayes", "three"])
+def test_pipelines(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("skops")
+    from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.naive_bayes import MultinomialNB
+    from sklearn.pipeline import make_pipeline
+
+    texts, labels = films(3 if kind == "three" else 2)
+    texts = [text.replace("good", "Good!,") for text in texts]
+    vectorizer = HashingVectorizer(n_features=16, norm=None) if kind == "hashed" else CountVectorizer(min_df=2)
+    estimator = MultinomialNB() if kind == "bayes" else LogisticRegression()
+    pipeline = make_pipeline(vectorizer, estimator).fit(texts, labels)
+    loose = ad.AdditiveClassifier.from_sklearn(pipeline, bound=1e3)
+    assert loose.predict(texts).tolist() == pipeline.predict(texts).tolist()
+    tight = ad.AdditiveClassifier.from_sklearn(pipeline, bound=0.5)
+    certificates = tight.certify(texts)
+    assert max(certificate.radius for certificate in certificates) > 0
+    for text, certificate in zip(texts[:20], certificates, strict=False):
+        other = certificate.counterexample()
+        assert tight.predict([other])[0] != certificate.label
+        assert edit_distance(text.split(), other.split(), ("del", "ins", "sub")) == certificate.radius + 1
+    tight.save(tmp_path / "model")
+    assert [c.to_dict() for c in load(tmp_path / "model").certify(texts)] == [c.to_dict() for c in certificates]
+
+
+def test_pipelines_that_are_not_additive() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    texts, labels = films(2)
+    for vectorizer, word in [
+        (TfidfVectorizer(), "TfidfVectorizer"),
+        (HashingVectorizer(), "norm"),
+        (CountVectorizer(ngram_range=(1, 2)), "ngram_range"),
+        (CountVectorizer(binary=True), "binary"),
+        (CountVectorizer(analyzer="char_wb"), "analyzer"),
+    ]:
+        pipeline = make_pipeline(vectorizer, LogisticRegression()).fit(texts, labels)
+        with pytest.raises(ValueError, match=word):
+            ad.AdditiveClassifier.from_sklearn(pipeline, bound=1.0)
+    pipeline = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, labels)
+    with pytest.raises(ValueError, match="bound"):
+        ad.AdditiveClassifier.from_sklearn(pipeline, bound=0)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "word"),
+    [(["a", "b"], [0, 0], "labels"), (["a", "b"], [0, 1], "two examples"), (["a"], [0, 1], "length"), ("a", [0], "X")],
+)
+def test_bad_training_data(texts: Any, labels: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        ad.AdditiveClassifier().fit(texts, labels)
+
+
+def test_odd_texts() -> None:
+    """Empty texts, a vocabulary of a word, and words that all classes share."""
+    model = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(["a"] * 6 + [""] * 6, [0] * 6 + [1] * 6)
+    for certificate in model.certify(["", " \t", "a", "b", "a " * 5000]):
+        other = certificate.counterexample()
+        assert other is None or model.predict([other])[0] != certificate.label
