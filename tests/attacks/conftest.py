@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pytest
 
 import adaptdel as ad
 from adaptdel.attacks.vocabulary import Vocabulary, learn_vocabulary
+from adaptdel.core.general import single_edits
+from adaptdel.core.threat import Threat
+from adaptdel.text.units import Tokens
 
 SPAM = ["buy", "cheap", "pills", "offer", "now", "click"]
 HAM = ["lunch", "noon", "friday", "see", "you", "meeting"]
@@ -40,3 +44,18 @@ def vocabulary_of(model: ad.SmoothedClassifier, length: int = 40) -> Vocabulary:
 @pytest.fixture(scope="session")
 def deletion() -> ad.SmoothedClassifier:
     return fitted(ad.Deletion(ad.FixedRate(0.7)))
+
+
+def texts_within(tokens: Tokens, words: Sequence[Hashable], radius: int, threat: Threat) -> list[Tokens]:
+    """Every sequence within ``radius`` edits that writes only ``words``, the original first."""
+    visited = {tokens: None}
+    layer = [tokens]
+    for _ in range(radius):
+        following: list[Tokens] = []
+        for text in layer:
+            for neighbour in single_edits(text, tuple(words), threat):
+                if neighbour not in visited:
+                    visited[neighbour] = None
+                    following.append(neighbour)
+        layer = following
+    return list(visited)

@@ -8,13 +8,13 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.attacks.adaptive import AdaptiveAttack, AttackResult
-from adaptdel.attacks.edits import edit_distance, texts_within
+from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary, model_scores
 from adaptdel.hyperparameters import AttackSettings
 from adaptdel.text.units import Tokens
 
-from .conftest import HAM, SPAM, fitted, texts, vocabulary_of
+from .conftest import HAM, SPAM, fitted, texts, texts_within, vocabulary_of
 
 QUICK = AttackSettings(search_votes=300, verify_votes=4000)
 LONG = [tuple(text.split()) for text, _ in texts(6, 40, seed=5)]
@@ -65,8 +65,7 @@ def test_certified_and_true_radius_and_attacked_distance_are_in_order() -> None:
     for _ in range(8):
         tokens = tuple(rng.choice(words) for _ in range(4))
         (certificate,) = model.certify([" ".join(tokens)])
-        texts_near = texts_within(tokens, words, 3, target.rule.threat, 5000)
-        assert texts_near is not None
+        texts_near = texts_within(tokens, words, 3, target.rule.threat)
         shares = target.exact_counts(texts_near)
         closest = [edit_distance(tokens, text) for text, share in zip(texts_near, shares, strict=True)
                    if not target.stays(share, certificate.answer)]  # fmt: skip

@@ -172,12 +172,11 @@ def test_audits_of_right_certificates_are_hardly_ever_rejected(looks: Looks) -> 
     assert np.std(excess) < 1.15
 
 
-def test_short_texts_are_enumerated_and_must_never_be_wrong() -> None:
+def test_short_texts_are_exact_and_must_never_be_wrong() -> None:
     inputs = [" ".join(text.split()[:4]) for text in HAM_TEXTS]
     report = audited(decisive(), inputs)
     assert not report.failed
     assert report.sampled == 0
-    assert report.enumerated > 40 * len(inputs)
     broken = audited(decisive(), inputs, more=1)
     assert broken.failed
     assert broken.certain_p_value == 0

@@ -280,7 +280,7 @@ def read_attack_run(folder: Path) -> AttackRun:
     if manifest["finished"] is None:
         if not (folder / STORE).exists():
             return AttackRun(folder, manifest, [])
-        return AttackRun(folder, manifest, _valid(read_records(folder / STORE)))
+        return AttackRun(folder, manifest, [record for _, record in read_records(folder / STORE)])
     records = []
     try:
         # Not splitlines, which also divides at characters within texts, such as U+0085.
@@ -300,16 +300,6 @@ def _checked(record: dict[str, Any]) -> AttackRecord:
     check_fields(record, _ERROR_FIELDS if failed else _FIELDS)
     check_choice("outcome", record["outcome"], (*OUTCOMES, ERROR))
     return record
-
-
-def _valid(numbered: Iterable[tuple[int, Any]]) -> list[AttackRecord]:
-    """The valid records of a store; the inputs of others are attacked again."""
-    records = []
-    for number, record in numbered:
-        with suppress(ValueError):
-            if isinstance(record, dict) and _checked(record)["row"] == number:
-                records.append(record)
-    return records
 
 
 def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any = "auto") -> AttackRun:

@@ -11,13 +11,12 @@ tested over all audited certificates, each of independent noise:
   are a martingale, whatever the rule by which the sampling stops, as the answer was selected on other votes. So the
   differences from the fresh votes have a sum of mean 0, and Freedman's inequality bounds it.
 
-Texts whose copies can all be enumerated are decided exactly, with all their neighbours over a few words. A certificate
-from enumerated copies must never be wrong.
+Texts whose copies can all be enumerated are decided exactly. A certificate from enumerated copies must never be wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import exp
@@ -27,7 +26,7 @@ import numpy as np
 from scipy import stats
 
 from adaptdel.attacks.adaptive import AdaptiveAttack
-from adaptdel.attacks.edits import edit_distance, texts_within
+from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import Vocabulary
 from adaptdel.certification.certificate import Certificate
@@ -44,8 +43,6 @@ MISTAKE = 0.2  # of its alpha: the probability with which a certificate that hol
 CERTAIN_MISTAKE = 1e-6  # the same for certificates from enumerated copies
 CHECKS = 4  # of a certificate: the bounds on two probabilities, the certified text, the attack
 FRESH = 4  # fresh votes for each vote of a certificate; at least `verify_votes`
-ENUMERATED_TEXTS = 1500  # neighbours of a short text
-ENUMERATED_COPIES = 2**20  # noisy copies of all of them
 MOST_EDITS = 64  # or as many as the text has tokens: larger radii are attacked with so many edits
 
 
@@ -142,12 +139,11 @@ def check_votes(claim: Claim, counts: IntArray, k: int = 1) -> VoteCheck:
 
 @dataclass(frozen=True)
 class ClaimAudit:
-    """The audit of a claim: its violation, if any, and how many neighbours were enumerated and evaluated in votes."""
+    """The audit of a claim: its violation, if any, and how many neighbours were evaluated in votes."""
 
     alpha: float
     radius: int
     violation: Violation | None = None
-    enumerated: int = 0
     queries: int = 0
     votes: VoteCheck = VoteCheck()
 
@@ -163,7 +159,6 @@ class AuditReport:
         certain: violations of claims from enumerated copies.
         alpha: the largest level of a claim.
         sampled: the number of claims from votes.
-        enumerated: neighbours whose probabilities are known exactly.
         queries: neighbours that were compared by votes.
         excess: of votes for the answers, in all certificates.
         variance: of the excess.
@@ -175,7 +170,6 @@ class AuditReport:
     certain: list[Violation] = field(default_factory=list)
     alpha: float = 0.0
     sampled: int = 0
-    enumerated: int = 0
     queries: int = 0
     excess: float = 0.0
     variance: float = 0.0
@@ -184,7 +178,6 @@ class AuditReport:
         """Count the audit of a claim."""
         self.certificates += 1
         self.abstained += audit.radius < 0
-        self.enumerated += audit.enumerated
         self.queries += audit.queries
         self.excess += audit.votes.excess
         self.variance += audit.votes.variance
@@ -240,7 +233,6 @@ class AuditReport:
             "excess_votes_deviation": self.variance**0.5,
             "p_value": self.p_value,
             "holds": not self.failed,
-            "enumerated_texts": self.enumerated,
             "attacked_texts": self.queries,
             "examples": [
                 {"name": v.name, "wrong": v.sentence, "exact": v.exact, "distance": v.distance}
@@ -271,18 +263,13 @@ class Auditor:
     def check(self, claim: Claim) -> ClaimAudit:
         """Audit a claim; the first statement that is disproved is reported."""
         votes, violation = self._check_text(claim)
-        enumerated = queries = 0
-        if violation is None and claim.radius >= 0:
-            enumerated, violation = self._enumerate(claim)
-            if violation is None and claim.radius > 0:
-                queries, violation = self._attack(claim)
-        return ClaimAudit(claim.alpha, claim.radius, violation, enumerated, queries, votes)
+        queries = 0
+        if violation is None and claim.radius > 0:
+            queries, violation = self._attack(claim)
+        return ClaimAudit(claim.alpha, claim.radius, violation, queries, votes)
 
     def _fresh_votes(self, claim: Claim) -> int:
         return max(self.settings.verify_votes, FRESH * claim.votes)
-
-    def _budget(self, claim: Claim) -> int:
-        return min(claim.radius, max(MOST_EDITS, len(claim.tokens)))
 
     def _check_text(self, claim: Claim) -> tuple[VoteCheck, Violation | None]:
         """Check the bounds, the votes, and that the answer to the certified text is the claimed one."""
@@ -322,34 +309,10 @@ class Auditor:
         """Attack with the radius as the budget: the number of texts that were compared, and a counterexample."""
         settings = replace(self.settings, level=claim.level, verify_votes=self._fresh_votes(claim))
         attack = AdaptiveAttack(SmoothedTarget(self.target.certifier, settings), self.vocabulary)
-        result = attack(claim.tokens, claim.label, budget=self._budget(claim))
+        result = attack(claim.tokens, claim.label, budget=min(claim.radius, max(MOST_EDITS, len(claim.tokens))))
         if result.tokens is None or result.verification is None:
             return result.queries, None
         return result.queries, self._counterexample(claim, result.tokens, exact=result.verification.exact)
-
-    def _enumerate(self, claim: Claim) -> tuple[int, Violation | None]:
-        """Check every neighbour over a few words, if the text is short: the number checked, and a counterexample."""
-        target, radius = self.target, self._budget(claim)
-        longest = len(claim.tokens) + (radius if target.rule.threat.inserts else 0)
-        if not radius or not target.is_short(longest):
-            return 0, None
-        most = min(ENUMERATED_TEXTS, max(1, ENUMERATED_COPIES // target.rule.noise.choices(longest)))
-        for words in self._few_words(claim):
-            texts = texts_within(claim.tokens, words, radius, target.rule.threat, most)
-            if texts is not None:
-                for text, shares in zip(texts, target.exact_counts(texts), strict=True):
-                    if not target.stays(shares, claim.label):
-                        return len(texts), self._counterexample(claim, text, exact=True)
-                return len(texts), None
-        return 0, None
-
-    def _few_words(self, claim: Claim) -> list[list[Hashable]]:
-        """Vocabularies of the strongest words and of the text's own, from the largest to a single word."""
-        rivals = [number for number in range(self.target.classes) if number != claim.label]
-        strong = self.vocabulary.against(claim.label, rivals, 4)
-        own: Sequence[Hashable] = list(dict.fromkeys(claim.tokens))
-        lists = [[*strong, *own[:2]], strong, strong[:2], strong[:1]]
-        return [list(dict.fromkeys(words)) for words in lists]
 
     def _wrong_bound(self, claim: Claim, share: float, rival: float, *, exact: bool) -> Violation:
         how = "is" if exact else f"is about ({self._fresh_votes(claim)} fresh votes)"

@@ -1,4 +1,4 @@
-"""Edit distances between token sequences, and the texts within a number of edits over a small vocabulary."""
+"""Edit distances between token sequences."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from math import inf
 
 import numpy as np
 
-from adaptdel.core.checks import IntArray, check_int, token_key
-from adaptdel.core.general import single_edits
+from adaptdel.core.checks import IntArray, token_key
 from adaptdel.core.threat import Threat
-from adaptdel.text.units import Tokens
 
 
 def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable], ops: str | Sequence[str] = "edit") -> float:
@@ -37,8 +35,8 @@ def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable], ops: st
     start = _common_prefix(a, b)
     end = _common_prefix(a[start:][::-1], b[start:][::-1])
     a, b = a[start : len(a) - end], b[start : len(b) - end]
-    places = np.arange(len(b) + 1, dtype=np.float64)
-    row = places if threat.inserts else np.where(places == 0, 0.0, inf)
+    positions = np.arange(len(b) + 1, dtype=np.float64)
+    row = positions if threat.inserts else np.where(positions == 0, 0.0, inf)
     for token in a:
         diagonal = row[:-1] + np.where(b == token, 0.0, 1.0 if threat.substitutes else inf)
         following = np.full(len(row), inf)
@@ -46,7 +44,7 @@ def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable], ops: st
         if threat.deletes:
             following = np.minimum(following, row + 1)
         if threat.inserts:  # the best place to the left, plus an insertion for every place in between
-            following = np.minimum.accumulate(following - places) + places
+            following = np.minimum.accumulate(following - positions) + positions
         row = following
     return float(row[-1])
 
@@ -56,27 +54,3 @@ def _common_prefix(a: IntArray, b: IntArray) -> int:
     shared = min(len(a), len(b))
     different = np.flatnonzero(a[:shared] != b[:shared])
     return int(different[0]) if len(different) else shared
-
-
-def texts_within(
-    tokens: Tokens, words: Sequence[Hashable], radius: int, threat: Threat, limit: int
-) -> list[Tokens] | None:
-    """Every sequence within ``radius`` edits that writes only ``words``, the original first; None if over ``limit``.
-
-    >>> texts_within(("a",), ["b"], 1, Threat("del,sub"), 10)
-    [('a',), (), ('b',)]
-    """
-    check_int("radius", radius)
-    visited = {tokens: None}
-    layer = [tokens]
-    for _ in range(radius):
-        following: list[Tokens] = []
-        for text in layer:
-            for neighbour in single_edits(text, tuple(words), threat):
-                if neighbour not in visited:
-                    visited[neighbour] = None
-                    following.append(neighbour)
-                    if len(visited) > limit:
-                        return None
-        layer = following
-    return list(visited)
