@@ -39,7 +39,7 @@ export class Settings {
     for (const id of ["select", "estimate"]) {
       const value = Number(byId(id).value);
       const fits = Number.isInteger(value) && value >= 1 && value <= this.limits.votes;
-      byId(id).setCustomValidity(fits ? "" : `A whole number from 1 to ${number(this.limits.votes)}.`);
+      byId(id).setCustomValidity(fits ? "" : `An integer from 1 to ${number(this.limits.votes)}.`);
     }
     const ops = this.ops();
     const boxes = [...byId("ops").querySelectorAll("input:enabled")];

@@ -23,7 +23,7 @@ export const spans = (text, unit) =>
 
 const GROUPED = new Intl.NumberFormat("en");
 
-/** A whole number with separated thousands. */
+/** An integer with separated thousands. */
 export const number = (value) => GROUPED.format(value);
 
 /** "1 word", "7 words". */
