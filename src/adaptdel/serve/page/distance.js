@@ -35,7 +35,7 @@ export function align(a, b, ops = EVERY_OPERATION, mostCells = MOST_CELLS) {
   return { distance: middle.distance, steps: joined(a, b, codes) };
 }
 
-/** Tokens as small whole numbers, which compare faster. */
+/** Tokens as small integers, which compare faster. */
 function numbered(a, b) {
   const numbers = new Map();
   const read = (tokens) => {
