@@ -19,6 +19,7 @@ from scipy.optimize import isotonic_regression
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.rates import InterpolatedRate, Rate
 from adaptdel.measures.class_measures import class_balanced_mean, constant_answer
+from adaptdel.measures.summary import Outcomes
 
 LONGEST = 100_000  # tokens; a power of the length is constant beyond
 KNOTS = 40  # lengths between which a power of the length is interpolated
@@ -149,7 +150,7 @@ class CandidateOutcomes:
 
     def is_constant(self, sample: Sample) -> bool:
         """Whether almost all inputs get the same answer, although their labels differ."""
-        return constant_answer(self.answer, sample.label) is not None
+        return constant_answer(Outcomes.of(self.answer, self.radius, sample.label)) is not None
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import FixedRate, LengthRate, Rate
 from adaptdel.engines.engine import Engine
-from adaptdel.measures.class_counts import answer_warnings, measure_classes
+from adaptdel.measures.class_measures import answer_warnings, measure_classes
+from adaptdel.measures.summary import Outcomes
 from adaptdel.progress import reporter
 from adaptdel.settings import CalibrationSettings, adaptdel_rate
 from adaptdel.text.data import held_out, without_spacing
@@ -250,7 +251,7 @@ class SelectionTask:
         """The measures by class under the chosen candidate, and its confusion matrix."""
         classes = self.settings["classes"]
         answers, labels = ([classes[number] for number in column] for column in (chosen.answer, self.sample.label))
-        values = measure_classes(labels, answers, chosen.radius, classes=classes).to_dict()
+        values = measure_classes(Outcomes.of(answers, chosen.radius, labels), classes).to_dict()
         return tuple(values["classes"]), tuple(map(tuple, values["confusion"] or ()))
 
     def _warnings(self, chosen: CandidateOutcomes, reference: CandidateOutcomes) -> list[str]:
@@ -258,7 +259,7 @@ class SelectionTask:
         size = len(self.sample.length)
         classes = self.settings["classes"]
         answers, labels = ([classes[number] for number in column] for column in (chosen.answer, self.sample.label))
-        sentences += answer_warnings(answers, labels, self.sample.length, what="the model with the chosen rate")
+        sentences += answer_warnings(answers, labels, self.sample.length)
         if size < self.settings["min_count"]:
             sentences.append(f"the rate was chosen on {size} inputs only")
         uncalibrated, calibrated = (class_recalls(outcomes, self.sample, classes) for outcomes in (reference, chosen))

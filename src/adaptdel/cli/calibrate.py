@@ -16,7 +16,8 @@ from adaptdel.calibration.rows import CHOICES
 from adaptdel.cli.certify import next_certify, read_votes
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.hyperparameters import BACKENDS
-from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS, SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.model_files import data_columns
 from adaptdel.settings import CALIBRATION, OBJECTIVES
 from adaptdel.tables import number, percent, text_table

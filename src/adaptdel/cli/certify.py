@@ -14,10 +14,10 @@ import click
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.core.checks import check_int
 from adaptdel.hyperparameters import BACKEND_CHOICES
-from adaptdel.measures.class_measures import warnings_of
-from adaptdel.measures.summary import MEASURE_COLUMNS, SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import data_columns
-from adaptdel.runs.manifest import protected_label
+from adaptdel.runs.records import protected_label
 from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA
@@ -142,10 +142,9 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     """The totals of a run, for a terminal or as JSON."""
     totals = manifest["totals"]
     protected = protected_label(manifest)
-    warnings = warnings_of(totals, protected=protected)
     if as_json:
         shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
-        return json.dumps({"run": str(out), **totals, "warnings": warnings, **shared}, indent=2, ensure_ascii=False)
+        return json.dumps({"run": str(out), **totals, **shared}, indent=2, ensure_ascii=False)
     certified = totals["inputs"] - totals["problems"]
     ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
     lines = [
@@ -161,7 +160,7 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     lines.append(text_table(("measure", "value"), rows).to_terminal())
     lines += [] if protected is None else _protection(totals, protected)
     lines += ["", *_by_class(totals), ""] if totals["classes"] else []
-    lines += [f"warning: {sentence}" for sentence in warnings]
+    lines += [f"warning: {sentence}" for sentence in totals["warnings"]]
     return "\n".join([*lines, f"run: {out}"])
 
 

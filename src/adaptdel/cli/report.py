@@ -9,7 +9,6 @@ import click
 
 from adaptdel.attacks.attack_run import is_attack_run
 from adaptdel.attacks.outcomes import attack_table, gap_table
-from adaptdel.measures.class_measures import ADVICE
 from adaptdel.report.attack_report import write_attack_report
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.write import write_report
@@ -26,7 +25,10 @@ from adaptdel.report.write import write_report
     "--baseline",
     default=None,
     type=int,
-    help="The RUN to compare the others with, from 1.  [default: the first with noise and without constant answers]",
+    help="The RUN to compare the others with, from 1.  [default: the one that most can be compared with]",
+)
+@click.option(
+    "--name", "names", multiple=True, help="Name of a RUN, once for each; runs with the same name are seeds of a method."
 )
 @click.option("--title", default=None, help="Title of the page.  [default: from the data file]")
 @click.option("--seed", default=0, show_default=True, type=int, help="Seed of the sample and of the intervals.")
@@ -37,6 +39,7 @@ def report_command(
     data: str | None,
     sample: int,
     baseline: int | None,
+    names: tuple[str, ...],
     title: str | None,
     seed: int,
     as_json: bool,
@@ -47,11 +50,13 @@ def report_command(
     """
     if baseline is not None and not 1 <= baseline <= len(runs):
         raise ValueError(f"--baseline must be the number of a RUN, from 1 to {len(runs)}, got {baseline}")
+    if names and len(names) != len(runs):
+        raise ValueError(f"--name must be given once for each of the {len(runs)} runs, got {len(names)}")
     if any(map(is_attack_run, runs)):
         _report_attacks(runs, out, title, as_json=as_json)
         return
     place = None if baseline is None else baseline - 1
-    values = write_report(runs, out, data=data, sample=sample, baseline=place, title=title, seed=seed)
+    values = write_report(runs, out, names=names, data=data, sample=sample, baseline=place, title=title, seed=seed)
     click.echo(f"wrote {out / 'index.html'}", err=True)
     if as_json:
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
@@ -59,11 +64,6 @@ def report_command(
         click.echo(overview_table([(run["name"], run["measures"]) for run in values["runs"]]).to_terminal())
         for sentence in values["notes"]:
             click.echo(f"note: {sentence}")
-        warnings = [sentence for run in values["runs"] for sentence in run["warnings"]]
-        for sentence in warnings:
-            click.echo(f"warning: {sentence}")
-        if warnings:
-            click.echo(f"what to do: {ADVICE}")
 
 
 def _report_attacks(runs: tuple[Path, ...], out: Path, title: str | None, *, as_json: bool) -> None:

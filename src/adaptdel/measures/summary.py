@@ -1,14 +1,15 @@
-"""Measures of certified inputs: clean accuracy, certified accuracy, mean certified radius, and what a report adds.
+"""Measures of certified inputs: accuracies, radii and regions, from counts of inputs that have the same values.
 
-`AnswerCounts` defines the two accuracies and the mean certified radius. ``certify``, ``calibrate``, ``report``,
-``demo`` and the benchmarks all use it, so that a run has the same values wherever they are printed.
+`AnswerCounts` defines the accuracies and the mean certified radius, `Outcomes` holds the inputs. ``certify``,
+``calibrate``, ``report``, ``demo`` and the benchmarks all use them, so that a run has the same values everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from math import nan
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,11 @@ import numpy.typing as npt
 
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.threat import Threat
-from adaptdel.measures.class_counts import measure_classes
-from adaptdel.measures.class_measures import RADII, ClassTable, quartile_numbers
-from adaptdel.measures.distributions import mean, median, quantiles, shares_at_least, standard_error, wasserstein
-from adaptdel.tables import Column, Table, number, percent, with_error
+from adaptdel.tables import Column, number, percent
 
 CLEAN_ACCURACY = "clean accuracy"
 BALANCED_ACCURACY = "balanced accuracy"
 BALANCED_RADIUS = "class-balanced mean radius"
-CAPPED_RADIUS = "mean radius, capped at the length"
 CERTIFIED_ACCURACY = "certified accuracy at radius 0"
 MEAN_RADIUS = "mean certified radius"
 ACCURACY_COLUMNS = (
@@ -36,16 +33,16 @@ MEASURE_COLUMNS = (
     Column(BALANCED_ACCURACY, ("balanced_accuracy",), percent, "max"),
     Column(MEAN_RADIUS, ("mean_radius",), number, "max"),
     Column(BALANCED_RADIUS, ("class_balanced_mean_radius",), number, "max"),
-    Column(CAPPED_RADIUS, ("capped_mean_radius",), number, "max"),
 )
+NORMAL_95 = 1.959963984540054  # the normal quantile of a two-sided 95% interval
+
+Values = npt.NDArray[Any]
+Labels = Sequence[Any] | npt.NDArray[Any]
 
 
 @dataclass
 class AnswerCounts:
     """Counts over certified inputs, and the measures that follow from them.
-
-    Only inputs with a label are counted. In data without any label every answer counts as correct, and the accuracies
-    are not reported.
 
     Attributes:
         inputs: the number of inputs.
@@ -81,7 +78,7 @@ class AnswerCounts:
 
     @property
     def clean_accuracy(self) -> float:
-        """The share of inputs whose predicted label is correct; abstentions count by their predicted label.
+        """The fraction of inputs whose predicted label is correct; abstentions count by their predicted label.
 
         This is the accuracy without any robustness guarantee, as the paper defines it. NaN without inputs.
         """
@@ -89,10 +86,7 @@ class AnswerCounts:
 
     @property
     def certified_accuracy(self) -> float:
-        """Certified accuracy at radius 0: the share of inputs that are correct and certified; abstentions are wrong.
-
-        NaN without inputs.
-        """
+        """Certified accuracy at radius 0: the fraction of inputs that are correct and certified. NaN without inputs."""
         return self.certified / self.inputs if self.inputs else nan
 
     @property
@@ -103,147 +97,134 @@ class AnswerCounts:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The measured inputs of a run, as columns of the same shape.
-
-    A row stands for one input, or in a large run for all inputs that have the same values: `count` says for how many.
+    """Certified inputs as columns of shape (rows,): a row stands for `count` inputs that have the same values.
 
     Attributes:
-        ids: the id of each input; "" in a row that stands for several.
-        hashes: a hash of its tokens; "" in a row that stands for several.
+        answer: the predicted label, also where the classifier abstains.
+        radius: the certified radius; −1 for an abstention.
+        label: the true label; None if the inputs have no labels, and then every answer counts as correct.
         length: the number of tokens.
-        rate: the share of tokens that the noise removes.
-        label: the true label as the run's table holds it; "" in data without labels.
-        answer: the predicted label.
-        correct: whether the predicted label is the true label; always True in data without labels.
-        abstained: whether the classifier abstains.
-        radius: the certified radius; 0 for a wrong answer and for an abstention.
-        covering: whether the certificate covers every text of this length, be the answer right or wrong.
-        log_cardinality: log10 of the size of the certified region; 0 for a wrong answer and for an abstention.
+        log_cardinality: log10 of the number of texts in the certified region.
         calls: the number of votes.
-        seconds: the time of all inputs of the row for which it is known; NaN if there are none.
-        count: the number of inputs that a row stands for.
-        timed: the number of those for which the time is known.
-        labelled: whether the inputs have labels.
-        problems: how many rows of the run could not be certified and are not measured.
-        unlabelled: how many rows without a label are not measured, because others have labels.
+        count: the number of inputs.
+        timed: the number of those whose time is known.
+        seconds: the sum of their times.
     """
 
-    ids: npt.NDArray[np.object_]
-    hashes: npt.NDArray[np.object_]
-    length: IntArray
-    rate: FloatArray
-    label: npt.NDArray[np.object_]
     answer: npt.NDArray[np.object_]
-    correct: BoolArray
-    abstained: BoolArray
     radius: IntArray
-    covering: BoolArray
+    label: npt.NDArray[np.object_] | None
+    length: IntArray
     log_cardinality: FloatArray
     calls: IntArray
-    seconds: FloatArray
     count: IntArray
     timed: IntArray
-    labelled: bool = True
-    problems: int = 0
-    unlabelled: int = 0
+    seconds: FloatArray
+
+    @classmethod
+    def of(cls, answer: Labels, radius: npt.ArrayLike, label: Labels | None = None, **columns: Any) -> Outcomes:
+        """Inputs from their columns; a column that is left out is 0, and `count` is 1.
+
+        >>> inputs = Outcomes.of(["ham", "ham", "spam"], [3, -1, 5], ["ham", "ham", "ham"], count=[10, 5, 5])
+        >>> inputs.counts.clean_accuracy, inputs.counts.certified_accuracy, inputs.counts.mean_radius
+        (0.75, 0.5, 1.5)
+        """
+        size = len(answer)
+        if label is not None and len(label) != size:
+            raise ValueError(f"labels must be one for each of the {size} answers, got {len(label)}")
+        defaults = {"length": 0, "log_cardinality": 0.0, "calls": 0, "count": 1, "timed": 0, "seconds": 0.0}
+        arrays = {
+            name: np.asarray(columns[name] if columns.get(name) is not None else np.full(size, value), type(value))
+            for name, value in defaults.items()
+        }
+        labels = None if label is None else _objects(label)
+        return cls(answer=_objects(answer), radius=np.asarray(radius, np.int64), label=labels, **arrays)
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[tuple[Any, Any, int, int], int], *, labelled: bool) -> Outcomes:
+        """Inputs that are counted by label, answer, radius and length."""
+        columns = [*zip(*counts, strict=True)] if counts else [()] * 4
+        label, answer, radius, length = columns
+        return cls.of(answer, radius, label if labelled else None, length=length, count=[*counts.values()])
 
     def __len__(self) -> int:
         return int(self.count.sum())
 
     @property
+    def labelled(self) -> bool:
+        """Whether the inputs have labels."""
+        return self.label is not None
+
+    @cached_property
+    def correct(self) -> BoolArray:
+        """Whether the predicted label is the true label."""
+        if self.label is None:
+            return np.ones(len(self.answer), dtype=np.bool_)
+        return np.asarray(self.answer == self.label, dtype=np.bool_)
+
+    @cached_property
     def certified(self) -> BoolArray:
         """Whether the answer is correct and certified at radius 0 or more."""
-        return self.correct & ~self.abstained
+        return self.correct & (self.radius >= 0)
+
+    @cached_property
+    def counted_radius(self) -> IntArray:
+        """The radius as means count it: 0 for a wrong answer and for an abstention."""
+        return np.where(self.certified, self.radius, 0)
+
+    @cached_property
+    def counted_log_cardinality(self) -> FloatArray:
+        """The same for log10 of the size of the certified region."""
+        return np.where(self.certified & (self.radius >= 1), self.log_cardinality, 0.0)
 
     @property
     def counts(self) -> AnswerCounts:
         """The counts that the accuracies and the mean certified radius follow from."""
-        certified = self.certified
-        right, proven = int(self.count[self.correct].sum()), int(self.count[certified].sum())
-        return AnswerCounts(len(self), right, proven, int((self.count * self.radius)[certified].sum()))
+        chosen = (np.ones_like(self.correct), self.correct, self.certified)
+        return AnswerCounts(*(self.number(part) for part in chosen), int((self.counted_radius * self.count).sum()))
 
-    def by_class(self, classes: Sequence[Any] = (), radii: Sequence[int] = RADII) -> ClassTable:
-        """The measures by class; ``classes`` come first, ``radii`` are those of the certified recall."""
-        radius = np.where(self.abstained, -1, self.radius)
-        labels = self.label if self.labelled else None
-        columns = labels, self.answer, radius, self.length
-        return measure_classes(*columns, counts=self.count, classes=classes, radii=radii)
+    def number(self, chosen: BoolArray) -> int:
+        """The number of inputs in some rows."""
+        return int(self.count[chosen].sum())
 
-    def take(self, places: Any) -> Outcomes:
+    def take(self, rows: Any) -> Outcomes:
         """A part of the rows, by an index array or a mask."""
-        columns = {
-            field.name: column[places]
-            for field in fields(self)
-            if isinstance(column := getattr(self, field.name), np.ndarray)
-        }
-        return Outcomes(**columns, labelled=self.labelled)
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: column[rows] for name, column in columns.items() if column is not None})
+
+    @staticmethod
+    def pooled(parts: Sequence[Outcomes]) -> Outcomes:
+        """All inputs of several sets; without labels if one of them has none."""
+        names = [field.name for field in fields(Outcomes)]
+        if not all(part.labelled for part in parts):
+            parts = [replace(part, label=None) for part in parts]
+        columns = {name: [getattr(part, name) for part in parts] for name in names}
+        return Outcomes(**{n: None if c[0] is None else np.concatenate(c) for n, c in columns.items()})
+
+    def by_label(self) -> dict[Any, Outcomes]:
+        """The inputs of each label; empty without labels."""
+        if self.label is None:
+            return {}
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(self.label.tolist()))}
+        column = np.array([numbers[label] for label in self.label.tolist()], dtype=np.int64)
+        return {label: self.take(column == number) for label, number in numbers.items()}
+
+    def quartile_edges(self) -> FloatArray:
+        """The quartiles Q1, Q2 and Q3 of the lengths."""
+        return quantiles(self.length, self.count, [0.25, 0.5, 0.75])
+
+    def by_quartile(self) -> list[Outcomes]:
+        """The inputs up to Q1, above Q1 up to Q2, above Q2 up to Q3, and above Q3; equal lengths are in one quartile."""
+        group = np.searchsorted(self.quartile_edges(), self.length, side="left")
+        return [self.take(group == quarter) for quarter in range(4)]
 
 
-OUTCOME_COLUMNS = (  # that `outcomes` needs
-    "id", "input_hash", "length", "rate", "truth", "answer", "correct", "radius", "log10_cardinality", "calls",
-    "problem",
-)  # fmt: skip
-
-
-def outcomes(
-    table: Any,
-    seconds: Mapping[str, float] | None = None,
-    *,
-    threat: Threat | None = None,
-    label_value: Callable[[str], Any] = str,
-) -> Outcomes:
-    """The measured inputs of a run's table.
-
-    Args:
-        table: the table.
-        seconds: times by id.
-        threat: the attacker of the certificates, all edits by default: it decides which cover every text.
-        label_value: the label of a text in the table.
-    """
-    problem = np.array([text is not None for text in table["problem"].to_pylist()], dtype=np.bool_)
-    stated = np.array(table["correct"].to_pylist(), dtype=np.object_)
-    known = np.array([value is not None for value in stated], dtype=np.bool_) & ~problem
-    labelled = bool(known.any()) or bool(problem.all())
-    used = known if labelled else ~problem
-    rows = table.take(np.flatnonzero(used))
-    correct = stated[used].astype(np.bool_) if labelled else np.ones(int(used.sum()), dtype=np.bool_)
-    radius, length = _column(rows, "radius", np.int64), _column(rows, "length", np.int64)
-    needed = [(threat or Threat()).covering_radius(int(tokens)) for tokens in length]
-    certified = correct & (radius >= 0)
-    ids = _column(rows, "id", np.object_)
-    times = [(seconds or {}).get(name, nan) for name in ids]
-    return Outcomes(
-        ids=ids,
-        hashes=_column(rows, "input_hash", np.object_),
-        length=length,
-        rate=_column(rows, "rate", np.float64),
-        label=_labels(rows, "truth", label_value),
-        answer=_labels(rows, "answer", label_value),
-        correct=correct,
-        abstained=radius < 0,
-        covering=np.array([n is not None and r >= n for n, r in zip(needed, radius, strict=True)], dtype=np.bool_),
-        radius=np.where(certified, radius, 0),
-        log_cardinality=np.where(certified & (radius >= 1), _column(rows, "log10_cardinality", np.float64), 0.0),
-        calls=_column(rows, "calls", np.int64),
-        seconds=np.array(times, dtype=np.float64),
-        count=np.ones(len(ids), dtype=np.int64),
-        timed=np.array([time == time for time in times], dtype=np.int64),
-        labelled=labelled,
-        problems=int(problem.sum()),
-        unlabelled=int((~known & ~problem).sum()) if labelled else 0,
-    )
-
-
-def _labels(table: Any, name: str, label_value: Callable[[str], Any]) -> Any:
-    texts = table[name].to_pylist()
-    values = {text: "" if text is None else label_value(text) for text in set(texts)}
-    column = np.empty(len(texts), dtype=np.object_)
-    column[:] = [values[text] for text in texts]
-    return column
-
-
-def _column(table: Any, name: str, dtype: Any) -> Any:
-    return np.array(table[name].to_pylist(), dtype=dtype)
+def _objects(values: Labels) -> npt.NDArray[np.object_]:
+    """Labels as an array of plain values, without NumPy's types."""
+    plain = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    array = np.empty(len(plain), dtype=np.object_)
+    array[:] = plain
+    return array
 
 
 @dataclass(frozen=True)
@@ -252,14 +233,13 @@ class Measures:
 
     Attributes:
         inputs: the number of inputs.
-        clean_accuracy: the share of correct answers; abstentions count by their predicted label.
-        certified_accuracy: certified accuracy at radius 0: the share of correct answers without abstentions.
+        clean_accuracy: the fraction of correct answers; abstentions count by their predicted label.
+        certified_accuracy: certified accuracy at radius 0: the fraction of correct answers without abstentions.
         mean_radius: the mean certified radius, with 0 for wrong answers and abstentions.
         mean_radius_se: its standard error.
         balanced_accuracy: the mean over the labels of the clean accuracy.
         class_balanced_mean_radius: the mean over the labels of the mean certified radius.
         class_balanced_mean_radius_se: its standard error.
-        capped_mean_radius: the mean certified radius if no radius counts for more than the length of its input.
         covering: certificates that cover every text of their length, right or wrong.
         wasserstein: the distance between standardised radii and standardised lengths.
         median_log_cardinality: the median of log10 of the size of the certified region.
@@ -269,11 +249,9 @@ class Measures:
         certified_zero: correct answers that are certified at radius 0 only.
         wrong: wrong answers for which the classifier does not abstain.
         abstained: abstentions.
-        abstained_right: abstentions whose predicted label is correct.
-        median_certified_radius: the median radius of the correct answers that are certified.
+        median_radius: the median certified radius, with 0 for wrong answers and abstentions.
         calls: the mean number of votes per input.
         seconds: the mean time per input.
-        mean_length: the mean number of tokens.
         median_length: the median number of tokens.
         shortest: the smallest number of tokens.
         longest: the largest number of tokens.
@@ -287,7 +265,6 @@ class Measures:
     balanced_accuracy: float
     class_balanced_mean_radius: float
     class_balanced_mean_radius_se: float
-    capped_mean_radius: float
     covering: int
     wasserstein: float
     median_log_cardinality: float
@@ -297,149 +274,153 @@ class Measures:
     certified_zero: int
     wrong: int
     abstained: int
-    abstained_right: int
-    median_certified_radius: float
+    median_radius: float
     calls: float
     seconds: float
-    mean_length: float
     median_length: float
     shortest: int
     longest: int
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where a measure is undefined."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: None if value != value else value for name, value in values.items()}
+        return {name: None if value != value else value for name, value in vars(self).items()}
 
 
-def measure(inputs: Outcomes) -> Measures:
-    """All measures of a set of inputs."""
-    size, count, counts = len(inputs), inputs.count, inputs.counts
-    logs = quantiles(inputs.log_cardinality, count, [0.25, 0.5, 0.75])
-    certified, settled, is_timed = inputs.certified, ~inputs.abstained, inputs.timed > 0
-    classes = inputs.by_class()
+def measure(inputs: Outcomes, threat: Threat | None = None) -> Measures:
+    """All measures of a set of inputs; the attacker, by default one of all edits, decides what `covering` counts."""
+    counts, count, radius = inputs.counts, inputs.count, inputs.counted_radius
+    low, median, high = quantiles(inputs.counted_log_cardinality, count, [0.25, 0.5, 0.75])
+    labels = [*inputs.by_label().values()]
+    errors = [standard_error(part.counted_radius, part.count) ** 2 for part in labels]
+    lengths, places = np.unique(inputs.length, return_inverse=True)
+    needed = [(threat or Threat()).covering_radius(length) for length in lengths.tolist()]
+    least = np.array([2**62 if radius is None else radius for radius in needed], dtype=np.int64)[places]
+    certified = inputs.certified
     return Measures(
-        inputs=size,
+        inputs=len(inputs),
         clean_accuracy=counts.clean_accuracy if inputs.labelled else nan,
         certified_accuracy=counts.certified_accuracy if inputs.labelled else nan,
         mean_radius=counts.mean_radius,
-        mean_radius_se=standard_error(inputs.radius, count),
-        balanced_accuracy=classes.balanced_accuracy,
-        class_balanced_mean_radius=classes.class_balanced_mean_radius,
-        class_balanced_mean_radius_se=classes.class_balanced_mean_radius_se,
-        capped_mean_radius=mean(np.minimum(inputs.radius, inputs.length), count),
-        covering=int(count[inputs.covering].sum()),
-        wasserstein=wasserstein(inputs.radius, inputs.length, count),
-        median_log_cardinality=float(logs[1]),
-        lower_log_cardinality=float(logs[0]),
-        upper_log_cardinality=float(logs[2]),
-        certified=int(count[certified & (inputs.radius >= 1)].sum()),
-        certified_zero=int(count[certified & (inputs.radius == 0)].sum()),
-        wrong=int(count[~inputs.correct & settled].sum()),
-        abstained=int(count[inputs.abstained].sum()),
-        abstained_right=int(count[inputs.abstained & inputs.correct].sum()),
-        median_certified_radius=median(inputs.radius[certified], count[certified]),
+        mean_radius_se=standard_error(radius, count),
+        balanced_accuracy=plain_mean([part.counts.clean_accuracy for part in labels]),
+        class_balanced_mean_radius=plain_mean([part.counts.mean_radius for part in labels]),
+        class_balanced_mean_radius_se=sqrt(sum(errors)) / len(errors) if errors else nan,
+        covering=inputs.number(inputs.radius >= least),
+        wasserstein=wasserstein(radius, inputs.length, count),
+        median_log_cardinality=float(median),
+        lower_log_cardinality=float(low),
+        upper_log_cardinality=float(high),
+        certified=inputs.number(certified & (radius >= 1)),
+        certified_zero=inputs.number(certified & (radius == 0)),
+        wrong=inputs.number(~inputs.correct & (inputs.radius >= 0)),
+        abstained=inputs.number(inputs.radius < 0),
+        median_radius=float(quantiles(radius, count, [0.5])[0]),
         calls=mean(inputs.calls, count),
-        seconds=mean(inputs.seconds[is_timed] / inputs.timed[is_timed], inputs.timed[is_timed]),
-        mean_length=mean(inputs.length, count),
-        median_length=median(inputs.length, count),
-        shortest=int(inputs.length.min(initial=2**62)) if size else 0,
+        seconds=float(inputs.seconds.sum() / inputs.timed.sum()) if inputs.timed.any() else nan,
+        median_length=float(quantiles(inputs.length, count, [0.5])[0]),
+        shortest=int(inputs.length.min(initial=2**62)) if len(inputs) else 0,
         longest=int(inputs.length.max(initial=0)),
     )
 
 
 def certified_at_radius(inputs: Outcomes, radii: npt.ArrayLike) -> FloatArray:
-    """Certified accuracy: the share of inputs whose answer is correct and certified at each radius."""
-    chosen = inputs.certified
-    return shares_at_least(inputs.radius[chosen], inputs.count[chosen], radii, len(inputs))
+    """Certified accuracy: the fraction of inputs whose answer is correct and certified at each radius."""
+    return _fraction_at_least(inputs, inputs.radius, radii)
 
 
 def certified_at_log_cardinality(inputs: Outcomes, thresholds: npt.ArrayLike) -> FloatArray:
-    """Certified accuracy: the share of inputs with a correct answer and at least each log-cardinality."""
-    chosen = inputs.certified
-    return shares_at_least(inputs.log_cardinality[chosen], inputs.count[chosen], thresholds, len(inputs))
+    """Certified accuracy: the fraction of inputs with a correct answer and at least each log-cardinality."""
+    return _fraction_at_least(inputs, inputs.counted_log_cardinality, thresholds)
 
 
 def radius_curve(inputs: Outcomes) -> tuple[IntArray, FloatArray]:
     """Certified accuracy at 0 and at every radius where it falls."""
-    radii = np.unique(np.append(inputs.radius, 0))
+    radii = np.unique(np.append(inputs.counted_radius, 0))
     return radii, certified_at_radius(inputs, radii)
 
 
 def log_cardinality_curve(inputs: Outcomes) -> tuple[FloatArray, FloatArray]:
     """Certified accuracy at 0 and at every log-cardinality where it falls."""
-    thresholds = np.unique(np.append(inputs.log_cardinality, 0.0))
+    thresholds = np.unique(np.append(inputs.counted_log_cardinality, 0.0))
     return thresholds, certified_at_log_cardinality(inputs, thresholds)
 
 
-def quartile_edges(inputs: Outcomes) -> FloatArray:
-    """The quartiles Q1, Q2 and Q3 of the lengths."""
-    return quantiles(inputs.length, inputs.count, [0.25, 0.5, 0.75])
+def _fraction_at_least(inputs: Outcomes, values: Values, thresholds: npt.ArrayLike) -> FloatArray:
+    chosen, size = inputs.certified, len(inputs)
+    order = np.argsort(values[chosen], kind="stable")
+    cumulated = np.concatenate([[0], np.cumsum(inputs.count[chosen][order])])
+    below = np.searchsorted(values[chosen][order], np.asarray(thresholds), side="left")
+    rest = cumulated[-1] - cumulated[below]
+    return np.asarray(rest / size if size else np.full(np.shape(thresholds), nan), dtype=np.float64)
 
 
-def by_quartile(inputs: Outcomes, edges: FloatArray | None = None) -> list[Outcomes]:
-    """The inputs up to Q1, above Q1 up to Q2, above Q2 up to Q3, and above Q3; equal lengths are in one quartile."""
-    if edges is None:
-        edges = quartile_edges(inputs) if len(inputs) else np.zeros(3)
-    group = quartile_numbers(inputs.length, edges)
-    return [inputs.take(group == number) for number in range(4)]
+def wilson(fraction: FloatArray, size: int) -> tuple[FloatArray, FloatArray]:
+    """Wilson's 95% intervals for fractions of a number of inputs.
 
-
-SHOWN_CLASSES = 20  # rows of a table by class
-
-
-def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (), name: str = "classes") -> Table:
-    """The measures by class as a table; ``rows`` are those of `ClassMeasures.to_dict`.
-
-    ``lead`` are columns before the class. The certified recall is shown at radius 0 and at those that a class reaches.
+    >>> [round(float(end), 4) for end in wilson(np.array(0.75), 200)]
+    [0.6857, 0.8049]
     """
-    radii = [str(radius) for radius in sorted(map(int, rows[0]["certified_recall"]))] if rows else []
-    shown = [r for place, r in enumerate(radii) if not place or any(row["certified_recall"].get(r) for row in rows)]
-    columns = [
-        *lead,
-        Column("class", ("label",), number=False),
-        Column("inputs", ("inputs",), _count),
-        Column("recall", ("recall",), percent),
-        Column("precision", ("precision",), percent),
-        Column("mean radius", ("mean_radius", "mean_radius_se"), with_error),
-        Column("median radius", ("median_radius",), lambda value: f"{value:g}"),
-        *(Column(f"certified recall at radius\u00a0{r}", (f"certified_recall_{r}",), percent) for r in shown),
-        Column("abstained", ("abstained",), _count),
-    ]
-    flat = [{**row, **{f"certified_recall_{r}": row["certified_recall"].get(r) for r in shown}} for row in rows]
-    caption = (
-        "Measures by class. Recall: the share of the inputs of a class that get it as the answer. Precision: the share "
-        "of the inputs with this answer that have it as their label. Radii of wrong answers and abstentions count as 0."
-        " Certified recall at a radius: the share of its inputs that are correct and certified at this radius."
-    )
-    return Table(name, caption, columns, flat)
+    square = NORMAL_95**2
+    half = NORMAL_95 * np.sqrt(fraction * (1 - fraction) / size + square / (4 * size * size))
+    centre, scale = fraction + square / (2 * size), 1 + square / size
+    return np.maximum(0, (centre - half) / scale), np.minimum(1, (centre + half) / scale)
 
 
-Confusion = tuple[Mapping[str, Any], Sequence[Any], Sequence[Sequence[int]]]  # values of lead columns, labels, counts
+def plain_mean(values: Sequence[float]) -> float:
+    """The mean; NaN of nothing."""
+    return sum(values) / len(values) if values else nan
 
 
-def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = (), name: str = "confusion") -> Table:
-    """Confusion matrices as a table, labels down and answers across; correct answers are emphasised."""
-    names = list(dict.fromkeys(str(label) for _, labels, _ in parts for label in labels))
-    columns = [*lead, Column("label", ("label",), number=False)]
-    columns += [Column(f"answer: {name}", (f"answer_{name}",), _count, strong=_is_label(name)) for name in names]
-    rows = [
-        {**first, "label": str(label)}
-        | dict.fromkeys((f"answer_{name}" for name in names), 0)
-        | {f"answer_{answer}": count for answer, count in zip(labels, row, strict=True)}
-        for first, labels, counts in parts
-        for label, row in zip(labels, counts, strict=True)
-    ]
-    caption = (
-        "Confusion matrices: inputs by label and answer, correct answers in bold. An abstention counts by its "
-        "predicted label."
-    )
-    return Table(name, caption, columns, rows)
+def mean(values: Values, count: IntArray) -> float:
+    """The mean of values of so many inputs; NaN without inputs."""
+    size = int(count.sum())
+    return float((values * count).sum() / size) if size else nan
 
 
-def _is_label(name: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda row: bool(row["label"] == name)
+def standard_error(values: IntArray, count: IntArray) -> float:
+    """The standard error of the mean of integers, s/√n with s² = Σ (v − v̄)² / (n − 1); NaN for fewer than two inputs.
+
+    It comes from exact sums, so that every machine agrees.
+
+    >>> standard_error(np.array([0, 3]), np.array([2, 2]))
+    0.8660254037844386
+    """
+    size, total = int(count.sum()), int((values * count).sum())
+    squares = int((values * values * count).sum())
+    return sqrt((size * squares - total * total) / (size * size * (size - 1))) if size > 1 else nan
 
 
-def _count(value: int) -> str:
-    return f"{value:,}"
+def quantiles(values: Values, count: IntArray, fractions: Sequence[float]) -> FloatArray:
+    """Quantiles, interpolated as by `numpy.quantile` on values that are repeated; NaN without inputs.
+
+    >>> quantiles(np.array([5, 1]), np.array([1, 3]), [0.5, 0.75, 1.0])
+    array([1., 2., 5.])
+    """
+    if not len(values):
+        return np.full(len(fractions), nan)
+    order = np.argsort(values, kind="stable")
+    last = np.cumsum(count[order]) - 1  # the position of the last input with each value
+    position = np.asarray(fractions) * last[-1]
+    below = np.floor(position).astype(np.int64)
+    low, high = (values[order][np.searchsorted(last, np.minimum(below + step, last[-1]))] for step in (0, 1))
+    return np.asarray(low + (position - below) * (high - low), dtype=np.float64)
+
+
+def wasserstein(radius: Values, length: Values, count: IntArray) -> float:
+    """The Wasserstein distance W₁ = ∫ |F⁻¹ − G⁻¹| between the distributions of standardised radii and lengths.
+
+    The distance is small if the radius grows in proportion to the length. NaN if all radii or all lengths are equal.
+
+    >>> wasserstein(np.array([1, 2, 3]), np.array([10, 20, 30]), np.ones(3, dtype=int))
+    0.0
+    """
+    if not len(radius) or radius.min() == radius.max() or length.min() == length.max():
+        return nan
+    steps = []
+    for values in (radius, length):
+        centred = values - mean(values, count)
+        order = np.argsort(values, kind="stable")
+        steps.append(((centred / sqrt(mean(centred**2, count)))[order], np.cumsum(count[order])))
+    ends = np.unique(np.concatenate([last for _, last in steps]))  # between two ends, both functions are constant
+    low, high = (values[np.searchsorted(last, ends)] for values, last in steps)
+    return float((np.abs(low - high) * np.diff(ends, prepend=0)).sum() / ends[-1])

@@ -7,8 +7,7 @@ from typing import Any
 
 from adaptdel.core.checks import check_fields, check_probability
 from adaptdel.core.noise import noise_from_dict
-from adaptdel.measures.class_measures import check_class_rows
-from adaptdel.measures.summary import SHOWN_CLASSES, class_table
+from adaptdel.measures.class_measures import SHOWN_CLASSES, check_class_rows, class_table
 from adaptdel.tables import percent, text_table
 
 LONGEST_NOISE = 200  # characters of a noise that is shown as code

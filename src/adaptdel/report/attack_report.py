@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from adaptdel.attacks.attack_run import AttackRun, read_attack_run
 from adaptdel.attacks.outcomes import attack_table, gap_table, is_verified, robustness_curves
-from adaptdel.files import replacing_folder
-from adaptdel.plots import FORMATS, new_figure, save
+from adaptdel.plots import new_figure
 from adaptdel.report.entries import COLOURS
-from adaptdel.report.figures import GRID, INK, MUTED, WIDTH, inline_svg
-from adaptdel.report.write import FORMAT, MARK, Drawing, check_out, resource, template_environment, write_file
+from adaptdel.report.figures import INK, MUTED, WIDTH, tidy
+from adaptdel.report.samples import plural
+from adaptdel.report.write import (
+    Drawing,
+    mark,
+    markdown_drawings,
+    render,
+    report_folder,
+    write_figures,
+    write_file,
+    write_tables,
+)
 from adaptdel.runs.inputs import Source
-from adaptdel.tables import Table, markdown_text
+from adaptdel.tables import Table, markdown_text, percent
 from adaptdel.text.data import Row
 
 SHOWN = 8  # attacked texts of a run
+_BOUNDS = (
+    "Lower line: the fraction of inputs whose right answer is certified against r edits. Upper line: the fraction whose "
+    "right answer the attack did not change with up to r edits. The true accuracy under attack lies between them."
+)
+_GAP = (
+    "A point for each input whose answer the attack changed. Every point must lie above the dashed line, up to the "
+    "error level of the certificates; the distance from it is what certificate and attack leave open."
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +70,26 @@ class AttackEntry:
         return f"{self.name}, {self.run.manifest['recipe']}"
 
     @property
+    def colour(self) -> str:
+        """The colour of its curves."""
+        return COLOURS[self.number % len(COLOURS)][0]
+
+    @property
     def row(self) -> dict[str, Any]:
         """The measures with the names of the model and the recipe."""
         return {"model": self.name, "recipe": self.run.manifest["recipe"], **self.run.measures}
+
+
+@dataclass(frozen=True)
+class AttackReport:
+    """The contents of a report on attacks: a sentence for each run, notes, tables, figures and attacked texts."""
+
+    title: str
+    entries: Sequence[AttackEntry]
+    summary: Sequence[str]
+    notes: Sequence[str]
+    tables: Sequence[Table]
+    drawings: Sequence[Drawing]
 
 
 def write_attack_report(runs: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> dict[str, Any]:
@@ -68,60 +100,48 @@ def write_attack_report(runs: Sequence[str | Path], out: str | Path, *, title: s
         out: a new folder, an empty folder, or a report, which is replaced. Any other folder is refused.
         title: the title of the page.
     """
-    out = Path(out)
     if not runs:
         raise ValueError("runs must name at least one run, got none")
-    check_out(out)
-    environment = template_environment()
-    entries = [_entry(number, read_attack_run(Path(folder))) for number, folder in enumerate(runs)]
-    rows = [entry.row for entry in entries]
-    tables = [attack_table(rows), gap_table(rows)]
-    values = {
-        "runs": [
-            {
-                "name": entry.name,
-                "recipe": entry.run.manifest["recipe"],
-                "run": entry.run.folder.name,
-                "finished": entry.run.finished,
-                "measures": entry.run.measures,
-                "curves": robustness_curves(entry.run.records),
-            }
-            for entry in entries
-        ]
-    }
-    notes = _notes(entries)
-    with replacing_folder(out, lambda: check_out(out)) as partial:
-        drawings = _write_figures(entries, partial / "figures")
-        (partial / "tables").mkdir()
-        for table in tables:
-            write_file(partial / "tables" / f"{table.name}.csv", table.to_csv())
-        heading = title or "Attacks on smoothed classifiers"
-        write_file(partial / "report.md", _markdown(heading, notes, tables, drawings))
-        page = environment.get_template("attacks.html").render(
-            title=heading,
-            generator=f"adaptdel {version('adaptdel')}",
-            notes=notes,
-            tables=tables,
-            drawings=[(drawing, _inline(drawing)) for drawing in drawings],
+    with report_folder(Path(out)) as partial:
+        entries = [_entry(number, read_attack_run(Path(folder))) for number, folder in enumerate(runs)]
+        rows = [entry.row for entry in entries]
+        report = AttackReport(
+            title=title or "Attacks on smoothed classifiers",
             entries=entries,
-            style=_markup(resource("page.css")),
+            summary=[_sentence(entry) for entry in entries],
+            notes=_notes(entries),
+            tables=[attack_table(rows), gap_table(rows)],
+            drawings=write_figures([*_figures(entries)], partial / "figures", {}),
         )
-        write_file(partial / "index.html", str(page))
-        names = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
-        content = {"format": FORMAT, "files": names, **values}
-        write_file(partial / MARK, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        values = {
+            "runs": [
+                {
+                    "name": entry.name,
+                    "recipe": entry.run.manifest["recipe"],
+                    "run": entry.run.folder.name,
+                    "finished": entry.run.finished,
+                    "measures": entry.run.measures,
+                    "curves": robustness_curves(entry.run.records),
+                }
+                for entry in entries
+            ]
+        }
+        write_tables(report.tables, partial)
+        write_file(partial / "report.md", _markdown(report))
+        write_file(partial / "index.html", render("attacks.html", report=report))
+        mark(partial, values)
     return values
 
 
-def _markup(text: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(text)
-
-
-def _inline(drawing: Drawing) -> Any:
-    colours = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", "#ffffff": "none"}
-    return _markup(inline_svg(drawing.svg, drawing.name, drawing.title, colours))
+def _sentence(entry: AttackEntry) -> str:
+    """The accuracy before and after the attack."""
+    measures = entry.run.measures
+    if measures["robust_accuracy"] is None:
+        return f"{entry.title}: no input was attacked."
+    return (
+        f"{entry.title}: {percent(measures['accuracy_before'])} of {plural(measures['inputs'], 'input')} are answered "
+        f"correctly without an attack, {percent(measures['accuracy_after'])} under it."
+    )
 
 
 def _notes(entries: Sequence[AttackEntry]) -> list[str]:
@@ -195,35 +215,11 @@ def _parts(original: list[str], attacked: list[str]) -> list[tuple[str, str]]:
     return parts
 
 
-def _write_figures(entries: Sequence[AttackEntry], folder: Path) -> list[Drawing]:
-    folder.mkdir()
-    drawings = []
+def _figures(entries: Sequence[AttackEntry]) -> Iterator[tuple[str, str, str, Any]]:
     for entry in entries:
-        figures = (
-            (f"bounds-{entry.number}", "Accuracy under attack", _bounds_caption(), _bounds_figure(entry)),
-            (f"gap-{entry.number}", "Certified radius and attacked distance", _gap_caption(), _gap_figure(entry)),
-        )
-        for name, title, caption, figure in figures:
-            for ending in FORMATS:
-                save(figure, folder / f"{name}{ending}")
-                figure.set_layout_engine("none")
-            svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
-            drawings.append(Drawing(name, f"{title}: {entry.title}", caption, svg))
-    return drawings
-
-
-def _bounds_caption() -> str:
-    return (
-        "Lower line: the share of inputs whose right answer is certified against r edits. Upper line: the share whose "
-        "right answer the attack did not change with up to r edits. The true accuracy under attack lies between them."
-    )
-
-
-def _gap_caption() -> str:
-    return (
-        "A point for each input whose answer the attack changed. Every point must lie above the dashed line, up to the "
-        "error level of the certificates; the distance from it is what certificate and attack leave open."
-    )
+        yield f"bounds-{entry.number}", f"Accuracy under attack: {entry.title}", _BOUNDS, _bounds_figure(entry)
+        title = f"Certified radius and attacked distance: {entry.title}"
+        yield f"gap-{entry.number}", title, _GAP, _gap_figure(entry)
 
 
 def _bounds_figure(entry: AttackEntry) -> Any:
@@ -232,10 +228,9 @@ def _bounds_figure(entry: AttackEntry) -> Any:
     curves = robustness_curves(entry.run.records)
     edits = [point["edits"] for point in curves]
     certified, attacked = ([point[name] for point in curves] for name in ("certified", "attacked"))
-    colour = COLOURS[entry.number % len(COLOURS)][0]
-    axes.fill_between(edits, certified, attacked, step="post", color=colour, alpha=0.12, lw=0)
-    axes.step(edits, attacked, where="post", color=colour, lw=1.6, ls=(0, (5, 1.6)), label="not broken by the attack")
-    axes.step(edits, certified, where="post", color=colour, lw=1.8, label="certified")
+    axes.fill_between(edits, certified, attacked, step="post", color=entry.colour, alpha=0.12, lw=0)
+    axes.step(edits, attacked, where="post", color=entry.colour, lw=1.6, ls=(0, (5, 1.6)), label="not broken by the attack")
+    axes.step(edits, certified, where="post", color=entry.colour, lw=1.8, label="certified")
     _style(axes, "number of edits r", "share of inputs")
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
@@ -250,7 +245,7 @@ def _gap_figure(entry: AttackEntry) -> Any:
     distances = [record["distance"] for record in shown]
     largest = max([1, *radii])
     axes.plot([0, largest], [0, largest], color=MUTED, lw=1, ls="--")
-    axes.plot(radii, distances, "o", color=COLOURS[entry.number % len(COLOURS)][0], ms=4, alpha=0.5, mew=0)
+    axes.plot(radii, distances, "o", color=entry.colour, ms=4, alpha=0.5, mew=0)
     if distances and max(distances) > 30:
         axes.set_yscale("symlog", linthresh=10)
         axes.set_ylim(bottom=0)
@@ -261,18 +256,15 @@ def _gap_figure(entry: AttackEntry) -> Any:
 def _style(axes: Any, horizontal: str, vertical: str) -> None:
     axes.set_xlabel(horizontal, color=INK, fontsize=9)
     axes.set_ylabel(vertical, color=INK, fontsize=9)
-    axes.tick_params(colors=MUTED, labelsize=8)
-    axes.grid(color=GRID, lw=0.7)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(MUTED)
+    tidy(axes)
 
 
-def _markdown(title: str, notes: Sequence[str], tables: Sequence[Table], drawings: Sequence[Drawing]) -> str:
-    blocks = [f"# {markdown_text(title)}", *(f"> **Note.** {markdown_text(note)}" for note in notes)]
-    blocks += [table.to_markdown() for table in tables]
-    for drawing in drawings:
-        blocks.append(f"![{markdown_text(drawing.title)}](figures/{drawing.name}.png)")
-        blocks.append(f"**{markdown_text(drawing.title)}.** {markdown_text(drawing.caption)}")
+def _markdown(report: AttackReport) -> str:
+    blocks = [
+        f"# {markdown_text(report.title)}",
+        "\n".join(f"- {markdown_text(sentence)}" for sentence in report.summary),
+        *(f"> **Note.** {markdown_text(note)}" for note in report.notes),
+        *(table.to_markdown() for table in report.tables),
+        *markdown_drawings(report.drawings),
+    ]
     return "\n\n".join(block.strip("\n") for block in blocks) + "\n"

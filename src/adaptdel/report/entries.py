@@ -1,4 +1,9 @@
-"""The runs of a report, with their names, colours and measures; and a random sample of their inputs."""
+"""The entries of a report: a run, or several seeds of a method, with a name, a colour and measures.
+
+All measures come from counts of inputs with the same values, so that a run of any size is measured exactly in bounded
+memory. What needs single inputs, as texts to show and paired differences, uses a sample: the `SAMPLE` inputs whose row
+numbers have the smallest hashes. Runs on the same data sample the same rows, and a run of at most `SAMPLE` rows all.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,28 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from adaptdel.calibration.detection import DetectionCurve, detection_curve
 from adaptdel.certification.certificate import Certificate
-from adaptdel.certification.sampling import content_key, stream
-from adaptdel.core.checks import BoolArray
-from adaptdel.core.noise import Noise
-from adaptdel.measures.class_measures import ClassTable
-from adaptdel.measures.summary import Measures, Outcomes, by_quartile, measure
-from adaptdel.report.measured import ReportInputs, read_inputs
-from adaptdel.runs.inputs import content_id
-from adaptdel.runs.manifest import protected_label
-from adaptdel.runs.records import label_value
+from adaptdel.core.checks import IntArray
+from adaptdel.core.threat import Threat
+from adaptdel.measures.class_measures import ClassTable, measure_classes
+from adaptdel.measures.summary import Measures, Outcomes, measure
+from adaptdel.runs.records import Record, label_value, protected_label
 from adaptdel.runs.storage import Run, read_run
-from adaptdel.text.data import read_rows
-from adaptdel.text.data_files import HUB, DataPath, data_files
-from adaptdel.text.units import Tokens, Unit, unit_from_dict
+
+SAMPLE = 30_000  # inputs
+MERGED = 64  # batches of counts that are kept apart
+_COUNTED = ("truth", "answer", "radius", "length", "log10_cardinality", "calls")
+_SINGLE = ("row", "id", "input_hash")
+_NEEDED = ("row", "answer", "radius", "length")  # never null in a row that has a certificate
 
 # Okabe and Ito's colours, darkened where they are too pale for lines on white: (on a light, on a dark background).
 COLOURS = (
@@ -44,72 +51,186 @@ METHODS = {
     "ranmask": "RanMASK",
     "nosmooth": "NoSmooth",
     "freelb": "FreeLB",
+    "exact": "Exact",
 }
-DETECTION_INPUTS = 2000  # on which detection under attack is measured
 _METHODS_WITH_RATE = {"AdaptDel", "CERT-ED", "RanMASK"}
+DETECTION_INPUTS = 2000  # on which detection under attack is measured
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """The inputs of a run that a report measures: those with a label, or all if none has one.
+
+    Attributes:
+        run: the run.
+        outcomes: all of them.
+        sample: single inputs: all of them, or a random sample.
+        rows: the rows of the sample by row number, in this order, without the votes.
+        problems: how many rows could not be certified and are not measured.
+        unlabelled: how many rows without a label are not measured, because others have labels.
+    """
+
+    run: Run
+    outcomes: Outcomes
+    sample: Outcomes
+    rows: dict[int, Record]
+    problems: int
+    unlabelled: int
+
+
+def read_inputs(run: Run) -> RunInputs:
+    """Read the measured inputs of a run in bounded memory; ValueError if a row with a certificate lacks a value."""
+    counts: list[pa.Table] = []
+    drawn: dict[bool, pa.Table] = {}
+    problems = 0
+    for batch in _batches(run):
+        certified = batch.filter(pc.is_null(batch["problem"]))
+        problems += batch.num_rows - certified.num_rows
+        for name in _NEEDED:
+            if certified[name].null_count:
+                raise ValueError(f"{run.file}: {name} is null in a row that has a certificate")
+        counts.append(_counted(certified, [("seconds", "sum"), ("seconds", "count"), ([], "count_all")]))
+        if len(counts) == MERGED:
+            counts = [_merged(counts)]
+        for is_labelled in (True, False):
+            part = certified.filter(pc.is_valid(certified["truth"]) if is_labelled else pc.is_null(certified["truth"]))
+            drawn[is_labelled] = _smallest([*filter(None, [drawn.get(is_labelled)]), part])
+    everything = _merged(counts) if counts else None
+    if everything is None:
+        empty = Outcomes.of([], [], [])
+        return RunInputs(run, empty, empty, {}, problems, 0)
+    labelled = bool(drawn[True].num_rows) or not drawn[False].num_rows
+    used = everything.filter(pc.is_valid(everything["truth"])) if labelled else everything
+    single = drawn[labelled].sort_by("row")
+    total = pc.sum(everything["count_all"]).as_py() or 0
+    outcomes = _outcomes(used, labelled=labelled)
+    rows = {row["row"]: row for row in single.to_pylist()}
+    return RunInputs(run, outcomes, _outcomes(single, labelled=labelled), rows, problems, total - len(outcomes))
+
+
+def _batches(run: Run) -> Iterator[pa.Table]:
+    """The columns that a report needs, with the times, which may be missing."""
+    times = run.seconds()
+    for batch in run.batches((*_COUNTED, *_SINGLE, "problem")):
+        seconds = list(islice(times, batch.num_rows))
+        seconds += [None] * (batch.num_rows - len(seconds))
+        yield pa.Table.from_batches([batch]).append_column("seconds", pa.array(seconds, pa.float64()))
+
+
+def _counted(table: pa.Table, sums: list[Any]) -> pa.Table:
+    return table.group_by(list(_COUNTED)).aggregate(sums)
+
+
+def _merged(counts: Sequence[pa.Table]) -> pa.Table:
+    """Counts that are added up."""
+    names = ("seconds_sum", "seconds_count", "count_all")
+    merged = _counted(pa.concat_tables(counts), [(name, "sum") for name in names])
+    return merged.rename_columns({f"{name}_sum": name for name in names})
+
+
+def _smallest(parts: Sequence[pa.Table]) -> pa.Table:
+    """The rows with the smallest hashes of their numbers."""
+    table = pa.concat_tables(parts)
+    if table.num_rows <= SAMPLE:
+        return table
+    return table.take(np.argpartition(_hashes(table["row"].to_numpy()), SAMPLE)[:SAMPLE])
+
+
+def _hashes(rows: IntArray) -> Any:
+    """SplitMix64 of row numbers."""
+    mixed = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _outcomes(table: pa.Table, *, labelled: bool) -> Outcomes:
+    """Rows as outcomes; single inputs, or counts."""
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    labels = {text: label_value(text) for text in {*columns["answer"], *columns["truth"]} if text is not None}
+    seconds = columns.get("seconds_sum", columns.get("seconds", []))
+    return Outcomes.of(
+        [labels[text] for text in columns["answer"]],
+        columns["radius"],
+        [labels[text] for text in columns["truth"]] if labelled else None,
+        length=columns["length"],
+        log_cardinality=[0.0 if value is None else value for value in columns["log10_cardinality"]],
+        calls=[value or 0 for value in columns["calls"]],
+        count=columns.get("count_all"),
+        timed=columns.get("seconds_count", [value is not None for value in seconds]),
+        seconds=[value or 0.0 for value in seconds],
+    )
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run in a report.
+    """A row of the report's tables: a run, or several that differ in their seeds only.
 
     Attributes:
-        name: a name that no other run of the report has.
-        number: its position among the runs, from 0, which determines its colour.
-        inputs: its measured inputs.
+        name: a name that no other entry has.
+        number: its position, from 0, which determines its colour.
+        parts: the measured inputs of its runs; the inputs of all are measured together.
     """
 
     name: str
     number: int
-    inputs: ReportInputs
+    parts: tuple[RunInputs, ...]
 
     @property
-    def run(self) -> Run:
-        """The run."""
-        return self.inputs.run
+    def manifest(self) -> dict[str, Any]:
+        """The manifest of the first run."""
+        return self.parts[0].run.manifest
 
     @property
+    def finished(self) -> bool:
+        """Whether every run is finished."""
+        return all(part.run.finished for part in self.parts)
+
+    @cached_property
     def outcomes(self) -> Outcomes:
-        """The measured inputs; in a large run, a row stands for several."""
-        return self.inputs.outcomes
+        """All measured inputs; a row stands for several."""
+        return Outcomes.pooled([part.outcomes for part in self.parts])
 
     @property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The rows of the table by id, of a large run a random sample; rows without a certificate are left out."""
-        return self.inputs.rows
+    def rows(self) -> dict[int, Record]:
+        """The rows of the sample of the first run, by row number."""
+        return self.parts[0].rows
+
+    @property
+    def colour_number(self) -> int:
+        """The number of its colour."""
+        return self.number % len(COLOURS)
 
     @property
     def colour(self) -> str:
         """The colour on a light background."""
-        return COLOURS[self.number % len(COLOURS)][0]
+        return COLOURS[self.colour_number][0]
 
     @cached_property
     def measures(self) -> Measures:
         """The measures over all inputs."""
-        return measure(self.outcomes)
+        return measure(self.outcomes, Threat(self.ops))
 
     @cached_property
-    def quartiles(self) -> list[Measures]:
-        """The measures by quartile of length."""
-        return [measure(part) for part in by_quartile(self.outcomes)]
+    def by_seed(self) -> list[Measures]:
+        """The measures of each run."""
+        return [measure(part.outcomes, Threat(self.ops)) for part in self.parts]
+
+    @cached_property
+    def quartiles(self) -> list[Outcomes]:
+        """The inputs by quartile of length."""
+        return self.outcomes.by_quartile()
 
     @cached_property
     def classes(self) -> ClassTable:
-        """The measures by class; constant answers and missed classes."""
-        table = self.outcomes.by_class(self.run.manifest["classes"])
-        return table if self.protects is None else table.one_sided(self.protects)
+        """The measures by class, and the warnings."""
+        return measure_classes(self.outcomes, self.manifest["classes"], protected=self.protects)
 
     @cached_property
     def by_class(self) -> dict[Any, Outcomes]:
-        """The measured inputs of each label, in the order of the classes; empty without labels."""
-        labels = [each.label for each in self.classes.classes if each.inputs]
-        return {label: self.outcomes.take(np.array([own == label for own in self.outcomes.label])) for label in labels}
-
-    @cached_property
-    def constants(self) -> list[str | None]:
-        """By quartile of length: the answer that (almost) all inputs get, or None."""
-        constants = [part.by_class().constant for part in by_quartile(self.outcomes)]
-        return [None if constant is None else str(constant.label) for constant in constants]
+        """The inputs of each label, in the order of the classes; empty without labels."""
+        parts = self.outcomes.by_label()
+        return {each.label: parts[each.label] for each in self.classes.classes if each.inputs}
 
     @property
     def is_constant(self) -> bool:
@@ -119,70 +240,115 @@ class Entry:
     @property
     def title(self) -> str:
         """The name, and what a reader of a figure must know: that the run gives one answer to (almost) all inputs."""
-        constant = self.classes.constant
-        return self.name if constant is None else f"{self.name} (one answer: {clip(str(constant.label), 20)})"
+        return f"{self.name} (one answer: {clip(str(self.classes.constant), 20)})" if self.is_constant else self.name
 
     @property
-    def is_smoothed(self) -> bool:
-        """Whether the run has noise, without which no radius is above 0."""
-        return bool(self.run.manifest["noise"]["kind"] != "none")
+    def is_exact(self) -> bool:
+        """Whether the certificates hold with certainty, without votes."""
+        return self.manifest.get("method") == "exact"
 
     @property
-    def rule(self) -> tuple[str, ...]:
-        """What two runs must have in common for their radii to be comparable on the same inputs."""
-        return tuple(repr(self.run.manifest.get(name)) for name in ("ops", "alpha", "bound", "threshold", "k", "unit"))
+    def certifies(self) -> bool:
+        """Whether a radius can be above 0: without noise it cannot, unless the certificates are exact."""
+        return self.is_exact or (self.manifest.get("noise") or {}).get("kind", "none") != "none"
+
+    @property
+    def confidence(self) -> str:
+        """With what confidence a certificate holds, in words."""
+        alpha = self.manifest.get("alpha") or 0.0
+        return f"{100 * (1 - alpha):g}%" if alpha else "certain"
+
+    @property
+    def attacker(self) -> tuple[str, ...]:
+        """What two runs must share for their radii to be comparable on the same inputs."""
+        return tuple(repr(self.manifest.get(name)) for name in ("ops", "unit", "threshold"))
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The measured data: equal if two runs hold the same inputs."""
+        described = self.manifest.get("data") or {}
+        known = described.get("sha256") or described.get("remote") or described.get("path")
+        return str(known), str(len(self.parts[0].outcomes)), str(self.outcomes.labelled)
 
     @cached_property
     def group(self) -> tuple[str, ...] | None:
-        """The same for runs that tables compare: those with the same inputs and rule. None for a constant run."""
-        if self.is_constant:
-            return None
-        return self.inputs.digest, str(self.outcomes.labelled), *self.rule
+        """The same for entries among which a table emphasises the best; None for a constant run."""
+        confidence = (str(self.manifest.get("alpha")), str(self.manifest.get("bound")))
+        return None if self.is_constant else (*self.data, *self.attacker, *confidence)
 
     @property
     def protects(self) -> str | None:
         """The class that the decision threshold of the run protects, as text; None without a threshold."""
-        return protected_label(self.run.manifest)
+        return protected_label(self.manifest)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operations of the attacker."""
+        return tuple(self.manifest["ops"])
 
     @cached_property
     def detection(self) -> DetectionCurve | None:
         """Detection under attack, on the first `DETECTION_INPUTS` labelled inputs; None without a threshold."""
         rows = [row for row in self.rows.values() if row["truth"] is not None][:DETECTION_INPUTS]
-        labels = [str(label_value(row["truth"])) for row in rows]
-        if self.protects is None or len({label == self.protects for label in labels}) < 2:
+        labels = {row["row"]: str(label_value(row["truth"])) for row in rows}
+        if self.protects is None or self.is_exact or len({label == self.protects for label in labels.values()}) < 2:
             return None
-        certificates = self.certificates([row["id"] for row in rows])
-        return detection_curve([certificates[row["id"]] for row in rows], labels, self.protects)
+        certificates = self.certificates([*labels])
+        return detection_curve([*certificates.values()], [labels[row] for row in certificates], self.protects)
 
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """The operations of the attacker."""
-        return tuple(self.run.manifest["ops"])
-
-    def certificates(self, ids: Sequence[str]) -> dict[str, Certificate]:
-        """Certificates by id; ids that the run does not hold are left out."""
-        certified = self.run.certified(self.run.with_ids(ids))
-        return {record["id"]: certificate for record, certificate in certified}
+    def certificates(self, rows: Sequence[int]) -> dict[int, Certificate]:
+        """Certificates of the first run by row number; rows that it does not hold are left out."""
+        run, wanted = self.parts[0].run, pa.array(sorted(rows), pa.int64())
+        records = (
+            record for batch in run.batches() for record in batch.filter(pc.is_in(batch["row"], wanted)).to_pylist()
+        )
+        return {record["row"]: certificate for record, certificate in run.certified(records)}
 
 
-def read_entries(folders: Sequence[Path]) -> list[Entry]:
-    """Read runs, and give each a name of its own."""
-    inputs = [read_inputs(read_run(folder)) for folder in folders]
-    runs = [each.run for each in inputs]
+def read_entries(folders: Sequence[Path], names: Sequence[str] = ()) -> list[Entry]:
+    """Read runs as entries: those with the same given name, or that differ in their seeds only, are one entry."""
+    if names and len(names) != len(folders):
+        raise ValueError(f"names must be one for each of the {len(folders)} runs, got {len(names)}")
+    parts = [read_inputs(read_run(folder)) for folder in folders]
+    groups: dict[Any, list[RunInputs]] = {}
+    for place, part in enumerate(parts):
+        key = names[place] if names else _method(part)
+        others = [_seeds(other) for other in groups.get(key, ())]
+        groups.setdefault(key if names or _seeds(part) not in others else place, []).append(part)
+    shown = [*groups] if names else _names([group[0].run for group in groups.values()])
+    return [Entry(shown[place], place, tuple(group)) for place, group in enumerate(groups.values())]
+
+
+def _method(part: RunInputs) -> tuple[str, ...]:
+    """What the runs of a method share, whatever their seeds."""
+    manifest = part.run.manifest
+    data, model = manifest.get("data") or {}, manifest.get("model") or {}
+    shared = [manifest.get(name) for name in ("ops", "alpha", "bound", "threshold", "unit", "votes", "limit", "method")]
+    noise = None if model.get("calibrated") else manifest.get("noise")
+    return tuple(map(repr, (*short_name(manifest), model.get("base"), noise, data.get("sha256"), *shared)))
+
+
+def _seeds(part: RunInputs) -> tuple[Any, ...]:
+    manifest = part.run.manifest
+    training = (manifest.get("model") or {}).get("training") or {}
+    return manifest.get("seed"), training.get("seed")
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Names by method and rate, longer where they would be the same."""
     short = [short_name(run.manifest) for run in runs]
-    long = [f"{name} {detail}".strip() for name, detail in short]
-    names = [(short[n][0] if short[n][0] not in _METHODS_WITH_RATE else long[n]) for n in range(len(runs))]
-    protected = [(run.manifest.get("model") or {}).get("protects") for run in runs]
-    names, long = (
-        [name if own is None else f"{name}, protects {own}" for name, own in zip(column, protected, strict=True)]
-        for column in (names, long)
-    )
-    for longer in (long, [f"{long[n]} ({runs[n].folder.name})" for n in range(len(runs))]):
-        counts = Counter(names)
-        names = [name if counts[name] == 1 else longer[place] for place, name in enumerate(names)]
-    counts = Counter(names)
-    names = [name if counts[name] == 1 else f"{name} #{place + 1}" for place, name in enumerate(names)]
-    return [Entry(names[place], place, each) for place, each in enumerate(inputs)]
+    names = [f"{name} {rate}".strip() if name in _METHODS_WITH_RATE else name for name, rate in short]
+    for number, run in enumerate(runs):
+        protects = (run.manifest.get("model") or {}).get("protects")
+        names[number] += "" if protects is None else f", protects {protects}"
+    attackers = [", ".join(run.manifest["ops"]) for run in runs]
+    for details in (attackers, [run.folder.name for run in runs], [f"#{number + 1}" for number in range(len(runs))]):
+        told_apart = Counter(name for name, _ in set(zip(names, details, strict=True)))
+        names = [
+            f"{name} ({detail})" if told_apart[name] > 1 else name
+            for name, detail in zip(names, details, strict=True)
+        ]
+    return names
 
 
 def short_name(manifest: Mapping[str, Any]) -> tuple[str, str]:
@@ -191,196 +357,22 @@ def short_name(manifest: Mapping[str, Any]) -> tuple[str, str]:
     >>> short_name({"noise": {"kind": "deletion", "rate": {"kind": "length", "p_min": 0.9, "k": 23}}})
     ('AdaptDel', '90%')
     """
-    model = manifest.get("model") or {}
-    noise = manifest.get("noise") or {}
+    model, noise = manifest.get("model") or {}, manifest.get("noise") or {}
     rate = noise.get("rate") or {}
-    share = noise.get("fraction", rate.get("p", rate.get("p_min")))
+    fraction = noise.get("fraction", rate.get("p", rate.get("p_min")))
     kinds = {"length": "adaptdel", "fixed": "cert-ed", "binned": "adaptdel+", "interpolated": "adaptdel+"}
     guess = {"masking": "ranmask", "none": "nosmooth"}.get(noise.get("kind", ""), kinds.get(rate.get("kind", "")))
-    method = str(model.get("method") or guess or "run")
-    return METHODS.get(method.lower(), method), f"{100 * share:g}%" if isinstance(share, (int, float)) else ""
+    method = str(manifest.get("method") or model.get("method") or guess or "run")
+    rate_words = f"{100 * fraction:g}%" if isinstance(fraction, (int, float)) else ""
+    return METHODS.get(method.lower(), method), rate_words
 
 
 def file_name(data: Mapping[str, Any]) -> str:
     """The name of a data file without its folders; of several, that of the first and how many there are."""
-    path = data.get("path") or ""
-    if isinstance(path, list):
-        return (
-            f"{file_name({'path': path[0]})} and {len(path) - 1} more"
-            if len(path) > 1
-            else file_name({"path": path[0]})
-        )
-    return str(path).replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-
-
-COPIES = 3  # noisy copies that are shown for each certificate
-MOST_TEXT, MOST_COPY = 4000, 360  # characters that are shown
-
-
-@dataclass(frozen=True)
-class RunAnswer:
-    """The certificate of an input in a run.
-
-    Attributes:
-        entry: the run.
-        certificate: the certificate.
-        correct: whether the answer is the label; None if the label is unknown.
-        copies: noisy copies, each with the number of kept tokens.
-    """
-
-    entry: Entry
-    certificate: Certificate
-    correct: bool | None
-    copies: tuple[tuple[int, str], ...]
-
-    @property
-    def colour(self) -> int:
-        """The number of the run's colour."""
-        return self.entry.number % len(COLOURS)
-
-
-@dataclass(frozen=True)
-class SampledInput:
-    """An input with its certificates in all runs; ``text`` is None if it is not available."""
-
-    id: str
-    row: int
-    label: Any
-    text: str | None
-    length: int
-    answers: tuple[RunAnswer, ...]
-
-    @property
-    def kinds(self) -> list[str]:
-        """The filters of the page that show the input."""
-        kinds = ["all"]
-        if any(answer.correct is False for answer in self.answers):
-            kinds.append("wrong")
-        if any(answer.certificate.abstained for answer in self.answers):
-            kinds.append("abstained")
-        if any(answer.certificate.radius == 0 for answer in self.answers):
-            kinds.append("zero")
-        return kinds
-
-
-def sample_inputs(
-    entries: Sequence[Entry], count: int, *, data: str | None, seed: int
-) -> tuple[list[SampledInput], str | None]:
-    """A random sample of the inputs, in the order of the data; and a sentence if texts are missing."""
-    first = entries[0]
-    shared = [name for name in first.rows if all(name in entry.rows for entry in entries)] or list(first.rows)
-    drawn = np.random.default_rng(seed).permutation(len(shared))[:count]
-    chosen = [shared[place] for place in sorted(drawn)]
-    texts, missing = find_texts(first, chosen, data)
-    certificates = [entry.certificates(chosen) for entry in entries]
-    sampled = []
-    for name in chosen:
-        row, text = first.rows[name], texts.get(name)
-        answers = tuple(
-            RunAnswer(entry, by_id[name], entry.rows[name]["correct"], noisy_copies(by_id[name], text, seed))
-            for entry, by_id in zip(entries, certificates, strict=True)
-            if name in by_id
-        )
-        shortened = None if text is None else clip(text, MOST_TEXT)
-        label = None if row["truth"] is None else label_value(row["truth"])
-        sampled.append(SampledInput(name, row["row"], label, shortened, row["length"], answers))
-    return sampled, missing
-
-
-def find_texts(entry: Entry, ids: Sequence[str], data: str | None) -> tuple[dict[str, str], str | None]:
-    """The texts of inputs by id, read from the data file; and a sentence if texts are missing.
-
-    A text is used only if the hash of its tokens is the hash in the run.
-    """
-    described = entry.run.manifest.get("data") or {}
-    path = data if data is not None else described.get("path")
-    if not ids:
-        return {}, None
-    if entry.run.manifest["unit"] is None:
-        return {}, "The texts are not shown: the run does not state how it splits texts into tokens."
-    if path is None or (data is None and not _is_there(path)):
-        name = file_name(described) or "the data file"
-        return {}, f"The texts are not shown: {name} is not where the run read it. Give it with --data."
-    wanted = {name: entry.rows[name]["input_hash"] for name in ids}
-    try:
-        texts = _matching(entry, wanted, path)
-    except (OSError, ValueError) as error:
-        if data is not None:
-            raise
-        return {}, f"The texts are not shown: {file_name(described)} cannot be read any more ({type(error).__name__})."
-    lost = len(ids) - len(texts)
-    name = file_name({"path": path})
-    return texts, f"{lost} of {len(ids)} texts are not shown: {name} does not hold them (any more)." if lost else None
-
-
-def _is_there(path: DataPath) -> bool:
-    """Whether local files are where a run read them."""
-    try:
-        return all(file.kind != HUB and not file.is_remote for file in data_files(path))
-    except (ValueError, ImportError):
-        return False
-
-
-def _matching(entry: Entry, wanted: dict[str, str], path: DataPath) -> dict[str, str]:
-    """The texts in a file with the wanted tokens: first those with the same id, then any others."""
-    unit = unit_from_dict(entry.run.manifest["unit"])
-    texts: dict[str, str] = {}
-    for name, text in _rows(entry, path):
-        if name in wanted and name not in texts and _hash(unit, text) == wanted[name]:
-            texts[name] = text
-            if len(texts) == len(wanted):
-                return texts
-    names: dict[str, list[str]] = {}
-    for name, key in wanted.items():
-        if name not in texts:
-            names.setdefault(key, []).append(name)
-    for _, text in _rows(entry, path):
-        for name in names.pop(_hash(unit, text), ()):
-            texts[name] = text
-        if not names:
-            break
-    return texts
-
-
-def _rows(entry: Entry, path: DataPath) -> Iterator[tuple[str, str]]:
-    """The id, as the run has it, and the text of every readable row."""
-    described = entry.run.manifest.get("data") or {}
-    names = {key: described[key] for key in ("text", "label", "ids", "encoding") if isinstance(described.get(key), str)}
-    for row in read_rows(path, **names, on_problem=lambda number, sentence: None):
-        yield row.id if row.id is not None else content_id(row.text), row.text
-
-
-def _hash(unit: Unit, text: Any) -> str:
-    return content_key(unit.split(text)).hex()
-
-
-def noisy_copies(certificate: Certificate, text: str | None, seed: int) -> tuple[tuple[int, str], ...]:
-    """A few noisy copies as the base classifier reads them; ⟨5⟩ stands for 5 masks."""
-    if text is None or certificate.unit is None or not certificate.noise.changes_inputs:
-        return ()
-    unit = unit_from_dict(certificate.unit)
-    tokens = unit.split(text)
-    rng = stream(seed, content_key(tokens), "report")
-    kept = certificate.noise.sample(len(tokens), COPIES, rng)
-    return tuple((int(row.sum()), _copy_text(certificate.noise, unit, tokens, row)) for row in kept)
-
-
-def _copy_text(noise: Noise, unit: Unit, tokens: Tokens, kept: BoolArray) -> str:
-    if not noise.masks_tokens:
-        return clip(readable(unit.join([tokens[place] for place in np.flatnonzero(kept)])), MOST_COPY)
-    parts, hidden = [], 0
-    for token, keep in zip(tokens, kept, strict=True):
-        if keep:
-            parts += ([f"⟨{hidden}⟩"] if hidden else []) + [readable(token)]
-        hidden = 0 if keep else hidden + 1
-    return clip(" ".join(parts + ([f"⟨{hidden}⟩"] if hidden else [])), MOST_COPY)
-
-
-def readable(value: Any) -> str:
-    """A text, bytes or a token as text."""
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value).decode("ascii", "backslashreplace")
-    return str(value)
+    paths = data.get("path") or ""
+    first, *more = paths if isinstance(paths, (list, tuple)) else [paths]
+    name = str(first).replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+    return f"{name} and {len(more)} more" if more else name
 
 
 def clip(text: str, most: int) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
@@ -20,42 +19,30 @@ from adaptdel.report.comparison import (
     Differences,
     class_tables,
     curves,
-    detection_table,
+    default_baseline,
     difference_table,
     differences,
-    has_lengths,
     main_table,
     outcome_table,
     quartile_table,
-    region_table,
     settings_table,
 )
-from adaptdel.report.entries import COLOURS, Entry, SampledInput, file_name, read_entries, sample_inputs
-from adaptdel.report.figures import GRID, INK, MUTED, draw, inline_svg
-from adaptdel.report.text import (
-    answer_share,
-    bound_words,
-    comparison_notes,
-    default_baseline,
-    definitions,
-    notes,
-    plural,
-    radius_words,
-    summary,
-    vote_words,
-)
+from adaptdel.report.entries import COLOURS, Entry, file_name, read_entries
+from adaptdel.report.figures import GRID, INK, MUTED, Figure, draw, inline_svg
+from adaptdel.report.samples import SampledInput, plural, sample_inputs
+from adaptdel.report.text import notes, summary
 from adaptdel.tables import Table, markdown_text
 
 __all__ = ["write_report"]
 
 MARK = "report.json"
-FORMAT = "adaptdel report 1"
+FORMAT = "adaptdel report 2"
 _ENDINGS = r"(\.(jsonl?|csv|tsv|parquet|gz))+$"
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that was written: its name, title, caption, and its SVG."""
+    """A figure that was written: its name, title and caption, and its SVG as a part of the page."""
 
     name: str
     title: str
@@ -69,44 +56,34 @@ class Report:
 
     Attributes:
         title: the title.
-        generator: the program that writes it.
-        entries: the runs.
-        summary: a paragraph, and further points.
+        entries: the entries.
+        summary: a sentence for each of them.
         notes: what a reader has to know before comparing the numbers.
-        tables: the tables of results.
-        settings: the table of settings.
-        csv_names: the tables that are also written as CSV.
+        tables: all tables; the last one holds the settings.
         drawings: the figures.
         sampled: inputs with their certificates.
-        sample_words: how they were sampled.
         sample_note: why texts are missing, if they are.
-        values: all numbers, as in report.json.
     """
 
     title: str
-    generator: str
     entries: Sequence[Entry]
     summary: Sequence[str]
     notes: Sequence[str]
     tables: Sequence[Table]
-    settings: Table
-    csv_names: Sequence[str]
     drawings: Sequence[Drawing]
     sampled: Sequence[SampledInput]
-    sample_words: str
     sample_note: str | None
-    values: dict[str, Any]
 
 
 def write_report(
     runs: Sequence[str | Path],
     out: str | Path,
     *,
+    names: Sequence[str] = (),
     data: str | None = None,
     sample: int = 30,
     baseline: int | None = None,
     title: str | None = None,
-    resamples: int = 2000,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Write a report on runs to a folder, atomically, and return its numbers.
@@ -114,148 +91,137 @@ def write_report(
     Args:
         runs: the folders of the runs.
         out: a new folder, an empty folder, or a report, which is replaced. Any other folder is refused.
+        names: a name for each run; runs with the same name are seeds of a method and become one row. By default a name
+            comes from the method, and runs that differ in their seeds only are one row.
         data: the data file with the texts, if it is not where the runs read it.
         sample: the number of inputs to show with their certificates.
-        baseline: the index of the run that the others are compared with; None for the first run with noise that does
-            not give one answer to (almost) all inputs.
+        baseline: the index of the run that the others are compared with; by default the one that most runs can be
+            compared with.
         title: the title; derived from the name of the data by default.
-        resamples: the number of bootstrap resamples.
-        seed: the seed of the sample, of the noisy copies and of the resamples.
+        seed: the seed of the sample, of the noisy copies and of the intervals.
     """
-    out = Path(out)
+    check_int("sample", sample)
+    check_int("seed", seed)
     if not runs:
         raise ValueError("runs must name at least one run, got none")
-    check_int("sample", sample)
     if baseline is not None:
         check_int("baseline", baseline, most=len(runs) - 1)
-    check_int("seed", seed)
-    check_out(out)
-    template_environment()  # raises at once if Jinja2 or matplotlib is missing
-    new_figure(1, 1)
-    entries = read_entries([Path(run) for run in runs])
-    reference = default_baseline(entries) if baseline is None else entries[baseline]
-    with replacing_folder(out, lambda: check_out(out)) as partial:  # checked again just before the folder is replaced
-        drawings = write_figures(entries, partial / "figures")
-        compared = differences(entries, reference, resamples=resamples, seed=seed)
-        report = _report(entries, reference, compared, drawings, data=data, sample=sample, title=title, seed=seed)
-        write_texts(report, [*report.tables, curves(entries)], partial)
-    return report.values
+    with report_folder(Path(out)) as partial:
+        new_figure(1, 1)  # raises at once if matplotlib is missing
+        entries = read_entries([Path(run) for run in runs], names)
+        chosen = None if baseline is None else Path(runs[baseline])
+        holding = [entry for entry in entries if any(part.run.folder == chosen for part in entry.parts)]
+        reference = holding[0] if holding else default_baseline(entries)
+        compared = differences(entries, reference, resamples=2000, seed=seed)
+        sampled, missing = sample_inputs(entries, sample, data=data, seed=seed)
+        name = re.sub(_ENDINGS, "", file_name(entries[0].manifest.get("data") or {}))
+        colours = {entry.colour: f"var(--run-{entry.colour_number})" for entry in entries}
+        report = Report(
+            title=title or f"Certified robustness{f' on {name}' if name else ''}",
+            entries=entries,
+            summary=summary(entries),
+            notes=notes(entries, compared, reference),
+            tables=_tables(entries, reference, compared),
+            drawings=write_figures(draw(entries), partial / "figures", colours),
+            sampled=sampled,
+            sample_note=missing,
+        )
+        values = _values(report, reference, compared)
+        latex = "\n".join(table.to_latex() for table in report.tables)
+        write_file(partial / "tables.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
+        write_tables([*report.tables, curves(entries)], partial)
+        write_file(partial / "report.md", markdown(report))
+        write_file(partial / "index.html", render("page.html", report=report, colours=_colours(entries)))
+        mark(partial, values)
+    return values
 
 
-def check_out(out: Path) -> None:
-    """Raise if the folder holds anything but a report."""
+@contextmanager
+def report_folder(out: Path) -> Iterator[Path]:
+    """A temporary folder that replaces ``out``, which must be new, empty or a report as it was written."""
+    _check_out(out)
+    environment()  # raises at once if Jinja2 is missing
+    with replacing_folder(out, lambda: _check_out(out)) as partial:
+        yield partial
+
+
+def _check_out(out: Path) -> None:
+    """Raise if there is anything but a report."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    foreign = _foreign(out)
-    if foreign is not None:
-        raise ValueError(f"out must be a new folder, an empty one or a report, got {str(out)!r} with {foreign}")
-
-
-def _foreign(out: Path) -> str | None:
-    """A file that is not part of a report, or None."""
-    if not out.is_dir():
-        return "a file of that name"
     try:
-        values = json.loads((out / MARK).read_text(encoding="utf-8"))
-        written = set(values["files"]) if values["format"] == FORMAT else set()
+        written = {*json.loads((out / MARK).read_text(encoding="utf-8"))["files"], MARK}
     except (OSError, ValueError, KeyError, TypeError):
-        return f"no {MARK} of a report"
-    held = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir())
-    return next((f"{name}, which is not part of it" for name in held if name not in written | {MARK}), None)
+        raise ValueError(f"out must be a new folder or a report, got {str(out)!r} without {MARK}") from None
+    held = [path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()]
+    if foreign := sorted({*held} - written):
+        raise ValueError(f"out must be a new folder or a report, got {str(out)!r} with {foreign[0]}, not part of it")
 
 
-def _report(
-    entries: list[Entry],
-    baseline: Entry,
-    compared: Differences,
-    drawings: list[Drawing],
-    *,
-    data: str | None,
-    sample: int,
-    title: str | None,
-    seed: int,
-) -> Report:
-    sampled, missing = sample_inputs(entries, sample, data=data, seed=seed)
-    detection = detection_table(entries)
-    tables = [main_table(entries), *class_tables(entries), *([] if detection is None else [detection]),
-              *([difference_table(compared, baseline, entries)] if compared else []),
-              outcome_table(entries), *([quartile_table(entries)] if has_lengths(entries) else []),
-              region_table(entries)]  # fmt: skip
-    name = re.sub(_ENDINGS, "", file_name(entries[0].run.manifest.get("data") or {}))
-    words = (
-        f"{plural(len(sampled), 'input')} drawn at random, with their certificates. The number next to a colour is the "
-        "certified radius. The noisy copies are new draws, not the copies that voted."
-    )
-    return Report(
-        title=title or f"Certified robustness{f' on {name}' if name else ''}",
-        generator=f"adaptdel {version('adaptdel')}",
-        entries=entries,
-        summary=summary(entries, compared, baseline),
-        notes=notes(entries, compared, baseline),
-        tables=tables,
-        settings=settings_table(entries),
-        csv_names=[*(table.name for table in tables), "curves"],
-        drawings=drawings,
-        sampled=sampled,
-        sample_words=words,
-        sample_note=missing,
-        values=_values(entries, baseline, compared),
-    )
+def mark(folder: Path, values: Mapping[str, Any]) -> None:
+    """Write the numbers and the list of files, which mark the folder as a report."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    content = {"format": FORMAT, "files": names, **values}
+    write_file(folder / MARK, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _values(entries: Sequence[Entry], baseline: Entry, compared: Differences) -> dict[str, Any]:
+def _tables(entries: Sequence[Entry], baseline: Entry, compared: Differences) -> list[Table]:
+    tables = [
+        main_table(entries),
+        *class_tables(entries),
+        difference_table(compared, baseline) if compared else None,
+        outcome_table(entries),
+        quartile_table(entries),
+        settings_table(entries),
+    ]
+    return [table for table in tables if table is not None]
+
+
+def _values(report: Report, baseline: Entry, compared: Differences) -> dict[str, Any]:
     """All numbers, for programs."""
     runs = [
         {
             "name": entry.name,
-            "run": entry.run.folder.name,
-            "finished": entry.run.finished,
-            "problems": entry.outcomes.problems,
-            "unlabelled": entry.outcomes.unlabelled,
+            "runs": [part.run.folder.name for part in entry.parts],
+            "finished": entry.finished,
+            "problems": sum(part.problems for part in entry.parts),
+            "unlabelled": sum(part.unlabelled for part in entry.parts),
             "measures": entry.measures.to_dict(),
-            "quartiles": [quarter.to_dict() for quarter in entry.quartiles],
+            "seeds": [measures.to_dict() for measures in entry.by_seed],
             "by_class": entry.classes.to_dict(),
-            "warnings": entry.classes.warnings(entry.name, advice=False),
             "detection": None if entry.detection is None else entry.detection.to_dict(),
         }
-        for entry in entries
+        for entry in report.entries
     ]
     gaps = {
-        name: {"inputs": common} | {key: [_or_null(v) for v in (d.value, d.low, d.high)] for key, d in measures.items()}
+        name: {"inputs": common}
+        | {key: [None if v != v else v for v in (d.value, d.low, d.high)] for key, d in measures.items()}
         for name, (common, measures) in compared.items()
     }
-    remarks = comparison_notes(entries, compared, baseline)
-    return {"runs": runs, "baseline": baseline.name, "differences": gaps, "notes": remarks}
+    return {"runs": runs, "baseline": baseline.name, "differences": gaps, "notes": list(report.notes)}
 
 
-def _or_null(value: float) -> float | None:
-    return None if value != value else value
-
-
-def write_figures(entries: list[Entry], folder: Path) -> list[Drawing]:
-    """Draw the figures and write each as PNG, SVG and PDF."""
+def write_figures(
+    figures: Sequence[tuple[str, str, str, Figure]], folder: Path, colours: Mapping[str, str]
+) -> list[Drawing]:
+    """Write each figure as PNG, SVG and PDF; on the page, its colours follow the theme."""
     folder.mkdir()
+    themed = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", "#ffffff": "none", **colours}
     drawings = []
-    for name, title, caption, figure in draw(entries):
+    for name, title, caption, figure in figures:
         for ending in FORMATS:
             save(figure, folder / f"{name}{ending}")
             figure.set_layout_engine("none")  # the layout of the first format is kept
-        drawings.append(Drawing(name, title, caption, (folder / f"{name}.svg").read_text(encoding="utf-8")))
+        svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+        drawings.append(Drawing(name, title, caption, inline_svg(svg, name, title, themed)))
     return drawings
 
 
-def write_texts(report: Report, tables: list[Table], folder: Path) -> None:
-    """Write the tables, the Markdown, the page, and last report.json, which marks the folder as a report."""
+def write_tables(tables: Sequence[Table], folder: Path) -> None:
+    """Write tables as CSV files."""
     (folder / "tables").mkdir()
     for table in tables:
         write_file(folder / "tables" / f"{table.name}.csv", table.to_csv())
-    latex = "\n".join(table.to_latex() for table in [*report.tables, report.settings])
-    write_file(folder / "tables.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
-    write_file(folder / "report.md", markdown(report))
-    write_file(folder / "index.html", page(report))
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    values = {"format": FORMAT, "files": names, **report.values}
-    write_file(folder / MARK, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_file(path: Path, text: str) -> None:
@@ -263,64 +229,31 @@ def write_file(path: Path, text: str) -> None:
     path.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
-def template_environment() -> Any:
-    """The Jinja2 environment of the page, which escapes every value."""
+def environment() -> Any:
+    """The Jinja2 environment of the pages, which escapes every value."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise ImportError("reports need Jinja2: pip install 'adaptdel[report]'") from None
-    return Environment(
-        loader=PackageLoader("adaptdel", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
+    loader = PackageLoader("adaptdel", "report")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def page(report: Report) -> str:
-    """The report as an HTML page that needs no other file; every value from data is escaped."""
+def render(template: str, *, colours: str = "", **values: Any) -> str:
+    """A page that needs no other file; every value is escaped, except the style and the figures."""
     from markupsafe import Markup
 
-    script = resource("page.js")
-    digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
-    svg = {drawing.name: Markup(_page_figure(drawing, report.entries)) for drawing in report.drawings}
-    return str(
-        template_environment()
-        .get_template("page.html")
-        .render(
-            report=report,
-            policy=f"sha256-{digest}",
-            style=Markup(resource("page.css") + _colours(report.entries)),
-            script=Markup(script),
-            figures=svg,
-            colours=len(COLOURS),
-            definitions=definitions(),
-            split_interval=split_interval,
-            radius_words=radius_words,
-            vote_words=vote_words,
-            bound_words=bound_words,
-            answer_share=answer_share,
-        )
-    )
-
-
-def resource(name: str) -> str:
-    """A file of the page: its template, style or script."""
-    return files("adaptdel.report").joinpath(name).read_text(encoding="utf-8")
+    style = files("adaptdel.report").joinpath("page.css").read_text(encoding="utf-8")
+    shared = {"style": Markup(style + colours), "generator": f"adaptdel {version('adaptdel')}"}
+    page = environment().get_template(template).render(**shared, svg=Markup, split_interval=split_interval, **values)
+    return str(page)
 
 
 def _colours(entries: Sequence[Entry]) -> str:
     """The colours of the runs on a light and on a dark background."""
-    pairs = {entry.number % len(COLOURS): COLOURS[entry.number % len(COLOURS)] for entry in entries}
+    pairs = {entry.colour_number: COLOURS[entry.colour_number] for entry in entries}
     light, dark = (" ".join(f"--run-{n}: {pair[side]};" for n, pair in pairs.items()) for side in (0, 1))
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
-
-
-def _page_figure(drawing: Drawing, entries: Sequence[Entry]) -> str:
-    colours = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", "#ffffff": "none"}
-    colours |= {entry.colour: f"var(--run-{entry.number % len(COLOURS)})" for entry in entries}
-    return inline_svg(drawing.svg, drawing.name, drawing.title, colours)
 
 
 def split_interval(text: str) -> tuple[str, str]:
@@ -333,44 +266,45 @@ def split_interval(text: str) -> tuple[str, str]:
     return (text[: match.start()], match[1]) if match else (text, "")
 
 
+def markdown_drawings(drawings: Sequence[Drawing]) -> list[str]:
+    """Figures in Markdown."""
+    return [
+        f"![{markdown_text(each.title)}](figures/{each.name}.png)\n\n**{markdown_text(each.title)}.** "
+        f"{markdown_text(each.caption)}"
+        for each in drawings
+    ]
+
+
 def markdown(report: Report) -> str:
     """The report in Markdown; values from data are escaped, texts are in fenced blocks."""
     blocks = [
         f"# {markdown_text(report.title)}",
-        markdown_text(report.summary[0]),
-        *(["\n".join(f"- {markdown_text(point)}" for point in report.summary[1:])] if report.summary[1:] else []),
+        "\n".join(f"- {markdown_text(sentence)}" for sentence in report.summary),
         *(f"> **Note.** {markdown_text(note)}" for note in report.notes),
+        *markdown_drawings(report.drawings[:1]),
         "## Results",
-        *(table.to_markdown() for table in report.tables),
-        "## Definitions",
-        "\n".join(f"- **{markdown_text(term)}.** {markdown_text(meaning)}" for term, meaning in definitions()),
+        *(table.to_markdown() for table in report.tables[:-1]),
         "## Figures",
+        *markdown_drawings(report.drawings[1:]),
+        "## Sampled inputs",
+        f"{plural(len(report.sampled), 'input')} drawn at random. The noisy copies are new draws.",
+        *([f"> {markdown_text(report.sample_note)}"] if report.sample_note else []),
+        *(block for item in report.sampled for block in _input_blocks(item)),
+        "## Settings",
+        report.tables[-1].to_markdown(),
     ]
-    for drawing in report.drawings:
-        blocks += [
-            f"![{markdown_text(drawing.title)}](figures/{drawing.name}.png)",
-            f"**{markdown_text(drawing.title)}.** {markdown_text(drawing.caption)} "
-            f"([SVG](figures/{drawing.name}.svg), [PDF](figures/{drawing.name}.pdf))",
-        ]
-    blocks += ["## Sampled inputs", markdown_text(report.sample_words)]
-    blocks += [f"> {markdown_text(report.sample_note)}"] if report.sample_note else []
-    blocks += [block for item in report.sampled for block in _input_blocks(item)]
-    blocks += ["## Settings", report.settings.to_markdown()]
     return "\n\n".join(block.strip("\n") for block in blocks if block) + "\n"
 
 
 def _input_blocks(item: SampledInput) -> list[str]:
     label = "" if item.label is None else f", label {markdown_text(str(item.label))}"
     blocks = [f"### {markdown_text(item.id)}: row {item.row:,}, {item.length:,} tokens{label}"]
-    if item.text is not None:
-        blocks.append(fenced(item.text))
+    blocks += [fenced(item.text)] if item.text is not None else []
     for answer in item.answers:
-        certificate = answer.certificate
-        verdict = {True: " (correct)", False: " (wrong)", None: ""}[answer.correct]
-        words = f"answer {certificate.label}{verdict}; {radius_words(certificate)}. {vote_words(certificate)}. "
-        blocks.append(f"**{markdown_text(answer.entry.name)}**: {markdown_text(words + bound_words(certificate))}")
-        if answer.copies:
-            blocks.append(fenced("\n".join(" ".join(text.split()) or "(nothing)" for _, text in answer.copies)))
+        verdict = {True: "correct", False: "wrong", None: "no label"}[answer.correct]
+        words = f"{answer.certificate.label} ({verdict}). {' '.join(answer.words)}"
+        blocks.append(f"**{markdown_text(answer.entry.name)}**: {markdown_text(words)}")
+        blocks += [fenced("\n".join(" ".join(text.split()) or "(nothing)" for text in answer.copies))] * bool(answer.copies)
     return blocks
 
 

@@ -380,14 +380,6 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def protected_label(manifest: Mapping[str, Any]) -> str | None:
-    """The class that the decision threshold of a run protects, as text; None without a threshold."""
-    classes = manifest["classes"]
-    if manifest["threshold"] is None or classes is None or len(classes) != 2:
-        return None
-    return str((manifest.get("model") or {}).get("protects") or classes[1])
-
-
 def _model(name: str, model: SmoothedClassifier) -> dict[str, Any]:
     self_test = getattr(model.base_classifier(), "self_test_", None)
     backend = model.base_classifier().backend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +15,8 @@ from adaptdel.core.checks import LARGEST_LENGTH
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
-from adaptdel.measures.class_counts import ClassCounts, measure_classes
-from adaptdel.measures.class_measures import ClassTable
-from adaptdel.measures.summary import AnswerCounts
+from adaptdel.measures.class_measures import ClassTable, measure_classes
+from adaptdel.measures.summary import AnswerCounts, Outcomes, measure
 
 _COUNTS = pa.list_(pa.int64())
 
@@ -62,7 +62,6 @@ Record = dict[str, Any]
 # The columns that `Totals` counts.
 TOTALLED = ("row", "truth", "answer", "correct", "abstained", "length", "radius", "calls", "problem")
 
-_SINCE_0_2 = {"capped_mean_radius", "covering", *measure_classes([], [], []).to_dict()}  # totals that 0.1 lacks
 OPTIONAL = ("truth", "correct", "exact", "problem")  # columns that may be null in a row that has a certificate
 _FILLED = tuple(name for name in CERTIFICATES.names if name not in OPTIONAL)
 
@@ -210,44 +209,20 @@ def _rows(name: str, rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
     return tuple(map(tuple, rows))
 
 
-class _ByClass:
-    """The measures by class of rows, and the sum of radii that are capped at the length."""
-
-    def __init__(self, classes: Sequence[Any], *, labelled: bool) -> None:
-        self._texts = {label_text(label): None for label in classes}  # an ordered set
-        self._counts = ClassCounts(labelled=labelled)
-        self._labels: dict[str, str] = {}
-        self.capped = 0
-
-    def add(self, record: Record) -> None:
-        truth, answer = self._text(record["truth"]), self._text(record["answer"])
-        radius = record["radius"]
-        self._counts.add(truth, answer, radius, record["length"])
-        if radius >= 0 and truth in (None, answer):
-            self.capped += min(radius, record["length"])
-
-    def _text(self, text: str | None) -> str | None:
-        if text is None:
-            return None
-        if text not in self._labels:
-            self._labels[text] = label_text(label_value(text))
-            self._texts.setdefault(self._labels[text])
-        return self._labels[text]
-
-    def table(self) -> ClassTable:
-        texts = list(self._texts)
-        values = [label_value(text) for text in texts]
-        if len(set(values)) < len(values):  # 1 and true are equal in Python
-            return self._counts.table(texts)
-        return self._counts.renamed(dict(zip(texts, values, strict=True))).table(values)
+def protected_label(manifest: Mapping[str, Any]) -> str | None:
+    """The class that the decision threshold of a run protects, as text; None without a threshold."""
+    classes = manifest["classes"]
+    if manifest["threshold"] is None or classes is None or len(classes) != 2:
+        return None
+    return str((manifest.get("model") or {}).get("protects") or classes[1])
 
 
 @dataclass
 class Totals:
-    """Sums over the rows of a run.
+    """Counts over the rows of a run, and the measures that follow from them.
 
-    The accuracies and the mean certified radius are those of the rows with a label, or of all rows if none has one
-    (`AnswerCounts`). Rows without a certificate are not part of them.
+    The measures are those of the rows with a label, or of all rows if none has one. Rows without a certificate are not
+    part of them. Memory is bounded: rows with the same label, answer, radius and length are counted together.
 
     Attributes:
         inputs: all rows.
@@ -257,9 +232,9 @@ class Totals:
         seconds: time.
         labelled: counts over the rows with a label.
         unlabelled: counts over the rows without a label, each counted as correct.
-        covering: certificates that cover every text of their length: see `Certificate.covers_every_text`.
         classes: the classes, in the order of the manifest.
         threat: the attacker of the certificates.
+        protected: the class that a decision threshold protects, or None.
     """
 
     inputs: int = 0
@@ -269,18 +244,20 @@ class Totals:
     seconds: float = 0.0
     labelled: AnswerCounts = field(default_factory=AnswerCounts)
     unlabelled: AnswerCounts = field(default_factory=AnswerCounts)
-    covering: int = 0
     classes: Sequence[Any] = ()
     threat: Threat = field(default_factory=Threat)
-    _by_class: dict[bool, _ByClass] = field(init=False, repr=False)
+    protected: str | None = None
+    _rows: dict[bool, Counter[tuple[Any, ...]]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._by_class = {is_labelled: _ByClass(self.classes, labelled=is_labelled) for is_labelled in (True, False)}
+        self._rows = {True: Counter(), False: Counter()}  # by whether they have a label
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Totals:
         """Empty totals of a run with this manifest."""
-        return cls(classes=manifest["classes"], threat=Threat(manifest["ops"]))
+        return cls(
+            classes=manifest["classes"], threat=Threat(manifest["ops"]), protected=protected_label(manifest)
+        )
 
     def add(self, record: Record) -> None:
         """Count a row."""
@@ -291,9 +268,9 @@ class Totals:
             return
         self.abstained += record["abstained"]
         self.calls += record["calls"]
-        needed = self.threat.covering_radius(record["length"])
-        self.covering += needed is not None and record["radius"] >= needed
-        self._by_class[record["truth"] is not None].add(record)
+        self._rows[record["truth"] is not None][
+            record["truth"], record["answer"], record["radius"], record["length"]
+        ] += 1
         if record["correct"] is None:
             self.unlabelled.add(True, record["radius"])
         else:
@@ -306,13 +283,8 @@ class Totals:
 
     @property
     def clean_accuracy(self) -> float | None:
-        """The share of correct answers; abstentions count by their predicted label. None without labels."""
+        """The fraction of correct answers; abstentions count by their predicted label. None without labels."""
         return self.labelled.clean_accuracy if self.labelled.inputs else None
-
-    @property
-    def certified_accuracy(self) -> float | None:
-        """Certified accuracy at radius 0: the share of correct answers without abstentions. None without labels."""
-        return self.labelled.certified_accuracy if self.labelled.inputs else None
 
     @property
     def mean_radius(self) -> float | None:
@@ -320,55 +292,37 @@ class Totals:
         counts = self.labelled if self.labelled.inputs else self.unlabelled
         return counts.mean_radius if counts.inputs else None
 
-    def by_class(self) -> ClassTable:
-        """The measures by class of the rows with a label; if there is none, only constant answers are named."""
-        return self._by_class[bool(self.labelled.inputs)].table()
+    def outcomes(self) -> Outcomes:
+        """The rows with a label, or all if none has one."""
+        labelled = bool(self.labelled.inputs)
+        counts: Counter[tuple[Any, ...]] = Counter()
+        for (label, answer, *values), count in self._rows[labelled].items():
+            texts = [None if text is None else label_value(text) for text in (label, answer)]
+            counts[*texts, *values] += count
+        return Outcomes.of_counts(counts, labelled=labelled)
 
-    @property
-    def capped_mean_radius(self) -> float | None:
-        """The mean certified radius if no radius counts for more than the length of its input."""
-        counts = self.labelled if self.labelled.inputs else self.unlabelled
-        return self._by_class[bool(self.labelled.inputs)].capped / counts.inputs if counts.inputs else None
+    def by_class(self) -> ClassTable:
+        """The measures by class, and the warnings."""
+        return measure_classes(self.outcomes(), self.classes, protected=self.protected)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals as a manifest states them.
-
-        ``correct`` and ``accuracy`` are names of version 0.1: they count what ``certified_accuracy`` counts.
-        """
+        """The totals as a manifest states them."""
+        values = measure(self.outcomes(), self.threat).to_dict()
         return {
             "inputs": self.inputs,
             "problems": self.problems,
             "labelled": self.labelled.inputs,
-            "correct": self.labelled.certified,
             "abstained": self.abstained,
             "calls": self.calls,
-            "accuracy": self.certified_accuracy,
-            "clean_accuracy": self.clean_accuracy,
-            "certified_accuracy": self.certified_accuracy,
-            "mean_radius": self.mean_radius,
-            "capped_mean_radius": self.capped_mean_radius,
-            "covering": self.covering,
+            **{name: values[name] for name in _MEASURES},
             **self.by_class().to_dict(),
         }
 
-    def expected(self, stated: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What a manifest that states ``stated`` should state.
 
-        A run of version 0.1 has no measures by class, no ``clean_accuracy`` and no ``certified_accuracy``, and its mean
-        radius is that of all rows, with or without a label. Runs between 0.1 and 0.2 may lack ``uncertified_classes``,
-        and then their ``constant_lengths``, a warning, are those of other ranges, and are not compared.
-        """
-        values = self.to_dict()
-        if stated is not None and "constant_lengths" in stated and "uncertified_classes" not in stated:
-            del values["uncertified_classes"]
-            values["constant_lengths"] = stated["constant_lengths"]
-        if stated is not None and not _SINCE_0_2 & stated.keys():
-            values = {name: value for name, value in values.items() if name not in _SINCE_0_2}
-        if stated is not None and not {"clean_accuracy", "certified_accuracy"} & stated.keys():
-            del values["clean_accuracy"], values["certified_accuracy"]
-            radius = self.labelled.radius + self.unlabelled.radius
-            values["mean_radius"] = radius / self.certified if self.certified else None
-        return values
+_MEASURES = (
+    "clean_accuracy", "certified_accuracy", "mean_radius", "mean_radius_se", "median_radius", "covering",
+    "balanced_accuracy", "class_balanced_mean_radius", "class_balanced_mean_radius_se",
+)  # fmt: skip
 
 
 def is_record(record: Record) -> bool:

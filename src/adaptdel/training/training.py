@@ -23,8 +23,7 @@ from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.hyperparameters import LINEAR
-from adaptdel.measures.class_counts import answer_warnings
-from adaptdel.measures.class_measures import NAMED, balanced_accuracy
+from adaptdel.measures.class_measures import NAMED, answer_warnings, balanced_accuracy
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
 from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
