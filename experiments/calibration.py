@@ -25,8 +25,8 @@ from adaptdel.calibration.candidates import ACCURACY_ERRORS
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.calibration.rate_selection import RateSelection
 from adaptdel.files import write_json
-from adaptdel.measures.class_counts import measure_classes
-from adaptdel.measures.class_measures import counted_radius
+from adaptdel.measures.class_measures import measure_classes
+from adaptdel.measures.summary import Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
@@ -56,11 +56,12 @@ def certified(folder: Path, test: list[dict[str, Any]]) -> dict[str, Any]:
     answers = np.array([certificate.label for certificate in certificates])
     radius = np.array([certificate.radius for certificate in certificates])
     right = answers == labels
-    counted = counted_radius(right, radius)
     lengths = np.array([certificate.length for certificate in certificates])
+    inputs = Outcomes.of(answers, radius, labels, length=lengths)
+    counted = inputs.counted_radius
     columns = {"labels": labels, "answers": answers, "right": right, "radius": counted}
     columns["capped"] = np.minimum(counted, lengths)
-    columns["warnings"] = measure_classes(labels, answers, radius, lengths).warnings(advice=False)
+    columns["warnings"] = list(measure_classes(inputs).warnings)
     return columns | {"seconds": time.monotonic() - started}
 
 

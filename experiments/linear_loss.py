@@ -25,7 +25,8 @@ import adaptdel as ad
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.files import write_json
-from adaptdel.measures.summary import measure, outcomes
+from adaptdel.measures.summary import measure
+from adaptdel.report.entries import table_outcomes
 from adaptdel.text.data import read_examples
 from adaptdel.text.units import Words
 
@@ -40,7 +41,7 @@ MEASURES = (
 
 
 def measured(table: pa.Table) -> dict[str, Any]:
-    values = measure(outcomes(table)).to_dict()
+    values = measure(table_outcomes(table)).to_dict()
     return {name: values[name] for name in MEASURES if name in values}
 
 

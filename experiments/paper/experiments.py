@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from adaptdel import Deletion, SmoothedClassifier
 from adaptdel.files import write_json
-from adaptdel.measures.summary import outcomes
+from adaptdel.report.entries import table_outcomes
 from adaptdel.runs.storage import read_run
 from benchmarks.real import load
 from experiments.paper.study import METHODS, THRESHOLDS, VOTES, Study, history, measures, summary
@@ -97,7 +97,7 @@ def _near_edges(study: Study, run: Path, model: Path) -> Result:
         return {}
     rows: Result = {}
     for bound, folder in (("tight", run), ("paper", study.again(run, "edit-paper", ops="edit", bound="paper"))):
-        measured = outcomes(read_run(folder).table)
+        measured = table_outcomes(read_run(folder).table)
         distance = np.abs(measured.length[:, None] - edges[None]).min(axis=1)
         for low, high in ((0, 5), (5, 15), (15, 30), (30, 10**9)):
             part = (distance >= low) & (distance < high)
@@ -120,7 +120,7 @@ def sampling(study: Study, name: str, base: str) -> Result:
         for kind, table in zip(("exact", "fixed"), tables, strict=True):
             part = table.filter(pc.is_in(table["id"], exact.combine_chunks()))
             short[kind] = {
-                "mean_radius": outcomes(part).counts.mean_radius,
+                "mean_radius": table_outcomes(part).counts.mean_radius,
                 "settled": float((part["radius"].to_numpy() >= 0).mean()),
                 "calls": float(part["calls"].to_numpy().mean()),
             }

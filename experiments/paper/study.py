@@ -15,8 +15,8 @@ from typing import Any
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.engines.start import EngineSettings
 from adaptdel.files import write_text
-from adaptdel.measures.summary import Measures, by_quartile, measure, outcomes
-from adaptdel.report.measured import times_of
+from adaptdel.measures.summary import Measures, measure
+from adaptdel.report.entries import read_inputs
 from adaptdel.runs.certify import CertificationJob, certify_data, recertify
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import read_run
@@ -191,19 +191,19 @@ def finished(run: Path) -> bool:
 def measures(folder: Path) -> Measures:
     """The measures of a run."""
     run = read_run(folder)
-    return measure(outcomes(run.table, times_of(run)))
+    return measure(read_inputs(run).outcomes)
 
 
 def summary(folder: Path) -> dict[str, Any]:
     """The measures of a run, in all and by quartile of length; its settings; the share of its most frequent answer."""
     run = read_run(folder)
-    measured = outcomes(run.table, times_of(run))
+    measured = read_inputs(run).outcomes
     answers = Counter(run.table["answer"].to_pylist())
     settings = {name: run.manifest[name] for name in ("bound", "alpha", "ops", "sampling", "votes", "seed")}
     return {
         **measure(measured).to_dict(),
         "most_frequent_answer": max(answers.values()) / len(run.table),
-        "quarters": [_quarter(measure(part)) for part in by_quartile(measured)],
+        "quarters": [_quarter(measure(part)) for part in measured.by_quartile()],
         "settings": settings,
         "run": folder.name,
     }

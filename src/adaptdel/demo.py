@@ -13,18 +13,18 @@ from typing import Any
 
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.calibration.rate_selection import RateSelection
-from adaptdel.certification.certificate import Certificate
 from adaptdel.core.checks import check_int
 from adaptdel.engines.start import EngineSettings
 from adaptdel.files import write_json, write_text
 from adaptdel.models.model_files import EXAMPLES
 from adaptdel.report.comparison import overview_table
 from adaptdel.report.entries import Entry, read_entries
+from adaptdel.report.samples import certificate_words
 from adaptdel.report.write import write_report
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import TrainingSettings
-from adaptdel.text.data import Row, read_examples, read_rows
+from adaptdel.text.data import read_examples, read_rows
 from adaptdel.text.file_formats import records
 from adaptdel.training.jobs import TrainingJob, train_job
 
@@ -164,31 +164,17 @@ def _lines(rows: Sequence[dict[str, Any]]) -> str:
 
 def explain(entry: Entry, test: Path) -> str:
     """The certificate of a correct answer, of median radius, in words."""
-    right = [row for row in entry.rows.values() if row["correct"]]
-    certificates = entry.certificates([row["id"] for row in right])
-    sampled = [c for c in certificates.values() if c.radius > 0 and c.exact is None]
-    ranked = sorted(sampled, key=lambda c: c.radius)
+    certificates = entry.certificates(list(entry.rows))
+    right = {row: certificates[row] for row, record in entry.rows.items() if record["truth"] == record["answer"]}
+    ranked = sorted(
+        (row for row, c in right.items() if c.radius > 0 and c.exact is None), key=lambda r: right[r].radius
+    )
     if not ranked:
         return "No review has a certified radius above 0."
     chosen = ranked[len(ranked) // 2]
-    name = next(key for key, certificate in certificates.items() if certificate is chosen)
-    row = next(row for row in read_rows(test) if row.id == name)
-    return in_words(chosen, row)
-
-
-def in_words(certificate: Certificate, row: Row) -> str:
-    """What a certificate states, and what it does not state."""
-    rate = certificate.noise.share_removed(certificate.length)
-    votes = certificate.votes[-1]
-    beginning = " ".join(row.text.split()[:22])
-    confidence = f"{100 * (1 - certificate.alpha):g}%"
-    return (
-        f'Review {row.id} ({certificate.length} words): "{beginning} ..."\n'
-        f"The model classified noisy copies of the review, each with a random {100 * rate:.1f}% of its words deleted. "
-        f"In the estimation sample,\n{votes[certificate.answer]} of {sum(votes)} copies were classified as "
-        f"{certificate.label}. So with {confidence} confidence: no attacker who inserts, deletes\nor substitutes up to "
-        f'{certificate.radius} words of this review can change the answer "{certificate.label}". An attacker who only '
-        f"inserts words\nneeds more than {certificate.radius_for(['ins'])}, one who only deletes words more than "
-        f"{certificate.radius_for(['del'])}.\n"
-        "The certificate does not state that the answer is correct, and it applies to this review only."
-    )
+    text = next(row.text for row in read_rows(test) if row.number == chosen)
+    return "\n".join([
+        f'Review {entry.rows[chosen]["id"]} ({right[chosen].length} words): "{" ".join(text.split()[:22])} ..."',
+        *certificate_words(right[chosen]),
+        "The certificate does not state that the answer is correct, and it applies to this review only.",
+    ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Measures against values worked out by hand and against their formulas, written down word by word."""
+"""Measures against values worked out by hand and against their formulas, on single inputs and on counts."""
 
 from __future__ import annotations
 
@@ -7,139 +7,97 @@ from math import isnan, sqrt
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from scipy import stats
 
-from adaptdel.measures.distributions import wasserstein
 from adaptdel.measures.summary import (
     Outcomes,
-    by_quartile,
     certified_at_log_cardinality,
     certified_at_radius,
     log_cardinality_curve,
     measure,
-    outcomes,
+    quantiles,
     radius_curve,
+    standard_error,
+    wasserstein,
+    wilson,
 )
 
-COLUMNS = (
-    "id",
-    "truth",
-    "answer",
-    "correct",
-    "length",
-    "rate",
-    "radius",
-    "log10_cardinality",
-    "calls",
-    "input_hash",
-    "problem",
-)
-
-
-def table(rows: list[dict[str, Any]]) -> pa.Table:
-    """Rows as a run holds them; what is left out has a default."""
-    defaults = {"correct": True, "length": 10, "rate": 0.9, "radius": 0, "log10_cardinality": 0.0, "calls": 100}
-    full = [defaults | {"id": f"i{n}", "input_hash": f"h{n}", "problem": None} | row for n, row in enumerate(rows)]
-    for row in full:
-        row.setdefault("truth", None if row["correct"] is None else "a")
-        row.setdefault("answer", "b" if row["correct"] is False else "a")
-    return pa.table({name: [row[name] for row in full] for name in COLUMNS})
+EACH = np.ones(3, dtype=np.int64)
 
 
 def random_outcomes(seed: int, size: int) -> Outcomes:
+    """Single inputs with three labels, wrong answers and abstentions; every second one has a time."""
     rng = np.random.default_rng(seed)
     length = rng.integers(1, 300, size)
     radius = rng.integers(-1, 2 + length // 40)
-    rows: list[dict[str, Any]] = [
-        {
-            "correct": bool(rng.random() < 0.8),
-            "length": int(length[n]),
-            "radius": int(radius[n]),
-            "log10_cardinality": float(radius[n] * (4.7 + length[n] / 300)) if radius[n] >= 0 else -np.inf,
-            "calls": int(rng.integers(50, 5000)),
-        }
-        for n in range(size)
-    ]
-    for row, label in zip(rows, rng.choice(3, size, p=[0.2, 0.3, 0.5]), strict=True):
-        row |= {"truth": "abc"[label], "answer": "abc"[label if row["correct"] else (label + 1) % 3]}
-    return outcomes(table(rows), {f"i{n}": float(rng.random()) for n in range(0, size, 2)})
+    number = rng.choice(3, size, p=[0.2, 0.3, 0.5])
+    answer = np.where(rng.random(size) < 0.8, number, (number + 1) % 3)
+    names = np.array(["a", "b", "c"])
+    timed = np.arange(size) % 2 == 0
+    return Outcomes.of(
+        names[answer], radius, names[number], length=length, log_cardinality=radius * (4.7 + length / 300),
+        calls=rng.integers(50, 60, size), timed=timed, seconds=np.where(timed, rng.random(size), 0.0),
+    )  # fmt: skip
 
 
-HAND = [
-    {"length": 10, "radius": 0, "log10_cardinality": 0.0, "calls": 100},  # correct, radius 0
-    {"length": 20, "radius": 2, "log10_cardinality": 12.0, "calls": 200},  # right, certified
-    {"length": 30, "radius": 4, "log10_cardinality": 25.0, "calls": 300},  # right, certified
-    {"length": 40, "radius": 9, "log10_cardinality": 50.0, "calls": 400, "correct": False},  # settled, wrong
-    {"length": 50, "radius": -1, "log10_cardinality": -np.inf, "calls": 500},  # abstained, would be right
-    {"length": 60, "radius": -1, "log10_cardinality": -np.inf, "calls": 600, "correct": False},  # abstained, wrong
-]
+def by_hand() -> Outcomes:
+    """Correct at radius 0, 2 and 4; wrong; abstained with the right answer; abstained with a wrong one."""
+    return Outcomes.of(
+        ["a", "a", "a", "b", "a", "b"], [0, 2, 4, 9, -1, -1], ["a"] * 6, length=[10, 20, 30, 40, 50, 60],
+        log_cardinality=[0.0, 12.0, 25.0, 50.0, -np.inf, -np.inf], calls=[100, 200, 300, 400, 500, 600],
+        timed=[1, 1, 0, 0, 0, 0], seconds=[1.0, 3.0, 0.0, 0.0, 0.0, 0.0],
+    )  # fmt: skip
 
 
 def test_values_worked_out_by_hand() -> None:
-    result = outcomes(table(HAND), {"i0": 1.0, "i1": 3.0})
-    m = measure(result)
-    assert (m.inputs, m.certified, m.certified_zero, m.wrong, m.abstained, m.abstained_right) == (6, 2, 1, 1, 2, 1)
-    assert m.certified + m.certified_zero + m.wrong + m.abstained == m.inputs
-    assert m.clean_accuracy == pytest.approx(4 / 6)
-    assert m.certified_accuracy == pytest.approx(3 / 6)
+    m = measure(by_hand())
+    assert (m.inputs, m.certified, m.certified_zero, m.wrong, m.abstained) == (6, 2, 1, 1, 2)
+    assert (m.clean_accuracy, m.certified_accuracy) == (4 / 6, 3 / 6)
     assert m.mean_radius == 1.0  # 0 + 2 + 4 + 0 + 0 + 0
     assert m.mean_radius_se == pytest.approx(sqrt((4 * 1 + 1 + 9) / 5) / sqrt(6))
-    assert m.median_log_cardinality == 0.0
-    assert m.lower_log_cardinality == 0.0
-    assert m.upper_log_cardinality == 9.0  # 0 0 0 0 12 25 at place 3.75
-    assert m.median_certified_radius == 2.0
-    assert m.calls == 350.0
-    assert m.seconds == 2.0
+    assert (m.lower_log_cardinality, m.median_log_cardinality, m.upper_log_cardinality) == (0.0, 0.0, 9.0)
+    assert (m.median_radius, m.calls, m.seconds) == (0.0, 350.0, 2.0)
     assert (m.shortest, m.median_length, m.longest) == (10, 35.0, 60)
-
-
-def test_quartiles_of_the_log_cardinality_by_hand() -> None:
-    m = measure(outcomes(table([{"radius": 1, "log10_cardinality": c} for c in (1.0, 2.0, 4.0, 8.0, 16.0)])))
-    assert (m.lower_log_cardinality, m.median_log_cardinality, m.upper_log_cardinality) == (2.0, 4.0, 8.0)
+    covering = Outcomes.of(["a"] * 4, [3, 2, 1, 0], length=[3, 3, 0, 0])
+    assert measure(covering).covering == 2
 
 
 def test_certified_accuracy_by_hand() -> None:
-    result = outcomes(table(HAND))
-    assert certified_at_radius(result, [0, 1, 2, 3, 4, 5]) == pytest.approx([3 / 6, 2 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
-    assert certified_at_log_cardinality(result, [0, 12, 12.5, 25, 26]) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
-    radii, share = radius_curve(result)
-    assert radii.tolist() == [0, 2, 4]
-    assert share == pytest.approx([3 / 6, 2 / 6, 1 / 6])
-    assert log_cardinality_curve(result)[0].tolist() == [0.0, 12.0, 25.0]
+    assert certified_at_radius(by_hand(), [0, 1, 2, 3, 4, 5]) == pytest.approx([1 / 2, 1 / 3, 1 / 3, 1 / 6, 1 / 6, 0])
+    regions = certified_at_log_cardinality(by_hand(), [0, 12, 12.5, 25, 26])
+    assert regions == pytest.approx([3 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
+    assert radius_curve(by_hand())[0].tolist() == [0, 2, 4]
+    assert log_cardinality_curve(by_hand())[0].tolist() == [0.0, 12.0, 25.0]
 
 
 def test_wasserstein_by_hand() -> None:
     # Radii 0 0 3: mean 1, deviation sqrt 2. Lengths 1 2 3: mean 2, deviation sqrt(2/3).
-    radii = np.array([-1, -1, 2]) / sqrt(2)
-    lengths = np.array([-1, 0, 1]) / sqrt(2 / 3)
-    assert wasserstein(np.array([3, 0, 0]), np.array([2, 3, 1])) == pytest.approx(np.abs(radii - lengths).mean())
-    assert isnan(wasserstein(np.array([1, 1]), np.array([2, 3])))
-    assert isnan(wasserstein(np.array([1, 2]), np.array([2, 2])))
-    assert isnan(wasserstein(np.array([], dtype=np.int64), np.array([], dtype=np.int64)))
+    radii, lengths = np.array([-1, -1, 2]) / sqrt(2), np.array([-1, 0, 1]) / sqrt(2 / 3)
+    assert wasserstein(np.array([3, 0, 0]), np.array([2, 3, 1]), EACH) == pytest.approx(np.abs(radii - lengths).mean())
+    assert isnan(wasserstein(np.array([1, 1, 1]), np.array([2, 3, 4]), EACH))
+    assert isnan(wasserstein(np.array([1, 2, 3]), np.array([2, 2, 2]), EACH))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_literal_formulas(seed: int) -> None:
     result = random_outcomes(seed, 57)
     m, size = measure(result), 57
-    radius, logs, length = result.radius.tolist(), result.log_cardinality.tolist(), result.length.tolist()
-    certified = [r and not a for r, a in zip(result.correct.tolist(), result.abstained.tolist(), strict=True)]
-    assert all(each == 0 for each, yes in zip(radius, certified, strict=True) if not yes)
-    assert all(each == 0 for each, yes in zip(logs, certified, strict=True) if not yes)
+    certified = [a == y and r >= 0 for a, y, r in zip(result.answer, result.label, result.radius, strict=True)]  # type: ignore[arg-type]
+    radius = [r if yes else 0 for r, yes in zip(result.radius.tolist(), certified, strict=True)]
+    logs = [c if yes and r else 0.0 for c, r, yes in zip(result.log_cardinality, radius, certified, strict=True)]
     mean = sum(radius) / size
     assert m.mean_radius == pytest.approx(mean)
     assert m.mean_radius_se == pytest.approx(sqrt(sum((r - mean) ** 2 for r in radius) / (size - 1) / size))
-    assert m.median_log_cardinality == sorted(logs)[28]
-    assert m.lower_log_cardinality == sorted(logs)[14]
-    assert m.upper_log_cardinality == sorted(logs)[42]
+    expected = sorted(logs)[14], sorted(logs)[28], sorted(logs)[42]
+    assert (m.lower_log_cardinality, m.median_log_cardinality, m.upper_log_cardinality) == expected
     for r in range(max(radius) + 2):
-        share = sum(yes and each >= r for each, yes in zip(radius, certified, strict=True)) / size
-        assert certified_at_radius(result, [r])[0] == pytest.approx(share)
+        fraction = sum(yes and each >= r for each, yes in zip(radius, certified, strict=True)) / size
+        assert certified_at_radius(result, [r])[0] == pytest.approx(fraction)
     for c in [0.0, 1.0, *logs]:
-        share = sum(yes and each >= c for each, yes in zip(logs, certified, strict=True)) / size
-        assert certified_at_log_cardinality(result, [c])[0] == pytest.approx(share)
+        fraction = sum(yes and each >= c for each, yes in zip(logs, certified, strict=True)) / size
+        assert certified_at_log_cardinality(result, [c])[0] == pytest.approx(fraction)
+    length = result.length.tolist()
     assert m.wasserstein == pytest.approx(literal_wasserstein(radius, length))
     assert m.wasserstein == pytest.approx(stats.wasserstein_distance(stats.zscore(radius), stats.zscore(length)))
 
@@ -153,42 +111,73 @@ def literal_wasserstein(radius: list[int], length: list[int]) -> float:
         return [(v - mean) / spread for v in values]
 
     left, right = standard(radius), standard(length)
-    points = sorted(left + right)
     total = 0.0
-    for here, there in pairwise(points):
+    for here, there in pairwise(sorted(left + right)):
         f = sum(v <= here for v in left) / len(left)
         g = sum(v <= here for v in right) / len(right)
         total += abs(f - g) * (there - here)
     return total
 
 
+def counted(inputs: Outcomes) -> Outcomes:
+    """The same inputs, equal ones in a row; the times aside."""
+    counts: dict[Any, int] = {}
+    for key in zip(inputs.label, inputs.answer, inputs.radius, inputs.length, inputs.calls, strict=True):  # type: ignore[arg-type]
+        counts[key] = counts.get(key, 0) + 1
+    label, answer, radius, length, calls = zip(*counts, strict=True)
+    logs = np.array(radius) * (4.7 + np.array(length) / 300)
+    columns = {"length": length, "calls": calls, "log_cardinality": logs, "count": [*counts.values()]}
+    return Outcomes.of(answer, radius, label, **columns)
+
+
+def test_counts_give_the_measures_of_single_inputs() -> None:
+    rng = np.random.default_rng(0)
+    single = random_outcomes(1, 40).take(rng.integers(40, size=400))
+    grouped = counted(single)
+    assert len(grouped) == 400
+    assert len(grouped.count) <= 40
+    expected, values = measure(single).to_dict(), measure(grouped).to_dict()
+    assert {name for name in values if values[name] != pytest.approx(expected[name])} == {"seconds"}
+    for curve in (radius_curve, log_cardinality_curve):
+        for left, right in zip(curve(single), curve(grouped), strict=True):
+            assert left == pytest.approx(right)
+    for part, other in zip(single.by_quartile(), grouped.by_quartile(), strict=True):
+        assert measure(part).mean_radius == pytest.approx(measure(other).mean_radius)
+
+
+def test_statistics_of_counted_values() -> None:
+    rng = np.random.default_rng(0)
+    values, count = rng.integers(0, 9, 40), rng.integers(1, 7, 40)
+    repeated = np.repeat(values, count)
+    fractions = [0.0, 0.1, 0.25, 0.5, 0.77, 1.0]
+    assert quantiles(values, count, fractions) == pytest.approx(np.quantile(repeated, fractions))
+    assert standard_error(values, count) == pytest.approx(repeated.std(ddof=1) / sqrt(len(repeated)))
+    assert isnan(standard_error(values[:1], EACH[:1]))
+    low, high = wilson(np.array([0.0, 0.5, 1.0]), 50)
+    for each, ends in zip((0, 25, 50), zip(low, high, strict=True), strict=True):
+        assert ends == pytest.approx(tuple(stats.binomtest(each, 50).proportion_ci(0.95, "wilson")))
+
+
 def test_quartiles_hold_every_input_once_and_keep_equal_lengths_together() -> None:
-    result = outcomes(table([{"length": n} for n in (5, 1, 2, 3, 3, 3, 3, 8, 9)]))
-    parts = by_quartile(result)  # quartiles 3, 3 and 5
-    assert [part.length.tolist() for part in parts] == [[1, 2, 3, 3, 3, 3], [], [5], [8, 9]]
-    assert isnan(measure(parts[1]).mean_radius)
+    lengths = [5, 1, 2, 3, 3, 3, 3, 8, 9]
+    parts = Outcomes.of(["a"] * 9, [0] * 9, length=lengths).by_quartile()  # quartiles 3, 3 and 5
+    assert [sorted(part.length.tolist()) for part in parts] == [[1, 2, 3, 3, 3, 3], [], [5], [8, 9]]
     assert measure(parts[1]).to_dict()["mean_radius"] is None
-    eight = by_quartile(random_outcomes(1, 200))
-    assert sum(map(len, eight)) == 200
-    assert [len(part) for part in eight] == pytest.approx([50] * 4, abs=3)
 
 
-def test_rows_that_measures_leave_out() -> None:
-    bad = dict.fromkeys(COLUMNS, None) | {"problem": "not UTF-8"}
-    mixed = outcomes(table([{"radius": 3}, {"correct": None}, bad]))
-    assert (len(mixed), mixed.problems, mixed.unlabelled, mixed.labelled) == (1, 1, 1, True)
-    unlabelled = outcomes(table([{"radius": 3, "correct": None}, {"radius": -1, "correct": None}, bad]))
-    assert (len(unlabelled), unlabelled.problems, unlabelled.unlabelled, unlabelled.labelled) == (2, 1, 0, False)
-    m = measure(unlabelled)
+def test_inputs_without_labels_and_nothing() -> None:
+    m = measure(Outcomes.of(["a", "b"], [3, -1]))
     assert isnan(m.clean_accuracy)
     assert (m.certified, m.abstained, m.wrong, m.mean_radius) == (1, 1, 0, 1.5)
-    nothing = measure(outcomes(table([bad])))
-    assert nothing.inputs == 0
+    nothing = measure(Outcomes.of([], [], []))
+    assert (nothing.inputs, nothing.longest) == (0, 0)
     assert isnan(nothing.clean_accuracy)
+    with pytest.raises(ValueError, match="labels"):
+        Outcomes.of(["a", "b"], [0, 0], ["a"])
 
 
-def test_one_input() -> None:
-    m = measure(outcomes(table([{"radius": 3, "log10_cardinality": 17.0}])))
-    assert (m.mean_radius, m.median_log_cardinality) == (3.0, 17.0)
-    assert isnan(m.mean_radius_se)
-    assert isnan(m.wasserstein)
+def test_pooled_inputs() -> None:
+    parts = random_outcomes(1, 50), random_outcomes(2, 30)
+    first, second = (measure(part).mean_radius for part in parts)
+    assert measure(Outcomes.pooled(parts)).mean_radius == pytest.approx((50 * first + 30 * second) / 80)
+    assert not Outcomes.pooled([parts[0], Outcomes.of(["a"], [1])]).labelled

@@ -28,7 +28,10 @@ from adaptdel.report.write import write_report
     help="The RUN to compare the others with, from 1.  [default: the one that most can be compared with]",
 )
 @click.option(
-    "--name", "names", multiple=True, help="Name of a RUN, once for each; runs with the same name are seeds of a method."
+    "--name",
+    "names",
+    multiple=True,
+    help="Name of a RUN, once for each; runs with the same name are seeds of a method.",
 )
 @click.option("--title", default=None, help="Title of the page.  [default: from the data file]")
 @click.option("--seed", default=0, show_default=True, type=int, help="Seed of the sample and of the intervals.")

@@ -180,8 +180,8 @@ class Outcomes:
     @property
     def counts(self) -> AnswerCounts:
         """The counts that the accuracies and the mean certified radius follow from."""
-        chosen = (np.ones_like(self.correct), self.correct, self.certified)
-        return AnswerCounts(*(self.number(part) for part in chosen), int((self.counted_radius * self.count).sum()))
+        radius = int((self.counted_radius * self.count).sum())
+        return AnswerCounts(len(self), self.number(self.correct), self.number(self.certified), radius)
 
     def number(self, chosen: BoolArray) -> int:
         """The number of inputs in some rows."""
@@ -198,8 +198,9 @@ class Outcomes:
         names = [field.name for field in fields(Outcomes)]
         if not all(part.labelled for part in parts):
             parts = [replace(part, label=None) for part in parts]
-        columns = {name: [getattr(part, name) for part in parts] for name in names}
-        return Outcomes(**{n: None if c[0] is None else np.concatenate(c) for n, c in columns.items()})
+        columns: dict[str, Any] = {name: [getattr(part, name) for part in parts] for name in names}
+        pooled: dict[str, Any] = {n: None if c[0] is None else np.concatenate(c) for n, c in columns.items()}
+        return Outcomes(**pooled)
 
     def by_label(self) -> dict[Any, Outcomes]:
         """The inputs of each label; empty without labels."""
@@ -214,7 +215,7 @@ class Outcomes:
         return quantiles(self.length, self.count, [0.25, 0.5, 0.75])
 
     def by_quartile(self) -> list[Outcomes]:
-        """The inputs up to Q1, above Q1 up to Q2, above Q2 up to Q3, and above Q3; equal lengths are in one quartile."""
+        """The inputs up to Q1, above it up to Q2, above it up to Q3, and above Q3; equal lengths stay together."""
         group = np.searchsorted(self.quartile_edges(), self.length, side="left")
         return [self.take(group == quarter) for quarter in range(4)]
 

@@ -30,8 +30,8 @@ from adaptdel.text.data import Row
 
 SHOWN = 8  # attacked texts of a run
 _BOUNDS = (
-    "Lower line: the fraction of inputs whose right answer is certified against r edits. Upper line: the fraction whose "
-    "right answer the attack did not change with up to r edits. The true accuracy under attack lies between them."
+    "Lower line: the fraction of inputs whose right answer is certified against r edits. Upper line: the fraction "
+    "whose right answer the attack did not change with up to r edits. The true accuracy lies between them."
 )
 _GAP = (
     "A point for each input whose answer the attack changed. Every point must lie above the dashed line, up to the "
@@ -229,9 +229,9 @@ def _bounds_figure(entry: AttackEntry) -> Any:
     edits = [point["edits"] for point in curves]
     certified, attacked = ([point[name] for point in curves] for name in ("certified", "attacked"))
     axes.fill_between(edits, certified, attacked, step="post", color=entry.colour, alpha=0.12, lw=0)
-    axes.step(edits, attacked, where="post", color=entry.colour, lw=1.6, ls=(0, (5, 1.6)), label="not broken by the attack")
+    axes.step(edits, attacked, where="post", color=entry.colour, lw=1.6, ls=(0, (5, 1.6)), label="not broken")
     axes.step(edits, certified, where="post", color=entry.colour, lw=1.8, label="certified")
-    _style(axes, "number of edits r", "share of inputs")
+    _style(axes, "number of edits r", "fraction of inputs")
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
     return figure

@@ -27,7 +27,7 @@ from adaptdel.measures.summary import (
     measure,
     radius_curve,
 )
-from adaptdel.report.entries import Entry, file_name
+from adaptdel.report.entries import Entry, RunInputs, file_name
 from adaptdel.tables import Column, Row, Table, duration, number, percent, signed, with_error
 
 _CELLS = 2**18  # values that are resampled at a time
@@ -72,10 +72,11 @@ def paired(entries: Sequence[Entry]) -> list[list[Outcomes]]:
     Inputs are matched by row number, and by their tokens if all runs split texts alike.
     """
     same_unit = len({repr(entry.manifest.get("unit")) for entry in entries}) == 1
-    keys = [
-        [[(row, record["input_hash"] if same_unit else "") for row, record in part.rows.items()] for part in entry.parts]
-        for entry in entries
-    ]
+
+    def keys_of(part: RunInputs) -> list[tuple[int, str]]:
+        return [(row, record["input_hash"] if same_unit else "") for row, record in part.rows.items()]
+
+    keys = [[keys_of(part) for part in entry.parts] for entry in entries]
     common = set.intersection(*(set(part) for parts in keys for part in parts))
     return [
         [
@@ -217,12 +218,13 @@ def main_table(entries: Sequence[Entry]) -> Table:
     ]
     caption = (
         "Clean accuracy: the fraction of correct answers, where an abstention counts by its predicted label. Certified "
-        "accuracy: the fraction of inputs whose answer is correct and certified; an abstention counts as wrong. Radius: "
-        "the number of edits that provably cannot change the answer, correct or not; wrong answers and abstentions "
-        "count as 0 in its mean, given with its standard error, and in its median. Balanced: the mean over the classes, in "
-        "which a rare class counts as much as a frequent one. Size: the number of texts in the certified region, for a "
-        f"vocabulary of {ROBERTA_VOCABULARY:,} tokens. Votes and time per input. In bold: the best of the runs that can "
-        "be compared, on the same inputs against the same attacker; never a run that gives one answer to (almost) all."
+        "accuracy: the fraction of inputs whose answer is correct and certified; an abstention counts as wrong. "
+        "Radius: the number of edits that provably cannot change the answer, correct or not; wrong answers and "
+        "abstentions count as 0 in its mean, given with its standard error, and in its median. Balanced: the mean over "
+        "the classes, in which a rare class counts as much as a frequent one. Size: the number of texts in the "
+        f"certified region, for a vocabulary of {ROBERTA_VOCABULARY:,} tokens. Votes and time per input. In bold: the "
+        "best of the runs that can be compared, on the same inputs against the same attacker; never a run that gives "
+        "one answer to (almost) all."
     )
     if any(len(entry.parts) > 1 for entry in entries):
         caption += " For several seeds, ± is the standard deviation over the seeds."

@@ -144,11 +144,19 @@ def _hashes(rows: IntArray) -> Any:
     return mixed ^ (mixed >> np.uint64(31))
 
 
+def table_outcomes(table: pa.Table) -> Outcomes:
+    """The measured inputs of a run's table, row by row: those with a label, or all if none has one."""
+    certified = table.filter(pc.is_null(table["problem"]))
+    labelled = certified.filter(pc.is_valid(certified["truth"]))
+    is_labelled = bool(labelled.num_rows) or not certified.num_rows
+    return _outcomes(labelled if is_labelled else certified, labelled=is_labelled)
+
+
 def _outcomes(table: pa.Table, *, labelled: bool) -> Outcomes:
     """Rows as outcomes; single inputs, or counts."""
     columns = {name: table[name].to_pylist() for name in table.column_names}
     labels = {text: label_value(text) for text in {*columns["answer"], *columns["truth"]} if text is not None}
-    seconds = columns.get("seconds_sum", columns.get("seconds", []))
+    seconds = columns.get("seconds_sum", columns.get("seconds", [None] * table.num_rows))
     return Outcomes.of(
         [labels[text] for text in columns["answer"]],
         columns["radius"],
@@ -341,11 +349,11 @@ def _names(runs: Sequence[Run]) -> list[str]:
     for number, run in enumerate(runs):
         protects = (run.manifest.get("model") or {}).get("protects")
         names[number] += "" if protects is None else f", protects {protects}"
-    attackers = [", ".join(run.manifest["ops"]) for run in runs]
+    attackers = ["" if len(run.manifest["ops"]) == 3 else ", ".join(run.manifest["ops"]) for run in runs]
     for details in (attackers, [run.folder.name for run in runs], [f"#{number + 1}" for number in range(len(runs))]):
         told_apart = Counter(name for name, _ in set(zip(names, details, strict=True)))
         names = [
-            f"{name} ({detail})" if told_apart[name] > 1 else name
+            f"{name} ({detail})" if told_apart[name] > 1 and detail else name
             for name, detail in zip(names, details, strict=True)
         ]
     return names

@@ -73,8 +73,8 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
          "A panel for each class: a point (r, a) for a fraction a of its inputs whose answer is correct and certified "
          "against any r edits.", class_panels(entries)),
         ("certified-cardinality", "Certified accuracy against the size of the certified region",
-         "A point (c, a): for a fraction a of the inputs, the answer is correct and the certified region holds at least "
-         "10ᶜ texts. It makes different attackers comparable. Curves end where few inputs are left.",
+         "A point (c, a): for a fraction a of the inputs, the answer is correct and the certified region holds at "
+         "least 10ᶜ texts. It makes different attackers comparable. Curves end where few inputs are left.",
          certified_by_cardinality(entries)),
         ("quartiles", "Certified accuracy by quartile of length",
          "The same for the shortest quarter of the inputs, the second, the third, and the longest.",

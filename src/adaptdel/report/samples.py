@@ -100,14 +100,18 @@ def find_texts(entry: Entry, rows: Sequence[int], data: str | None) -> tuple[dic
         if path is None or (data is None and any(file.kind == HUB or file.is_remote for file in data_files(path))):
             raise ValueError("not a local file")
         for row in read_rows(path, **columns, on_problem=lambda number, sentence: None):
-            if row.number in entry.rows and content_key(unit.split(row.text)).hex() == entry.rows[row.number]["input_hash"]:
+            record = entry.rows[row.number] if row.number in rows else None
+            if record is not None and content_key(unit.split(row.text)).hex() == record["input_hash"]:
                 texts[row.number] = row.text
             if row.number >= max(rows):
                 break
     except (OSError, ValueError, ImportError):
         if data is not None:
             raise
-        return {}, f"The texts are not shown: {name or 'the data file'} is not where the run read it. Give it with --data."
+        return (
+            {},
+            f"The texts are not shown: {name or 'the data file'} is not where the run read it. Give it with --data.",
+        )
     lost = sum(row not in texts for row in rows)
     return texts, f"{lost} of {len(rows)} texts are not shown: {name} does not hold them (any more)." if lost else None
 

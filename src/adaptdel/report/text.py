@@ -26,8 +26,8 @@ def _sentence(entry: Entry) -> str:
         return f"{name} holds no certified inputs."
     if entry.is_constant:
         return (
-            f"{name} does not tell the classes apart: (almost) all inputs get the answer “{entry.classes.constant}”, so "
-            "its accuracy is that of a fixed answer, and its radii are no sign of robustness."
+            f"{name} does not tell the classes apart: (almost) all inputs get the answer “{entry.classes.constant}”, "
+            "so its accuracy is that of a fixed answer, and its radii are no sign of robustness."
         )
     inputs = plural(m.inputs, "input") if len(entry.parts) == 1 else f"{m.inputs:,} inputs of {len(entry.parts)} runs"
     if entry.outcomes.labelled:
@@ -70,8 +70,8 @@ def _protection(entry: Entry) -> str:
     wrong = own.answers - round(own.recall * own.inputs)
     return (
         f" It protects {_named(own.label)}: {percent(own.recall)} of its inputs get this answer, and "
-        f"{percent(own.certified_recall[1])} whatever single edit an attacker makes; of {plural(others, 'other input')}, "
-        f"{wrong:,} get it too (false positives)."
+        f"{percent(own.certified_recall[1])} whatever single edit an attacker makes; of "
+        f"{plural(others, 'other input')}, {wrong:,} get it too (false positives)."
     )
 
 

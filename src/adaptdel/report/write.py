@@ -304,7 +304,9 @@ def _input_blocks(item: SampledInput) -> list[str]:
         verdict = {True: "correct", False: "wrong", None: "no label"}[answer.correct]
         words = f"{answer.certificate.label} ({verdict}). {' '.join(answer.words)}"
         blocks.append(f"**{markdown_text(answer.entry.name)}**: {markdown_text(words)}")
-        blocks += [fenced("\n".join(" ".join(text.split()) or "(nothing)" for text in answer.copies))] * bool(answer.copies)
+        blocks += [fenced("\n".join(" ".join(text.split()) or "(nothing)" for text in answer.copies))] * bool(
+            answer.copies
+        )
     return blocks
 
 

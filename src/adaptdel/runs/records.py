@@ -255,9 +255,7 @@ class Totals:
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Totals:
         """Empty totals of a run with this manifest."""
-        return cls(
-            classes=manifest["classes"], threat=Threat(manifest["ops"]), protected=protected_label(manifest)
-        )
+        return cls(classes=manifest["classes"], threat=Threat(manifest["ops"]), protected=protected_label(manifest))
 
     def add(self, record: Record) -> None:
         """Count a row."""

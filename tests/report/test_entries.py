@@ -1,0 +1,126 @@
+"""Runs as entries: counts give the measures of all rows, and samples only what they must; names and seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adaptdel.measures.summary import measure
+from adaptdel.report import entries
+from adaptdel.report.comparison import default_baseline, differences, paired
+from adaptdel.report.entries import read_entries, read_inputs, table_outcomes
+from adaptdel.report.write import write_report
+from adaptdel.runs.storage import read_run
+from tests.run_files import make_data, make_model, run
+
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Runs of the same rows with two seeds, at another alpha, against another attacker, and one of fewer rows."""
+    place = tmp_path_factory.mktemp("runs")
+    model, data = make_model(place / "model"), make_data(place / "data.jsonl", ROWS, 3)
+    options = {
+        "a": [],
+        "seed": ["--seed", 1],
+        "alpha": ["--alpha", 0.001],
+        "ins": ["--ops", "ins"],
+        "few": ["--limit", 200],
+    }
+    for name, more in options.items():
+        assert run("certify", model, "--data", data, "--out", place / name, *more) in (0, 1)
+    return [place / name for name in options]
+
+
+def test_counts_give_the_measures_of_all_rows(runs: list[Path]) -> None:
+    inputs = read_inputs(read_run(runs[0]))
+    assert len(inputs.outcomes) == len(inputs.sample) == ROWS
+    assert len(inputs.outcomes.count) < ROWS
+    literal = measure(table_outcomes(read_run(runs[0]).table)).to_dict()
+    for outcomes in (inputs.outcomes, inputs.sample):
+        values = measure(outcomes).to_dict()
+        assert {name for name in literal if values[name] != pytest.approx(literal[name])} == {"seconds"}
+    assert measure(inputs.outcomes).seconds == pytest.approx(measure(inputs.sample).seconds)
+    totals = read_run(runs[0]).manifest["totals"]
+    shared = (literal.keys() & totals.keys()) - {"calls"}  # a sum in the totals
+    assert {name: literal[name] for name in shared} == {name: totals[name] for name in shared}
+
+
+def test_large_runs_keep_a_sample(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "SAMPLE", 120)
+    monkeypatch.setattr(entries, "MERGED", 2)
+    whole, fewer = (read_inputs(read_run(folder)) for folder in (runs[2], runs[4]))
+    assert len(whole.outcomes) == ROWS
+    assert len(whole.rows) == len(whole.sample) == 120
+    assert list(whole.rows) == sorted(whole.rows)
+    assert list(read_inputs(read_run(runs[0])).rows) == list(whole.rows)  # the same rows of the same data
+    common = set(whole.rows) & set(fewer.rows)
+    assert 60 < len(common) < 120  # 200 of 300 rows are in both
+    assert {row for row in whole.rows if row <= 200} == common
+
+
+def test_seeds_are_one_entry_and_other_settings_are_not(runs: list[Path]) -> None:
+    found = read_entries(runs)
+    assert [len(entry.parts) for entry in found] == [2, 1, 1, 1]
+    assert len({entry.name for entry in found}) == 4
+    seeds, alpha, ins, _ = found
+    assert len(seeds.outcomes) == 2 * ROWS
+    assert seeds.measures.mean_radius == pytest.approx(np.mean([each.mean_radius for each in seeds.by_seed]))
+    assert "ins" in ins.name
+    assert [entry.name for entry in read_entries(runs[:3], ["x", "y", "x"])] == ["x", "y"]
+    assert len(read_entries([runs[0], runs[0]])) == 2
+    with pytest.raises(ValueError, match="names"):
+        read_entries(runs, ["x"])
+    assert default_baseline(found) is seeds
+    assert default_baseline([ins, alpha, seeds]) is seeds  # two of three have its attacker
+    assert (seeds.group == alpha.group, seeds.attacker == alpha.attacker) == (False, True)
+    assert [len(part[0]) for part in paired([seeds, found[3]])] == [200, 200]
+
+
+def test_radii_against_another_attacker_are_not_subtracted(runs: list[Path]) -> None:
+    seeds, alpha, ins, few = read_entries(runs)
+    compared = differences([seeds, alpha, ins, few], seeds, resamples=50, seed=0)
+    assert compared[few.name][0] == 200
+    assert "mean_radius" in compared[alpha.name][1]
+    assert "mean_radius" not in compared[ins.name][1]
+    assert compared[ins.name][1]["clean_accuracy"].value == pytest.approx(
+        ins.measures.clean_accuracy - seeds.measures.clean_accuracy
+    )
+
+
+def test_unlabelled_rows_and_problems(tmp_path: Path) -> None:
+    """Rows without a label are left out if others have labels, and counted if none has."""
+    model = make_model(tmp_path / "model")
+    lines = [json.loads(line) for line in make_data(tmp_path / "data.jsonl", 60, 3).read_text().splitlines()]
+    for name, without, expected in (("some", range(0, 60, 3), (39, 20)), ("none", range(60), (59, 0))):
+        rows = [{key: value for key, value in row.items() if key != "label" or n not in without}
+                for n, row in enumerate(lines)]  # fmt: skip
+        rows[7]["text"] = 5
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        run("certify", model, "--data", tmp_path / f"{name}.jsonl", "--out", tmp_path / name)
+        [entry] = read_entries([tmp_path / name])
+        [part] = entry.parts
+        assert (len(part.outcomes), part.unlabelled, part.problems) == (*expected, 1)
+        assert entry.outcomes.labelled == (name == "some")
+
+
+def test_an_exact_run_has_no_votes_and_certain_certificates(runs: list[Path], tmp_path: Path) -> None:
+    """Until the exact method writes runs of its own, a run whose manifest says so."""
+    for path in runs[0].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    manifest = json.loads((tmp_path / "manifest.json").read_text()) | {
+        "method": "exact",
+        "alpha": 0,
+        "noise": {"kind": "none"},
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    write_report([tmp_path], tmp_path / "report", sample=0)
+    page = (tmp_path / "report" / "report.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith("| Exact |") and "certain" in line and "±" in line]
+    assert "| certain | none |" in line
+    assert "Exact answers" in page
+    assert "certified against an attacker who deletes, inserts or substitutes 1 word" in page
