@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +31,6 @@ def test_a_report_shows_detection_under_attack(tmp_path: Path) -> None:
     expected = detection_curve(model.certify(held), truth, 0)
     assert values["runs"][0]["detection"] == expected.to_dict()
     assert (tmp_path / "report" / "figures" / "detection.png").exists()
-    with (tmp_path / "report" / "tables" / "detection.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["class"], float(row["limit"])) for row in rows] == [("0", 0.001), ("0", 0.01), ("0", 0.05)]
-    for row in rows:
-        assert float(row["measured"]) <= float(row["limit"])
-        allowed = expected.false_positives <= float(row["limit"])
-        assert float(row["detection_0"]) == expected.detection[allowed, 0].max()
     assert [problems for _, problems in audit(read_run(tmp_path / "run")) if problems] == []
 
 

@@ -45,7 +45,7 @@ def test_a_constant_answer_is_named(folder: Path, tmp_path: Path, capsys: pytest
     assert answer in ("ham", "spam")  # a plain text
     [warning] = [line for line in output.splitlines() if line.startswith("warning: ")]
     assert warning.startswith(f"warning: the model answers {answer} on 60 of 60 inputs, although ")
-    assert "lower rate" in warning
+    assert "what may help" in output
     assert "cover every text of their length" in output
     assert run(*arguments, "--json") == 0
     values = json.loads(capsys.readouterr().out)
@@ -55,7 +55,6 @@ def test_a_constant_answer_is_named(folder: Path, tmp_path: Path, capsys: pytest
     assert sum(map(sum, values["confusion"])) == 60
     table = read_run(tmp_path / "run").table.select(["length", "radius"]).to_pylist()
     assert values["covering"] == sum(row["radius"] >= max(1, row["length"]) for row in table) > 30
-    assert values["mean_radius"] > values["capped_mean_radius"]
     assert run("verify", tmp_path / "run") == 0
 
 
@@ -71,7 +70,12 @@ def test_a_model_that_tells_the_classes_apart_gets_no_warning(
     assert "warning" not in output
     assert "answer: ham  answer: spam" in output
     manifest = json.loads((tmp_path / "run" / MANIFEST).read_text(encoding="utf-8"))
-    for name, wrong in (("balanced_accuracy", 0.25), ("confusion", [[0, 0], [0, 0]]), ("covering", 7)):
+    for name, wrong in (
+        ("balanced_accuracy", 0.25),
+        ("confusion", [[0, 0], [0, 0]]),
+        ("covering", 7),
+        ("warnings", ["x"]),
+    ):
         assert manifest["totals"][name] != wrong
         changed = manifest | {"totals": manifest["totals"] | {name: wrong}}
         (tmp_path / "run" / MANIFEST).write_text(json.dumps(changed), encoding="utf-8")
@@ -174,7 +178,10 @@ def test_radii_of_different_decisions_are_not_compared(
         return (report / "report.md").read_text(encoding="utf-8")
 
     different, mixed = written("low", "high"), written("high", "plain")
-    assert "decide by different thresholds" in different
-    assert "by a threshold, and other runs differently" in mixed
-    assert "On the same inputs, the mean" not in different + mixed
+    for page in (different, mixed):
+        assert "different thresholds" in page
+        [line] = [line for line in page.split("Differences to")[1].splitlines() if line.startswith("| AdaptDel 70%")][
+            :1
+        ]
+        assert line.split("|")[5:7] == [" – ", " – "]  # the radii
     assert "get it too (false positives)" in different

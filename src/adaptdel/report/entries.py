@@ -352,10 +352,8 @@ def _names(runs: Sequence[Run]) -> list[str]:
     attackers = ["" if len(run.manifest["ops"]) == 3 else ", ".join(run.manifest["ops"]) for run in runs]
     for details in (attackers, [run.folder.name for run in runs], [f"#{number + 1}" for number in range(len(runs))]):
         told_apart = Counter(name for name, _ in set(zip(names, details, strict=True)))
-        names = [
-            f"{name} ({detail})" if told_apart[name] > 1 and detail else name
-            for name, detail in zip(names, details, strict=True)
-        ]
+        is_used = [bool(detail) and told_apart[name] > 1 for name, detail in zip(names, details, strict=True)]
+        names = [f"{n} ({detail})" if used else n for n, detail, used in zip(names, details, is_used, strict=True)]
     return names
 
 
