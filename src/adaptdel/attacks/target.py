@@ -258,17 +258,13 @@ class SmoothedTarget(Target):
         return [CopyAnswers(best(table), _margins(table, label)) for table in tables]
 
     def margin(self, counts: npt.NDArray[Any], label: int) -> float:
-        """The lead of a label, in shares: over the other classes, or over the decision threshold.
-
-        With a rule for the k most probable classes, the lead over the k-th other class.
-        """
+        """The lead of a label, in shares: over the other classes, or over the decision threshold."""
         total = max(float(counts.sum()), 1e-300)
         threshold = self.rule.threshold
         if threshold is not None:
             share = float(counts[1]) / total
             return share - threshold if label == 1 else threshold - share
-        others = np.sort(np.delete(counts, label))
-        return float(counts[label] - others[-min(self.rule.k, len(others))]) / total
+        return float(counts[label] - np.delete(counts, label).max()) / total
 
     def counts(self, answers: IntArray) -> IntArray:
         """Votes by class, shape (classes,)."""
@@ -294,15 +290,6 @@ class SmoothedTarget(Target):
         """Whether all copies of a text of this length can be enumerated."""
         return self.rule.noise.choices(length) <= MANY_CHOICES
 
-    def stays(self, shares: Sequence[Any], label: int) -> bool:
-        """Whether exact probabilities answer a label: by the threshold, or among the k most probable classes."""
-        rule = self.rule
-        if rule.threshold is not None:
-            return rule.predicted_class(shares) == label
-        ahead = sum(share > shares[label] or (share == shares[label] and number < label)
-                    for number, share in enumerate(shares) if number != label)  # fmt: skip
-        return ahead < rule.k
-
     def verify(self, tokens: Tokens, label: int, *, level: float | None = None, phase: str = "verify") -> FreshVotes:
         """Whether the smoothed answer to a text is another than ``label``, by fresh votes or by enumeration.
 
@@ -313,7 +300,7 @@ class SmoothedTarget(Target):
         if self.is_short(len(tokens)):
             (shares,) = self.exact_counts([tokens])
             answer = self.rule.predicted_class(shares)
-            return FreshVotes(not self.stays(shares, label), answer, tuple(map(float, shares)), 0)
+            return FreshVotes(answer != label, answer, tuple(map(float, shares)), 0)
         sizes = [min(FRESH, self.settings.verify_votes)]
         while sizes[-1] < self.settings.verify_votes:
             sizes.append(min(4 * sizes[-1], self.settings.verify_votes))
@@ -343,16 +330,15 @@ class SmoothedTarget(Target):
                 return label == 0
             return label == 1 if high <= rule.threshold else None
         # A rival is ahead of the label if it gets more than half of the votes that the two get together.
-        ahead, behind = 0, 0
+        behind = 0
         for number in range(self.classes):
             if number != label:
                 pair = int(counts[number] + counts[label])
                 low, high = clopper_pearson(int(counts[number]), pair, level / (self.classes - 1))
-                ahead += low > 0.5
+                if low > 0.5:
+                    return True
                 behind += high < 0.5
-        if ahead >= rule.k:
-            return True
-        return False if behind > self.classes - 1 - rule.k else None
+        return False if behind == self.classes - 1 else None
 
 
 def decided_at_one_half(shares: FloatArray, threshold: float | None) -> FloatArray:
