@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import pyarrow as pa
@@ -266,9 +267,8 @@ class Totals:
             return
         self.abstained += record["abstained"]
         self.calls += record["calls"]
-        self._rows[record["truth"] is not None][
-            record["truth"], record["answer"], record["radius"], record["length"]
-        ] += 1
+        values = index(record["radius"]), index(record["length"])  # TypeError for a null
+        self._rows[record["truth"] is not None][record["truth"], record["answer"], *values] += 1
         if record["correct"] is None:
             self.unlabelled.add(True, record["radius"])
         else:
