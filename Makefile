@@ -1,11 +1,11 @@
-# Each target creates .venv and installs what it needs.
+# Each target installs what it needs, the project itself in editable form, in .venv; `demo` and `serve` leave .venv alone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-DEMO := $(VENV)/.demo
-SERVE := $(VENV)/.serve
+# demo and serve have an environment of their own, so that what is installed in .venv stays as it is. They need no torch.
+DEMO := .venv-demo
 
 .PHONY: help demo serve test test-all lint types programs wheel bench docs paper paper-quick attack-env attack-test attack-parts clean
 
@@ -26,22 +26,16 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# The demo does not need torch: it installs only the extra "demo".
-$(DEMO): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+$(DEMO)/.installed: pyproject.toml constraints.txt
+	test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,serve]'
 	@touch $@
 
-demo: $(DEMO)
-	$(BIN)/adaptdel demo --out out/demo
+demo: $(DEMO)/.installed
+	$(DEMO)/bin/adaptdel demo --out out/demo
 
-$(SERVE): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,serve]'
-	@touch $@
-
-serve: $(SERVE)
-	$(BIN)/adaptdel serve --demo $(ARGS)
+serve: $(DEMO)/.installed
+	$(DEMO)/bin/adaptdel serve --demo $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -107,4 +101,4 @@ attack-parts: $(ATTACK)/.installed
 	HF_HUB_OFFLINE=1 $(ATTACK)/bin/python -m experiments.attack_parts --data $(DATA)/*.train.jsonl.gz --out out/attack-parts $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(ATTACK) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) $(ATTACK) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -69,6 +69,30 @@ def test_every_dependency_is_pinned() -> None:
     assert unpinned <= {"datasets", "s3fs", "tensorflow", "tensorflow-hub"}  # by no target of the Makefile
 
 
+def test_the_demo_leaves_the_environment_of_the_user_alone() -> None:
+    shown = subprocess.run(
+        ["make", "--dry-run", "demo", "serve"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert ".venv-demo/bin/adaptdel serve" in shown
+    assert ".venv/" not in shown
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_workflows_run_targets_that_exist(path: Path) -> None:
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert commands
+    for command in commands:
+        if command.startswith("make "):
+            subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, check=True)
+
+
+def test_messages_of_the_library_are_silent_until_an_application_asks_for_them() -> None:
+    code = "import logging, adaptdel; logging.getLogger('adaptdel.runs').warning('unasked')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "unasked" not in done.stderr
+
+
 def run(*arguments: object, folder: Path) -> str:
     """The standard output of a command that runs outside the repository."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")

@@ -6,6 +6,7 @@ change the answer of the smoothed classifier to this input.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from adaptdel.core.bounds import pairwise_bounds
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from adaptdel.runs.certify import evaluate
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application decides where messages go
 
 __all__ = [
     "AdditiveClassifier",
