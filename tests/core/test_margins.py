@@ -332,6 +332,7 @@ def test_rounded_scores_hold_for_every_true_score() -> None:
 
 
 def test_sums_that_exceed_64_bits_are_refused() -> None:
-    scores = np.full((2, 2), 2**60)
+    zeros = np.zeros(2, dtype=np.int64)
+    margins.check_sums(np.full((2, 2), 2**40), zeros, zeros)
     with pytest.raises(ValueError, match="scores"):
-        margins.margins(scores, np.zeros(2, dtype=np.int64), 0, np.zeros(2, dtype=np.int64))
+        margins.check_sums(np.full((2, 2), 2**60), zeros, zeros)

@@ -200,6 +200,7 @@ class ExactCertificate:
             "replacements": (len(scores), width),
         }
         arrays = {name: _array(name, values[name], shapes[name]) for name in _ARRAYS}
+        margins.check_sums(arrays["scores"], arrays["offsets"], arrays["reach"])
         if values["unit"] is not None:
             unit_from_dict(values["unit"])
         raw: dict[str, Any] = {name: check_text(name, values[name]) for name in ("model_hash", "input_hash")}
@@ -207,7 +208,6 @@ class ExactCertificate:
         certificate = cls(values["label"], classes, **arrays, ops=Threat(values["ops"]).ops, **raw)
         if label_key(certificate.label) != label_key(classes[certificate.answer]):
             raise ValueError(f"the label is not the answered class: it must be {classes[certificate.answer]!r}")
-        certificate.margins  # noqa: B018  raises for sums that are too large
         return certificate
 
     def to_json(self) -> str:
@@ -290,9 +290,8 @@ def exact_certificate(
         ops=Threat(ops).ops,
         unit=None if unit is None else check_unit(unit).to_dict(),
     )
-    certificate = replace(certificate, label=labels[certificate.answer])
-    certificate.margins  # noqa: B018  raises for sums that are too large
-    return certificate
+    margins.check_sums(certificate.scores, certificate.offsets, certificate.reach)
+    return replace(certificate, label=labels[certificate.answer])
 
 
 def _numbers(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:

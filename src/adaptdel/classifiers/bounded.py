@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from math import frexp
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -97,22 +97,18 @@ class BoundedClassifier(BaseClassifier):
         return self.bound if len(self.classes_) == 2 else 2 * self.bound
 
     def token_scores(self, tokens: Sequence[Hashable]) -> IntArray:
-        """The scores of tokens, shape (tokens, classes)."""
+        """The scores of tokens, shape (tokens, classes); best for the tokens of many texts at once."""
         rows: list[Any] = list(map(self._rows.get, tokens))
         if None in rows:
-            self.learn(tokens)
+            self._learn({token for token, row in zip(tokens, rows, strict=True) if row is None}, tokens)
             rows = [self._rows[token] for token in tokens]
         return self._table[np.array(rows, dtype=np.int64)].reshape(len(rows), len(self.classes_))
 
-    def learn(self, tokens: Iterable[Hashable]) -> None:
-        """Cache the scores of tokens that are not cached yet; best for many texts at once."""
-        distinct = list(dict.fromkeys(tokens))
-        new = [token for token in distinct if token not in self._rows]
-        if not new:
-            return
+    def _learn(self, new: Collection[Hashable], tokens: Iterable[Hashable]) -> None:
+        """Cache the scores of new tokens; if the cache is full, of these tokens alone."""
         if len(self._rows) + len(new) > CACHED_TOKENS:
-            self._rows, new = {}, distinct
-        scores = bounded_scores(self.free_scores(new), self.bound)
+            self._rows, new = {}, set(tokens)
+        scores = bounded_scores(self.free_scores(list(new)), self.bound)
         self._table = np.concatenate([self._table, scores]) if self._rows else scores
         self._rows |= {token: row for row, token in enumerate(new, start=len(self._rows))}
 

@@ -25,6 +25,7 @@ from adaptdel.core.threat import Threat
 
 LARGEST_SUM = 2**62  # of the costs of all edits that are looked at
 MOST_CELLS = 2**24  # of a frontier
+ANY_EDIT = Threat("edit")
 
 
 @dataclass(frozen=True)
@@ -145,12 +146,8 @@ def margins(
         replacements: the same as ``reach`` for the tokens that may replace each token, shape (tokens, classes); None
             if all tokens may. A token is replaced once: a synonym of a synonym is no synonym.
         rounding: how far the difference of two scores may be from the true one; the certificate holds for all of them.
-
-    Raises:
-        ValueError: if a sum could exceed 64 bits.
     """
     tokens, classes = scores.shape
-    _check_sums((scores, offsets, reach), tokens)
     totals = offsets + scores.sum(axis=0)
 
     def margin(rival: int) -> Margin:
@@ -165,6 +162,17 @@ def margins(
     return [margin(rival) for rival in range(classes) if rival != answer]
 
 
+def check_sums(scores: IntArray, offsets: IntArray, reach: IntArray) -> None:
+    """Raise ValueError if the cost of edits could exceed 64 bits; the arguments are those of `margins`."""
+    arrays, tokens = (scores, offsets, reach), len(scores)
+    largest = max(max(int(array.max(initial=0)), -int(array.min(initial=0))) for array in arrays)
+    if largest * 8 * (tokens + 1 + ANY_EDIT.search_limit(tokens)) > LARGEST_SUM:
+        raise ValueError(
+            f"scores must be small enough for sums of 64 bits, got {largest} with {tokens} tokens: divide all scores, "
+            "offsets and bounds by the same number"
+        )
+
+
 def radius(rivals: Sequence[Margin], threat: Threat, length: int) -> int:
     """The largest number of edits of the threat model that cannot change the answer; −1 if the answer is not certain.
 
@@ -176,7 +184,7 @@ def radius(rivals: Sequence[Margin], threat: Threat, length: int) -> int:
 
 def character_radius(rivals: Sequence[Margin], length: int) -> int:
     """The number of character edits that cannot change the answer of a classifier of words at white space."""
-    return min(rival.character_radius(Threat().search_limit(length)) for rival in rivals)
+    return min(rival.character_radius(ANY_EDIT.search_limit(length)) for rival in rivals)
 
 
 def frontier(rivals: Sequence[Margin], threat: Threat, length: int) -> list[tuple[int, int, int]]:
@@ -207,15 +215,6 @@ def frontier(rivals: Sequence[Margin], threat: Threat, length: int) -> list[tupl
     beyond = np.pad(most, ((0, 1), (0, 1)), constant_values=-1)
     maximal = (most >= 0) & (most > beyond[1:, :-1]) & (most > beyond[:-1, 1:])
     return [(int(d), int(most[d, s]), int(s)) for d, s in zip(*np.nonzero(maximal), strict=True)]
-
-
-def _check_sums(arrays: Sequence[IntArray], tokens: int) -> None:
-    largest = max(max(int(array.max(initial=0)), -int(array.min(initial=0))) for array in arrays)
-    if largest * 8 * (tokens + 1 + Threat().search_limit(tokens)) > LARGEST_SUM:
-        raise ValueError(
-            f"scores must be small enough for sums of 64 bits, got {largest} with {tokens} tokens: divide all scores, "
-            "offsets and bounds by the same number"
-        )
 
 
 def _sum_of_largest(costs: IntArray, repeated: int) -> Callable[[int], int]:

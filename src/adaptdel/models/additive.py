@@ -338,8 +338,8 @@ def token_scores(base: BoundedClassifier, texts: Sequence[Tokens]) -> Iterator[I
     """The scores of the tokens of each text, shape (tokens, classes)."""
     for start in range(0, len(texts), BATCH):
         batch = texts[start : start + BATCH]
-        base.learn(chain.from_iterable(batch))
-        yield from map(base.token_scores, batch)
+        scores = base.token_scores(list(chain.from_iterable(batch)))
+        yield from np.split(scores, np.cumsum([len(tokens) for tokens in batch])[:-1])
 
 
 def reach_over(base: BoundedClassifier, unit: Unit, answer: int) -> IntArray:
