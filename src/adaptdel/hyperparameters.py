@@ -48,6 +48,7 @@ class AdditiveTrainingSettings:
         iterations: the largest number of iterations of the optimiser without a bound; a fifth of it for each bound.
         levels: the number of bounds, each a fifth smaller than the one before.
         min_count: the smallest number of occurrences of a feature in the training set.
+        vectors: a safetensors file of word vectors, see `adaptdel.classifiers.word_vectors`; "" for none.
         validation: the fraction of the examples that is held out to choose the bound.
         max_accuracy_loss: percentage points of held-out accuracy, the mean of all classes, that the choice of the bound
             may give up for a larger radius.
@@ -56,8 +57,9 @@ class AdditiveTrainingSettings:
     kept: int = 0
     l2: float = 2e-6
     iterations: int = 60
-    levels: int = 12
+    levels: int = 14
     min_count: int = 2
+    vectors: str = ""
     validation: float = 0.2
     max_accuracy_loss: float = 1.0
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from adaptdel.classifiers.base import BaseClassifier, Request, register_classifier
 from adaptdel.classifiers.callables import SklearnClassifier
@@ -33,6 +34,7 @@ from adaptdel.classifiers.linear_training import (
     rounded,
 )
 from adaptdel.classifiers.vote_margin import train_margins
+from adaptdel.classifiers.word_vectors import WordVectors
 from adaptdel.core.checks import IntArray, check_int, check_names, check_real
 from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.text.units import Tokens
@@ -193,18 +195,25 @@ class BoundedLinearClassifier(BoundedClassifier):
         counts = noisy_counts(codes, len(numbers), noise=None, copies=1, seed=0)
         lengths = np.array([len(code) for code in codes])
         kept = settings.kept or max(2, int(np.median(lengths)) // 10)
+        composed, vectors = composition(features, numbers), WordVectors(settings.vectors) if settings.vectors else None
+        if vectors is not None:
+            composed = sparse.csr_array(sparse.hstack([composed, vectors.columns(numbers, counts)]))
         trained = train_margins(
             counts,
-            composition(features, numbers),
+            composed,
             answers,
             len(classes),
             np.minimum(1.0, kept / np.maximum(lengths, 1))[:, None],
             l2=settings.l2,
             iterations=settings.iterations,
             levels=settings.levels,
+            vectors=0 if vectors is None else vectors.size,
             weights=None if class_weight is None else balanced_weights(answers),
             progress=progress,
         )[1:]
+        if vectors is not None:
+            folded = [vectors.folded(features, fitted) for fitted in trained]
+            features, trained = folded[0][0], [fitted for _, fitted in folded]
         tables = [rounded(fitted) for fitted in trained]
         weights, bias = np.stack([table[0] for table in tables]), np.stack([table[1] for table in tables])
         bounds = [

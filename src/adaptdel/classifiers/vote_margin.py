@@ -26,7 +26,7 @@ BIAS_PENALTY = (
     0.01  # a bias decides on copies that kept no word that matters: all of them, in texts of the rare class too
 )
 SMOOTHING = 5.0  # added to the counts of a feature in a class, for the first weights
-FREE = 0.99  # of the tokens of the examples are within the first bound
+FREE = 0.998  # of the tokens of the examples are within the first bound
 LEVEL_FACTOR = 0.8  # from a bound to the next one
 ITERATIONS_OF_A_LEVEL = 5  # a fifth of the iterations without a bound
 LEVEL_TOLERANCE = 1e-6
@@ -169,6 +169,7 @@ def train_margins(
     iterations: int,
     weights: FloatArray | None = None,
     levels: int = 0,
+    vectors: int = 0,
     stop: Callable[[], bool] = lambda: False,
     progress: Progress = lambda done, total: None,
 ) -> list[Fitted]:
@@ -177,8 +178,8 @@ def train_margins(
     The vote margin of an example is the number of standard deviations between the mean score of its copies and a tie.
 
     With ``levels``, training goes on with bounded token scores (see `bounded`), for one bound after the other. The
-    first bound is reached by 1% of the tokens of the examples, and each next one is a fifth smaller. The loss is then
-    no longer convex, and each bound starts from the weights of the one before.
+    first bound is passed by 2 in 1000 of the tokens of the examples, and each next one is a fifth smaller. The loss is
+    then no longer convex, and each bound starts from the weights of the one before.
 
     Args:
         counts: tokens of each whole example, shape (examples, types + 1); the last column, the mask, is 0.
@@ -190,6 +191,7 @@ def train_margins(
         iterations: the largest number of steps of L-BFGS, and a fifth of it for each bound.
         weights: the weight of every example, with a mean of 1; None for equal weights.
         levels: the number of bounds.
+        vectors: the number of the last columns that are no counts but parts of vectors; their first weights are 0.
         stop: called after each step; training ends if it returns True.
         progress: called with (steps done, largest number of steps).
 
@@ -207,7 +209,9 @@ def train_margins(
     shares = (np.ones(examples) if weights is None else weights) / examples
     free = VoteObjective(columns, transposed, _blocks(counts, answers, classes, keep, shares), penalties, scores)
     table = np.zeros((len(used) + 1, scores))
-    table[:-1] = _log_odds(np.stack([transposed @ (counts.T @ (answers == c)) for c in range(classes)], axis=1))
+    counted = int(np.searchsorted(used, composition.shape[1] - vectors))
+    occurrences = np.stack([transposed[:counted] @ (counts.T @ (answers == c)) for c in range(classes)], axis=1)
+    table[:counted] = _log_odds(occurrences)
     steps, steps_of_a_level = 0, max(1, iterations // ITERATIONS_OF_A_LEVEL)
     results: list[Fitted] = []
 

@@ -17,6 +17,7 @@ from adaptdel.classifiers.linear_training import check_examples, class_numbers
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray, check_choice, check_fields, check_int, check_real
 from adaptdel.core.margins import TokenEdit
 from adaptdel.core.threat import Threat
+from adaptdel.files import write_text
 from adaptdel.hyperparameters import ADDITIVE, CLASS_WEIGHTS, AdditiveTrainingSettings
 from adaptdel.models.estimator import BaseEstimator, ClassifierMixin, input_name, label_array, listed
 from adaptdel.models.model_files import load_model, save_model
@@ -25,6 +26,7 @@ from adaptdel.settings import CERTIFICATION, TRAINING
 from adaptdel.text.units import Bytes, Tokens, Unit, Words, check_unit
 
 BATCH = 1024  # texts whose new tokens are looked up together
+FRONT = "front.csv"
 _FIELDS = {"ops": "a list", "threshold": "a whole number", "front": "a list"}
 
 
@@ -201,8 +203,13 @@ class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.base_classifier().reach
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a folder: safetensors, JSON and a model card."""
-        save_model(self, Path(path))
+        """Write the model to a folder: safetensors, JSON, a model card, and ``front.csv`` with a row for each bound."""
+        save_model(self, Path(path), self._write_front)
+
+    def _write_front(self, folder: Path) -> None:
+        if self.front_:
+            rows = [",".join(self.front_[0]), *(",".join(map(str, point.values())) for point in self.front_)]
+            write_text(folder / FRONT, "\n".join(rows) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> AdditiveClassifier:
