@@ -42,7 +42,7 @@ def honest(shares: tuple[float, ...], looks: Looks, rng: np.random.Generator) ->
     for size in looks.sizes:
         counts = counts + rng.multinomial(size - counts.sum(), shares)
         votes.append(counts.tolist())
-        if vote_bounds(looks, votes, label, known=True)[0] > 0.5:
+        if vote_bounds(looks, votes, label)[0] > 0.5:
             break
     return shares, label, looks, votes
 
@@ -63,7 +63,7 @@ def audited(draws: list[Draw], rng: np.random.Generator) -> AuditReport:
     """The audit of the bounds of certificates, with fresh votes as in `Auditor`."""
     report = AuditReport()
     for shares, label, looks, votes in draws:
-        p1, p2 = vote_bounds(looks, votes, label, known=True)
+        p1, p2 = vote_bounds(looks, votes, label)
         total = sum(votes[-1])
         claim = Claim("", (), label, -1, p1, p2, ALPHA, total, votes[-1][label])
         fresh = rng.multinomial(max(AUDIT.verify_votes, FRESH * total), shares)

@@ -39,7 +39,6 @@ class CertificationSettings:
     unit: str = "word"
     seed: int = 0
     threshold: float | None = None
-    k: int = 1
 
 
 OBJECTIVES = ("balanced", "paper", "mean")

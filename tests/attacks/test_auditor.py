@@ -157,9 +157,9 @@ def test_audits_of_right_certificates_are_hardly_ever_rejected(looks: Looks) -> 
             for size in looks.sizes:
                 counts = counts + rng.multinomial(size - counts.sum(), [p, 1 - p])
                 taken.append(counts.tolist())
-                if vote_bounds(looks, taken, 0, known=True)[0] > 0.5:
+                if vote_bounds(looks, taken, 0)[0] > 0.5:
                     break
-            bounds = vote_bounds(looks, taken, 0, known=True)
+            bounds = vote_bounds(looks, taken, 0)
             claim = Claim("", (), 0, -1, *bounds, 0.05, int(counts.sum()), int(counts[0]))
             check = check_votes(claim, rng.multinomial(4 * claim.votes, [p, 1 - p]))
             disproved += check.disproved

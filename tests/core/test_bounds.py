@@ -202,8 +202,9 @@ def test_a_million_tokens() -> None:
 @given(chances, chances, st.integers(1, 5))
 def test_the_rival_cap_is_rounded_up(p1: float, p2: float, k: int) -> None:
     cap = rival_cap(p1, k)
-    assert within_rival_cap(p1, cap, k)
-    assert p1 == 1 or cap == 1 or not within_rival_cap(p1, cap * (1 - 2**-50), k)
+    assert Fraction(cap) * k >= 1 - Fraction(p1)
+    assert p1 == 1 or cap == 1 or Fraction(cap * (1 - 2**-50)) * k < 1 - Fraction(p1)
+    assert within_rival_cap(p1, p2) == (Fraction(p2) >= 1 - Fraction(p1))
     assert capped_rival(p1, p2, k) == min(p2, cap)
     assert Fraction(capped_rival(p1, None)) >= 1 - Fraction(p1)
 

@@ -275,7 +275,6 @@ def honest_model(seed: int) -> tuple[SmoothedClassifier, str]:
     threshold = None
     if classes == 2 and rng.random() < 0.6:
         threshold = rng.choice([0.0, 1.0, 0.5, 0.25, 0.75, rng.random()])
-    k = min(rng.choice([1, 1, 2, 3]), classes - 1)
     style, cut, salt, dissent = rng.randrange(6), rng.randrange(4), rng.random(), rng.choice([0.02, 0.1, 0.3])
 
     def answer(copy: str) -> int:
@@ -297,7 +296,6 @@ def honest_model(seed: int) -> tuple[SmoothedClassifier, str]:
         ops=["sub"] if masking else rng.choice(EVERY_SET),
         bound="paper",
         threshold=threshold,
-        k=k,
         classes=list(range(classes)),
         sampling=rng.choice(["adaptive", "adaptive", "fixed"]),
         n_select=rng.choice([1, 50]),

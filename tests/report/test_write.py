@@ -46,7 +46,6 @@ def certificate(text: str, noise: Noise, votes: tuple[int, ...], classes: tuple[
     return Certificate(
         label=classes[int(np.argmax(votes))],
         classes=classes,
-        known=True,
         answer=int(np.argmax(votes)),
         length=len(tokens),
         noise=noise,

@@ -454,8 +454,6 @@ def test_recertified_runs_follow_the_plan_of_their_source(
         ("ops", "edit", 2),
         ("unit", 5, 2),
         ("unit", {"kind": "word", "note": 1}, 2),
-        ("k", 2, 2),
-        ("k", True, 2),
         ("threshold", 1.5, 2),
         ("seed", "0", 2),
         ("bound", "best", 2),
@@ -637,10 +635,9 @@ def test_runs_of_the_honest(tmp_path: Path) -> None:
     labels = ("a", "b", "c")
     rows = [{"text": text, "label": label} for text, label in examples(12, 3, labels)]
     data = write_rows(tmp_path / "many.jsonl", rows)
-    for k in (1, 2):
-        model = make_model(tmp_path / f"many{k}", labels=labels, k=k)
-        assert run("certify", model, "--data", data, "--out", tmp_path / f"out{k}", "--alpha", 0.2) == 0
-        assert run("verify", tmp_path / f"out{k}") == 0
+    model = make_model(tmp_path / "many", labels=labels)
+    assert run("certify", model, "--data", data, "--out", tmp_path / "out", "--alpha", 0.2) == 0
+    assert run("verify", tmp_path / "out") == 0
     model = make_model(tmp_path / "threshold", threshold=0.3)
     assert run("certify", model, "--data", make_data(tmp_path / "two.jsonl", 12), "--out", tmp_path / "two") == 0
     assert run("verify", tmp_path / "two") == 0

@@ -128,7 +128,7 @@ def test_a_saved_scikit_learn_model_is_the_same_on_the_command_line(tmp_path: Pa
         ({"workers": 2}, "workers must be 1 for a model that cannot be saved: "),
         ({"data": "missing.csv", "labels": LABELS}, "labels must be None for a data file"),
         ({"data": []}, "in memory: holds no rows"),
-        ({"model": ad.SmoothedClassifier(Function(), ad.NoNoise())}, "a run needs a model whose classes are known: "),
+        ({"model": ad.SmoothedClassifier(Function(), ad.NoNoise())}, "classes must name the labels of a function"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], sentence: str, tmp_path: Path) -> None:

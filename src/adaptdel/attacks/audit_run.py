@@ -97,7 +97,7 @@ def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
     folder = Path(named.get("path", "")) if job.model is None else job.model
     if not (folder / "adaptdel.json").exists():
         raise ValueError(f"{folder}: holds no model: name the model of the run with --model")
-    settings = {name: manifest[name] for name in ("ops", "bound", "threshold", "k", "seed")}
+    settings = {name: manifest[name] for name in ("ops", "bound", "threshold", "seed")}
     source = ModelSource(folder, settings | {"alpha": manifest.get("alpha") or 0.05}, backend=named.get("backend"))
     model = source.load()
     _check_model(run, model, folder)

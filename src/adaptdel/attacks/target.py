@@ -156,10 +156,7 @@ class SmoothedTarget(Target):
     """
 
     def __init__(self, certifier: Certifier, settings: AttackSettings = ATTACK) -> None:
-        classes = certifier.base.classes_
-        if classes is None:
-            raise ValueError("an attack needs a model whose classes are known: give classes=[...] with a function")
-        super().__init__(classes, certifier.unit, certifier.rule.threat.ops, settings)
+        super().__init__(certifier.base.classes_ or [], certifier.unit, certifier.rule.threat.ops, settings)
         self.certifier = certifier
         self._queries = Certifier(
             certifier.base,

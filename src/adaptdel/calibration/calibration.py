@@ -81,7 +81,7 @@ def sample_certifier(model: SmoothedClassifier, *, n_select: int, n_estimate: in
         raise ValueError(f"model must have a deletion noise to be calibrated, got {noise!r}")
     if not hasattr(model, "base_") and model.base is None:
         raise ValueError("model must be fitted, or have a base classifier, to be calibrated; its base is None")
-    rule = Rule(constant_keep(1), Threat(model.ops).ops, model.bound, model.threshold, model.k)
+    rule = Rule(constant_keep(1), Threat(model.ops).ops, model.bound, model.threshold)
     plan = SamplingPlan(
         rule, model.alpha, n_select, n_estimate, sampling="fixed", seed=seed, exact=False, phases=CALIBRATION
     )
@@ -94,7 +94,7 @@ def certifier_settings(certifier: Certifier) -> dict[str, Any]:
     The phases are included: evaluations on other random streams, which earlier versions drew from, are not reused.
     """
     rule, plan = certifier.rule, certifier.plan
-    threat = {"ops": list(rule.ops), "bound": rule.bound, "decision_threshold": rule.threshold, "k": rule.k}
+    threat = {"ops": list(rule.ops), "bound": rule.bound, "decision_threshold": rule.threshold}
     streams = {"alpha": plan.alpha, "phases": list(plan.phases)}
     return {"model": certifier.fingerprint, "unit": certifier.unit.kind, **streams, **threat}
 

@@ -96,7 +96,7 @@ def vote_evidence(certificate: Certificate, number: int) -> tuple[float, float, 
         share = float(exact_shares(certificate.exact, certificate.noise, certificate.length)[number])
         return share, share, exact_bounds(certificate.exact, number, certificate.noise, certificate.length)[0]
     assert certificate.looks is not None
-    bound = vote_bounds(certificate.looks, certificate.votes, number, known=certificate.known)[0]
+    bound = vote_bounds(certificate.looks, certificate.votes, number)[0]
     selection, votes = certificate.selection, certificate.votes[-1]
     total = sum(selection) + sum(votes)
     return selection[number] / max(sum(selection), 1), (selection[number] + votes[number]) / total, bound

@@ -36,8 +36,8 @@ from adaptdel.text.units import unit_from_dict
 FORMAT = 1
 MOST_VOTES = 2**40
 _RAW = (
-    "label", "classes", "known", "answer", "length", "selection", "votes", "exact", "threshold", "k", "seed", "bound",
-    "unit", "model_hash", "input_hash",
+    "label", "classes", "answer", "length", "selection", "votes", "exact", "threshold", "seed", "bound", "unit",
+    "model_hash", "input_hash",
 )  # fmt: skip
 
 _FIELDS = ("format", *_RAW, "noise", "ops", "looks")
@@ -53,28 +53,24 @@ class Rule:
         ops: the operations of the attacker.
         bound: "tight" or "paper".
         threshold: a decision threshold for two classes, or None.
-        k: the prediction has to stay among the k most probable classes.
     """
 
     noise: Noise
     ops: tuple[str, ...]
     bound: str = CERTIFICATION.bound
     threshold: float | None = CERTIFICATION.threshold
-    k: int = CERTIFICATION.k
 
     @cached_property
     def threat(self) -> Threat:
         """The threat model."""
         return Threat(self.ops)
 
-    def check_classes(self, classes: Sequence[object] | None) -> None:
-        """Raise unless threshold and k fit the classes, which some classifiers know only after their first answers."""
-        if self.threshold is not None and (classes is None or len(classes) != 2):
-            number = "an unknown number of" if classes is None else str(len(classes))
-            hint = ": give classes=[...]" if classes is None else ""
-            raise ValueError(f"threshold must be None for {number} classes, got {self.threshold}{hint}")
-        if classes is not None and self.k >= len(classes):
-            raise ValueError(f"k must be below the number of classes {len(classes)}, got {self.k}")
+    def check_classes(self, classes: Sequence[object]) -> None:
+        """Raise unless there are at least two classes, and exactly two where there is a threshold."""
+        if len(classes) < 2:
+            raise ValueError(f"classes must hold at least 2 labels, got {list(classes)!r}")
+        if self.threshold is not None and len(classes) != 2:
+            raise ValueError(f"threshold must be None for {len(classes)} classes, got {self.threshold}")
 
     def predicted_class(self, shares: Sequence[Any], total: Any = 1) -> int:
         """The class that votes or exact probabilities predict: by the decision threshold, or the most probable one.
@@ -94,7 +90,7 @@ class Rule:
 
     def rival(self, p2: float, *, is_binary: bool) -> float | None:
         """The p2 that p1 is compared with; None for two classes, where 1 − p1 bounds the other one."""
-        return None if is_binary and self.k == 1 else p2
+        return None if is_binary else p2
 
     def radius(self, p1: float, p2: float, *, label: int, length: int, is_binary: bool) -> int:
         """The radius for bounds on the probabilities of the predicted class and of its strongest rival."""
@@ -121,7 +117,6 @@ class Certificate:
     Attributes:
         label: the prediction.
         classes: the labels, in the order of the counts.
-        known: whether these are all the classes.
         answer: the index of the label in the classes.
         length: the number of tokens of the input.
         noise: the noise of the votes.
@@ -132,7 +127,6 @@ class Certificate:
         ops: the operations of the attacker.
         bound: "tight" or "paper".
         threshold: a decision threshold for two classes, or None.
-        k: the label has to stay among the k most probable classes.
         seed: the seed of the noise; None if it is kept secret, as a server does.
         unit: what a token is, or None for a unit that has no description.
         model_hash: a hash of the base classifier, or "".
@@ -141,7 +135,6 @@ class Certificate:
 
     label: Any
     classes: tuple[Any, ...]
-    known: bool
     answer: int
     length: int
     noise: Noise
@@ -152,7 +145,6 @@ class Certificate:
     ops: tuple[str, ...] = ("del", "ins", "sub")
     bound: str = "tight"
     threshold: float | None = None
-    k: int = 1
     seed: int | None = 0
     unit: Mapping[str, Any] | None = None
     model_hash: str = ""
@@ -171,7 +163,7 @@ class Certificate:
     @property
     def is_binary(self) -> bool:
         """Whether there are exactly two classes, so that one bound is enough."""
-        return self.known and len(self.classes) == 2
+        return len(self.classes) == 2
 
     @property
     def rival(self) -> float | None:
@@ -181,15 +173,15 @@ class Certificate:
     @property
     def rule(self) -> Rule:
         """How bounds are turned into a radius."""
-        return Rule(self.noise, self.ops, self.bound, self.threshold, self.k)
+        return Rule(self.noise, self.ops, self.bound, self.threshold)
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
         """A lower bound on the probability of the label and an upper bound on that of its strongest rival."""
         if self.exact is not None:
-            return exact_bounds(self.exact, self.answer, self.noise, self.length, k=self.k)
+            return exact_bounds(self.exact, self.answer, self.noise, self.length)
         assert self.looks is not None
-        return vote_bounds(self.looks, self.votes, self.answer, known=self.known, k=self.k)
+        return vote_bounds(self.looks, self.votes, self.answer)
 
     @cached_property
     def radius(self) -> int:
@@ -326,15 +318,14 @@ def check_certificate(certificate: Certificate) -> None:
     votes.
     """
     classes = check_classes(certificate.classes)
+    if len(classes) < 2:
+        raise ValueError(f"classes must hold at least 2 labels, got {len(classes)}")
     check_int("length", certificate.length, most=LARGEST_LENGTH)
     check_int("answer", certificate.answer, most=len(classes) - 1)
     if certificate.seed is not None:
         check_int("seed", certificate.seed, most=2**63 - 1)
-    if not isinstance(certificate.known, bool):
-        raise ValueError(f"known must be true or false, got {certificate.known!r}")
     if label_key(certificate.label) != label_key(classes[certificate.answer]):
         raise ValueError(f"the label is not the answered class: it must be {classes[certificate.answer]!r}")
-    check_int("k", certificate.k, least=1, most=len(classes) - 1 if certificate.known else LARGEST_LENGTH)
     check_choice("bound", certificate.bound, BOUNDS)
     check_noise(certificate.noise, Threat(certificate.ops))
     check_text("model_hash", certificate.model_hash)
@@ -345,7 +336,7 @@ def check_certificate(certificate: Certificate) -> None:
     if certificate.threshold is not None:
         check_probability("threshold", certificate.threshold)
         if not certificate.is_binary:
-            raise ValueError("threshold must be None unless there are two known classes")
+            raise ValueError("threshold must be None unless there are two classes")
     _check_counts("selection", (certificate.selection,), len(classes))
     _check_counts("votes", certificate.votes, len(classes))
     if certificate.exact is None:

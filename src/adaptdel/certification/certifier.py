@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.certification.pool import vote_in_window, vote_on_inputs
 from adaptdel.certification.sampling import SamplingPlan, Tally
@@ -57,6 +55,7 @@ class Certifier:
 
     def __init__(self, base: BaseClassifier, plan: SamplingPlan, unit: Any = CERTIFICATION.unit) -> None:
         check_labels(base.classes_ or [])
+        plan.rule.check_classes(base.classes_ or [])
         self.base, self.plan, self.unit = base, plan, check_unit(unit)
 
     def __repr__(self) -> str:
@@ -104,9 +103,7 @@ class Certifier:
 
     def prepare_tokens(self, tokens: Tokens, name: str) -> Prepared:
         """Prepare a tuple of tokens, once for all its noisy copies."""
-        prepared = self.base.prepare(name, tokens, self.unit, masking=self.rule.noise.masks_tokens)
-        self.rule.check_classes(self.base.classes_)
-        return prepared
+        return self.base.prepare(name, tokens, self.unit, masking=self.rule.noise.masks_tokens)
 
     def votes(
         self, inputs: Iterable[Prepared], *, done: Callable[[int], None] | None = None
@@ -115,32 +112,21 @@ class Certifier:
         return vote_on_inputs(inputs, self.plan, self.base, done=done)
 
     def certificate(self, prepared: Prepared, tally: Tally) -> Certificate:
-        """The certificate for the votes on an input, with classes in a fixed order."""
-        base, rule = self.base, self.rule
-        known = base.classes_ is not None
-        rows = tally.exact if tally.exact is not None else np.stack([tally.selection, *tally.votes]).T
-        labels = list(base.classes_) if base.classes_ is not None else base.labels()[: len(rows)]
-        rows = np.pad(rows, ((0, max(0, len(labels) - len(rows))), (0, 0)))[: max(len(labels), 1)]
-        order = list(range(len(labels)))
-        if not known:  # numbered in the order of the answers: sort, so that the order does not matter
-            order = sorted((number for number in order if rows[number].any()), key=lambda n: sort_key(labels[n]))
-        exact = None if tally.exact is None else tuple(tuple(int(count) for count in rows[n]) for n in order)
-        counts = rows[order].T if exact is None else np.zeros((1, len(order)), dtype=np.int64)
+        """The certificate for the votes on an input."""
+        labels, rule = self.base.classes_ or [], self.rule
         return Certificate(
             label=labels[tally.label],
-            classes=tuple(labels[number] for number in order),
-            known=known,
-            answer=order.index(tally.label),
+            classes=tuple(labels),
+            answer=tally.label,
             length=len(prepared.tokens),
             noise=rule.noise,
-            selection=tuple(int(count) for count in counts[0]),
+            selection=tuple(tally.selection.tolist()),
             looks=tally.looks,
-            votes=tuple(tuple(int(count) for count in row) for row in counts[1:]),
-            exact=exact,
+            votes=tuple(tuple(row.tolist()) for row in tally.votes),
+            exact=None if tally.exact is None else tuple(map(tuple, tally.exact.tolist())),
             ops=rule.ops,
             bound=rule.bound,
             threshold=rule.threshold,
-            k=rule.k,
             seed=None if self.plan.secret else self.plan.seed,
             unit=self.unit.description(),
             model_hash=self.fingerprint,
@@ -201,8 +187,3 @@ class _Source:
 def _drained(results: list[InputResult]) -> Iterator[InputResult]:
     while results:
         yield results.pop(0)
-
-
-def sort_key(label: Any) -> tuple[str, Any]:
-    """The key that labels of any type are sorted by."""
-    return str(type(label)), label if isinstance(label, (str, int, float)) else repr(label)

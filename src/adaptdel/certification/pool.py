@@ -59,12 +59,11 @@ class Ticket:
 class _Active:
     """The sampling of one input: its coroutine, and the copies that wait for answers."""
 
-    def __init__(self, ticket: Ticket, classes: int | None) -> None:
+    def __init__(self, ticket: Ticket, classes: int) -> None:
         self.ticket = ticket
         self._task: Generator[BoolArray, IntArray, Tally] = take_votes(
             ticket.prepared, ticket.plan, classes, ticket.tally
         )
-        self._numbers = None if classes is not None else _Numbering()
         self._kept = next(self._task)
         self._answers: list[IntArray] = []
         self._sent = 0
@@ -90,8 +89,6 @@ class _Active:
         if self._sent < len(self._kept):
             return False
         complete = answers if len(self._answers) == 1 else np.concatenate(self._answers)
-        if self._numbers is not None:
-            complete = self._numbers.local(complete)
         looks = len(ticket.tally.votes)
         finished = False
         try:
@@ -100,58 +97,17 @@ class _Active:
             finished = True
         self._answers, self._sent = [], 0
         if observer is not None and len(ticket.tally.votes) > looks:
-            observer.saw_look(self.tally())
+            observer.saw_look(ticket.tally)
         return finished
-
-    def tally(self) -> Tally:
-        """The votes so far, with the class numbers of the classifier."""
-        return self.ticket.tally if self._numbers is None else self._numbers.restored(self.ticket.tally)
 
     def stop(self) -> Tally:
         """End the sampling and return the votes so far; without a label that was selected, the most frequent one."""
         self._task.close()
-        tally = self.tally()
+        tally = self.ticket.tally
         counts = tally.selection
         if tally.label < 0 and counts.any():
             tally = replace(tally, label=self.ticket.plan.rule.predicted_class(counts.tolist(), int(counts.sum())))
         return tally
-
-
-class _Numbering:
-    """Numbers of unknown classes in the order in which they occur in the votes on one input.
-
-    The classifier numbers them in the order in which they occur in any input. A tie goes to the lowest number, which
-    must not depend on other inputs.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
-
-    def local(self, answers: IntArray) -> IntArray:
-        """The numbers within this input, for the classifier's numbers."""
-        numbers = self._numbers
-        return np.array([numbers.setdefault(answer, len(numbers)) for answer in answers.tolist()], dtype=np.int64)
-
-    def restored(self, tally: Tally) -> Tally:
-        """The votes by the classifier's numbers."""
-        originals = list(self._numbers)
-        if not originals:
-            return tally
-        width = max(2, *(number + 1 for number in originals))
-
-        def renumber(counts: IntArray) -> IntArray:
-            renumbered = np.zeros((width, *counts.shape[1:]), dtype=np.int64)
-            occurred = originals[: len(counts)]  # the other classes occurred later
-            renumbered[occurred] = counts[: len(occurred)]
-            return renumbered
-
-        return replace(
-            tally,
-            label=originals[tally.label] if tally.label >= 0 else -1,
-            selection=renumber(tally.selection),
-            votes=[renumber(row) for row in tally.votes],
-            exact=None if tally.exact is None else renumber(tally.exact),
-        )
 
 
 class VotePool:
@@ -179,8 +135,7 @@ class VotePool:
 
     def add(self, ticket: Ticket) -> None:
         """Begin to vote on an input; it takes part in the next step."""
-        known = self.classifier.classes_
-        self._active[ticket] = _Active(ticket, None if known is None else len(known))
+        self._active[ticket] = _Active(ticket, len(self.classifier.classes_ or []))
         self.tokens += len(ticket.prepared.tokens)
 
     def tickets(self) -> list[Ticket]:
@@ -231,7 +186,6 @@ class VotePool:
                     raise result
                 if not sampled.receive(result):
                     continue
-                ticket.tally = sampled.tally()
             except InconsistentAnswerError:
                 raise
             except Exception as error:

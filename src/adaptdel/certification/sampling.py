@@ -100,12 +100,6 @@ class Tally:
         """Whether there is a look or an enumeration, so that a certificate can be derived."""
         return bool(self.votes) or self.exact is not None
 
-    def add_look(self, counts: IntArray) -> None:
-        """Add the votes of a look; all counts get the same number of classes."""
-        width = max(len(counts), len(self.selection))
-        self.selection = _widen(self.selection, width)
-        self.votes = [_widen(row, width) for row in (*self.votes, counts)]
-
 
 def content_key(tokens: Tokens) -> bytes:
     """A hash of a token sequence, the same on every machine; 1, True, 1.0 and ``np.int64(1)`` are different tokens."""
@@ -145,7 +139,7 @@ Votes = Generator[BoolArray, IntArray, Any]
 
 
 def take_votes(
-    prepared: Prepared, plan: SamplingPlan, known_classes: int | None, tally: Tally | None = None
+    prepared: Prepared, plan: SamplingPlan, classes: int, tally: Tally | None = None
 ) -> Generator[BoolArray, IntArray, Tally]:
     """The votes on one input: a coroutine that yields arrays of kept tokens and is sent class numbers.
 
@@ -153,43 +147,37 @@ def take_votes(
     prove what they say whenever the coroutine is stopped, even if the time of the stop depends on the votes.
     """
     tally = Tally() if tally is None else tally
+    tally.selection = np.zeros(classes, dtype=np.int64)
     length = len(prepared.tokens)
     noise = plan.rule.noise
     tally.key = content_key(prepared.tokens)
     if plan.exact and noise.choices(length) <= plan.at_once:
-        return (yield from _enumerate(noise, length, plan, known_classes, tally))
+        return (yield from _enumerate(noise, length, plan, classes, tally))
     yield from _select(noise, length, plan, stream(plan.seed, tally.key, plan.phases[0]), tally)
     if not plan.n_estimate:  # a prediction without a certificate
         return tally
     unused = plan.n_select - int(tally.selection.sum())  # selection votes are independent: the looks stay valid
-    looks = plan_looks(plan, length, known_classes, plan.n_estimate + unused)
+    looks = plan_looks(plan, length, classes, plan.n_estimate + unused)
     tally.looks, tally.stage = looks, "estimation"
     rng = stream(plan.seed, tally.key, plan.phases[1])
-    counts = np.zeros(len(tally.selection), dtype=np.int64)
-    taken: list[IntArray] = []
+    counts = np.zeros(classes, dtype=np.int64)
     for size in looks.sizes:
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
-        taken.append(counts)
-        tally.add_look(counts)
-        if len(taken) < len(looks.sizes) and radius_is_final(
-            taken, tally.label, looks, plan.rule, length, known_classes
+        tally.votes.append(counts)
+        if len(tally.votes) < len(looks.sizes) and radius_is_final(
+            tally.votes, tally.label, looks, plan.rule, length, classes
         ):
             break
         if plan.exact and noise.choices(length) <= EXACT_COPIES:  # fewer than the votes to come
-            return (yield from _enumerate(noise, length, plan, known_classes, tally))
+            return (yield from _enumerate(noise, length, plan, classes, tally))
     return tally
-
-
-def _widen(counts: IntArray, width: int) -> IntArray:
-    return counts if len(counts) >= width else np.concatenate([counts, np.zeros(width - len(counts), dtype=np.int64)])
 
 
 def _draw(noise: Noise, length: int, size: int, rng: np.random.Generator, counts: IntArray) -> Votes:
     """Add the votes on ``size`` fresh copies to the counts."""
     for kept in noise.chunks(length, size, rng):
         answers = yield kept
-        more = np.bincount(answers, minlength=len(counts))
-        counts = _widen(counts, len(more)) + more
+        counts = counts + np.bincount(answers, minlength=len(counts))
     return counts
 
 
@@ -212,7 +200,7 @@ def _select(noise: Noise, length: int, plan: SamplingPlan, rng: np.random.Genera
         size = min(2 * size, plan.n_select)
 
 
-def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) -> Looks:
+def plan_looks(plan: SamplingPlan, length: int, classes: int, most: int) -> Looks:
     """The looks at up to ``most`` votes on an input of a given length, planned before the first vote.
 
     The first look is at the number of unanimous votes that would certify the largest possible radius; each further one
@@ -224,7 +212,7 @@ def plan_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) 
     return (_cached_looks if plan.rule.noise.cacheable else _adaptive_looks)(plan, length, classes, most)
 
 
-def _adaptive_looks(plan: SamplingPlan, length: int, classes: int | None, most: int) -> Looks:
+def _adaptive_looks(plan: SamplingPlan, length: int, classes: int, most: int) -> Looks:
     rule = plan.rule
     needed = largest_radius_probability(length, rule.noise, rule.threat, rule.threshold)
     level = plan.alpha * FIRST_SHARE
@@ -273,23 +261,18 @@ def _last_look(looks: Looks) -> Looks:
     return Looks.fixed(looks.total, looks.alphas[-1])
 
 
-def radius_is_final(
-    taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, length: int, classes: int | None
-) -> bool:
+def radius_is_final(taken: Sequence[IntArray], label: int, looks: Looks, rule: Rule, length: int, classes: int) -> bool:
     """Whether further votes are unlikely to raise the radius: not even with a share that is a standard error better."""
     counts = taken[-1].tolist()
     size = sum(counts)
-    if label >= len(counts):
-        return True
     share = (counts[label] + 1) / (size + 2)
     share = min(share + sqrt(share * (1 - share) / size), 1.0)
     remaining = looks.total - size
     scale = remaining * (1 - share) / max(size - counts[label], 1)
     last = [count + int(count * scale) for count in counts]
     last[label] = looks.total - (sum(last) - last[label])
-    known = classes is not None
-    now = vote_bounds(looks, [row.tolist() for row in taken], label, known=known, k=rule.k)
-    final = vote_bounds(_last_look(looks), [last], label, known=known, k=rule.k)
+    now = vote_bounds(looks, [row.tolist() for row in taken], label)
+    final = vote_bounds(_last_look(looks), [last], label)
     hoped = max(now[0], final[0]), min(now[1], final[1])
     if hoped == now:
         return True
@@ -298,16 +281,15 @@ def radius_is_final(
 
 
 def _enumerate(
-    noise: Noise, length: int, plan: SamplingPlan, classes: int | None, tally: Tally
+    noise: Noise, length: int, plan: SamplingPlan, classes: int, tally: Tally
 ) -> Generator[BoolArray, IntArray, Tally]:
     """Evaluate every choice of kept tokens once, which gives exact probabilities; they replace the votes."""
     tally.stage = "enumeration"
     kept = noise.all_choices(length)
     answers = yield kept
-    width = max(classes or 2, int(answers.max()) + 1)
-    counts = np.zeros((width, length + 1), dtype=np.int64)
+    counts = np.zeros((classes, length + 1), dtype=np.int64)
     np.add.at(counts, (answers, kept.sum(axis=1)), 1)
     shares = exact_shares(counts.tolist(), noise, length)
     tally.label, tally.exact = plan.rule.predicted_class(shares), counts
-    tally.selection, tally.looks, tally.votes = np.zeros(width, dtype=np.int64), None, []
+    tally.selection, tally.looks, tally.votes = np.zeros(classes, dtype=np.int64), None, []
     return tally

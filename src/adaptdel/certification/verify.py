@@ -19,7 +19,7 @@ from adaptdel.core.checks import (
     check_real,
     limited,
 )
-from adaptdel.core.confidence import exact_shares, used_k
+from adaptdel.core.confidence import exact_shares
 from adaptdel.core.rigorous import rigorous_lower_confidence, rigorous_radius
 from adaptdel.settings import CERTIFICATION
 
@@ -131,40 +131,38 @@ def _bounds(certificate: Certificate, p1: float, p2: float) -> list[str]:
         if p1 > low or p2 < high:
             return ["the claimed probabilities do not follow from the enumerated copies"]
         return []
-    k = used_k(certificate.k, len(certificate.classes), certificate.known)
-    wrong = [] if _low_holds(certificate, p1, k) else [f"the lower bound {p1} does not follow from the votes"]
-    if not _high_holds(certificate, p1, p2, k):
+    wrong = [] if _low_holds(certificate, p1) else [f"the lower bound {p1} does not follow from the votes"]
+    if not _high_holds(certificate, p1, p2):
         wrong.append(f"the upper bound {p2} does not follow from the votes")
     return wrong
 
 
-def _low_holds(certificate: Certificate, p1: float, k: int) -> bool:
+def _low_holds(certificate: Certificate, p1: float) -> bool:
     """Whether p1 is a lower confidence bound on the probability of the label at one of the looks."""
     return any(
         rigorous_lower_confidence(p1, counts[certificate.answer], sum(counts), level)
-        for counts, level in _levels(certificate, k)
+        for counts, level in _levels(certificate)
     )
 
 
-def _high_holds(certificate: Certificate, p1: float, p2: float, k: int) -> bool:
-    """Whether p2 is an upper bound on the k-th most probable rival: by the cap, or by the votes of that rival."""
-    if within_rival_cap(p1, p2, k):
+def _high_holds(certificate: Certificate, p1: float, p2: float) -> bool:
+    """Whether p2 is an upper bound on the strongest rival: by the cap, or by the votes of that rival."""
+    if within_rival_cap(p1, p2):
         return True
     other_classes = round_up(1 - Fraction(p2))  # a stronger claim than 1 − p2
-    for counts, level in _levels(certificate, k):
+    for counts, level in _levels(certificate):
         total = sum(counts)
-        rivals = sorted((c for number, c in enumerate(counts) if number != certificate.answer), reverse=True)
-        rival = rivals[k - 1] if len(rivals) >= k else 0
+        rival = max(count for number, count in enumerate(counts) if number != certificate.answer)
         if rigorous_lower_confidence(other_classes, total - rival, total, level):
             return True
     best = nextafter(nextafter(p1, 1.0), 1.0)  # the cap may have been rounded down: a bound next to p1 may prove it
-    return within_rival_cap(best, p2, k) and _low_holds(certificate, best, k)
+    return within_rival_cap(best, p2) and _low_holds(certificate, best)
 
 
-def _levels(certificate: Certificate, k: int) -> list[tuple[Sequence[int], float]]:
+def _levels(certificate: Certificate) -> list[tuple[Sequence[int], float]]:
     """The counts of each look that was taken, and the level of each of its bounds."""
     assert certificate.looks is not None
-    width = 1 if certificate.is_binary else k + 1
+    width = 1 if certificate.is_binary else 2
     return [(counts, alpha / width) for counts, alpha in zip(certificate.votes, certificate.looks.alphas, strict=False)]
 
 

@@ -73,7 +73,7 @@ class BaseClassifier(ABC):
 
     Attributes:
         kind: the name under which the class is registered; "" if its instances cannot be saved.
-        classes_: the labels, in the order of the class numbers; None if they are not known in advance.
+        classes_: the labels, in the order of the class numbers; None before the classifier is fitted.
         backend: the library that runs a transformer; None for other models.
         backend_seconds_: the processor's seconds a copy of the backends that "auto" compared; else empty.
     """
@@ -109,11 +109,7 @@ class BaseClassifier(ABC):
 
     def label(self, number: int) -> Any:
         """The label of a class number."""
-        return number if self.classes_ is None else self.classes_[number]
-
-    def labels(self) -> list[Any]:
-        """The labels that have occurred so far, in the order of their class numbers."""
-        return list(self.classes_ or [])
+        return (self.classes_ or [])[number]
 
     def fingerprint(self) -> str:
         """A hash of the model, stored in every certificate; "" if it has none."""
@@ -404,35 +400,29 @@ def check_labels(classes: Sequence[Any]) -> None:
             raise ValueError(f"classes must be distinct labels, got {label!r} twice in {list(classes)!r}")
 
 
-def class_numbers(
-    answers: Any, count: int, describe: Callable[[int], str], index: Callable[[Any], int], classes: int | None
-) -> IntArray:
+def class_numbers(answers: Any, classes: Sequence[Any], names: Sequence[str]) -> IntArray:
     """Class numbers from labels, shape (copies,), or from scores, shape (copies, classes).
 
     Args:
         answers: the labels or scores that the model returned.
-        count: the expected number of copies.
-        describe: names the input of a copy, for messages.
-        index: returns the class number of a label.
-        classes: the expected number of scores per copy, if known.
+        classes: the labels.
+        names: for each copy the name of its input, for messages.
     """
     array = _as_array(answers)
-    if array.ndim == 0 or len(array) != count:
+    if array.ndim == 0 or len(array) != len(names):
         got = "a single value" if array.ndim == 0 else str(len(array))
         raise BaseClassifierError(
-            f"the base classifier must return {count} answers for {count} copies, got {got} ({describe(0)})"
+            f"the base classifier must return {len(names)} answers for {len(names)} copies, got {got} ({names[0]})"
         )
     if array.ndim == 1:
-        return np.array(
-            [_label(label, place, describe, index) for place, label in enumerate(array.tolist())], dtype=np.int64
-        )
-    if array.ndim != 2 or array.dtype.kind not in "fiu" or (classes is not None and array.shape[1] != classes):
-        wanted = "classes" if classes is None else f"{classes} classes"
+        numbers = {label: number for number, label in enumerate(classes)}
+        return np.array([_number(label, numbers, name) for label, name in zip(array.tolist(), names, strict=True)])
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or array.shape[1] != len(classes):
         raise BaseClassifierError(
-            f"the base classifier must return labels or a table of scores (copies by {wanted}), "
-            f"got an array of shape {array.shape} and type {array.dtype} ({describe(0)})"
+            f"the base classifier must return labels or a table of scores (copies by {len(classes)} classes), "
+            f"got an array of shape {array.shape} and type {array.dtype} ({names[0]})"
         )
-    return best_class(array, describe)
+    return best_class(array, names.__getitem__)
 
 
 def _as_array(answers: Any) -> npt.NDArray[Any]:
@@ -455,14 +445,13 @@ def best_class(scores: npt.NDArray[Any], describe: Callable[[int], str]) -> IntA
     return np.argmax(scores, axis=1).astype(np.int64)
 
 
-def _label(label: Any, place: int, describe: Callable[[int], str], index: Callable[[Any], int]) -> int:
+def _number(label: Any, numbers: Mapping[Any, int], name: str) -> int:
+    """The class number of a label."""
     if isinstance(label, np.generic):
         label = label.item()
     if isinstance(label, float) and label != label:
-        raise BaseClassifierError(f"the base classifier returned NaN on {describe(place)}")
+        raise BaseClassifierError(f"the base classifier returned NaN on {name}")
     try:
-        return index(label)
+        return numbers[label]
     except (KeyError, TypeError):
-        raise BaseClassifierError(
-            f"the base classifier returned an unknown label {label!r} on {describe(place)}"
-        ) from None
+        raise BaseClassifierError(f"the base classifier returned an unknown label {label!r} on {name}") from None

@@ -30,7 +30,6 @@ from adaptdel.text.units import UNITS, Tokens, Unit
 
 ESTIMATOR = "estimator.skops"
 UNSAFE = "use parts of scikit-learn, NumPy and SciPy only, or register a class of your own with register_classifier"
-PROBED = 8  # tokens of the input for the first call of a function, which shows what it returns
 
 
 class TokenCopy:
@@ -70,8 +69,7 @@ class CallableClassifier(DistinctClassifier):
 
     Args:
         function: called with a list of texts (or of what the unit joins).
-        classes: the labels, in the order of the scores. Without them, labels are taken from the answers, and the
-            certificate uses the rule for many classes.
+        classes: the labels, in the order of the scores.
         batch_size: the largest number of copies per call.
         recheck: the number of copies at the beginning that are classified again, in other batches and another order;
             a different answer is an error. 0 disables the check.
@@ -80,63 +78,27 @@ class CallableClassifier(DistinctClassifier):
     def __init__(
         self,
         function: Callable[[list[Any]], Any],
-        classes: Sequence[Any] | None = None,
+        classes: Sequence[Any],
         *,
         batch_size: int = 1024,
         recheck: int = RECHECKED,
     ) -> None:
         self.function = function
-        self.classes = classes
-        self.batch_size = batch_size
+        self.batch_size = check_int("batch_size", batch_size, least=1)
         self.recheck = check_int("recheck", recheck)
-        self._probed = False
-        self._numbers: dict[Any, int] = {}
         self.set_classes(classes)
 
     def set_classes(self, classes: Sequence[Any] | None) -> None:
-        """Number the labels in this order; with None, in the order in which they occur."""
+        """Number the labels in this order; None if they are not known before `fit`."""
         self.classes_ = None if classes is None else list(classes)
         check_labels(self.classes_ or [])
-        self._numbers = {label: number for number, label in enumerate(self.classes_ or [])}
 
     def __repr__(self) -> str:
-        return f"CallableClassifier({self.function!r}, classes={self.classes!r})"
-
-    def label(self, number: int) -> Any:
-        """The label of a class number."""
-        return self.labels()[number]
-
-    def labels(self) -> list[Any]:
-        """The labels: the known ones, or those that have occurred, in that order."""
-        return list(self._numbers) if self.classes_ is None else list(self.classes_)
+        return f"CallableClassifier({self.function!r}, classes={self.classes_!r})"
 
     def fingerprint(self) -> str:
         """A hash of the function's code, constants, closure and state; "" if its state cannot be seen."""
         return fingerprint(self.function)
-
-    def _number(self, label: Any) -> int:
-        if self.classes_ is None:
-            if isinstance(label, float) and not label.is_integer():
-                raise KeyError(label)  # a score, not a label
-            return self._numbers.setdefault(label, len(self._numbers))
-        return self._numbers[label]
-
-    def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
-        """Before the first vote, call the function once to see whether it returns scores, and of how many classes."""
-        if not self._probed and self.classes_ is None:
-            try:
-                answer = np.asarray(self.function([unit.join(list(tokens[:PROBED]))]))
-                self._probed = True
-            except Exception:  # the call is repeated with the votes, which report the input that fails
-                answer = np.empty(0)
-            self._learn(answer)
-        return super().prepare(name, tokens, unit, masking=masking)
-
-    def _learn(self, answers: Any) -> None:
-        """Set the number of classes if the answers are scores."""
-        if self.classes_ is None and np.ndim(answers) == 2:
-            self.classes_ = list(range(np.shape(answers)[1]))
-            self._numbers = {label: label for label in self.classes_}
 
     def keys(self, request: Request) -> list[Hashable]:
         """The joined copies; for a unit of the user, whose joins may be anything, the kept tokens."""
@@ -147,18 +109,11 @@ class CallableClassifier(DistinctClassifier):
 
     def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
         """Call the function on batches of copies."""
-        size = check_int("batch_size", self.batch_size, least=1)
         parts = []
-        for start in range(0, len(copies), size):
-            batch = copies[start : start + size]
+        for start in range(0, len(copies), self.batch_size):
+            batch = copies[start : start + self.batch_size]
             texts = [p.unit.join(list(key.tokens)) if isinstance(key, TokenCopy) else key for p, key in batch]
-            answers = self.function(texts)
-            if isinstance(answers, np.ndarray):
-                self._learn(answers)
-            known = None if self.classes_ is None else len(self.classes_)
-            parts.append(
-                class_numbers(answers, len(batch), lambda i, batch=batch: batch[i][0].name, self._number, known)  # type: ignore[misc]
-            )
+            parts.append(class_numbers(self.function(texts), self.classes_ or [], [p.name for p, _ in batch]))
         return np.concatenate(parts)
 
 
@@ -181,14 +136,13 @@ class SklearnClassifier(CallableClassifier):
         batch_size: int = 4096,
         recheck: int = RECHECKED,
     ) -> None:
-        super().__init__(estimator.predict, batch_size=batch_size, recheck=recheck)
+        super().__init__(estimator.predict, classes or (), batch_size=batch_size, recheck=recheck)
         self._set_estimator(estimator, classes)
 
     def _set_estimator(self, estimator: Any, classes: Sequence[Any] | None) -> None:
         self.estimator, self.function = estimator, estimator.predict
-        fitted_classes = getattr(estimator, "classes_", None)
-        self.classes = classes if fitted_classes is None else np.asarray(fitted_classes).tolist()
-        self.set_classes(self.classes)
+        fitted = getattr(estimator, "classes_", None)
+        self.set_classes(classes if fitted is None else np.asarray(fitted).tolist())
 
     def __repr__(self) -> str:
         return f"SklearnClassifier({self.estimator!r})"
@@ -227,7 +181,7 @@ class SklearnClassifier(CallableClassifier):
 
     def options(self) -> dict[str, Any]:
         """The batch size, the number of rechecked copies, and classes that the estimator does not know itself."""
-        classes = None if hasattr(self.estimator, "classes_") else self.classes
+        classes = None if hasattr(self.estimator, "classes_") else self.classes_
         return {"classes": classes, "batch_size": self.batch_size, "recheck": self.recheck}
 
     def save(self, folder: Path) -> None:
@@ -295,6 +249,8 @@ def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
     if hasattr(base, "predict"):
         return SklearnClassifier(base, classes)
     if callable(base):
+        if classes is None:
+            raise ValueError("classes must name the labels of a function: classes=[...], in the order of its scores")
         return CallableClassifier(base, classes)
     raise ValueError(
         f"base must be a classifier of adaptdel.classifiers, an object with predict(texts) or a callable, got {base!r}"

@@ -59,9 +59,9 @@ def rival_cap(p1: float, k: int = 1) -> float:
     return cap if k == 1 or p1 >= 0.5 else max(cap, round_up((1 - Fraction(p1)) / k))  # else there are two roundings
 
 
-def within_rival_cap(p1: float, p2: float, k: int = 1) -> bool:
-    """Whether p2 is at least (1 − p1) / k, and so bounds the k-th strongest rival, in exact arithmetic."""
-    return Fraction(p2) * k >= 1 - Fraction(p1)
+def within_rival_cap(p1: float, p2: float) -> bool:
+    """Whether p2 is at least 1 − p1, and so bounds the strongest rival, in exact arithmetic."""
+    return Fraction(p2) >= 1 - Fraction(p1)
 
 
 def capped_rival(p1: float, p2: float | None, k: int = 1) -> float:

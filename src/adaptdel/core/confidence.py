@@ -113,19 +113,17 @@ def _lower(count: IntArray, total: IntArray, alpha: float) -> FloatArray:
     return np.asarray(np.where(positive, low, 0.0)[where.ravel()].reshape(np.shape(count)))
 
 
-def class_bounds(votes: Sequence[int], label: int, alpha: float, *, k: int = 1) -> tuple[float, float]:
+def class_bounds(votes: Sequence[int], label: int, alpha: float) -> tuple[float, float]:
     """Bounds (p1, p2) on the probability of a class and of its strongest rival, which hold simultaneously.
 
     Two classes: a lower bound at alpha, and p2 = 1 − p1. More classes: a lower bound for the class at alpha / 2 and the
     largest upper bound at alpha / 2 over the others. No correction for the number of classes is needed: only the true
-    runner-up has to be covered, and the largest bound covers it. For the top k, the k strongest rivals have to be
-    covered at alpha / (k + 1) each, and p2 is the k-th largest bound. p2 is at most `rival_cap`.
+    runner-up has to be covered, and the largest bound covers it. p2 is at most `rival_cap`.
 
     Args:
         votes: the number of votes for each class, shape (classes,).
         label: the class that is bounded, selected on other votes.
         alpha: the probability with which either bound may fail.
-        k: the number of predicted classes.
 
     >>> p1, p2 = class_bounds([3900, 60, 40], 0, 0.05)
     >>> round(p1, 6), round(p2, 6)
@@ -135,17 +133,14 @@ def class_bounds(votes: Sequence[int], label: int, alpha: float, *, k: int = 1) 
     if len(counts) < 2:
         raise ValueError(f"votes must hold a count for each of at least 2 classes, got {len(counts)}")
     label = check_int("label", label, most=len(counts) - 1)
-    k = check_int("k", k, least=1, most=len(counts) - 1)
     alpha = check_alpha(alpha)
     total = int(counts.sum())
     if len(counts) == 2:
         low = clopper_pearson(int(counts[label]), total, alpha)[0]
         return low, complement(low)
-    share = alpha / (k + 1)
-    low = clopper_pearson(int(counts[label]), total, share)[0]
-    rival = np.sort(np.delete(counts, label))[-k]
-    high = clopper_pearson(int(rival), total, share)[1]
-    return low, capped_rival(low, high, k)
+    low = clopper_pearson(int(counts[label]), total, alpha / 2)[0]
+    high = clopper_pearson(int(np.delete(counts, label).max()), total, alpha / 2)[1]
+    return low, capped_rival(low, high)
 
 
 @dataclass(frozen=True)
@@ -189,48 +184,35 @@ class Looks:
         return self.sizes[-1]
 
 
-def used_k(k: int, classes: int, known: bool) -> int:
-    """The k that a bound is computed for. Classes without votes count as one more; a bound for k holds for larger k."""
-    return min(k, classes - 1 if known and classes > 1 else classes + 1)
-
-
-def vote_bounds(
-    looks: Looks, votes: Sequence[Sequence[int]], label: int, *, known: bool, k: int = 1
-) -> tuple[float, float]:
+def vote_bounds(looks: Looks, votes: Sequence[Sequence[int]], label: int) -> tuple[float, float]:
     """The best bounds (p1, p2) over the looks that were taken.
 
     Args:
         looks: the planned looks.
         votes: the number of votes at each look that was taken, shape (looks taken, classes).
         label: the class that is bounded, selected on other votes.
-        known: whether these are all the classes; otherwise one more, without votes, represents all others.
-        k: the number of predicted classes.
 
     >>> looks = Looks((125, 1000), (0.01, 0.04))
-    >>> p1, p2 = vote_bounds(looks, [[0, 125], [10, 990]], 1, known=True)
+    >>> p1, p2 = vote_bounds(looks, [[0, 125], [10, 990]], 1)
     >>> round(p1, 4), round(p2, 4)
     (0.9826, 0.0174)
     """
     best = (0.0, 1.0)
-    if known and len(votes[0]) == 2 and k == 1:  # a single bound is enough: a shortcut for speed
+    if len(votes[0]) == 2:  # a single bound is enough: a shortcut for speed
         low = 0.0
         for counts, alpha in zip(votes, looks.alphas, strict=False):
             low = max(low, _scalar_lower(int(counts[label]), int(counts[0] + counts[1]), alpha))
         return low, complement(low)
     for counts, alpha in zip(votes, looks.alphas, strict=False):
-        row = list(counts) if known and len(counts) > 1 else [*counts, 0, 0]
-        p1, p2 = class_bounds(row, label, alpha, k=used_k(k, len(counts), known))
+        p1, p2 = class_bounds(counts, label, alpha)
         best = max(best[0], p1), min(best[1], p2)
     return best
 
 
-def exact_bounds(
-    counts: Sequence[Sequence[int]], label: int, noise: Noise, length: int, *, k: int = 1
-) -> tuple[float, float]:
+def exact_bounds(counts: Sequence[Sequence[int]], label: int, noise: Noise, length: int) -> tuple[float, float]:
     """(p1, p2) from enumerated copies, rounded outwards; ``counts`` is as in `exact_shares`."""
     shares = exact_shares(counts, noise, length)
-    rivals = sorted((share for number, share in enumerate(shares) if number != label), reverse=True)
-    rival = rivals[k - 1] if len(rivals) >= k else Fraction(0)
+    rival = max(share for number, share in enumerate(shares) if number != label)
     return round_down(shares[label]), round_up(rival)
 
 

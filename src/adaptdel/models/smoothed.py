@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from adaptdel.certification.certificate import MOST_VOTES, Certificate, Rule
-from adaptdel.certification.certifier import Certifier, sort_key
+from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import SamplingPlan, Tally
 from adaptdel.classifiers.base import BaseClassifier, Prepared
 from adaptdel.classifiers.callables import as_base
@@ -29,7 +29,7 @@ from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, default_noise, few_kept
 from adaptdel.text.units import Tokens, check_unit
 
-_PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "k", "copies")
+_PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "copies")
 _FIELDS = {
     "noise": "an object",
     "ops": "a list",
@@ -38,7 +38,6 @@ _FIELDS = {
     "alpha": "a number",
     "threshold": "a number?",
     "seed": "a whole number",
-    "k": "a whole number",
     "n_select": "a whole number",
     "n_estimate": "a whole number",
     "copies": "a whole number",
@@ -77,8 +76,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit: "word", "char", "byte", "chunk:SIZE", "labelled", or a pair of callables (split, join).
         seed: the seed of all noise.
         threshold: for two classes, answer the second class iff its probability exceeds this value.
-        k: certify that the answer stays among the k most probable classes.
-        classes: the labels, for a callable that returns scores or whose labels are all known.
+        classes: the labels of a callable, in the order of its scores if it returns scores.
         copies: noisy copies of each example that `fit` trains on; for a transformer without training settings, the
             number of epochs, each of which draws a new copy.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
@@ -110,7 +108,6 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit: Any = CERTIFICATION.unit,
         seed: int = CERTIFICATION.seed,
         threshold: float | None = CERTIFICATION.threshold,
-        k: int = CERTIFICATION.k,
         classes: Sequence[Any] | None = None,
         copies: int = LINEAR.copies,
         progress: Any = "auto",
@@ -126,7 +123,6 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unit = unit
         self.seed = seed
         self.threshold = threshold
-        self.k = k
         self.classes = classes
         self.copies = copies
         self.progress = progress
@@ -168,21 +164,14 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The share of the ``n_select`` votes for every class; exact for short inputs."""
         certifier = self.certifier(n_estimate=0, sampling="fixed")
         results = self._votes(certifier, X, "predictions")
-        base = certifier.base
-        width = max([len(base.classes_ or []), *(len(tally.selection) for _, tally in results)])
-        shares = np.zeros((len(results), width))
+        shares = np.zeros((len(results), len(certifier.base.classes_ or [])))
         for row, (prepared, tally) in zip(shares, results, strict=True):
             if tally.exact is not None:
                 exact = exact_shares(tally.exact.tolist(), certifier.rule.noise, len(prepared.tokens))
-                row[: len(exact)] = [float(share) for share in exact]
+                row[:] = [float(share) for share in exact]
             else:
-                row[: len(tally.selection)] = tally.selection / tally.selection.sum()
-        if base.classes_ is not None:
-            return shares
-        labels = base.labels()  # in the order in which they occurred: sort them
-        order = sorted(range(len(labels)), key=lambda number: sort_key(labels[number]))
-        self.classes_ = label_array([labels[number] for number in order])
-        return shares[:, order]
+                row[:] = tally.selection / tally.selection.sum()
+        return shares
 
     def certify(self, X: Sequence[Any]) -> list[Certificate]:
         """A certificate for every input, in order.
@@ -228,7 +217,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_noise(noise, ops)
         check_choice("bound", self.bound, BOUNDS)
         threshold = None if self.threshold is None else check_probability("threshold", self.threshold)
-        return Rule(noise, ops.ops, self.bound, threshold, check_int("k", self.k, least=1))
+        return Rule(noise, ops.ops, self.bound, threshold)
 
     def base_classifier(self) -> BaseClassifier:
         """The base classifier: the fitted one, or the one that was given."""
@@ -236,7 +225,10 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self.base_
         if self.base is None:
             raise ValueError("base must be given, or fit called, before inputs can be classified; got None")
-        return as_base(self.base, self.classes)
+        base = as_base(self.base, self.classes)
+        if base.classes_ is None:
+            raise ValueError(f"base must be fitted, or its labels named by classes=[...]: got {base!r}")
+        return base
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder: safetensors, JSON and a model card."""
@@ -277,13 +269,13 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         plain = {name: settings[name] for name in _PLAIN}
         model = cls(base, noise_from_dict(settings["noise"]), ops=tuple(settings["ops"]), unit=unit, **plain)
         plan = SamplingPlan(model.rule(), model.alpha, model.n_select, model.n_estimate, model.sampling, model.seed)
-        plan.rule.check_classes(base.classes_)
+        plan.rule.check_classes(base.classes_ or [])
         for name, least in (("n_select", 1), ("n_estimate", 0), ("copies", 1)):
             check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
         model.base_, model.noise_, model.classes_ = base, plan.rule.noise, np.array(base.classes_)
         if settings.get("protection") is not None:
             check_fields(settings["protection"], _PROTECTION_FIELDS)
-            if settings["protection"].get("label") not in base.labels():
+            if settings["protection"].get("label") not in (base.classes_ or []):
                 raise ValueError(f"label must be one of the classes, got {settings['protection'].get('label')!r:.60}")
             model.protection_ = dict(settings["protection"])
         return model

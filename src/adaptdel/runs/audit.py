@@ -128,7 +128,7 @@ class StatedPlan:
         planned = manifest if source is None else source.get("planned") or source
         self.certain = source is None or source.get("planned") is not None
         self.guessed = 0  # certificates whose plan is not stated
-        rule = Rule(self.noise, Threat(planned["ops"]).ops, manifest["bound"], manifest["threshold"], manifest["k"])
+        rule = Rule(self.noise, Threat(planned["ops"]).ops, manifest["bound"], manifest["threshold"])
         self.plan = SamplingPlan(
             rule,
             alpha=float(planned["alpha"]),

@@ -36,7 +36,7 @@ from adaptdel.runs.inputs import Source
 from adaptdel.text.units import check_unit, unit_from_dict
 
 FORMAT = 1
-NEEDED = ("finished", "classes", "noise", "ops", "bound", "threshold", "k", "seed", "unit", "model_hash")
+NEEDED = ("finished", "classes", "noise", "ops", "bound", "threshold", "seed", "unit", "model_hash")
 # Fields without which a run can be read, but not verified.
 PLAN = ("alpha", "sampling", "votes")
 OTHERS = ("limit", "vocab_size", "model", "data", "started", "sessions", "totals")
@@ -65,12 +65,11 @@ def check_manifest(values: Any) -> dict[str, Any]:
 
 
 def _check_setting(values: Mapping[str, Any]) -> None:
-    """Raise unless classes, noise, threat, threshold and k are consistent."""
+    """Raise unless classes, noise, threat and threshold are consistent."""
     classes = check_classes(values["classes"])
     if len(classes) < 2:
         raise ValueError("classes must hold at least 2 labels, got 1")
     check_noise(noise_from_dict(values["noise"]), Threat(values["ops"]))
-    check_int("k", values["k"], least=1, most=len(classes) - 1)
     if values["threshold"] is not None and len(classes) != 2:
         raise ValueError("threshold must be null unless there are two classes")
 
@@ -264,7 +263,6 @@ _SAME = {
     "unit": "the unit",
     "classes": "the classes",
     "threshold": "the threshold",
-    "k": "k",
     "ops": "ops",
     "bound": "the bound",
     "alpha": "alpha",
@@ -284,16 +282,13 @@ _SAME_DATA = {
 def new_manifest(name: str, model: SmoothedClassifier, source: Source, limit: int | None) -> dict[str, Any]:
     """The manifest of a new run."""
     rule, base = model.rule(), model.base_classifier()
-    if base.classes_ is None:
-        raise ValueError(f"{name}: a run needs a model whose classes are known: give classes=[...] with a function")
     return {
         "format": FORMAT,
         "model_hash": base.fingerprint(),
         "noise": rule.noise.to_dict(),
         "unit": check_unit(model.unit).to_dict(),
-        "classes": list(base.classes_),
+        "classes": list(base.classes_ or []),
         "threshold": rule.threshold,
-        "k": rule.k,
         "ops": list(rule.ops),
         "bound": rule.bound,
         "alpha": model.alpha,

@@ -148,15 +148,12 @@ def problem_record(sentence: str, *, id: str | None, row: int) -> Record:
 
 def setting_of(certificate: Certificate) -> dict[str, Any]:
     """The fields of a manifest that all certificates of a run share."""
-    if not certificate.known:
-        raise ValueError("a run needs a base classifier whose classes are known in advance")
     return {
         "model_hash": certificate.model_hash,
         "noise": certificate.noise.to_dict(),
         "unit": certificate.unit,
         "classes": list(certificate.classes),
         "threshold": certificate.threshold,
-        "k": certificate.k,
         "ops": list(certificate.ops),
         "bound": certificate.bound,
         "alpha": certificate.alpha,
@@ -182,7 +179,6 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Ce
     certificate = Certificate(
         label=classes[answer],
         classes=classes,
-        known=True,
         answer=answer,
         length=record["length"],
         noise=noise_from_dict(manifest["noise"]),
@@ -193,7 +189,6 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Ce
         ops=Threat(manifest["ops"]).ops,
         bound=manifest["bound"],
         threshold=manifest["threshold"],
-        k=manifest["k"],
         seed=manifest["seed"],
         unit=manifest["unit"],
         model_hash=manifest["model_hash"],

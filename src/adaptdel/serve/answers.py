@@ -117,7 +117,7 @@ class Watcher:
         if self.influence is not None:
             self.influence.add(stage, kept, answers, self.ticket.tally.label)
         if self.job.stream:
-            classes = len(self._certifier.base.labels())
+            classes = len(self._certifier.base.classes_ or [])
             if stage != self._stage:
                 self._stage, self._counts = stage, np.zeros(classes, dtype=np.int64)
             self._counts = self._counts + np.bincount(answers, minlength=classes)
@@ -216,7 +216,7 @@ def predict_result(certifier: Certifier, watcher: Watcher | None, *, late: bool,
         length = len(watcher.ticket.prepared.tokens)
         counts = np.array([float(share) for share in exact_shares(tally.exact.tolist(), certifier.rule.noise, length)])
     shares = _named(certifier, counts / max(counts.sum(), 1e-300))
-    label = certifier.base.labels()[tally.label] if tally.label >= 0 else None
+    label = certifier.base.classes_ or [][tally.label] if tally.label >= 0 else None
     return {
         "label": label,
         "scores": {name: round(float(share), 9) for name, share in shares.items()},
@@ -251,7 +251,7 @@ def _abstention(certifier: Certifier, tally: Tally | None) -> dict[str, Any]:
         radii["edit"] = -1
     label = -1 if tally is None else tally.label
     return {
-        "label": certifier.base.labels()[label] if label >= 0 else None,
+        "label": certifier.base.classes_ or [][label] if label >= 0 else None,
         "radius": -1,
         "abstained": True,
         "score": 0.0 if counts is None or label < 0 else float(counts[label] / counts.sum()),
@@ -269,6 +269,6 @@ def _cost(watcher: Watcher | None, seconds: float) -> dict[str, Any]:
 
 def _named(certifier: Certifier, counts: Any) -> dict[str, Any]:
     """Counts or shares by class; classes without votes at the end may be missing."""
-    labels = certifier.base.labels()
+    labels = certifier.base.classes_ or []
     padded = np.pad(counts, (0, max(0, len(labels) - len(counts)))).tolist()
     return {str(label): value for label, value in zip(labels, padded, strict=False)}

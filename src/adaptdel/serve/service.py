@@ -90,8 +90,6 @@ class ModelToServe:
         unit = check_unit(self.model.unit)
         if unit.kind not in TEXT_UNITS:
             raise ValueError(f"model {self.name!r}: its unit {unit.kind!r} cannot be served: requests hold texts")
-        if self.model.base_classifier().classes_ is None:
-            raise ValueError(f"model {self.name!r}: its classes must be known to be served: give classes=[...]")
 
     @classmethod
     def load(cls, folder: Path, name: str = "") -> ModelToServe:
@@ -154,7 +152,7 @@ class ServedModel:
             "name": self.name,
             "default": default,
             "kind": base.kind or type(base).__name__,
-            "classes": base.labels(),
+            "classes": list(base.classes_ or []),
             "unit": self.certifier.unit.kind,
             "noise": repr(plan.rule.noise),
             "method": training.get("method"),
