@@ -10,7 +10,7 @@ fine-tuned under AdaptDel noise; and the embedded linear model.
 
 
 
-``--backends`` certifies the same inputs by MiniLM in int8 and bfloat16 under each backend of transformers that has
+``--backends`` certifies the same inputs by MiniLM in each precision under each backend of transformers that has
 them, beside the baseline, in the processor's seconds. Adaptive votes end early or late as a radius is clear or close,
 so their number varies by chance between backends on few inputs; so each backend also classifies the same copies, a
 fixed number an input.
@@ -36,7 +36,7 @@ from adaptdel import Deletion, FixedRate, certified_radius, clopper_pearson
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.sampling import SamplingPlan, content_key, plan_looks, radius_is_final, stream
 from adaptdel.classifiers import LinearClassifier
-from adaptdel.classifiers.base import Prepared, Request
+from adaptdel.classifiers.base import Prepared
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.noise import Noise
@@ -80,14 +80,11 @@ class Naive:
         """Class numbers of copies."""
         words = prepared.tokens
         tokenizer, subwords = self.classifier.tokenizer, self.classifier.subwords
-        if "tokenise once" in self.levers:
-            rows = [np.frombuffer(key, dtype=np.int32) for key in subwords.copies(Request(prepared, kept))]
-        else:
-            longest = subwords.max_length
-            rows = [
-                np.array(tokenizer(" ".join(np.array(words)[row]), truncation=True, max_length=longest)["input_ids"])
-                for row in kept
-            ]
+        longest = subwords.max_length
+        rows = [
+            np.array(tokenizer(" ".join(np.array(words)[row]), truncation=True, max_length=longest)["input_ids"])
+            for row in kept
+        ]
         where = np.arange(len(rows))
         if "distinct" in self.levers:
             distinct: dict[bytes, int] = {}
@@ -188,7 +185,7 @@ def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) 
     part, known = inputs[:few], labels[:few]
     keep("baseline, few inputs", timed(Naive(classifier, noise, share=SHARE), part, known), "baseline, few inputs")
     keep("int8", timed(Naive(quick, noise, share=SHARE), part, known), "baseline, few inputs")
-    for lever in ("distinct", "tokenise once", "batching"):
+    for lever in ("distinct", "batching"):
         model = Naive(classifier, noise, frozenset({lever}), share=2 * SHARE)
         keep(lever, timed(model, part, known), "baseline, few inputs")
     keep("adaptive", timed(Naive(classifier, noise, frozenset({"adaptive"})), part, known), "baseline, few inputs")
@@ -309,7 +306,7 @@ def backends_side_by_side(data: Path, name: str, folder: Path, count: int, out: 
     _warm_up(full)
     result: dict[str, Any] = {"data": name, "noise": repr(noise), "mean_length": float(np.mean(lengths))}
     result["baseline"] = timed(Naive(full, noise, share=SHARE, clock=clock), inputs, labels)
-    for dtype, backend in [(dtype, backend) for dtype in ("int8", "bfloat16") for backend in BACKENDS]:
+    for dtype, backend in [(dtype, backend) for dtype in ("float32", "int8", "bfloat16") for backend in BACKENDS]:
         try:
             classifier = TransformersClassifier.load(folder / "base", dtype=dtype, backend=backend)
         except ValueError as error:  # this precision is not to be had here
@@ -326,7 +323,7 @@ def backends_side_by_side(data: Path, name: str, folder: Path, count: int, out: 
 
 
 def _warm_up(classifier: Any) -> None:
-    classifier.scores(classifier.subwords.padded([np.arange(1, 30, dtype=np.int32)] * 32))
+    classifier.scores(classifier.subwords.padded([np.arange(1, 30)] * 32))
 
 
 def million() -> dict[str, Any]:

@@ -48,7 +48,7 @@ ALLOWED = {
             "threadpoolctl",
         )
     },
-} | {name: {"classifiers"} for name in ("tokenizers", "onnx", "onnxruntime", "openvino", "skops")}
+} | {name: {"classifiers"} for name in ("tokenizers", "onnx", "onnxruntime", "skops")}
 
 
 def layers() -> list[str]:

@@ -78,10 +78,9 @@ _COUNTS = ("batch_size", "epochs", "patience", "adv_steps")
 _FOLLOWING = ("epochs", "patience")  # the number of examples, where they are 0
 DTYPES = ("float32", "bfloat16", "int8")
 DTYPE = "float32"  # the precision of a transformer that classifies
-BACKENDS = ("torch", "onnxruntime", "openvino")
-BACKEND_CHOICES = (*BACKENDS, "auto")
-BACKEND = "torch"  # the library that runs a transformer: the same on every machine, unlike the choice of "auto"
-INT8_BACKEND = "auto"  # of a transformer that is trained to run in int8, where others can take half the time of torch
+BACKENDS = ("torch", "onnxruntime")
+BACKEND = "torch"  # the library that runs a transformer
+INT8_BACKEND = "onnxruntime"  # the only one that has int8
 CLASS_WEIGHTS = ("balanced",)
 PRECISIONS = ("float32", "bfloat16")
 PAPER_EPOCHS = 200
@@ -118,8 +117,7 @@ class TransformerTrainingSettings:
         adv_init: FreeLB's size of the random initial perturbation; 0 starts at the text itself.
         adv_norm: FreeLB's largest norm of a perturbation; 0 sets no limit.
         dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
-        backend: what runs the trained transformer; "auto" is the fastest of those that are installed, measured after
-            the training and kept with the model. None is "auto" in int8, and torch otherwise.
+        backend: what runs the trained transformer. None is "onnxruntime" in int8, and "torch" otherwise.
 
     >>> settings = TransformerTrainingSettings().for_examples(25_000)
     >>> settings.epochs, settings.patience, settings.warmup_epochs
@@ -151,7 +149,7 @@ class TransformerTrainingSettings:
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("dtype", self.dtype, DTYPES)
         if self.backend is not None:
-            check_choice("backend", self.backend, BACKEND_CHOICES)
+            check_choice("backend", self.backend, BACKENDS)
         checked["seed"] = check_int("seed", self.seed, most=SEEDS - 1)
         for name in _POSITIVE:
             checked[name] = finite_number(name, getattr(self, name), "a positive number", open_ends=True)

@@ -119,7 +119,6 @@ def test_history_and_record(encoder: str, whole: TrainedTransformer) -> None:
     drawn = [copies(encoder).draw(epoch, range(70)) for epoch in range(4)]
     assert record["tokens"] == sum(len(row) for rows in drawn for row in rows.values())
     assert record["tokens_per_second"] == record["tokens"] / record["training_seconds"]
-    assert record["tokens_per_second_without_noise"] > record["tokens_per_second"]
 
 
 def shared_numpy() -> str:
@@ -394,18 +393,6 @@ def test_batches_of_an_epoch(encoder: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert wide == {place: row for batch in epochs[2] for place, row in batch}
 
 
-def test_words_are_tokenised_once(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = copies(encoder)
-    wanted = one.classifier.tokenizer(" ".join(examples()[0][7]))["input_ids"]
-    monkeypatch.setattr(one.classifier.subwords, "tokenizer", None)
-    monkeypatch.setattr(one, "noise", NoNoise())
-    with pytest.raises(TypeError):  # nothing can be tokenised any more
-        one.classifier.subwords.encode(["a"])
-    with monkeypatch.context() as patch:
-        patch.setattr(one.classifier.subwords, "tokenizer", type("Side", (), {"truncation_side": "right"}))
-        assert one.draw(0, [7])[7].tolist() == wanted
-
-
 def test_masks_stand_for_words(encoder: str) -> None:
     one = copies(encoder, noise=Masking(0.5))
     rows = one.draw(0, range(70))
@@ -543,11 +530,11 @@ def test_labels_that_are_whole_numbers(encoder: str, tmp_path: Path) -> None:
     rows, labels = examples()
     stars: Any = np.array([4 if label == "pos" else 1 for label in labels])
     found = train_transformer(
-        TransformersClassifier(encoder, dtype="int8"), ExampleSet(rows, stars), ExampleSet(rows[:9], stars[:9]),
+        TransformersClassifier(encoder, dtype="bfloat16"), ExampleSet(rows, stars), ExampleSet(rows[:9], stars[:9]),
         noise=NOISE, unit=Words(), settings=TransformerTrainingSettings(epochs=1), folder=tmp_path / "checkpoints",
     )  # fmt: skip
     assert found.classifier.classes_ == [1, 4]
-    assert found.classifier.dtype == "int8"
+    assert found.classifier.dtype == "bfloat16"
     found.classifier.save(tmp_path / "model")
     assert TransformersClassifier.load(tmp_path / "model").classes_ == [1, 4]
     assert json.loads((tmp_path / "checkpoints" / checkpoints.RUN).read_text())["method"] == "ordinary"

@@ -171,7 +171,7 @@ def calibrate_folder(
     """
     checked = CalibrationSettings(**settings)
     if backend is not None:
-        check_choice("backend", backend, BACKENDS)  # not "auto": a calibration that is resumed must have the same
+        check_choice("backend", backend, BACKENDS)
     model = SmoothedClassifier.load(path, backend=backend)
     target = path if out is None else out
     task = _task(model, examples, checked, on, note)

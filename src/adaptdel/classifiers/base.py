@@ -10,7 +10,6 @@ from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -75,7 +74,6 @@ class BaseClassifier(ABC):
         kind: the name under which the class is registered; "" if its instances cannot be saved.
         classes_: the labels, in the order of the class numbers; None before the classifier is fitted.
         backend: the library that runs a transformer; None for other models.
-        backend_seconds_: the processor's seconds a copy of the backends that "auto" compared; else empty.
     """
 
     kind: ClassVar[str] = ""
@@ -86,7 +84,6 @@ class BaseClassifier(ABC):
 
     classes_: list[Any] | None = None
     backend: str | None = None
-    backend_seconds_: Mapping[str, float] = MappingProxyType({})
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Prepare an input; called once for each input."""
@@ -124,15 +121,9 @@ class BaseClassifier(ABC):
         return self.fingerprint()
 
     def with_backend(self, backend: str) -> BaseClassifier:
-        """The classifier run by another library, or by the fastest one ("auto"); see `BACKENDS`. Transformers only."""
+        """The classifier run by another library; see `BACKENDS`. Transformers only."""
         self.check_has_backends(backend)
         raise NotImplementedError(f"{type(self).__name__} must define with_backend")
-
-    def describe_backend(self) -> str:
-        """The backend in a sentence, with what "auto" measured."""
-        times = ", ".join(f"{name} {1000 * seconds:.2g} ms" for name, seconds in self.backend_seconds_.items())
-        chosen = f", chosen here: a copy of 32 subwords takes {times} of the processor" if times else ""
-        return f"backend {self.backend}{chosen}"
 
     @classmethod
     def check_has_backends(cls, backend: str) -> None:

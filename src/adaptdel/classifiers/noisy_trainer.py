@@ -1,17 +1,15 @@
 """The training loop of transformers: noisy copies, Hugging Face's Trainer on them, and FreeLB (Zhu et al. 2020).
 
-Words are tokenised once. The copy of an example in an epoch depends only on the seed, the epoch and the number of the
-example; the order of an epoch depends on the seed and the epoch. A background thread draws the next copies while the
-model trains on the current ones.
+The copy of an example in an epoch depends only on the seed, the epoch and the number of the example; the order of an
+epoch depends on the seed and the epoch.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,9 @@ import transformers
 from torch.utils.data import DataLoader
 
 from adaptdel.classifiers.base import Request
-from adaptdel.classifiers.subwords import Ids
 from adaptdel.classifiers.transformer_training import LOSS, history_of, mark
 from adaptdel.classifiers.transformers import TransformersClassifier
+from adaptdel.core.checks import IntArray
 from adaptdel.core.noise import Noise
 from adaptdel.hyperparameters import TransformerTrainingSettings
 from adaptdel.text.units import Tokens, Unit
@@ -39,34 +37,12 @@ def stream(seed: int, purpose: int, epoch: int, example: int = 0) -> np.random.G
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-@dataclass
-class EpochTimes:
-    """How the time of an epoch is spent, in seconds.
+class NoisyCopies:
+    """A data set of noisy copies with its collator; copies are drawn for a window of examples before they are read.
 
     Attributes:
-        began: when the epoch began.
-        tokens: token ids that the model has read, without padding.
-        drawing: time that the background thread spent on noise and ids.
-        waiting: time that training waited for copies.
-        collating: time spent on padding.
-    """
-
-    began: float = field(default_factory=time.perf_counter)
-    tokens: int = 0
-    drawing: float = 0.0
-    waiting: float = 0.0
-    collating: float = 0.0
-
-    def reading(self) -> dict[str, float]:
-        """The times since the epoch began."""
-        times = asdict(self)
-        return {"seconds": time.perf_counter() - times.pop("began"), **times}
-
-
-class NoisyCopies:
-    """A data set of noisy copies with its collator.
-
-    An item is the number of an example. Copies are drawn for a whole window of examples before they are read.
+        rows: the ids of the present window's copies, by the number of the example.
+        tokens: the number of ids read since the epoch began, without padding.
     """
 
     def __init__(
@@ -83,38 +59,33 @@ class NoisyCopies:
     ) -> None:
         masking = noise.masks_tokens
         self.prepared = [
-            classifier.prepare(f"{noun} {place}", row, unit, masking=masking) for place, row in enumerate(tokens)
+            classifier.prepare(f"{noun} {number}", row, unit, masking=masking) for number, row in enumerate(tokens)
         ]
         self.classifier, self.targets, self.noise = classifier, np.array(targets), noise
-        self.seed, self.purpose, self.times = seed, purpose, EpochTimes()
-        self.rows: dict[int, Ids] = {}
+        self.seed, self.purpose, self.tokens = seed, purpose, 0
+        self.rows: dict[int, IntArray] = {}
 
     def __len__(self) -> int:
         return len(self.prepared)
 
-    def __getitem__(self, place: int) -> tuple[Ids, int]:
-        return self.rows[place], int(self.targets[place])
+    def __getitem__(self, number: int) -> tuple[IntArray, int]:
+        return self.rows[number], int(self.targets[number])
 
-    def draw(self, epoch: int, places: Sequence[int]) -> dict[int, Ids]:
+    def draw(self, epoch: int, numbers: Sequence[int]) -> dict[int, IntArray]:
         """The token ids of the copies of these examples in an epoch."""
-        start = time.perf_counter()
-        rows = {place: self._copy(epoch, place) for place in places}
-        self.times.drawing += time.perf_counter() - start
-        return rows
+        subwords, texts = self.classifier.subwords, []
+        for number in numbers:
+            prepared = self.prepared[number]
+            kept = self.noise.sample(len(prepared.tokens), 1, stream(self.seed, self.purpose, epoch, number))
+            texts += subwords.texts(Request(prepared, kept))
+        return dict(zip(numbers, subwords.encode(texts), strict=True))
 
-    def collate(self, items: Sequence[tuple[Ids, int]]) -> dict[str, Any]:
+    def collate(self, items: Sequence[tuple[IntArray, int]]) -> dict[str, Any]:
         """A batch of tensors, padded to its longest copy."""
-        start = time.perf_counter()
         batch = self.classifier.tensors(self.classifier.subwords.padded([row for row, _ in items]))
         batch["labels"] = torch.tensor([target for _, target in items])
-        self.times.tokens += sum(len(row) for row, _ in items)
-        self.times.collating += time.perf_counter() - start
+        self.tokens += sum(len(row) for row, _ in items)
         return batch
-
-    def _copy(self, epoch: int, place: int) -> Ids:
-        prepared = self.prepared[place]
-        kept = self.noise.sample(len(prepared.tokens), 1, stream(self.seed, self.purpose, epoch, place))
-        return np.frombuffer(self.classifier.subwords.copies(Request(prepared, kept))[0], np.int32)
 
 
 class EpochBatches:
@@ -125,47 +96,25 @@ class EpochBatches:
     """
 
     def __init__(self, copies: NoisyCopies, batch_size: int) -> None:
-        self.copies, self.batch_size, self.epoch = copies, batch_size, 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="noise")
-        self._pending: dict[tuple[int, int], Future[dict[int, Ids]]] = {}
+        self.copies, self.batch_size, self.epoch, self.began = copies, batch_size, 0, time.perf_counter()
 
     def __len__(self) -> int:
         return -(-len(self.copies) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.copies.times = EpochTimes()
-        windows = self._windows(self.epoch)
+        self.copies.tokens, self.began = 0, time.perf_counter()
+        order = stream(self.copies.seed, ORDER, self.epoch).permutation(len(self.copies)).tolist()
         shuffle = stream(self.copies.seed, SHUFFLE, self.epoch)
-        for number, window in enumerate(windows):
-            self.copies.rows = self._drawn(self.epoch, number, window)
-            if number + 1 < len(windows):
-                self._request(self.epoch, number + 1, windows[number + 1])
-            else:  # the next epoch begins after validation
-                self._request(self.epoch + 1, 0, self._windows(self.epoch + 1)[0])
-            batches = by_length(self.copies.rows, self.batch_size)
-            yield from (batches[place] for place in shuffle.permutation(len(batches)))
-
-    def _windows(self, epoch: int) -> list[list[int]]:
-        order = stream(self.copies.seed, ORDER, epoch).permutation(len(self.copies)).tolist()
         size = self.batch_size * -(-len(self) // -(-len(self) // WINDOW))
-        return [order[start : start + size] for start in range(0, len(order), size)]
-
-    def _request(self, epoch: int, number: int, window: list[int]) -> None:
-        """Let the background thread draw a window; other pending windows are dropped."""
-        self._pending = {(epoch, number): self._thread.submit(self.copies.draw, epoch, window)}
-
-    def _drawn(self, epoch: int, number: int, window: list[int]) -> dict[int, Ids]:
-        start = time.perf_counter()
-        if (epoch, number) not in self._pending:
-            self._request(epoch, number, window)
-        rows = self._pending[epoch, number].result()
-        self.copies.times.waiting += time.perf_counter() - start
-        return rows
+        for start in range(0, len(order), size):
+            self.copies.rows = self.copies.draw(self.epoch, order[start : start + size])
+            batches = by_length(self.copies.rows, self.batch_size)
+            yield from (batches[number] for number in shuffle.permutation(len(batches)))
 
 
-def by_length(rows: dict[int, Ids], batch_size: int) -> list[list[int]]:
+def by_length(rows: dict[int, IntArray], batch_size: int) -> list[list[int]]:
     """Batches of examples of similar length, the shortest first; equal lengths keep their order."""
-    order = sorted(rows, key=lambda place: len(rows[place]))
+    order = sorted(rows, key=lambda number: len(rows[number]))
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
@@ -197,7 +146,7 @@ class EpochLimits:
 
 
 class NoisyTrainer(transformers.Trainer):
-    """The Trainer on fresh noisy copies in batches of similar length; its log holds the times of every epoch."""
+    """The Trainer on fresh noisy copies in batches of similar length; it logs tokens and time of every epoch."""
 
     def __init__(
         self,
@@ -268,9 +217,9 @@ class NoisyTrainer(transformers.Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *others: Any, **more: Any) -> None:
-        """Log the times of an epoch with its loss; every checkpoint contains the log."""
+        """Log tokens and time of an epoch with its loss; every checkpoint contains the log."""
         if "loss" in logs:
-            logs.update(self.train_copies.times.reading())
+            logs.update(tokens=self.train_copies.tokens, seconds=time.perf_counter() - self.epochs.began)
         super().log(logs, *others, **more)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from adaptdel.classifiers.base import check_labels, register_classifier
 from adaptdel.classifiers.self_test import BATCHING
-from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
+from adaptdel.classifiers.subwords import BATCH_TOKENS, MOST_BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real, check_text
 
 MARGIN = 1e-3
@@ -32,7 +32,6 @@ class OnnxClassifier(SubwordClassifier):
         providers: of ONNX Runtime; None for the first that is available, GPU before CPU.
         classes: the labels in the order of the scores; None for the numbers 0, 1, ...
         batch_tokens: the largest number of ids in a batch.
-        tokenise: "auto", "gather" or "join": see `Subwords`.
         max_length: the largest number of ids of a copy; None for the tokenizer's limit.
         margin: two scores closer than this are a near tie; the self-test can only raise it.
         batching: the least strict mode that the self-test may choose: "padded" (copies of any length share a batch),
@@ -50,7 +49,6 @@ class OnnxClassifier(SubwordClassifier):
         providers: Sequence[str] | None = None,
         classes: Sequence[Any] | None = None,
         batch_tokens: int = BATCH_TOKENS,
-        tokenise: str = "auto",
         max_length: int | None = None,
         margin: float = MARGIN,
         batching: str = "padded",
@@ -65,15 +63,15 @@ class OnnxClassifier(SubwordClassifier):
         self.path = Path(path)
         if not self.path.is_file():
             raise ValueError(f"path must be an ONNX file, got {str(path)!r}")
-        self.batch_tokens = check_int("batch_tokens", batch_tokens, least=1)
+        self.batch_tokens = check_int("batch_tokens", batch_tokens, least=1, most=MOST_BATCH_TOKENS)
         self.margin, self.batching = margin, check_choice("batching", batching, BATCHING)
-        self.tokenise, self.max_length = tokenise, max_length
+        self.max_length = max_length
         if isinstance(tokenizer, (str, Path)):
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
         self.tokenizer = tokenizer
         if max_length is None and tokenizer.model_max_length < UNLIMITED:
             max_length = tokenizer.model_max_length
-        self.subwords = Subwords(tokenizer, max_length=max_length, tokenise=tokenise, name=self.path.name)
+        self.subwords = Subwords(tokenizer, max_length=max_length, name=self.path.name)
         external_files(self.path)  # none is outside of its folder
         self.session = onnxruntime.InferenceSession(
             str(path), providers=list(providers or onnxruntime.get_available_providers())
@@ -82,7 +80,7 @@ class OnnxClassifier(SubwordClassifier):
         outputs = [node.name for node in self.session.get_outputs()]
         self._output = "logits" if "logits" in outputs else outputs[0]
         self._fingerprint: str | None = None
-        ids = np.array(self.subwords.encode(["a"])[0], dtype=np.int32)
+        ids = self.subwords.encode(["a"])[0]
         width = self.scores(self.subwords.padded([ids])).shape[1]
         self.classes_ = list(range(width) if classes is None else classes)
         if len(self.classes_) != width or width < 2:
@@ -114,11 +112,10 @@ class OnnxClassifier(SubwordClassifier):
         return [self.path, *external_files(self.path)]
 
     def options(self) -> dict[str, Any]:
-        """Classes, way of tokenising, longest input, margin and batching."""
+        """Classes, longest input, margin and batching."""
         return {
             "file": self.path.name,
             "classes": self.classes_,
-            "tokenise": self.tokenise,
             "max_length": self.max_length,
             "margin": self.margin,
             "batching": self.batching,
@@ -142,7 +139,7 @@ class OnnxClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class, and the name of the ONNX file."""
-        check_names("options", options, ("file",), ("classes", "tokenise", "max_length", "margin", "batching"))
+        check_names("options", options, ("file",), ("classes", "max_length", "margin", "batching"))
         file = check_text("file", options["file"])
         if Path(file).name != file:
             raise ValueError(f"file must be the name of a file, got {file!r:.60}")

@@ -27,7 +27,7 @@ from adaptdel.classifiers.transformers import (
     libraries,
     quietly,
 )
-from adaptdel.core.checks import check_choice, check_fields
+from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Noise
 from adaptdel.files import read_json, write_json
 from adaptdel.hyperparameters import CLASS_WEIGHTS, TransformerTrainingSettings
@@ -80,16 +80,8 @@ def last_whole(folder: Path) -> Path | None:
 
 
 def read_state(checkpoint: Path) -> State:
-    """The Trainer's state at a checkpoint, checked."""
-    path = checkpoint / STATE
-    state: State = read_json(path, "the state of a training")
-    try:
-        check_fields(state, {"best_model_checkpoint": "a text?", "log_history": "a list"})
-        check_fields(state, {"global_step": "a whole number"})
-        for row in history_of(state):
-            check_fields(row, dict.fromkeys(row, "a number"))
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}: not the state of a training ({error}): delete {checkpoint}") from None
+    """The Trainer's state at a checkpoint."""
+    state: State = read_json(checkpoint / STATE, "the state of a training")
     return state
 
 
@@ -161,7 +153,7 @@ class TrainedTransformer:
         classifier: the classifier, with the weights of the best epoch.
         history: a dictionary per epoch: epoch (from 1), train_loss, valid_loss, valid_accuracy, learning_rate (of the
             last step) and seconds.
-        record: versions, epochs and steps, the best epoch, tokens per second with and without the time for the noise.
+        record: versions, epochs and steps, the best epoch, tokens and seconds.
     """
 
     classifier: TransformersClassifier
@@ -276,19 +268,14 @@ def _result(classifier: TransformersClassifier, last: Path | None, versions: dic
 
 
 def _record(state: State, history: list[dict[str, float]]) -> dict[str, Any]:
-    names = ("tokens", "seconds", "drawing", "waiting", "collating")
-    sums = {name: sum(entry[name] for entry in epochs_of(state)) for name in names}
-    tokens, seconds, idle = sums["tokens"], sums["seconds"], sums["waiting"] + sums["collating"]
+    tokens, seconds = (sum(entry[name] for entry in epochs_of(state)) for name in ("tokens", "seconds"))
     return {
         "epochs": len(history),
         "best_epoch": best_epoch(history),
         "steps": state["global_step"],
         "tokens": tokens,
         "training_seconds": seconds,
-        "noise_seconds": sums["drawing"] + sums["collating"],
-        "standing_still_seconds": idle,
         "tokens_per_second": tokens / seconds,
-        "tokens_per_second_without_noise": tokens / (seconds - idle),
     }
 
 

@@ -7,12 +7,10 @@ import hashlib
 import inspect
 import json
 import random
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, Self
@@ -20,16 +18,15 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.classifiers.backends import EXPORTED, GRAPH, Backend, fastest, start
+from adaptdel.classifiers.backends import OnnxRuntime
 from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier
-from adaptdel.classifiers.self_test import BATCHING, Probes
-from adaptdel.classifiers.subwords import BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
+from adaptdel.classifiers.foreign import check_folder, local_folder, read_tokenizer, reading, unreadable
+from adaptdel.classifiers.self_test import BATCHING
+from adaptdel.classifiers.subwords import BATCH_TOKENS, MOST_BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
-from adaptdel.files import read_json
 from adaptdel.hyperparameters import (
-    BACKEND,
-    BACKEND_CHOICES,
+    BACKENDS,
     DTYPE,
     DTYPES,
     TRANSFORMER,
@@ -90,19 +87,18 @@ def isolated_randomness(seed: int) -> Iterator[None]:
 class TransformersClassifier(SubwordClassifier):
     """A model of `AutoModelForSequenceClassification` with its tokenizer.
 
-    Only safetensors are read, and no code that comes with a model is run. The words of an input are tokenised once, the
-    ids of a copy are those of its joined text, and the votes do not depend on batches: see `subwords`.
+    Only safetensors are read, and no code that comes with a model is run. A folder is checked before anything is built
+    from it: see `foreign`. Votes do not depend on batches: see `subwords`.
 
     Args:
         model: a folder, a name on the hub, or a loaded model.
         tokenizer: a loaded tokenizer, a folder or a name; needed with a loaded model, else that of the model.
         device: "cpu", "cuda", ... or "auto": the GPU if there is one.
-        dtype: "float32", "bfloat16", or "int8": linear layers in 8 bits, on the CPU.
-        backend: what runs the model: "torch"; "onnxruntime" or "openvino", on the CPU; or "auto": the fastest of those
-            that are installed, by a measurement here. Scores of backends differ in their last digits, and in int8 by
-            more, so the backend is part of the fingerprint, and a saved model keeps it.
+        dtype: "float32", "bfloat16", or "int8": linear layers in 8 bits, by ONNX Runtime.
+        backend: what runs the model: "torch", or "onnxruntime", on the CPU; None for torch, and for ONNX Runtime in
+            int8. Scores of backends differ in their last digits, so the backend is part of the fingerprint, and a saved
+            model keeps it.
         batch_tokens: the largest number of ids in a batch; None for 1024 on a CPU and 16384 elsewhere.
-        tokenise: "auto", "gather" or "join": see `Subwords`.
         revision: of a model on the hub.
         margin: two scores closer than this are a near tie; the self-test can only raise it.
         batching: the least strict mode that the self-test may choose: "padded" (copies of any length share a batch),
@@ -110,8 +106,7 @@ class TransformersClassifier(SubwordClassifier):
         training: the hyperparameters of `fit`; None for the defaults.
 
     Attributes:
-        backend: the backend that runs the model, also where "auto" was asked for.
-        backend_seconds_: the processor's seconds a copy of 32 ids of the backends that "auto" compared; else empty.
+        backend: the backend that runs the model.
         self_test_: the outcome of the self-test, or None for a model that has no trained head yet.
         training_: how `fit` trained the model, with the history of its epochs, in plain values.
     """
@@ -125,43 +120,42 @@ class TransformersClassifier(SubwordClassifier):
         tokenizer: Any = None,
         device: str = "auto",
         dtype: str = DTYPE,
-        backend: str = BACKEND,
+        backend: str | None = None,
         batch_tokens: int | None = None,
-        tokenise: str = "auto",
         revision: str | None = None,
         margin: float = MARGIN,
         batching: str = "padded",
         training: TransformerTrainingSettings | None = None,
     ) -> None:
-        torch, transformers = libraries()
+        torch, _ = libraries()
         check_choice("dtype", dtype, DTYPES)
-        self._wanted_backend = check_choice("backend", backend, BACKEND_CHOICES)
         check_choice("batching", batching, BATCHING)
         if not isinstance(training, (TransformerTrainingSettings, NoneType)):
             raise ValueError(f"training must be TransformerTrainingSettings or None, got {training!r:.60}")
-        self.source, self.dtype, self.tokenise, self.revision = model, dtype, tokenise, revision
+        self.source, self.dtype, self.revision = model, dtype, revision
         self._least_margin, self._batching, self.training = margin, batching, training
         self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         usual = BATCH_TOKENS if self.device == "cpu" else 16 * BATCH_TOKENS
-        self.batch_tokens = check_int("batch_tokens", usual if batch_tokens is None else batch_tokens, least=1)
-        if dtype == "int8" and self.device != "cpu":
-            raise ValueError(f"device must be 'cpu' for dtype 'int8', got {self.device!r}")
-        self._check_backend(backend)
-        loaded = not isinstance(model, (str, Path))
-        if loaded and tokenizer is None:
+        size = usual if batch_tokens is None else batch_tokens
+        self.batch_tokens = check_int("batch_tokens", size, least=1, most=MOST_BATCH_TOKENS)
+        self.backend = self._checked_backend(backend)
+        self.name = str(model) if self.has_source else type(model).__name__
+        if not self.has_source and tokenizer is None:
             raise ValueError("tokenizer must be given with a loaded model, got None")
-        if tokenizer is None or isinstance(tokenizer, (str, Path)):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                str(tokenizer or model), revision=None if tokenizer else revision, trust_remote_code=False
-            )
+        with quietly():
+            if self.has_source:
+                self._folder = local_folder(self.name, revision)
+                check_folder(self._folder)
+            if tokenizer is None:
+                tokenizer = read_tokenizer(self._folder)
+            elif isinstance(tokenizer, (str, Path)):
+                tokenizer = read_tokenizer(local_folder(str(tokenizer), None))
         self.tokenizer = tokenizer
-        self.name = type(model).__name__ if loaded else str(model)
         self._fingerprint: str | None = None
-        self._new_head = False
-        if not loaded:
+        self.untrained_ = False
+        if self.has_source:
             with isolated_randomness(0):
-                model, self._new_head = self._read()
-        self.untrained_ = self._new_head
+                model, self.untrained_ = self._read()
         self.install(model)
 
     def __repr__(self) -> str:
@@ -171,20 +165,15 @@ class TransformersClassifier(SubwordClassifier):
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> Self:
         """Read what `save` wrote; ``options`` are those of the class."""
-        torch, _ = libraries()
-        _check_sizes(Path(folder))
         base = cls(str(folder), **options)
         if base.untrained_:
-            raise ValueError(f"{folder}: weights of the model are missing: save or copy it anew")
-        for name, values in base.model.named_parameters():
-            if not torch.isfinite(values).all():
-                raise ValueError(f"{folder}: the weights {name} are not all finite numbers: train the model anew")
+            raise unreadable(str(folder), "some of its weights are missing")
         return base
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class."""
-        check_names("options", options, (), ("dtype", "backend", "margin", "batching", "tokenise"))
+        check_names("options", options, (), ("dtype", "backend", "margin", "batching"))
         check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
 
     def save(self, folder: str | Path) -> None:
@@ -199,7 +188,7 @@ class TransformersClassifier(SubwordClassifier):
         if self.untrained_:
             raise BaseClassifierError(f"the model {self.name} has no trained classification head: call fit first")
         if self._exported is not None:
-            return self._exported.scores({name: inputs[name] for name in self._read_arrays()})
+            return self._exported.scores({name: inputs[name] for name in self._array_names()})
         with torch.inference_mode():
             logits = self._running(**self.tensors(inputs)).logits
         scores: npt.NDArray[Any] = logits.float().cpu().numpy()
@@ -216,7 +205,7 @@ class TransformersClassifier(SubwordClassifier):
         config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
         digest = hashlib.sha256(json.dumps([config, self.dtype], sort_keys=True, default=str).encode())
         if backend not in (None, "torch"):
-            digest.update(f"{backend} {GRAPH}".encode())
+            digest.update(f"{backend}".encode())
         digest.update(self.subwords.state().encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             values = tensor.detach().cpu().contiguous()
@@ -226,34 +215,33 @@ class TransformersClassifier(SubwordClassifier):
         return digest.hexdigest()
 
     def with_backend(self, backend: str) -> TransformersClassifier:
-        """The same model run by another backend; "auto" measures the installed ones here, and takes the fastest.
-
-        The classifier itself if the backend is its own. The result is tested like a model that is loaded.
-        """
-        check_choice("backend", backend, BACKEND_CHOICES)
+        """The same model run by another backend, and tested like a model that is loaded."""
         if backend == self.backend:
             return self
-        self._check_backend(backend)
         other = copy.copy(self)
-        other._wanted_backend = backend
+        other.backend = self._checked_backend(backend)
         other.install(self.model)
         return other
 
-    def _check_backend(self, backend: str) -> None:
-        """Raise unless a backend can run on the device in the precision, as far as that is known without a graph."""
-        if backend in EXPORTED and self.device != "cpu":
-            raise ValueError(f"device must be 'cpu' for backend {backend!r}, got {self.device!r}")
-        if backend in EXPORTED:
-            EXPORTED[backend].check(self.dtype)
+    def _checked_backend(self, backend: str | None) -> str:
+        """The backend; ValueError unless it can run on the device in the precision."""
+        chosen = ("onnxruntime" if self.dtype == "int8" else "torch") if backend is None else backend
+        check_choice("backend", chosen, BACKENDS)
+        if chosen == "onnxruntime":
+            if self.device != "cpu":
+                raise ValueError(f"device must be 'cpu' for backend 'onnxruntime', got {self.device!r}")
+            OnnxRuntime.check(self.dtype)
+        elif self.dtype == "int8":
+            raise ValueError("dtype must be 'float32' or 'bfloat16' for backend 'torch', got 'int8'")
+        return chosen
 
     def options(self) -> dict[str, Any]:
-        """Precision, backend, margin, batching and the way of tokenising."""
+        """Precision, backend, margin and batching."""
         return {
             "dtype": self.dtype,
             "backend": self.backend,
             "margin": self.margin,
             "batching": self.batching,
-            "tokenise": self.tokenise,
         }
 
     def fit(
@@ -339,18 +327,23 @@ class TransformersClassifier(SubwordClassifier):
         self.training_ = {"noise": noise.to_dict(), "history": trained.history, **trained.record}
         return self
 
-    def _read(self, **options: Any) -> tuple[Any, bool]:
-        """The model from its folder or the hub in full precision, and whether some of its weights are new."""
+    def _read(self, labels: int | None = None) -> tuple[Any, bool]:
+        """The model from its folder in full precision, and whether some of its weights are new.
+
+        With ``labels``, the head is new unless it has as many labels.
+        """
         torch, transformers = libraries()
-        with quietly():
+        options = SAFE if labels is None else SAFE | {"num_labels": labels, "ignore_mismatched_sizes": True}
+        with quietly(), reading(self.name):
             model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
-                str(self.source),
-                revision=self.revision,
-                dtype=torch.float32,
-                output_loading_info=True,
-                **SAFE,
-                **options,
+                str(self._folder), dtype=torch.float32, output_loading_info=True, **options
             )
+        for name, _, wanted in info["mismatched_keys"]:
+            if labels is None or wanted[0] != labels:
+                raise unreadable(self.name, f"the weights {name} do not fit its config.json")
+        for name, values in model.named_parameters():
+            if not torch.isfinite(values).all():
+                raise unreadable(self.name, f"the weights {name} are not all finite numbers")
         return model, bool(info["missing_keys"])
 
     @property
@@ -372,9 +365,7 @@ class TransformersClassifier(SubwordClassifier):
         if not self.has_source:
             model = copy.deepcopy(self.model)  # a training that fails leaves the classifier as it was
         else:
-            if self._new_head:
-                self._read()  # draws a head that is discarded, as version 0.1 did: the same seed gives the same model
-            model, _ = self._read(num_labels=len(classes), ignore_mismatched_sizes=True)
+            model, _ = self._read(len(classes))
         if classes != list(range(len(classes))):
             model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
             model.config.label2id = {str(label): number for number, label in enumerate(classes)}
@@ -392,52 +383,32 @@ class TransformersClassifier(SubwordClassifier):
         self.classes_ = _classes(model.config)
         check_labels(self.classes_)
         most = _longest(self.tokenizer, model)
-        self.subwords = Subwords(self.tokenizer, max_length=most, tokenise=self.tokenise, name=self.name)
-        self._running, self._exported = self._choose_backend()
+        self.subwords = Subwords(self.tokenizer, max_length=most, name=self.name)
+        self._running: Any = None
+        self._exported: OnnxRuntime | None = None
         self.margin, self.batching, self.self_test_ = self._least_margin, self._batching, None
+        ids = getattr(model.get_input_embeddings(), "num_embeddings", None)
+        if self.backend == "torch" or self.untrained_:
+            self._running = self._in_torch()
+        else:
+            threads = libraries()[0].get_num_threads()
+            probes = self.subwords.probes(ids)
+            self._exported = OnnxRuntime(
+                model, self._array_names(), probes, dtype=self.dtype, threads=threads, name=self.name
+            )
         if not self.untrained_:
             # Low precision rounds the last bits that padding changes to other values: shifts grow to 1e-2.
             pads = "attention_mask" in self._accepted and self.dtype == "float32"
             padding_ids = (model.config.pad_token_id, self.tokenizer.pad_token_id)
-            table = model.get_input_embeddings()
-            ids = getattr(table, "num_embeddings", None)
             self.run_self_test(name=self.name, pads=pads and None not in padding_ids, ids=ids)
 
-    def _choose_backend(self) -> tuple[Any, Backend | None]:
-        """What runs the model: in torch, or an exported graph; sets ``backend``."""
-        self.backend, self.backend_seconds_ = "torch", dict[str, float]()
-        if self._wanted_backend == "torch" or self.untrained_ or self.device != "cpu":
-            return self._in_torch(), None
-        if self._wanted_backend != "auto":
-            self.backend = self._wanted_backend
-            return None, self._export(self.backend)
-        running, exported = self._in_torch(), dict[str, Backend]()
-        for name, kind in EXPORTED.items():
-            if self.dtype in kind.dtypes:
-                with suppress(ImportError, ValueError):  # not installed, or not able to run this model
-                    exported[name] = self._export(name)
-        self._running, self._exported = running, None
-        scores = {"torch": self.scores} | {name: backend.scores for name, backend in exported.items()}
-        self.backend, self.backend_seconds_ = fastest(scores, self._read_arrays(), self._probes())
-        return (running, None) if self.backend == "torch" else (None, exported[self.backend])
-
-    def _export(self, name: str) -> Backend:
-        threads = libraries()[0].get_num_threads()
-        arrays, probes = self._read_arrays(), self._probes()
-        return start(name, self.model, arrays, probes, dtype=self.dtype, threads=threads, title=self.name)
-
-    def _probes(self) -> Probes:
-        return self.subwords.probes(getattr(self.model.get_input_embeddings(), "num_embeddings", None))
-
-    def _read_arrays(self) -> list[str]:
+    def _array_names(self) -> list[str]:
         """The names of the arrays that the model reads."""
         return [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in self._accepted]
 
     def _in_torch(self) -> Any:
         """The model in the wanted precision on its device."""
-        precision = getattr(libraries()[0], self.dtype)
-        if self.dtype == "int8":
-            return int8_copy(self.model)
+        precision = getattr(libraries()[0], "float32" if self.dtype == "int8" else self.dtype)
         if any(parameter.dtype != precision for parameter in self.model.parameters()):
             return copy.deepcopy(self.model).to(precision).to(self.device)
         return self.model.to(self.device)
@@ -446,48 +417,6 @@ class TransformersClassifier(SubwordClassifier):
         """The inputs that the model reads, as tensors on its device."""
         torch, _ = libraries()
         return {name: torch.from_numpy(inputs[name]).to(self.device) for name in inputs if name in self._accepted}
-
-
-def _check_sizes(folder: Path) -> None:
-    """Raise for a configuration of far more layers or labels than there are weights: building it would not end."""
-    config = folder / "config.json"
-    try:
-        values = read_json(config, "the configuration of a model")
-    except FileNotFoundError:
-        raise ValueError(f"{config}: missing from a saved model: save or copy the model anew") from None
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))  # a layer or label has a weight at least
-    for name, value in values.items():
-        if name == "id2label" or not re.search("layer|label|expert|group|block", name):
-            continue
-        count = value if isinstance(value, (int, float)) else len(value) if isinstance(value, (dict, list)) else 0
-        if count > max(200, size // 200 if "layer" in name else size):
-            raise ValueError(f"{config}: {name} cannot be {value!r:.40} with so few weights: save or copy it anew")
-
-
-def int8_copy(model: Any) -> Any:
-    """A copy whose linear layers, but for the last, multiply whole numbers of 8 bits.
-
-    Weights are scaled per output and inputs per token: the result for a token does not depend on the rest of the batch.
-    """
-    torch, _ = libraries()
-    model = copy.deepcopy(model).float()
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Linear) and layer.out_features != model.config.num_labels:
-            weight = layer.weight.detach()
-            scale = weight.abs().amax(dim=1).clamp_min(1e-30) / 127
-            whole = (weight / scale[:, None]).round().to(torch.int8)
-            layer.weight = torch.nn.Parameter(whole, requires_grad=False)
-            layer.forward = partial(_int8_linear, torch, whole.t().contiguous(), scale, layer.bias)
-    return model
-
-
-def _int8_linear(torch: Any, weight: Any, weight_scale: Any, bias: Any, values: Any) -> Any:
-    flat = values.reshape(-1, values.shape[-1])
-    scale = flat.abs().amax(dim=1, keepdim=True).clamp_min_(1e-30).div_(127)
-    product = torch._int_mm((flat / scale).round_().to(torch.int8), weight).float().mul_(scale).mul_(weight_scale)
-    if bias is not None:
-        product.add_(bias)
-    return product.view(*values.shape[:-1], -1)
 
 
 def _classes(config: Any) -> list[Any]:

@@ -13,7 +13,7 @@ import click
 
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.core.checks import check_int
-from adaptdel.hyperparameters import BACKEND_CHOICES
+from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.class_measures import ADVICE, SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import data_columns
@@ -67,8 +67,8 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.option(
     "--backend",
     default=None,
-    type=click.Choice(BACKEND_CHOICES),
-    help="What runs a transformer; auto: the fastest here.  [default: the model's]",
+    type=click.Choice(BACKENDS),
+    help="What runs a transformer.  [default: the model's]",
 )
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
 @click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")

@@ -172,7 +172,7 @@ def cores() -> int:
 
 def library_versions() -> dict[str, str]:
     """The versions that results depend on: of Python, this library, and the libraries that compute."""
-    names = [name for name in ("torch", "transformers", "onnxruntime", "openvino") if name in sys.modules]
+    names = [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules]
     installed = {"python": platform.python_version(), "adaptdel": __version__}
     for name in ("numpy", "scipy", *names):
         try:

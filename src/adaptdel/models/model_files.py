@@ -20,7 +20,7 @@ from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_choice, check_fields, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_bytes, read_json, replacing, replacing_folder, write_json, write_text
-from adaptdel.hyperparameters import BACKEND_CHOICES, BACKENDS
+from adaptdel.hyperparameters import BACKENDS
 from adaptdel.models.card import check_calibration, check_training, model_card
 from adaptdel.text.data import DATA, TextHashes
 from adaptdel.text.units import check_unit, unit_from_dict
@@ -278,15 +278,13 @@ def _load_base(folder: Path, settings: dict[str, Any], config: Path, backend: st
         cls.check_options(options)
     _check_files(folder, settings["files"])
     if backend is not None:
-        cls.check_has_backends(check_choice("backend", backend, BACKEND_CHOICES))
+        cls.check_has_backends(check_choice("backend", backend, BACKENDS))
         options = {**options, "backend": backend}
     try:
         return cls.load(folder, **options)
-    except ImportError as error:
-        if backend is None and options.get("backend") in BACKENDS[1:]:
-            raise ImportError(f"{error}; or let torch run the model, with --backend torch") from None
-        raise
     except Exception as error:  # for damaged files, libraries raise errors of many types
+        if isinstance(error, ImportError):
+            raise
         clear = (str(folder), "backend must", "dtype must") if backend is not None else str(folder)
         if isinstance(error, ValueError) and str(error).startswith(clear):
             raise

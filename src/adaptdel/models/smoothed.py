@@ -240,8 +240,7 @@ class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             path: the folder.
-            backend: runs a transformer instead of the backend that it was saved with: "torch", "onnxruntime",
-                "openvino", or "auto": the fastest here.
+            backend: runs a transformer instead of the backend that it was saved with: "torch" or "onnxruntime".
         """
         model = load_model(path, backend)
         if not isinstance(model, SmoothedClassifier):

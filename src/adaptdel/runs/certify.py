@@ -23,7 +23,7 @@ from adaptdel.core.threat import Threat
 from adaptdel.engines.engine import Engine, ModelSource, with_settings
 from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
 from adaptdel.files import replacing, replacing_folder, write_json
-from adaptdel.hyperparameters import BACKEND_CHOICES
+from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.model_files import data_columns
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -89,8 +89,7 @@ class CertificationJob:
         engine: where to certify: in this process, in local workers or on a Ray cluster.
         strict: stop at a row that cannot be certified, instead of recording the problem.
         key: signs the finished run.
-        backend: what runs a transformer: "torch", "onnxruntime", "openvino", or "auto": the fastest here, or the one
-            that the run was started with; None for the model's own.
+        backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
     """
 
     model: Path | SmoothedClassifier
@@ -107,7 +106,7 @@ class CertificationJob:
         if self.limit is not None:
             check_int("limit", self.limit, least=1)
         if self.backend is not None:
-            check_choice("backend", self.backend, BACKEND_CHOICES)
+            check_choice("backend", self.backend, BACKENDS)
 
 
 @dataclass(frozen=True)
@@ -124,38 +123,26 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
     ``progress`` is True, False, "auto" (on a terminal) or a callable (done, total).
     ValueError if the folder holds another run, if the data cannot be read or if the disk is full.
     """
-    backend = _started_backend(job.out) or job.backend if job.backend == "auto" else job.backend
     with ExitStack() as resources:
         if isinstance(job.model, SmoothedClassifier):
             name = "a model in memory"
-            model = with_settings(job.model, job.settings, backend)
+            model = with_settings(job.model, job.settings, job.backend)
             model_source = _saved_for_workers(model, resources) if job.engine.is_distributed else None
         else:
             name = str(job.model)
-            model_source = ModelSource(job.model, job.settings, backend=backend)
+            model_source = ModelSource(job.model, job.settings, backend=job.backend)
             model = model_source.load()
         manifest = new_manifest(name, model, job.source, job.limit)
         if (sentence := changed_plan(model)) is not None:
             note(sentence)
-        if backend == "auto":
-            note(model.base_classifier().describe_backend())
         task = CertificationTask(None, model.certifier())
         if model_source is not None and job.engine.is_distributed:
             modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
-            chosen = backend if backend != "auto" else manifest["model"]["backend"]  # one measurement for all workers
-            source = replace(model_source, fingerprint=manifest["model_hash"], modules=modules, backend=chosen)
+            source = replace(model_source, fingerprint=manifest["model_hash"], modules=modules)
             task = CertificationTask(source)
         training = getattr(model, "training_", None)
         del model  # each worker loads its own
         return _certify_into(job, task, manifest, note, progress, training)
-
-
-def _started_backend(folder: Path) -> str | None:
-    """The backend of the run in a folder, which it is resumed with; None if there is none."""
-    if not (folder / MANIFEST).exists():
-        return None
-    stored: str | None = (read_manifest(folder).get("model") or {}).get("backend")
-    return stored
 
 
 def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> ModelSource:
@@ -230,8 +217,7 @@ def evaluate(
         workers: the number of processes; None for 1, and on Ray for as many as fit.
         files: whether a list holds names of files instead of texts.
         strict: raise at a row that cannot be certified, instead of recording its problem.
-        backend: what runs a transformer: "torch", "onnxruntime", "openvino", or "auto": the fastest here, or the one
-            that the run was started with. None for the backend that the model has.
+        backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
         progress: True, False, "auto" (a bar if standard error is a terminal) or a callable (done, total).
     """
     if isinstance(model, (str, Path)):

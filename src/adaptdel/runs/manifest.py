@@ -318,7 +318,7 @@ def session(engine: EngineSettings, rows: int) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """The versions of this library and of those it uses."""
     installed = {"python": platform.python_version()}
-    names = [name for name in ("torch", "transformers", "onnxruntime", "openvino") if name in sys.modules]
+    names = [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules]
     for name in ("adaptdel", "numpy", "scipy", "pyarrow", *names):
         try:
             installed[name] = version(name)

@@ -364,8 +364,6 @@ def _train_transformer(
         progress=_ExpectedTime(settings, len(examples.tokens), report, note),
         epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
     )
-    if settings.transformer.run_by == "auto":
-        note(classifier.describe_backend())
     history, chosen = classifier.training_["history"], settings.transformer
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
     if settings.max_minutes is not None and not is_finished(history, chosen.epochs, chosen.patience):
