@@ -48,7 +48,7 @@ ALLOWED = {
             "threadpoolctl",
         )
     },
-} | {name: {"classifiers"} for name in ("tokenizers", "onnx", "onnxruntime", "skops")}
+} | {name: {"classifiers"} for name in ("huggingface_hub", "tokenizers", "onnx", "onnxruntime", "skops")}
 
 
 def layers() -> list[str]:
