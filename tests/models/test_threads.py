@@ -1,0 +1,45 @@
+"""Several threads certify with one model: the certificates are those of a single thread."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from adaptdel import Deletion, LengthRate, SmoothedClassifier
+from adaptdel.classifiers import CallableClassifier, LinearClassifier
+from adaptdel.text.units import Words
+from tests.models.test_smoothed import by_words, sklearn_pipeline, texts
+
+NOISE = Deletion(LengthRate(0.7, 6))
+
+
+def linear() -> Any:
+    inputs = texts(60, seed=1)
+    return LinearClassifier(bits=10).fit(
+        [tuple(text.split()) for text in inputs], by_words(inputs), noise=NOISE, copies=2
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [linear, lambda: CallableClassifier(by_words, ["neg", "pos"]), lambda: sklearn_pipeline(Words(), texts(60))],
+    ids=["linear", "function", "scikit-learn"],
+)
+def test_threads_share_a_model(make: Any) -> None:
+    model = SmoothedClassifier(make(), NOISE, n_select=32, n_estimate=100, progress=False)
+    inputs = [text for text in texts(24, seed=3) if text]
+    expected = [certificate.to_dict() for certificate in model.certify(inputs)]
+    predictions = model.predict(inputs).tolist()
+    model = SmoothedClassifier(make(), NOISE, n_select=32, n_estimate=100, progress=False)  # nothing checked or cached
+
+    def work(seed: int) -> None:
+        order = random.Random(seed).sample(range(len(inputs)), len(inputs))
+        mine = model.certify([inputs[number] for number in order])
+        assert [certificate.to_dict() for certificate in mine] == [expected[number] for number in order]
+        assert model.predict([inputs[number] for number in order]).tolist() == [predictions[number] for number in order]
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(16)))
