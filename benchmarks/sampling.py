@@ -40,7 +40,7 @@ from adaptdel.classifiers.base import Prepared
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.noise import Noise
-from adaptdel.engines.start import EngineSettings
+from adaptdel.engines.engine import EngineSettings
 from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.summary import MEAN_RADIUS, AnswerCounts
 from adaptdel.models.smoothed import SmoothedClassifier

@@ -37,15 +37,14 @@ import pyarrow.parquet as pq
 
 from adaptdel import Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers import LinearClassifier
-from adaptdel.engines.engine import ModelSource, Task, Work
-from adaptdel.engines.start import EngineSettings, start_engine
+from adaptdel.engines.engine import EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.report.write import write_report
 from adaptdel.runs import certify as certify_module
-from adaptdel.runs.certify import CertificationJob, certify_data, recertify
+from adaptdel.runs.certify import CertificationJob, CertificationTask, certify_data
 from adaptdel.runs.inputs import RunInput, Source
 from adaptdel.runs.parts import ROWS_PER_PART
 from adaptdel.runs.records import record_of
-from adaptdel.runs.workers import CertificationTask
+from adaptdel.runs.rederive import recertify
 
 FILE_ROWS = 500_000  # rows of a data file
 WORDS = [f"w{number}" for number in range(2000)]
@@ -136,7 +135,7 @@ def measure_memory(rows: int) -> dict[str, Any]:
         folder = Path(name)
         make_model(folder / "model")
         data = make_data(folder / "data", rows)
-        certify_module.CertificationTask = CopiedCertificates  # type: ignore[attr-defined]
+        setattr(certify_module, "CertificationTask", CopiedCertificates)  # noqa: B010
         started, processor = time.perf_counter(), time.process_time()
         with PeakMemory() as memory:
             done = certify_data(CertificationJob(folder / "model", Source(str(data)), folder / "run"), progress=False)

@@ -7,16 +7,22 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from adaptdel import Certifier, Deletion, LengthRate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli import main
+from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.core.noise import Noise
+from adaptdel.engines.engine import EngineSettings
+from adaptdel.files import write_json
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.storage import open_store
+from adaptdel.runs.manifest import FORMAT, session, timestamp
+from adaptdel.runs.parts import RunTables
+from adaptdel.runs.records import Totals
+from adaptdel.runs.storage import MANIFEST, open_store
 
 
 class Terminal(io.StringIO):
@@ -83,6 +89,59 @@ def command(*arguments: object) -> list[str]:
 def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command line as a process of its own."""
     return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, **options)
+
+
+_MODEL: dict[str, Any] = {
+    "path": "model", "base": "linear", "method": None, "training": None, "calibrated": False, "self_test": None,
+    "backend": None, "protects": None,
+}  # fmt: skip
+_DATA: dict[str, Any] = {
+    "path": "data.jsonl", "text": "text", "label": "label", "encoding": "utf-8", "files": 1, "bytes": None,
+    "sha256": None, "remote": None,
+}  # fmt: skip
+
+
+def write_run(folder: Path, manifest: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a finished run with these rows; fields that the manifest lacks get usual values."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"seconds": None, **record} for record in records]
+    now = timestamp()
+    usual = {
+        "format": FORMAT, "sampling": "adaptive", "votes": [100, 400], "limit": None, "vocab_size": ROBERTA_VOCABULARY,
+        "model": None, "data": None, "started": now, "finished": now,
+        "sessions": [session(EngineSettings(), len(rows))],
+    }  # fmt: skip
+    tables = RunTables(folder, manifest.get("part_rows"))
+    tables.write(rows)
+    manifest = {**usual, **manifest}
+    for name, fields in (("model", _MODEL), ("data", _DATA)):
+        if manifest[name] is not None:
+            manifest[name] = fields | manifest[name]
+    totals = Totals.of(manifest)
+    for row in rows:
+        totals.add(row)
+    stated = {"totals": totals.to_dict(), "rows": len(rows), "files": tables.digests()}
+    write_json(folder / MANIFEST, manifest | stated)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the manifest of a run."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    change(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def forge_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replace the rows of a finished run, with the digests of the new files and their number, as a forger would."""
+    timed = [{"seconds": None, **row} for row in rows]
+    tables = RunTables(folder)
+    tables.write(timed)
+
+    def sign(manifest: dict[str, Any]) -> None:
+        manifest.update(files=tables.digests(), rows=len(timed))
+        manifest["sessions"][-1]["rows"] = len(timed)
+
+    rewrite(folder, sign)
 
 
 def store_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:

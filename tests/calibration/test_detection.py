@@ -14,7 +14,7 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.classifiers import CallableClassifier
 from adaptdel.core.confidence import Looks
 from adaptdel.report.write import write_report
-from adaptdel.runs.audit import audit
+from adaptdel.runs.rederive import verify_run
 from adaptdel.runs.storage import read_run
 from adaptdel.training import train
 from tests.calibration.documents import documents
@@ -31,7 +31,7 @@ def test_a_report_shows_detection_under_attack(tmp_path: Path) -> None:
     expected = detection_curve(model.certify(held), truth, 0)
     assert values["runs"][0]["detection"] == expected.to_dict()
     assert (tmp_path / "report" / "figures" / "detection.png").exists()
-    assert [problems for _, problems in audit(read_run(tmp_path / "run")) if problems] == []
+    assert [problems for _, problems in verify_run(read_run(tmp_path / "run")) if problems] == []
 
 
 def test_detection_under_attack() -> None:

@@ -37,7 +37,7 @@ from tests.calibration.documents import (
 
 
 def rows(on: str, *, share: float | None = 0.4, digest: str = "d", bins: Any = (0, 40, 80), count: int = 20) -> Any:
-    examples = FileExamples(DATA[0], list(DATA[1]), [str(i) for i in range(240)], "d")
+    examples = FileExamples(DATA[0], list(DATA[1]), list(range(240)), "d")
     training = {"validation": share, "seed": 7, "data": {"digest": digest}}
     return choose_rows(examples, training, on, split=Words().split, bins=bins, min_count=count)
 

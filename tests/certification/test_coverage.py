@@ -27,8 +27,8 @@ from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import Looks, class_bounds, exact_shares
 from adaptdel.core.noise import Noise
+from adaptdel.runs.certify import certify_here
 from adaptdel.runs.inputs import RunInput
-from adaptdel.runs.workers import certify_here
 from tests.exact import round_down, round_up
 
 ALPHA = 0.1

@@ -25,8 +25,8 @@ from adaptdel.classifiers.base import BaseClassifier, InconsistentAnswerError, R
 from adaptdel.classifiers.callables import CallableClassifier  # noqa: E402
 from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
+from adaptdel.runs.certify import certify_here  # noqa: E402
 from adaptdel.runs.inputs import RunInput  # noqa: E402
-from adaptdel.runs.workers import certify_here  # noqa: E402
 from adaptdel.text.units import Words  # noqa: E402
 from tests.run_files import run, write_rows  # noqa: E402
 

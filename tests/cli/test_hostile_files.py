@@ -290,13 +290,6 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12))
 
 
-NO_RECORDS: list[dict[str, Any]] = [
-    {"row": "x"}, {"row": 2**70}, {"row": None}, {"id": 3}, {"votes": [3]}, {"votes": None}, {"radius": None},
-    {"radius": 0.5}, {"p1": "x"}, {"abstained": 1}, {"look_alphas": [None]}, {"id": "\ud800"}, {"seconds": "x"},
-    {"problem": 3}, {"calls": True},
-]  # fmt: skip
-
-
 def test_a_model_of_any_unit_and_noise_is_loaded(tmp_path: Path) -> None:
     kinds: list[dict[str, Any]] = [{"unit": "char"}, {"unit": "chunk:3"}, {"ops": ("del",)}, {"threshold": 0.3}]
     for number, settings in enumerate(kinds):

@@ -11,7 +11,7 @@ from typing import Any
 
 from adaptdel.attacks.attack_run import AttackTask
 from adaptdel.engines.engine import Task, Work
-from adaptdel.runs.workers import CertificationTask
+from adaptdel.runs.certify import CertificationTask
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,14 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 from adaptdel.attacks import attack_run  # noqa: E402
 from adaptdel.attacks.attack_run import AttackJob, AttackTask, attack_data  # noqa: E402
-from adaptdel.engines import cluster as engine_module  # noqa: E402
+from adaptdel.engines import cluster  # noqa: E402
+from adaptdel.engines import engine as engine_module  # noqa: E402
 from adaptdel.engines.cluster import RayEngine  # noqa: E402
-from adaptdel.engines.engine import WorkerError, library_versions  # noqa: E402
-from adaptdel.engines.start import EngineSettings  # noqa: E402
+from adaptdel.engines.engine import (  # noqa: E402
+    EngineSettings,
+    WorkerError,
+    library_versions,
+)
 from adaptdel.hyperparameters import ATTACK  # noqa: E402
 from adaptdel.runs import certify as certify_module  # noqa: E402
 from adaptdel.runs.certify import CertificationJob, certify_data  # noqa: E402
@@ -134,7 +138,7 @@ CHUNK = 8  # rows that a worker of these drivers gets at a time
 def certify(place: Path, data: str, out: Path, log: Path, address: str) -> None:
     """What a driver does; run in a process of its own, see `driver`."""
     engine_module.CHUNK = engine_module.LARGEST_CHUNK = CHUNK
-    engine_module.VERDICT_SECONDS = 2.0
+    cluster.VERDICT_SECONDS = 2.0
     setattr(certify_module, "CertificationTask", watch(log))  # noqa: B010
     job = CertificationJob(
         place / "model", Source(str(place / data)), out, engine=EngineSettings("ray", ray_address=address)
@@ -207,11 +211,10 @@ def same(out: Path, expected: Path) -> bool:
 @pytest.mark.slow  # with the start of Ray, more than a minute on 2 cores
 @pytest.mark.usefixtures("connected")
 def test_items_errors_and_workers_that_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "VERDICT_SECONDS", 2.0)
+    monkeypatch.setattr(cluster, "VERDICT_SECONDS", 2.0)
     log = tmp_path / "log"
-    with RayEngine(workers=2) as engine:
+    with RayEngine(EngineSettings("ray", workers=2)) as engine:
         assert sorted(engine.map(Square(None, log), range(300), 300)) == [n * n for n in range(300)]
-        assert engine.workers == 2
         results = list(engine.map(Square(None), [*range(30), -1, *range(30, 60)]))
         assert sorted(result for result in results if isinstance(result, int)) == [n * n for n in range(60)]
         assert [result for result in results if isinstance(result, str)] == [
@@ -223,8 +226,8 @@ def test_items_errors_and_workers_that_end(tmp_path: Path, monkeypatch: pytest.M
     assert 1 <= len(pids) == len(set(pids)) <= 2  # a worker loads the task once; a late one may find no items left
 
     other = library_versions() | {"numpy": "0.0.1"}
-    monkeypatch.setattr(engine_module, "library_versions", lambda: other)
-    with RayEngine(workers=1) as engine, pytest.raises(WorkerError) as caught:
+    monkeypatch.setattr(cluster, "library_versions", lambda: other)
+    with RayEngine(EngineSettings("ray", workers=1)) as engine, pytest.raises(WorkerError) as caught:
         list(engine.map(Square(None), [1]))
     assert " has numpy " in str(caught.value)
     assert ", and the driver 0.0.1: install the same versions everywhere" in str(caught.value)
@@ -260,7 +263,7 @@ def test_a_poisonous_text(tmp_path: Path, nodes: Nodes, place: Path) -> None:
 @pytest.mark.usefixtures("connected")
 def test_attacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The records of one process, also if the run is resumed; a text that ends its workers is recorded as an error."""
-    monkeypatch.setattr(engine_module, "VERDICT_SECONDS", 2.0)
+    monkeypatch.setattr(cluster, "VERDICT_SECONDS", 2.0)
     make_model(tmp_path / "model")
     rows = [{"text": text, "label": label} for text, label in examples(12, 4)]
     source = Source(str(write_rows(tmp_path / "data.jsonl", rows)))
@@ -370,23 +373,8 @@ def test_a_cluster_that_refuses(monkeypatch: pytest.MonkeyPatch, raised: Excepti
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(ValueError, match=words) as caught:
-        RayEngine(address="auto")
+        RayEngine(EngineSettings("ray", ray_address="auto"))
     assert "\n" not in str(caught.value)
-
-
-def test_standard_output_is_for_results(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Ray prints errors of the cluster there, and its libraries write to standard error while they connect."""
-    worker = ray._private.worker
-    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)  # restored after the test
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **options: os.write(2, b"W rpc_client.h"))
-    RayEngine(address="auto")
-    with caplog.at_level("INFO"):
-        worker.print_to_stdstream({"lines": ["an actor died"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
-    assert capfd.readouterr() == ("", "")
-    assert "an actor died" in caplog.text
 
 
 def test_without_ray(
@@ -413,4 +401,4 @@ def test_without_ray(
     ],
 )
 def test_capacity(nodes: list[dict[str, float]], cpus: int, gpus: float, workers: int) -> None:
-    assert engine_module.capacity(nodes, cpus, gpus) == workers
+    assert cluster.capacity(nodes, cpus, gpus) == workers

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adaptdel.engines.engine import WorkerError
+from adaptdel.engines.engine import EngineSettings, WorkerError, start_engine
 from adaptdel.engines.local import LocalEngine
-from adaptdel.engines.start import EngineSettings, start_engine
 from tests.engines.tasks import Square
 
 
@@ -44,11 +43,24 @@ def test_items_are_taken_as_they_are_needed() -> None:
 def test_errors() -> None:
     with LocalEngine(2) as engine, pytest.raises(WorkerError, match="cannot square None: everything certified so far"):
         list(engine.map(Square(None), [1, None, 2]))
-    with (
-        LocalEngine(2) as engine,
-        pytest.raises(WorkerError, match=r"worker \d died \(exit status 1\) while it worked"),
-    ):
-        list(engine.map(Square(None), [1, 2, -1, 3]))
+
+
+def test_an_item_that_ends_its_workers_is_a_failure() -> None:
+    with LocalEngine(2) as engine:
+        results = list(engine.map(Square(None), [*range(30), -1, *range(30, 60)]))
+        assert sorted(result for result in results if isinstance(result, int)) == [n * n for n in range(60)]
+        assert [result for result in results if isinstance(result, str)] == [
+            "-1: it ended its worker 2 times, as when memory runs out"
+        ]
+        assert sorted(engine.map(Square(None), range(30), 30)) == [n * n for n in range(30)]
+
+
+def test_a_driver_that_stops_ends_busy_workers() -> None:
+    with LocalEngine(2) as engine:
+        results = engine.map(Square(None), [1, 2, 600.0, 600.0, 3, 4])
+        next(results)
+        results.close()  # in the middle of ten minutes
+        assert sorted(engine.map(Square(None), range(9), 9)) == [n * n for n in range(9)]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from adaptdel.report import samples, write
 from adaptdel.report.entries import read_entries
 from adaptdel.report.write import write_report
 from adaptdel.runs.records import problem_record, record_of, setting_of
-from adaptdel.runs.storage import drop_store, write_run
+from adaptdel.store import delete_store
 from adaptdel.text.units import Words
 from tests.chromium import chromium, needs_chromium
-from tests.run_files import run, store_records
+from tests.run_files import run, store_records, write_run
 
 HOSTILE = (
     "<script>window.hacked = 1</script> & <img src=http://example.com/x.png onerror='window.hacked = 2'> \"' `$x` | "
@@ -267,7 +267,7 @@ def test_odd_runs(odd_report: Path) -> None:
 def test_an_input_and_none(tmp_path: Path) -> None:
     each = make_run(tmp_path / "one", texts(1), Deletion(FixedRate(0.9)), strength=1.0)
     none = make_run(tmp_path / "none", texts(1), Deletion(FixedRate(0.8)), finished=False)
-    drop_store(none)
+    delete_store(none / "unfinished.sqlite")
     write_report([each, none], tmp_path / "out", baseline=1)
     check_page(tmp_path / "out")
     write_report([none], tmp_path / "empty")

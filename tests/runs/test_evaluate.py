@@ -67,9 +67,9 @@ def test_another_function_or_other_data_do_not_resume_it(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         ad.evaluate(smoothed(Function(interrupted_at="word200")), TEXTS, labels=LABELS, out=tmp_path / "run")
     assert read_run(tmp_path / "run").table.num_rows
-    with pytest.raises(ValueError, match="holds another run: the base classifier was"):
+    with pytest.raises(ValueError, match="model_hash was"):
         ad.evaluate(smoothed(Function("bad")), TEXTS, labels=LABELS, out=tmp_path / "run")
-    with pytest.raises(ValueError, match="holds another run: the data were "):
+    with pytest.raises(ValueError, match="row 1: not what was certified"):
         ad.evaluate(smoothed(Function()), TEXTS[1:], labels=LABELS[1:], out=tmp_path / "run")
 
 
@@ -96,7 +96,7 @@ def test_pipelines_with_different_functions_are_different_models(tmp_path: Path)
 
     with pytest.raises(KeyboardInterrupt):
         ad.evaluate(model("good", "word200"), TEXTS, labels=LABELS, out=tmp_path / "run")
-    with pytest.raises(ValueError, match="holds another run: the base classifier was"):
+    with pytest.raises(ValueError, match="model_hash was"):
         ad.evaluate(model("bad"), TEXTS, labels=LABELS, out=tmp_path / "run")
     assert ad.evaluate(model("good"), TEXTS, labels=LABELS, out=tmp_path / "run").finished
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from adaptdel.runs.storage import STORE, open_store, read_run, run_records
+from adaptdel.runs.storage import STORE, open_store, read_run
 from adaptdel.store import read_records
 from tests.run_files import call, command, make_data, make_model, run
 
@@ -64,7 +64,7 @@ def same(out: Path, expected: Path) -> bool:
 
 def records(out: Path) -> int:
     try:
-        return sum(1 for _ in run_records(read_records(out / STORE)))
+        return sum(1 for _ in read_records(out / STORE))
     except ValueError:
         if (out / STORE).exists():
             raise
@@ -75,7 +75,7 @@ def records(out: Path) -> int:
 FARM = """
 import json, os, resource, signal, sys, time
 from tests.run_files import run
-import adaptdel.runs.certify, adaptdel.runs.workers, adaptdel.store
+import adaptdel.runs.certify, adaptdel.store
 from tests.runs.test_killed import die_at
 adaptdel.store.COMMIT_SECONDS = 0.0  # every record is committed, however fast the machine is
 for line in sys.stdin:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,9 +14,9 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs import certify as certify_module
 from adaptdel.runs.parts import TABLE, RunTables
-from adaptdel.runs.records import label_text, label_value, record_of, setting_of, with_current_labels
-from adaptdel.runs.storage import Run, read_run, write_run
-from tests.run_files import examples, make_data, make_model, run
+from adaptdel.runs.records import label_text, label_value, record_of, setting_of
+from adaptdel.runs.storage import Run, read_run
+from tests.run_files import examples, make_data, make_model, rewrite, run, write_run
 
 
 def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
@@ -26,17 +26,32 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(ValueError, match="not the manifest of a run"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 9}')
-    with pytest.raises(ValueError, match="the format must be 1, got 9"):
+    with pytest.raises(ValueError, match="the format must be 2, got 9"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
     with pytest.raises(ValueError, match="missing from a run that is finished according to its manifest"):
         read_run(tmp_path)
-    (tmp_path / "certificates.parquet").write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="not a Parquet file"):
-        read_run(tmp_path)
-    pq.write_table(pa.table({"id": ["a"]}), tmp_path / "certificates.parquet")
-    with pytest.raises(ValueError, match="must have the columns id, row"):
-        read_run(tmp_path)
+
+
+def test_tables_with_a_fitting_digest_that_are_none(tmp_path: Path, whole: Path) -> None:
+    def refused(words: str) -> None:
+        digests = RunTables(out).digests()
+        rewrite(out, lambda manifest: manifest.update(files=digests))
+        with pytest.raises(ValueError, match=words) as error:
+            read_run(out)
+        assert "\n" not in str(error.value)
+
+    out = Path(shutil.copytree(whole, tmp_path / "run"))
+    times, table = out / "times.parquet", out / TABLE
+    pq.write_table(pq.read_table(times).slice(1), times)
+    refused(f"times.parquet: must have the rows of {TABLE}")
+    table.write_bytes(b"nonsense")
+    refused("not a Parquet file")
+    rows = pq.read_table(whole / TABLE)
+    pq.write_table(rows.set_column(15, "radius", rows["radius"].cast(pa.string())), table)
+    refused("the column radius must be of type int64, got string")
+    pq.write_table(pa.table({"id": ["a"]}), table)
+    refused("must have the columns id, row")
 
 
 def test_runs_written_by_hand(tmp_path: Path) -> None:
@@ -58,8 +73,6 @@ def test_labels_are_plain_texts_from_which_the_type_is_recovered(label: object) 
     assert type(label_value(text)) is type(label)
     if label in ("spam", "", "{", "é"):
         assert text == label
-    old = with_current_labels({"truth": json.dumps(label), "answer": None})  # as version 0.1 wrote it
-    assert old == {"truth": text, "answer": None}
 
 
 def test_a_long_run_is_checked_without_looking_for_its_files_again_and_again(

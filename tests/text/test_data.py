@@ -42,7 +42,7 @@ def write(folder: Path, kind: str, records: list[dict[str, Any]] = RECORDS) -> P
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "csv.gz", "tsv", "parquet", "parquet.gz"])
 def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
     rows = list(read_rows(write(tmp_path, kind)))
-    assert rows == [Row(i, r["id"], r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
+    assert rows == [Row(i, r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
     assert read_examples(write(tmp_path, kind)).digest == content_digest(
         [r["text"] for r in RECORDS], [r["label"] for r in RECORDS]
     )
@@ -52,7 +52,6 @@ def test_names_of_classes_are_kept_and_columns_can_be_named(tmp_path: Path) -> N
     path = write(tmp_path, "csv", [{"body": "one", "kind": "spam"}, {"body": "two", "kind": "1"}])
     examples = read_examples(path, text="body", label="kind")
     assert examples.labels == ["spam", "1"]  # not all whole numbers: all names
-    assert examples.ids == ["1", "2"]
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -61,7 +60,7 @@ def test_an_array_of_json_gives_the_same_rows(
 ) -> None:
     path = tmp_path / "data.json"
     path.write_text("\n " + json.dumps(RECORDS, indent=indent), encoding="utf-8-sig")
-    expected = [Row(i, r["id"], r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
+    expected = [Row(i, r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
     for size in (7, 64, 2**20):  # elements may be cut anywhere
         monkeypatch.setattr("adaptdel.text.file_formats.CHUNK", size)
         assert list(read_rows(path)) == expected
@@ -82,7 +81,7 @@ def test_standard_input_gives_the_same_rows_as_often_as_it_is_read(
 ) -> None:
     with write(tmp_path, kind).open("rb") as file:
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=file))
-        rows = [Row(i, r["id"], r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
+        rows = [Row(i, r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
         assert list(read_rows("-")) == list(read_rows("-")) == rows
     with pytest.raises(ValueError, match=r"^standard input(, row 1)?: no column 'body'"):
         list(read_rows("-", text="body"))
@@ -104,7 +103,7 @@ def test_rows_without_a_label_are_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_labels_are_optional_for_rows_only(tmp_path: Path) -> None:
     path = write(tmp_path, "jsonl", [{"text": "one"}])
-    assert list(read_rows(path)) == [Row(1, None, "one", None)]
+    assert list(read_rows(path)) == [Row(1, "one", None)]
     with pytest.raises(
         ValueError, match=r"data.jsonl, row 1: no column 'label': there are 'text'; name one with --label-column$"
     ):
@@ -199,8 +198,8 @@ def test_data_sets_of_hugging_face(monkeypatch: pytest.MonkeyPatch) -> None:
         return [{"text": "a b", "label": 3}]
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    assert list(read_rows("some/reviews:test")) == [Row(1, None, "a b", 3)]
-    assert list(read_rows("reviews")) == [Row(1, None, "a b", 3)]
+    assert list(read_rows("some/reviews:test")) == [Row(1, "a b", 3)]
+    assert list(read_rows("reviews")) == [Row(1, "a b", 3)]
     assert asked == [("some/reviews", "test", True), ("reviews", "train", True)]
     with pytest.raises(ValueError, match=r"^gone: neither a file nor a data set that can be read: Dataset 'gone'"):
         list(read_rows("gone"))

@@ -74,7 +74,7 @@ def test_identity(folder: Path, tmp_path: Path) -> None:
     single.write_bytes(lines(ROWS[:3]))
     named = Source(str(single)).identity()
     assert named["sha256"] == Source(str(folder / "a.jsonl")).identity()["sha256"]
-    assert "files" not in named
+    assert named["files"] == 1
     several = Source(str(folder)).identity()
     assert several["files"] == 3
     assert several["bytes"] == sum(Path(file.path).stat().st_size for file in data_files(folder))

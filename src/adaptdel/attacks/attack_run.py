@@ -27,16 +27,15 @@ from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.core.noise import registered_noise_modules
-from adaptdel.engines.engine import Engine, ModelSource, Task, Work
-from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
+from adaptdel.engines.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.files import parse_object, read_json, write_json, write_text
 from adaptdel.hyperparameters import ATTACK, AttackSettings
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import ProgressBar, reporter
+from adaptdel.runs.certify import row_numbers
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.records import label_text
-from adaptdel.runs.workers import row_numbers
 from adaptdel.store import FULL, Store, check_same_job, delete_store, locked, read_records
 from adaptdel.tables import percent
 from adaptdel.text.units import Tokens, Unit, check_unit
@@ -421,24 +420,23 @@ def draw_inputs(
     """
     counts = survey(source, label_map, None)
     usable, wordless = array("q"), 0
-    with counts.repeats as repeats:
-        for row in inputs(source, label_map, None, repeats):
-            if isinstance(row, RunInput) and row.label is not None:
-                if unit.split(row.text):
-                    usable.append(row.row)
-                else:
-                    wordless += 1
-        if not counts.labelled:
-            column = repr(source.label)
-            raise ValueError(f"{source.name}: an attack needs labels, and no row has one in the column {column}")
-        if not usable:
-            raise ValueError(f"{source.name}: no labelled text has words to attack")
-        if wordless:
-            note(f"{source.name}: {wordless} texts without words are left out")
-        order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
-        chosen = {usable[place] for place in order.tolist()}
-        rows = inputs(source, label_map, max(chosen), repeats)
-        return [row for row in rows if isinstance(row, RunInput) and row.row in chosen]
+    for row in inputs(source, label_map, None):
+        if isinstance(row, RunInput) and row.label is not None:
+            if unit.split(row.text):
+                usable.append(row.row)
+            else:
+                wordless += 1
+    if not counts.labelled:
+        column = repr(source.label)
+        raise ValueError(f"{source.name}: an attack needs labels, and no row has one in the column {column}")
+    if not usable:
+        raise ValueError(f"{source.name}: no labelled text has words to attack")
+    if wordless:
+        note(f"{source.name}: {wordless} texts without words are left out")
+    order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
+    chosen = {usable[place] for place in order.tolist()}
+    rows = inputs(source, label_map, max(chosen))
+    return [row for row in rows if isinstance(row, RunInput) and row.row in chosen]
 
 
 def _check_folder(folder: Path) -> None:

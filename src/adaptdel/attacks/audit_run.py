@@ -18,7 +18,7 @@ from adaptdel.engines.local import LocalEngine
 from adaptdel.hyperparameters import AUDIT, AttackSettings
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
-from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
+from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.records import Record, certificate_of, label_text
 from adaptdel.runs.storage import Run, read_run
 from adaptdel.text.units import check_unit
@@ -130,7 +130,7 @@ def _source(run: Run, given: str | None) -> Source:
     path = given or stated.get("path")
     if not path or path == "in memory":
         raise ValueError(f"{run.folder}: the run does not name its data file: give it with --data")
-    columns = {name: stated[name] for name in ("text", "label", "ids", "encoding") if name in stated}
+    columns = {name: stated[name] for name in ("text", "label", "encoding") if name in stated}
     return Source(path, **columns)
 
 
@@ -154,24 +154,23 @@ def _claims(run: Run, model: SmoothedClassifier, data: Source, settings: AttackS
     label_map, unit = LabelMap(run.manifest["classes"]), check_unit(model.unit)
     last = max(chosen)
     claims = []
-    with survey(data, label_map, last).repeats as repeats:
-        for run_input in inputs(data, label_map, last, repeats):
-            if not isinstance(run_input, RunInput) or run_input.row not in chosen:
-                continue
-            record = records[run_input.row]
-            tokens = unit.split(run_input.text)
-            if content_key(tokens).hex() != record["input_hash"]:
-                raise ValueError(
-                    f"{data.name}, row {run_input.row}: not the text that the run {run.folder} certified: give its "
-                    "data file with --data"
-                )
-            certificate = certificate_of(run.manifest, record)
-            name = f"row {run_input.row} (id {run_input.id})"
-            # The stated radius and bounds are audited, not those that follow from the votes: `adaptdel verify`
-            # compares.
-            stated = {stated_name: record[stated_name] for stated_name in ("radius", "p1", "p2")}
-            stated["label"] = classes.index(record["answer"])
-            claims.append(Claim.of(name, tokens, certificate, **stated))
+    for run_input in inputs(data, label_map, last):
+        if not isinstance(run_input, RunInput) or run_input.row not in chosen:
+            continue
+        record = records[run_input.row]
+        tokens = unit.split(run_input.text)
+        if content_key(tokens).hex() != record["input_hash"]:
+            raise ValueError(
+                f"{data.name}, row {run_input.row}: not the text that the run {run.folder} certified: give its "
+                "data file with --data"
+            )
+        certificate = certificate_of(run.manifest, record)
+        name = f"row {run_input.row}"
+        # The stated radius and bounds are audited, not those that follow from the votes: `adaptdel verify`
+        # compares.
+        stated = {stated_name: record[stated_name] for stated_name in ("radius", "p1", "p2")}
+        stated["label"] = classes.index(record["answer"])
+        claims.append(Claim.of(name, tokens, certificate, **stated))
     if len(claims) < len(chosen):
         raise ValueError(f"{data.name}: lacks {len(chosen) - len(claims)} of the rows that {run.folder} certified")
     return claims

@@ -405,7 +405,7 @@ def calibrate(
             then trained again under every candidate rate.
         checkpoint: a file for the evaluations; after an interruption, the same call resumes from it.
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
-        engine: where to certify, such as `adaptdel.engines.start.start_engine` gives; None for this process.
+        engine: where to certify, such as `adaptdel.engines.engine.start_engine` gives; None for this process.
         **settings: fields of `CalibrationSettings`.
     """
     checked = CalibrationSettings(**settings)

@@ -20,7 +20,7 @@ from adaptdel.calibration.rows import choose_rows, rows_held_out, select_rows
 from adaptdel.calibration.selection import SelectionTask
 from adaptdel.core.checks import check_choice
 from adaptdel.core.rates import rate_from_dict
-from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
+from adaptdel.engines.engine import ENGINE, EngineSettings, start_engine
 from adaptdel.hyperparameters import BACKENDS
 from adaptdel.models.model_files import CALIBRATION, CONFIG, check_free, save_model, update_copy
 from adaptdel.models.smoothed import SmoothedClassifier

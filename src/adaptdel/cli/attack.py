@@ -50,7 +50,6 @@ NAMED = ("inputs", "budget", "seed")
 @click.option("--seed", default=ATTACK.seed, show_default=True, type=int, help="Seed of the sample and of all noise.")
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
 @click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
-@click.option("--id-column", default=DATA.ids, show_default=True, help="Column of the ids.")
 @set_option
 @list_settings_option(ATTACK, NAMED)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -70,7 +69,7 @@ def attack_command(
 
     limits = changed(replace(ATTACK, **{name: options[name] for name in NAMED}), settings)
     columns = data_columns(model, options["text_column"], options["label_column"])
-    source = Source(data_path(data), **columns, ids=options["id_column"])
+    source = Source(data_path(data), **columns)
     words = options["vocabulary"]
     job = AttackJob(
         model,

@@ -71,12 +71,8 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
     help="What runs a transformer.  [default: the model's]",
 )
 @click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
-@click.option("--sign", type=click.Path(path_type=Path), help="Sign the finished run with this private key (PEM).")
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
 @click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
-@click.option(
-    "--id-column", default=DATA.ids, show_default=True, help="Column of the ids; '' identifies inputs by their texts."
-)
 @click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
@@ -97,14 +93,12 @@ def certify_command(
     """
     from adaptdel.runs.certify import CertificationJob, certify_data
     from adaptdel.runs.inputs import Source
-    from adaptdel.runs.signature import read_signing_key
 
-    key = None if options["sign"] is None else read_signing_key(options["sign"])
     settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed", "threshold")}
     if votes is not None:
         settings |= read_votes(votes)
     columns = data_columns(model, options["text_column"], options["label_column"])
-    source = Source(data_path(data), **columns, ids=options["id_column"], encoding=options["encoding"])
+    source = Source(data_path(data), **columns, encoding=options["encoding"])
     job = CertificationJob(
         model,
         source,
@@ -112,7 +106,6 @@ def certify_command(
         {name: value for name, value in settings.items() if value is not None},
         **{name: options[name] for name in ("limit", "strict", "backend")},
         engine=engine_settings(options),
-        key=key,
     )
     with redirect_stdout(sys.stderr):  # Ray prints the errors of its processes
         result = certify_data(job, note=lambda text: click.echo(f"note: {text}", err=True), progress="log")

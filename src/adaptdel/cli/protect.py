@@ -53,7 +53,7 @@ def protect_command(
     seen = seen_texts(loaded, examples.texts)
     notes = list(examples.notes)
     if seen.any():
-        first = examples.ids[int(np.argmax(seen))]
+        first = examples.rows[int(np.argmax(seen))]
         notes.append(
             f"{seen.sum()} of {len(seen)} rows trained or calibrated the model, the first is row {first}: left out"
         )

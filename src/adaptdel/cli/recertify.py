@@ -21,7 +21,6 @@ from adaptdel.core.checks import STEPS
     "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: those of RUN]"
 )
 @click.option("--bound", default=None, help="tight or paper.  [default: that of RUN]")
-@click.option("--sign", type=click.Path(path_type=Path), help="Sign the new run with this private key (PEM).")
 @click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def recertify_command(
@@ -30,7 +29,6 @@ def recertify_command(
     alpha: float | None,
     ops: str | None,
     bound: str | None,
-    sign: Path | None,
     work: int,
     as_json: bool,
 ) -> None:
@@ -39,9 +37,7 @@ def recertify_command(
     Options that are omitted keep the value of RUN. Each certificate holds with its own confidence 1 - alpha. Decide
     on the settings before you look at the results: choosing the best of several runs invalidates the confidence.
     """
-    from adaptdel.runs.certify import recertify
-    from adaptdel.runs.signature import read_signing_key
+    from adaptdel.runs.rederive import recertify
 
-    key = None if sign is None else read_signing_key(sign)
-    manifest = recertify(run, out, alpha=alpha, ops=ops, bound=bound, work=work, key=key)
+    manifest = recertify(run, out, alpha=alpha, ops=ops, bound=bound, work=work)
     click.echo(summary(manifest, out, as_json=as_json))

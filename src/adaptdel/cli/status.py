@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from adaptdel.attacks.attack_run import is_attack_run, read_attack_run
-from adaptdel.runs.status import FINISHED, RUNNING, STOPPED, RunStatus, read_status
+from adaptdel.runs.storage import FINISHED, RUNNING, STOPPED, RunStatus, read_status
 from adaptdel.store import is_locked
 from adaptdel.tables import number, percent, text_table
 

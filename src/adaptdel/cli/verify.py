@@ -19,11 +19,10 @@ Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for e
 
 @click.command("verify")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
-@click.option("--public-key", type=click.Path(path_type=Path), help="Also check that the run was signed with this key.")
 @click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
-def verify_command(context: click.Context, file: Path, public_key: Path | None, work: int, as_json: bool) -> None:
+def verify_command(context: click.Context, file: Path, work: int, as_json: bool) -> None:
     """Check the certificates in FILE: derive each radius from the votes again.
 
     FILE is a JSON file with one certificate, a list of certificates or one certificate per line, or the folder of a
@@ -34,7 +33,7 @@ def verify_command(context: click.Context, file: Path, public_key: Path | None, 
     count = failed = 0
     run_holds = True
     rows = []
-    for place, problems in check.results(public_key):
+    for place, problems in check.results():
         if place == "the run":
             run_holds = False
         else:
@@ -50,12 +49,10 @@ def verify_command(context: click.Context, file: Path, public_key: Path | None, 
             "failed": failed,
             "run_holds": run_holds if file.is_dir() else None,
         }
-        summary |= {"largest_alpha": check.alpha, "signature": check.signature}
+        summary |= {"largest_alpha": check.alpha}
         click.echo(json.dumps({**summary, "results": rows}, indent=2))
     else:
         click.echo(f"{count - failed} of {count} certificates hold, proven in ball arithmetic")
-        if check.signature == "valid":
-            click.echo("the signature is valid for the public key")
     if check.alpha > USUAL_ALPHA * (1 + 1e-9):
         click.echo(
             f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may "
@@ -70,44 +67,25 @@ class _Check:
 
     Attributes:
         alpha: the largest alpha of a certificate or of the run.
-        signature: "valid", "not valid", "not checked", or None if the run is not signed and no key was given.
     """
 
     def __init__(self, file: Path, work: int) -> None:
         self.file, self.work = file, work
         self.alpha = 0.0
-        self.signature: str | None = None
 
-    def results(self, public_key: Path | None) -> Results:
+    def results(self) -> Results:
         """The problems of every certificate, with its place in the file or run."""
         if self.file.is_dir():
-            yield from self._run(public_key)
+            from adaptdel.runs.rederive import verify_run
+            from adaptdel.runs.storage import read_run
+
+            run = read_run(self.file)
+            yield from verify_run(run, work=self.work, note=self._note)
+            self._update_alpha(run.manifest)
             return
-        if public_key is not None:
-            raise ValueError(f"{self.file}: only runs are signed: name the folder of a run, or omit --public-key")
         for place, values in read_certificates(self.file):
             yield place, verify(values, work=self.work)
             self._update_alpha(values.get("derived") if isinstance(values, dict) else None)
-
-    def _run(self, public_key: Path | None) -> Results:
-        from adaptdel.runs.audit import audit
-        from adaptdel.runs.signature import check_signature, fingerprint, is_signed, read_public_key
-        from adaptdel.runs.storage import read_run
-
-        public = None if public_key is None else read_public_key(public_key)
-        run = read_run(self.file)
-        if not run.finished:
-            self._note("the run is not finished: only the finished inputs are checked")
-        if public is not None:
-            problems = check_signature(self.file, public)
-            self.signature = "not valid" if problems else "valid"
-            if problems:
-                yield "the run", problems
-        elif is_signed(self.file):
-            self.signature = "not checked"
-            self._note(f"the run is signed (key {fingerprint(self.file)}), which was not checked: give --public-key")
-        yield from audit(run, work=self.work, note=self._note)
-        self._update_alpha(run.manifest)
 
     def _update_alpha(self, values: Any) -> None:
         alpha = values.get("alpha") if isinstance(values, dict) else None

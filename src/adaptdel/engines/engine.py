@@ -1,4 +1,4 @@
-"""The interface of engines: a task, which every worker loads once, and items, which are distributed to the workers.
+"""Engines: a task, which every worker loads once, and items, which are distributed to the workers.
 
 ``engine.map(task, items)`` yields a result for each item in the order in which they are finished. The task and the
 items are sent to other processes, so they hold plain values. Results do not depend on the engine or on the number of
@@ -7,24 +7,41 @@ workers, only their order does. The process that calls `Engine.map` is the only 
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar
 
 from adaptdel import __version__
+from adaptdel.core.checks import check_choice, check_int, check_real
 from adaptdel.models.smoothed import SmoothedClassifier
 
 Work = Callable[[Iterable[tuple[int, Any]]], Iterator[tuple[int, Any]]]  # from numbered items to numbered results
 
+ENGINES = ("local", "ray")
+DEPTH = 2  # chunks in flight for each worker: one is worked on, one waits
+CHUNK, LARGEST_CHUNK = 8, 128  # items in a chunk at the beginning, and at most
+CHUNK_CHARACTERS = 200_000
+LONG = 20_000  # characters: an item of this size is sent alone
+QUICK, SLOW = 0.5, 3.0  # seconds that a chunk should take at least and at most
+POLL = 1.0  # seconds between two looks at the workers
+ATTEMPTS = 2  # workers that an item may end, each alone, until it counts as failed
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+_log = logging.getLogger(__name__)
 
 
 class WorkerError(ValueError):
@@ -124,10 +141,79 @@ class Task(ABC):
         return f"{self.kept}: run the same command again"
 
 
-class Engine(ABC):
-    """Distributes items to workers; a context manager that stops them."""
+@dataclass(eq=False)
+class Chunk:
+    """Numbered items that a worker gets together.
+
+    Attributes:
+        items: the items.
+        ended: how many workers it has ended; it is then a single item, which a worker gets alone.
+    """
+
+    items: list[tuple[int, Any]]
+    ended: int | None = None
+
+
+class Worker(ABC):
+    """The driver's end of a worker process, which is started again when it ends.
+
+    Attributes:
+        in_flight: chunks by the future of their results.
+        ready: ends when the process has started; None if it has.
+    """
+
+    lost: ClassVar[type[BaseException]]  # what a future raises if the process has ended
+
+    def __init__(self) -> None:
+        self.in_flight: dict[Future[Any], Chunk] = {}
+        self.ready: Future[Any] | None = None
 
     @abstractmethod
+    def start(self) -> None:
+        """Start the process, or start it again; sets `ready`."""
+
+    @abstractmethod
+    def started(self, value: Any) -> None:
+        """Called with the result of `ready`."""
+
+    @abstractmethod
+    def submit(self, task: Task, chunk: Chunk) -> Future[Any]:
+        """The future of what `do_chunk` returns."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the process."""
+
+    def is_elsewhere(self, error: BaseException) -> bool:
+        """Whether the process ended for a reason that has nothing to do with its items, such as a node that died."""
+        return False
+
+
+class Loaded:
+    """What a worker process has loaded."""
+
+    def __init__(self) -> None:
+        self.task: Task | None = None
+        self.work: Work | None = None
+
+    def do(self, task: Task, load: Callable[[], Work], items: list[tuple[int, Any]]) -> tuple[float, list[Any] | str]:
+        """The time and the results of items, or a sentence if the whole work cannot go on."""
+        try:
+            if self.work is None or task != self.task:
+                self.task, self.work = task, load()
+            start = time.perf_counter()
+            return time.perf_counter() - start, [result for _, result in self.work(items)]
+        except Exception as error:
+            return 0.0, sentence_of(error)
+
+
+class Engine(ABC):
+    """Distributes items to workers; a context manager that stops them.
+
+    Results do not depend on the engine, on the number of workers or on the chunks. An item that ends its worker is
+    tried again alone; when it has ended `ATTEMPTS` workers, its result is a failure.
+    """
+
     def map(self, task: Task, items: Iterable[Any], total: int | None = None) -> Generator[Any, None, None]:
         """Yield the result of every item, in the order in which they are finished.
 
@@ -138,15 +224,66 @@ class Engine(ABC):
             items: any number of items.
             total: how many there are, if that is known: the last ones are then sent in small portions.
         """
+        chunks = _Chunks(task, iter(items), total)
+        finished = False
+        try:
+            while True:
+                workers = self.current_workers(chunks.left)
+                for worker in workers:
+                    while worker.ready is None and (chunk := chunks.next(worker.in_flight.values(), len(workers))):
+                        worker.in_flight[worker.submit(task, chunk)] = chunk
+                calls = {future: worker for worker in workers for future in worker.in_flight}
+                if not calls and chunks.is_done:
+                    finished = True
+                    return
+                starts = {worker.ready: worker for worker in workers if worker.ready is not None}
+                for future in wait([*calls, *starts], POLL, FIRST_COMPLETED).done:
+                    if future in starts:
+                        self._greet(task, starts[future], future)
+                    elif future in calls[future].in_flight:  # not lost together with another
+                        yield from self._collect(chunks, calls[future], future)
+        finally:
+            if not finished:
+                self.abandon()
+
+    def _greet(self, task: Task, worker: Worker, future: Future[Any]) -> None:
+        try:
+            worker.started(future.result())
+            worker.ready = None
+        except worker.lost as error:
+            if "No module named" in str(error):
+                raise WorkerError(f"a worker cannot import what it needs: {error}: {task.try_again}") from None
+            worker.start()
+
+    def _collect(self, chunks: _Chunks, worker: Worker, future: Future[Any]) -> Iterator[Any]:
+        try:
+            seconds, results = future.result()
+        except worker.lost as error:
+            _log.info("a worker was lost: %s", error)
+            elsewhere = any(chunk.ended is not None for chunk in worker.in_flight.values())
+            elsewhere = elsewhere and worker.is_elsewhere(error)
+            lost, worker.in_flight = worker.in_flight, {}
+            worker.start()
+            for chunk in lost.values():
+                yield from chunks.lost(chunk, elsewhere=elsewhere)
+            return
+        chunk = worker.in_flight.pop(future)
+        if isinstance(results, str):
+            raise WorkerError(f"{results}: {chunks.task.try_again}")
+        chunks.done(chunk, seconds)
+        yield from results
+
+    @abstractmethod
+    def current_workers(self, left: int | None) -> Sequence[Worker]:
+        """The workers, started if need be, of which at most ``left`` are useful."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Stop the workers that are busy: their results are not wanted any more."""
 
     def close(self) -> None:
         """Stop the workers."""
         return
-
-    @property
-    @abstractmethod
-    def workers(self) -> int:
-        """The number of workers; for a cluster, the largest so far."""
 
     @property
     def description(self) -> str | None:
@@ -160,6 +297,129 @@ class Engine(ABC):
         self.close()
 
 
+class _Chunks:
+    """The items of a call of `Engine.map`, in chunks whose size follows the time that they take."""
+
+    def __init__(self, task: Task, items: Iterator[Any], total: int | None) -> None:
+        self.task, self.left = task, total
+        self._items = enumerate(items)
+        self._held: tuple[int, Any] | None = None  # an item that was too long for the chunk
+        self._suspects: deque[Chunk] = deque()
+        self._exhausted = False
+        self._size = CHUNK
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to send."""
+        return self._exhausted and self._held is None and not self._suspects
+
+    def next(self, in_flight: Collection[Chunk], workers: int) -> Chunk | None:
+        """The next chunk for a worker, or None; items that may have ended a worker come first, each alone."""
+        if len(in_flight) >= DEPTH or any(chunk.ended is not None for chunk in in_flight):
+            return None
+        if self._suspects:
+            return self._suspects.popleft() if not in_flight else None
+        size = self._size
+        if self.left is not None:
+            size = min(size, max(1, ceil(self.left / (2 * DEPTH * max(workers, 1)))))
+        items: list[tuple[int, Any]] = []
+        characters = 0
+        while len(items) < size and characters < CHUNK_CHARACTERS:
+            numbered = self._held or self._next_item()
+            self._held = None
+            if numbered is None:
+                break
+            length = self.task.size(numbered[1])
+            if length >= LONG and items:
+                self._held = numbered
+                break
+            items.append(numbered)
+            characters += max(length, CHUNK_CHARACTERS if length >= LONG else 0)
+        return Chunk(items) if items else None
+
+    def done(self, chunk: Chunk, seconds: float) -> None:
+        """Count the results of a chunk."""
+        if self.left is not None:
+            self.left -= len(chunk.items)
+        if chunk.ended is None and seconds < QUICK and len(chunk.items) >= self._size:
+            self._size = min(2 * self._size, LARGEST_CHUNK)
+        elif chunk.ended is None and seconds > SLOW:
+            self._size = max(self._size // 2, 1)
+
+    def lost(self, chunk: Chunk, *, elsewhere: bool) -> Iterator[Any]:
+        """Try the items of a chunk again, each alone; the failure of one that has ended `ATTEMPTS` workers."""
+        if chunk.ended is None:
+            self._suspects.extend(Chunk([item], ended=0) for item in chunk.items)
+            return
+        chunk.ended += not elsewhere
+        if chunk.ended < ATTEMPTS:
+            self._suspects.append(chunk)
+            return
+        if self.left is not None:
+            self.left -= 1
+        yield self.task.failed(chunk.items[0][1], f"it ended its worker {ATTEMPTS} times, as when memory runs out")
+
+    def _next_item(self) -> tuple[int, Any] | None:
+        if not self._exhausted:
+            try:
+                return next(self._items)
+            except StopIteration:
+                self._exhausted = True
+        return None
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Where inputs are certified.
+
+    Attributes:
+        engine: "local" for this machine, "ray" for a Ray cluster.
+        workers: the number of worker processes; None for 1, and on Ray for as many as fit with one CPU left free.
+        ray_address: "auto" or the address of a running cluster; None starts Ray on this machine.
+        cpus_per_worker: on Ray, the CPUs that each worker reserves, and its threads.
+        gpus_per_worker: on Ray, the GPUs that each worker reserves; a fraction shares a GPU.
+    """
+
+    engine: str = "local"
+    workers: int | None = None
+    ray_address: str | None = None
+    cpus_per_worker: int = 1
+    gpus_per_worker: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("engine", self.engine, ENGINES)
+        if self.workers is not None:
+            check_int("workers", self.workers, least=1)
+        check_int("cpus_per_worker", self.cpus_per_worker, least=1)
+        check_real("gpus_per_worker", self.gpus_per_worker, accepted="at least 0", least=0.0, most=1024.0)
+        if self.engine != "ray":
+            for name in ("ray_address", "cpus_per_worker", "gpus_per_worker"):
+                if getattr(self, name) != getattr(type(self), name):
+                    raise ValueError(f"{name} is only for the engine ray")
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether other processes certify."""
+        return self.engine != "local" or (self.workers or 1) > 1
+
+
+ENGINE = EngineSettings()
+
+
+def start_engine(settings: EngineSettings) -> Engine:
+    """The engine, ready to work.
+
+    ImportError if Ray is not installed; ValueError if there is no cluster at the address.
+    """
+    if settings.engine == "ray":
+        from adaptdel.engines.cluster import RayEngine
+
+        return RayEngine(settings)
+    from adaptdel.engines.local import LocalEngine
+
+    return LocalEngine(settings.workers or 1)
+
+
 def thread_settings(threads: int) -> dict[str, str]:
     """Environment variables that give a worker so many threads, and no progress bars."""
     return dict.fromkeys(_THREADS, str(max(1, threads))) | {"TQDM_DISABLE": "1"}
@@ -170,16 +430,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def library_versions() -> dict[str, str]:
-    """The versions that results depend on: of Python, this library, and the libraries that compute."""
-    names = [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules]
+def library_versions(names: Iterable[str] | None = None) -> dict[str, str]:
+    """The versions of libraries; by default of those that results depend on: Python, this library, what computes."""
+    if names is None:
+        loaded = [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules]
+        names = ("python", "adaptdel", "numpy", "scipy", *loaded)
     installed = {"python": platform.python_version(), "adaptdel": __version__}
-    for name in ("numpy", "scipy", *names):
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            installed[name] = "none"
-    return installed
+    for name in names:
+        if name not in installed:
+            try:
+                installed[name] = version(name)
+            except PackageNotFoundError:
+                installed[name] = "none"
+    return {name: installed[name] for name in names}
 
 
 def sentence_of(error: Exception) -> str:

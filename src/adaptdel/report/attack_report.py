@@ -180,7 +180,7 @@ def _entry(number: int, run: AttackRun) -> AttackEntry:
     chosen = {record["row"]: record for record in successes[:SHOWN]}
     texts = []
     data = run.manifest["data"]
-    columns = {name: data[name] for name in ("text", "label", "ids", "encoding") if name in data}
+    columns = {name: data[name] for name in ("text", "label", "encoding") if name in data}
     if chosen and Path(str(data.get("path"))).is_file():
         for row in Source(data["path"], **columns).rows(max(chosen)):
             if isinstance(row, Row) and row.number in chosen:

@@ -94,7 +94,7 @@ def find_texts(entry: Entry, rows: Sequence[int], data: str | None) -> tuple[dic
     if entry.manifest.get("unit") is None:
         return {}, "The texts are not shown: the run does not state how it splits texts into tokens."
     unit = unit_from_dict(entry.manifest["unit"])
-    columns = {n: described[n] for n in ("text", "label", "ids", "encoding") if isinstance(described.get(n), str)}
+    columns = {n: described[n] for n in ("text", "label", "encoding") if isinstance(described.get(n), str)}
     texts = {}
     try:
         if path is None or (data is None and any(file.kind == HUB or file.is_remote for file in data_files(path))):

@@ -1,11 +1,11 @@
-"""Certify a data file into a run, which is resumable; derive new radii from the votes of a run (recertify)."""
+"""Certify a data file into a run, which is resumable."""
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -14,43 +14,99 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from adaptdel.calibration.protection import changed_plan
+from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.classifiers.base import registered_modules
-from adaptdel.core.bounds import BOUNDS
-from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, check_int, limited
-from adaptdel.core.noise import noise_from_dict, registered_noise_modules
-from adaptdel.core.radius import check_noise
-from adaptdel.core.threat import Threat
-from adaptdel.engines.engine import Engine, ModelSource, with_settings
-from adaptdel.engines.start import ENGINE, EngineSettings, start_engine
-from adaptdel.files import replacing, replacing_folder, write_json
+from adaptdel.core.checks import check_choice, check_int
+from adaptdel.core.noise import registered_noise_modules
+from adaptdel.engines.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
+from adaptdel.files import replacing, write_json
 from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.model_files import data_columns
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import ProgressBar, reporter
-from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, is_training_data, survey
-from adaptdel.runs.manifest import differences, limit_of, new_manifest, session, timestamp, versions
-from adaptdel.runs.parts import RESTORE, ROWS_PER_PART, RunTables
-from adaptdel.runs.records import TOTALLED, Record, Totals, certificate_of, label_of, problem_record, record_of
-from adaptdel.runs.repeats import PREFIX as REPEATS
-from adaptdel.runs.results import Block, ResultStore
-from adaptdel.runs.signature import SigningKey, drop_signature, sign_run
-from adaptdel.runs.storage import (
-    MANIFEST,
-    Run,
-    drop_store,
-    fill_store,
-    read_manifest,
-    read_run,
-    remove_leftovers,
-)
-from adaptdel.runs.workers import CertificationTask
-from adaptdel.store import FULL, locked
+from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
+from adaptdel.runs.manifest import check_resumable, new_manifest, session, timestamp
+from adaptdel.runs.parts import ROWS_PER_PART
+from adaptdel.runs.records import TOTALLED, Record, Totals, problem_record, record_of
+from adaptdel.runs.results import ResultStore, fill_store
+from adaptdel.runs.storage import MANIFEST, STORE, Run, read_manifest, read_run, remove_leftovers
+from adaptdel.store import FULL, delete_store, locked
 from adaptdel.tables import number, percent
-from adaptdel.text.data import DATA, InvalidRow
+from adaptdel.text.data import DATA
 from adaptdel.text.data_files import DataPath, standard_input
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CertificationTask(Task):
+    """Certify inputs of a run; results are its records.
+
+    Attributes:
+        certifier: what to certify with in this process; None in workers, which load the model from ``source``.
+    """
+
+    certifier: Certifier | None = None
+
+    def load(self) -> Work:
+        """A function from inputs to records."""
+        certifier = self.certifier
+        if certifier is None:
+            assert self.source is not None
+            certifier = self.source.load().certifier()
+
+        def work(items: Iterable[tuple[int, RunInput]]) -> Iterator[tuple[int, Record]]:
+            numbers: dict[int, int] = {}
+
+            def inputs() -> Iterator[RunInput]:
+                for key, run_input in items:
+                    numbers[run_input.row] = key
+                    yield run_input
+
+            for record in certify_here(certifier, inputs()):
+                yield numbers.pop(record["row"]), record
+
+        return work
+
+    def failed(self, item: Any, reason: str) -> Record:
+        """A record that states the problem."""
+        return problem_record(reason, id=item.id, row=item.row) | {"seconds": None}
+
+    def size(self, item: Any) -> int:
+        """The number of characters."""
+        return len(item.text)
+
+    def describe(self, items: Sequence[Any]) -> str:
+        """The rows in the data."""
+        return row_numbers(item.row for item in items)
+
+
+def row_numbers(rows: Iterable[int]) -> str:
+    """Rows of the data in a message.
+
+    >>> row_numbers([4, 3])
+    'rows 3, 4'
+    """
+    ordered = sorted(rows)
+    return f"rows {', '.join(map(str, ordered[:8]))}" + (", ..." if len(ordered) > 8 else "")
+
+
+def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[Record, None, None]:
+    """Certify in this process: the records in the order in which they are finished.
+
+    If the model fails on an input, its record states the problem instead of a certificate.
+    """
+    last = time.perf_counter()
+    for result in certifier(Input(run_input.text, f"row {run_input.row}", run_input) for run_input in inputs):
+        run_input, certificate = result.input.tag, result.certificate
+        if certificate is None:
+            record = problem_record(str(result.failure), id=run_input.id, row=run_input.row)
+        else:
+            record = record_of(certificate, id=run_input.id, row=run_input.row, label=run_input.label)
+        now = time.perf_counter()
+        yield record | {"seconds": now - last}
+        last = now
 
 
 def describe(totals: Totals) -> str:
@@ -88,7 +144,6 @@ class CertificationJob:
         limit: the number of rows to certify, from the first; None for all.
         engine: where to certify: in this process, in local workers or on a Ray cluster.
         strict: stop at a row that cannot be certified, instead of recording the problem.
-        key: signs the finished run.
         backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
     """
 
@@ -99,7 +154,6 @@ class CertificationJob:
     limit: int | None = None
     engine: EngineSettings = ENGINE
     strict: bool = False
-    key: SigningKey | None = None
     backend: str | None = None
 
     def __post_init__(self) -> None:
@@ -187,7 +241,6 @@ def evaluate(
     labels: Sequence[Any] | None = None,
     text_column: str | None = None,
     label_column: str | None = None,
-    id_column: str = DATA.ids,
     encoding: str = DATA.encoding,
     limit: int | None = None,
     engine: str | EngineSettings = ENGINE.engine,
@@ -210,7 +263,6 @@ def evaluate(
         text_column: the column of the texts in a file; None for that of the training data, if the model has stored it,
             or else "text".
         label_column: the column of the labels in a file; None for that of the training data, or else "label".
-        id_column: the column of the ids in a file; "" identifies inputs by their texts.
         encoding: the character encoding of a file.
         limit: the number of rows to certify, from the first; it can be raised later. None for all.
         engine: "local", "ray", or `EngineSettings`; other processes need a model that can be saved.
@@ -235,7 +287,7 @@ def evaluate(
             raise ValueError("labels must be None for a data file, which has a column of labels")
         columns = data_columns(model, text_column, label_column)
         path = str(data) if isinstance(data, (str, Path)) else tuple(map(str, data))
-        source = Source(path, **columns, ids=id_column, encoding=encoding)
+        source = Source(path, **columns, encoding=encoding)
     else:
         texts: list[Any] = list(data)
         if labels is not None and len(labels) != len(texts):
@@ -264,37 +316,74 @@ class _Session:
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
         """Certify what is left, and write the tables."""
         remove_leftovers(self.folder)
-        old = read_manifest(self.folder) if (self.folder / MANIFEST).exists() else None
+        old = Run(self.folder, read_manifest(self.folder)) if (self.folder / MANIFEST).exists() else None
         if old is not None:
-            self._check_same(old, manifest)
-            if old["finished"] and limit_of(manifest) == limit_of(old):
-                totals = self._checked_totals(old)
-                drop_store(self.folder)
-                self._sign()
-                return FinishedRun(old | {"totals": totals}, already_done=True)
-            manifest = old | {"limit": manifest["limit"], "finished": None}
+            check_resumable(self.folder, old.manifest, manifest)
+            if old.finished and old.manifest["limit"] == manifest["limit"]:
+                self._check_data(old, manifest)
+                old.check()
+                delete_store(self.folder / STORE)  # of a process that was killed after it had written everything
+                return FinishedRun(old.manifest, already_done=True)
         label_map = LabelMap(manifest["classes"])
-        data_survey = survey(self.job.source, label_map, self.job.limit, folder=self.folder)
-        with data_survey.repeats, ExitStack() as resources:
-            self._report_invalid_rows(data_survey)
-            self._report_training_data(data_survey, label_map)
+        data_survey, totals = self._survey(old, manifest, label_map)
+        with ExitStack() as resources:
             if old is None:  # an engine that cannot start leaves nothing behind
                 self.engine = resources.enter_context(start_engine(self.job.engine))
-            drop_signature(self.folder)  # the run is about to change
-            if old is not None and old["finished"]:  # the limit was raised
-                fill_store(self.folder, RunTables(self.folder, old.get("part_rows")))
+            elif old.finished:  # the limit was raised
+                fill_store(self.folder, old.tables)
+            if old is not None:
+                manifest = old.manifest | {"limit": manifest["limit"], "data": manifest["data"]}
+                manifest |= {"finished": None, "totals": None, "rows": None, "files": {}}
             if data_survey.rows > ROWS_PER_PART:
                 manifest.setdefault("part_rows", ROWS_PER_PART)
-            manifest["sessions"] = [*manifest["sessions"], session(self.job.engine, data_survey.rows)]
+            manifest["sessions"] = [
+                *manifest["sessions"],
+                session(self.job.engine, data_survey.rows, totals.inputs),  # a rate must not count the time of those
+            ]
             if self.job.source.is_standard_input:
                 manifest["data"] = manifest["data"] | {"path": str(self.folder / standard_input().name)}
             write_json(self.folder / MANIFEST, manifest)
             self._keep_data(manifest)
             with ResultStore(self.folder, data_survey.rows, manifest.get("part_rows")) as results:
-                self._certify(results, manifest, label_map, data_survey)
+                self._certify(results, label_map, data_survey, totals)
                 self._finish(results, manifest, data_survey)
-        self._sign()
         return FinishedRun(manifest)
+
+    def _check_data(self, old: Run, manifest: dict[str, Any]) -> None:
+        """Raise a ValueError unless the data are those of earlier calls."""
+        now, then = manifest["data"], old.manifest["data"]
+        if then is not None and any(now[name] != then[name] for name in ("sha256", "remote", "files")):
+            survey(self.job.source, LabelMap(manifest["classes"]), manifest["limit"], _known(old))  # names the row
+            raise ValueError(
+                f"{self.job.source.name}: not the data of the run in {self.folder}, though the rows that were "
+                "certified are the same: choose another folder for --out"
+            )
+
+    def _survey(self, old: Run | None, manifest: dict[str, Any], label_map: LabelMap) -> tuple[Survey, Totals]:
+        """Read the data once, compare them with the rows that are known, and report what is wrong with them.
+
+        With it, the totals of the rows that have a certificate.
+        """
+        totals = Totals()
+
+        def known() -> Iterator[Record]:
+            for record in old.timed_records() if old is not None else ():
+                if record["problem"] is None:
+                    totals.add(record)
+                yield record
+
+        if old is not None:
+            self._check_data(old, manifest)
+            if old.finished:
+                old.check()
+        data_survey = survey(self.job.source, label_map, self.job.limit, known())
+        self._report_invalid_rows(data_survey)
+        if self.job.limit is None and data_survey.digest == ((self.training or {}).get("data") or {}).get("digest"):
+            self.note(
+                f"{self.job.source.name}: the model was trained on these data: accuracy and radii are larger than on "
+                "new texts; certify other data"
+            )
+        return data_survey, totals
 
     def _keep_data(self, manifest: dict[str, Any]) -> None:
         """Copy standard input into the folder, which is needed to resume the run and to show its texts."""
@@ -303,29 +392,6 @@ class _Session:
             with standard_input().open("rb") as data, replacing(copy) as file:
                 shutil.copyfileobj(data, file)
             self.note(f"standard input is copied to {copy}: to resume the run, give this file as --data")
-
-    def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
-        wrong = differences(old, new)
-        if not new["model_hash"]:
-            wrong.append("the base classifier has no fingerprint, so that nobody can tell whether it is the same")
-        if wrong:
-            raise ValueError(f"{self.folder}: holds another run: {'; '.join(wrong)}: choose another folder for --out")
-
-    def _checked_totals(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The totals of the rows; ValueError if the manifest states others."""
-        totals = Totals.of(manifest)
-        try:
-            for record in read_run(self.folder).records(TOTALLED):
-                totals.add(record)
-        except TypeError:  # a null
-            totals = Totals.of(manifest)
-        stated = manifest.get("totals")
-        if json.dumps(stated, sort_keys=True) != json.dumps(totals.to_dict(), sort_keys=True):
-            raise ValueError(
-                f"{self.folder}: the totals in {MANIFEST} are not those of the rows: adaptdel verify says what is "
-                "wrong; make the run again in another folder"
-            )
-        return totals.to_dict()
 
     def _report_invalid_rows(self, data_survey: Survey) -> None:
         """Report invalid rows and missing labels; with ``strict``, an invalid row is an error."""
@@ -344,25 +410,8 @@ class _Session:
             column = self.job.source.label
             self.note(f"{path}: {count} no label in the column {column!r}: certified, but left out of the measures")
 
-    def _report_training_data(self, data_survey: Survey, label_map: LabelMap) -> None:
-        """Say so if the model was trained on these data: its figures on them are too good."""
-        if is_training_data(self.job.source, data_survey, self.job.limit, self.training, label_map.classes):
-            self.note(
-                f"{self.job.source.name}: the model was trained on these data: accuracy and radii are larger than on "
-                "new texts; certify other data"
-            )
-
-    def _certify(
-        self, results: ResultStore, manifest: dict[str, Any], label_map: LabelMap, data_survey: Survey
-    ) -> None:
-        """Certify the inputs that have no result yet."""
-        totals = Totals()
-        for record in results.records():
-            if record["problem"] is None:  # others are tried again
-                totals.add(record)
-        if totals.inputs:  # of which a rate must not count the time
-            manifest["sessions"][-1]["done"] = totals.inputs
-            write_json(self.folder / MANIFEST, manifest)
+    def _certify(self, results: ResultStore, label_map: LabelMap, data_survey: Survey, totals: Totals) -> None:
+        """Certify the inputs that have no result yet; ``totals`` are those of the others."""
         report = reporter(self.progress, "inputs")
 
         def count(record: Record) -> None:
@@ -374,40 +423,27 @@ class _Session:
 
         failures = 0
         left = data_survey.rows - data_survey.invalid - totals.certified
-        with closing(self._records(self._jobs(results, label_map, data_survey, count), left)) as records:
+        with closing(self._records(self._jobs(results, label_map, count), left)) as records:
             for record in records:
                 failures = self._count_failure(record, failures)
+                results.put(record, failed=record["problem"] is not None)
+                count(record)
+
+    def _jobs(self, results: ResultStore, label_map: LabelMap, count: Callable[[Record], None]) -> Iterator[RunInput]:
+        """The inputs that are left; invalid rows are stored immediately."""
+        last, known = 0, set[int]()
+        for row in inputs(self.job.source, label_map, self.job.limit):
+            number = row.row if isinstance(row, RunInput) else row.number
+            if number > last:
+                last, known = results.block(number)
+            if number in known:
+                continue
+            if isinstance(row, RunInput):
+                yield row
+            else:
+                record = problem_record(row.problem, id=row.id, row=row.number)
                 results.put(record)
                 count(record)
-
-    def _rows(
-        self, results: ResultStore, label_map: LabelMap, data_survey: Survey
-    ) -> Iterator[tuple[RunInput | InvalidRow, Block]]:
-        """The rows of the data, each with the known results around it."""
-        block: Block | None = None
-        for row in inputs(self.job.source, label_map, self.job.limit, data_survey.repeats):
-            number = row.row if isinstance(row, RunInput) else row.number
-            if block is None or number > block.last:
-                block = results.block(number)
-            yield row, block
-
-    def _jobs(
-        self, results: ResultStore, label_map: LabelMap, data_survey: Survey, count: Callable[[Record], None]
-    ) -> Iterator[RunInput]:
-        """The inputs that are left; invalid rows are stored immediately."""
-        for row, block in self._rows(results, label_map, data_survey):
-            if isinstance(row, InvalidRow):
-                record = problem_record(row.problem, id=row.id, row=row.number)
-                if block.part is None:
-                    results.put(record)
-                count(record)
-            elif block.ids.get(row.row) != row.id:
-                if block.part is not None:
-                    results.reopen(block.part, row.row)
-                    block.part = None
-                if row.row in block.ids:
-                    results.forget(row.row)
-                yield row
 
     def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
         """Certify the inputs on the engine, which a resumed run starts only if an input is left."""
@@ -437,14 +473,14 @@ class _Session:
             totals.add(record)
         if totals.inputs != data_survey.rows:
             raise ValueError(f"{self.job.source.name}: the data were changed during the run")
-        manifest["totals"] = totals.to_dict()
+        manifest |= {"totals": totals.to_dict(), "rows": totals.inputs, "files": results.tables.digests()}
         manifest["finished"] = timestamp()
         write_json(self.folder / MANIFEST, manifest)
         results.delete()
 
-    def _sign(self) -> None:
-        if self.job.key is not None:
-            sign_run(self.folder, self.job.key)
+
+def _known(run: Run) -> Iterator[Record]:
+    return run.records(("row", "id", "truth", "problem")) if run.finished else run.timed_records()
 
 
 def _check_folder(folder: Path) -> None:
@@ -452,94 +488,6 @@ def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: must be a folder for the run, got a file")
     if folder.exists() and not (folder / MANIFEST).exists():
-        foreign = [path.name for path in folder.iterdir() if not path.name.startswith((".manifest.json.", REPEATS))]
+        foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".manifest.json.")]
         if foreign:
             raise ValueError(f"{folder}: holds something that is not a run: {sorted(foreign)[0]}: choose another --out")
-
-
-def recertify(
-    source: Path,
-    out: Path,
-    *,
-    alpha: float | None = None,
-    ops: str | None = None,
-    bound: str | None = None,
-    work: int | None = STEPS,
-    key: SigningKey | None = None,
-) -> dict[str, Any]:
-    """Write a new run with radii derived from the votes of a run, and return its manifest, which names the source.
-
-    ``work`` limits the number of arithmetic steps per row; ``key`` signs the new run.
-    """
-    run = read_run(source)
-    if "alpha" not in run.manifest:
-        raise ValueError(f"{source / MANIFEST}: must state alpha to be recertified")
-    if not run.finished:
-        raise ValueError(f"{source}: the run is not finished: run its certify again first")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out}: must be a new folder, or an empty one")
-    changes = _checked(run, alpha, ops, bound)
-    manifest = run.manifest | changes
-    manifest["source"] = {
-        "path": str(source),
-        **{name: run.manifest[name] for name in ("alpha", "ops", "bound")},
-        "planned": _planned(run.manifest),
-    }
-    manifest["started"] = timestamp()
-    totals = Totals.of(manifest)
-
-    def records() -> Iterator[Record]:
-        for record in _rederived(run, changes, work):
-            totals.add(record)
-            yield record
-
-    with replacing_folder(out) as partial:
-        RunTables(partial, manifest.get("part_rows")).write(records())
-        manifest |= {"finished": timestamp(), "sessions": [{"started": manifest["started"], "versions": versions()}]}
-        manifest["totals"] = totals.to_dict()
-        write_json(partial / MANIFEST, manifest)
-        if key is not None:
-            sign_run(partial, key)
-    return manifest
-
-
-def _planned(manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """The alpha and the operations that the looks of a run were planned for; None if they are not stated."""
-    if manifest.get("source") is None:
-        return {name: manifest[name] for name in ("alpha", "ops")}
-    planned: dict[str, Any] | None = manifest["source"].get("planned")
-    return planned
-
-
-def _checked(run: Run, alpha: float | None, ops: str | None, bound: str | None) -> dict[str, Any]:
-    """The changed settings, checked, as fields of a manifest."""
-    changes: dict[str, Any] = {}
-    if alpha is not None:
-        changes["alpha"] = check_alpha(alpha)
-    if ops is not None:
-        noise = noise_from_dict(run.manifest["noise"])
-        threat = Threat(noise.certified_ops if ops == "edit" else ops)
-        check_noise(noise, threat)
-        changes["ops"] = list(threat.ops)
-    if bound is not None:
-        changes["bound"] = check_choice("bound", bound, BOUNDS)
-    return changes
-
-
-def _rederived(run: Run, changes: dict[str, Any], work: int | None) -> Iterator[Record]:
-    for record in run.timed_records():
-        if record["problem"] is not None:
-            yield record
-            continue
-        try:
-            certificate = certificate_of(run.manifest, record).rederive(**changes)
-            with limited(work):
-                derived = record_of(certificate, id=record["id"], row=record["row"], label=label_of(record))
-        except TooMuchWork:
-            raise ValueError(
-                f"{run.place(record)}: deriving the radius for {record['length']} tokens takes more than {work} steps: "
-                "raise the limit with --work"
-            ) from None
-        except ValueError as error:
-            raise ValueError(f"{run.place(record)}: {error}: {RESTORE}") from None
-        yield derived | {"seconds": record["seconds"]}

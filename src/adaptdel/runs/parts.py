@@ -8,9 +8,10 @@ kinds are read row group by row group.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -71,15 +72,27 @@ class RunTables:
         """The file that holds the certificate of a row."""
         return self.folder / TABLE if self.part_rows is None else self.part_path(self.part_of(row))
 
-    def check_parts(self, rows: int) -> None:
-        """Raise if a part of a finished run is missing; ``rows`` are those that it has according to its manifest."""
-        if self.part_rows is None:
-            return
-        there = {*self.parts(TABLE)}
-        last = max([0, *there, -(-rows // self.part_rows) - 1])
-        missing = next((number for number in range(last + 1) if number not in there), None)
-        if missing is not None:
-            raise _missing(self.part_path(missing))
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of every file of the tables, by its name in the folder of the run."""
+        names: dict[str, str] = {}
+        for path in [*self.paths(TABLE), *self.paths(TIMES_TABLE)]:
+            try:
+                with path.open("rb") as file:
+                    names[path.relative_to(self.folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+            except FileNotFoundError:
+                raise _missing(path) from None
+            except OSError as error:
+                raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+        return names
+
+    def check_digests(self, stated: Mapping[str, str]) -> None:
+        """Raise a ValueError unless the files are those that a manifest states."""
+        there = self.digests()
+        for name in sorted({*there, *stated}):
+            if name not in there:
+                raise _missing(self.folder / name)
+            if there[name] != stated.get(name):
+                raise ValueError(f"{self.folder / name}: not the file that the manifest of the run states: {RESTORE}")
 
     def batches(self, name: str = TABLE, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a table in batches, in bounded memory; ValueError says what is wrong with a file."""

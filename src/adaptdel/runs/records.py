@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from adaptdel.certification.certificate import Certificate, check_certificate
-from adaptdel.core.checks import LARGEST_LENGTH
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
@@ -23,7 +22,7 @@ _COUNTS = pa.list_(pa.int64())
 
 CERTIFICATES = pa.schema(
     [
-        ("id", pa.string()),  # None for an invalid row
+        ("id", pa.string()),  # of `adaptdel.text.data.Row`: number and hash of the text; None if it has no text
         ("row", pa.int64()),  # in the file, from 1
         ("truth", pa.string()),  # the label in the file as `label_text` writes it, None if there is none
         ("answer", pa.string()),  # a class as `label_text` writes it
@@ -82,7 +81,7 @@ def label_text(label: Any) -> str:
 
 
 def label_value(text: str) -> Any:
-    """The label that `label_text` wrote. Version 0.1 quoted every text, which is read in the same way.
+    """The label that `label_text` wrote.
 
     >>> [label_value(text) for text in ("spam", '"spam"', "1", '"1"')]
     ['spam', 'spam', 1, '1']
@@ -96,15 +95,6 @@ def label_value(text: str) -> Any:
 def label_of(record: Mapping[str, Any]) -> Any:
     """The label of a row, which the column ``truth`` holds, or None."""
     return None if record["truth"] is None else label_value(record["truth"])
-
-
-def with_current_labels(record: Record) -> Record:
-    """A row of any version with its labels as `label_text` writes them."""
-    labels = {name: record[name] for name in ("truth", "answer") if isinstance(record[name], str)}
-    try:
-        return record | {name: label_text(label_value(text)) for name, text in labels.items()}
-    except RecursionError:  # not a label: checks say so
-        return record
 
 
 def record_of(certificate: Certificate, *, id: str, row: int, label: Any = None) -> Record:
@@ -171,7 +161,7 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Ce
             raise ValueError(f"{name} must not be null in a row that has a certificate")
     classes = tuple(manifest["classes"])
     names = [label_text(label) for label in classes]
-    text = label_text(label_value(record["answer"]))
+    text = record["answer"]
     if text not in names:
         raise ValueError(f"the answer {text!r} is not one of the classes")
     answer = names.index(text)
@@ -316,49 +306,3 @@ _MEASURES = (
     "clean_accuracy", "certified_accuracy", "mean_radius", "mean_radius_se", "median_radius", "covering",
     "balanced_accuracy", "class_balanced_mean_radius", "class_balanced_mean_radius_se",
 )  # fmt: skip
-
-
-def is_record(record: Record) -> bool:
-    """Whether every column of a record has the type that the table of a run has."""
-    if not record.keys() >= _COLUMNS.keys() or record["row"] is None or not _seconds(record.get("seconds")):
-        return False
-    optional = OPTIONAL if record["problem"] is None else _COLUMNS
-    return all((record[name] is None and name in optional) or check(record[name]) for name, check in _COLUMNS.items())
-
-
-def _text(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _whole_number(value: Any) -> bool:
-    return type(value) is int and -(2**63) <= value < 2**63
-
-
-def _number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) <= LARGEST_LENGTH)  # exact in a double
-
-
-def _seconds(value: Any) -> bool:
-    return value is None or _number(value)
-
-
-def _list(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(check, value))
-
-
-_KINDS: dict[pa.DataType, Callable[[Any], bool]] = {
-    pa.string(): _text,
-    pa.int64(): _whole_number,
-    pa.float64(): _number,
-    pa.bool_(): lambda value: isinstance(value, bool),
-    pa.list_(pa.int64()): _list(_whole_number),
-    pa.list_(pa.float64()): _list(_number),
-    pa.list_(pa.list_(pa.int64())): _list(_list(_whole_number)),
-}
-_COLUMNS = {field.name: _KINDS[field.type] for field in CERTIFICATES}

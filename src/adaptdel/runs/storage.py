@@ -1,20 +1,20 @@
-"""The folder of a run: manifest and tables, and the working store while the run is unfinished.
+"""The folder of a run: manifest and tables, and a store while the run is unfinished.
 
 A finished run is ``manifest.json``, ``certificates.parquet`` with a row for each input, and ``times.parquet``; a long
 run has folders of parts in place of the two files (`adaptdel.runs.parts`). Times have a file of their own, so that the
-certificates are identical, byte for byte, whenever the same inputs are certified. An unfinished run has a working
-store, ``unfinished.sqlite``, for the rows that are in no part yet; it is deleted once the tables are written.
+certificates are identical, byte for byte, whenever the same inputs are certified. The manifest states the SHA-256 of
+every file. An unfinished run has a store, ``unfinished.sqlite``, for the rows that are in no part yet.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from heapq import merge
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +22,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.files import parse, write_json
-from adaptdel.runs.manifest import FORMAT, check_manifest, timestamp
-from adaptdel.runs.parts import GROUP, RESTORE, TABLE, TIMES_TABLE, RunTables, other_rows, table_of, with_seconds
-from adaptdel.runs.records import CERTIFICATES, TIMES, Record, certificate_of, is_record, with_current_labels
-from adaptdel.runs.repeats import PREFIX as REPEATS
-from adaptdel.store import Store, delete_store, read_records
+from adaptdel.files import parse
+from adaptdel.runs.manifest import check_manifest
+from adaptdel.runs.parts import GROUP, RESTORE, TABLE, TIMES_TABLE, RunTables, table_of, with_seconds
+from adaptdel.runs.records import CERTIFICATES, TIMES, Record, Totals, certificate_of
+from adaptdel.store import Store, is_locked, read_records
 
 MANIFEST = "manifest.json"
 STORE = "unfinished.sqlite"
 JOB = {"kind": "run"}  # the manifest says which
-LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".journal.", ".signature.json.", ".part-")
+FINISHED, RUNNING, STOPPED = "finished", "running", "not finished, and no process works on it"
+_LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".part-")
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files that `replacing` left behind when the process was killed."""
     for path in [*folder.glob(".*.*"), *folder.glob("certificates/.*"), *folder.glob("times/.*")]:
-        if path.name.startswith(REPEATS):
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name.startswith(LEFTOVERS):
+        if path.name.startswith(_LEFTOVERS):
             with suppress(OSError):
                 path.unlink()
 
@@ -48,38 +46,6 @@ def remove_leftovers(folder: Path) -> None:
 def open_store(folder: Path) -> Store:
     """Open the store of an unfinished run."""
     return Store(folder / STORE, JOB)
-
-
-def run_records(numbered: Iterable[tuple[int, Any]]) -> Iterator[Record]:
-    """The valid records of a working store; the inputs of others are certified again."""
-    for number, record in numbered:
-        if isinstance(record, dict) and is_record(record) and record["row"] == number:
-            yield with_current_labels(record)
-
-
-def fill_store(folder: Path, tables: RunTables) -> None:
-    """Write the tables of a finished run into a new working store, so that more rows can be certified.
-
-    The parts of a long run stay where they are: `adaptdel.runs.results.ResultStore` opens the last one again.
-    """
-    drop_store(folder)
-    if tables.part_rows is not None:
-        return
-    with open_store(folder) as store:
-        for record in with_seconds(tables.rows(), tables.rows(TIMES_TABLE), folder / TIMES_TABLE):
-            store.put(record["row"], checked_record(record, folder / TABLE))
-
-
-def checked_record(record: Record, path: Path) -> Record:
-    """A row of a table as the working store holds it; ValueError if it is not one of a run."""
-    if not is_record(record):
-        raise ValueError(f"{path}, row {record['row']}: not a row of a run: certify into another folder")
-    return with_current_labels(record) | {"seconds": record["seconds"]}
-
-
-def drop_store(folder: Path) -> None:
-    """Delete the working store of a run that is finished."""
-    delete_store(folder / STORE)
 
 
 @dataclass(frozen=True)
@@ -112,7 +78,7 @@ class Run:
 
     @cached_property
     def times(self) -> pa.Table:
-        """The columns id, row and seconds; without rows if the run has no times."""
+        """The columns id, row and seconds."""
         return pa.Table.from_batches(self._batches(TIMES_TABLE), schema=TIMES)
 
     def columns(self, names: Sequence[str] | None = None) -> pa.Table:
@@ -130,7 +96,7 @@ class Run:
         return self._batches(TABLE, columns)
 
     def seconds(self) -> Iterator[float | None]:
-        """Iterate over the times of the rows; nothing if the run has no times."""
+        """Iterate over the times of the rows."""
         for batch in self._batches(TIMES_TABLE):
             yield from batch.column("seconds").to_pylist()
 
@@ -142,11 +108,11 @@ class Run:
 
     def timed_records(self) -> Iterator[Record]:
         """Iterate over the rows with their ``seconds``, which are None if they are unknown."""
-        if self.finished and not self._has_times:
-            return (record | {"seconds": None} for record in self.records())
         if self.finished:
             return with_seconds(self.tables.rows(), self.tables.rows(TIMES_TABLE), self.folder / TIMES_TABLE)
-        return unfinished_records(self.folder, self.tables)
+        final = [] if self.tables.part_rows is None else self.tables.final_parts()
+        stored = read_records(self.folder / STORE) if (self.folder / STORE).exists() else iter(())
+        return merged_records(self.tables, final, (record for _, record in stored))
 
     def certificates(self) -> Iterator[Certificate]:
         """Iterate over the certificates, rebuilt from manifest and rows; a row with a problem has none."""
@@ -173,62 +139,26 @@ class Run:
         """The file and the row of a record, for messages."""
         return f"{self.tables.path_of(record['row']) if self.finished else self.file}, row {record['row']}"
 
-    @property
-    def _has_times(self) -> bool:
-        return any(path.exists() for path in self.tables.paths(TIMES_TABLE))
-
     def _batches(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         if self.finished:
-            if name == TABLE or self._has_times:
-                yield from self.tables.batches(name, columns)
+            yield from self.tables.batches(name, columns)
             return
         schema = CERTIFICATES if name == TABLE else TIMES
-        remaining = unfinished_records(self.folder, self.tables)
+        remaining = self.timed_records()
         while group := list(islice(remaining, GROUP)):
             table = table_of(group, schema)
             yield from (table if columns is None else table.select(list(columns))).to_batches()
 
     def check(self) -> None:
-        """Read all rows once; ValueError if a file is damaged or the tables do not belong together."""
-        if not self.finished:
-            for _ in unfinished_records(self.folder, self.tables):
-                pass
-            return
-        counted = (self.manifest.get("totals") or {}).get("inputs")
-        self.tables.check_parts(counted if isinstance(counted, int) else 0)
-        places, times = ((pair for batch in self._batches(name) for pair in _places(batch)) for name in _BOTH)
-        if not self._has_times:
-            for _ in places:
-                pass
-            return
-        for place, time in zip_longest(places, times):
-            if place != time:
-                raise other_rows(self.folder / TIMES_TABLE)
-
-
-_BOTH = (TABLE, TIMES_TABLE)
-
-
-def _places(batch: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
-    return zip(batch.column("id").to_pylist(), batch.column("row").to_pylist(), strict=True)
-
-
-def read_run(folder: str | Path) -> Run:
-    """Read a run, finished or not, and check its tables."""
-    folder = Path(folder)
-    run = Run(folder, read_manifest(folder))
-    run.check()
-    return run
-
-
-def unfinished_records(folder: Path, tables: RunTables) -> Iterator[Record]:
-    """The records of an unfinished run with their times, in the order of the data."""
-    final = [] if tables.part_rows is None else tables.final_parts()
-    return merged_records(tables, final, _stored_records(folder))
+        """ValueError if a file is not the one that the manifest states, or is damaged."""
+        if self.finished:
+            self.tables.check_digests(self.manifest["files"])
+        for _ in self.timed_records():
+            pass
 
 
 def merged_records(tables: RunTables, final: Sequence[int], stored: Iterator[Record]) -> Iterator[Record]:
-    """The records of the final parts and of a working store, in the order of the data; a part replaces the store."""
+    """The records of the final parts and of a store, in the order of the data; a part replaces the store."""
     covered = {*final}
     if not covered:
         return stored
@@ -237,10 +167,12 @@ def merged_records(tables: RunTables, final: Sequence[int], stored: Iterator[Rec
     return merge(parts, others, key=lambda record: record["row"])
 
 
-def _stored_records(folder: Path) -> Iterator[Record]:
-    """The records of the store, in the order of the data."""
-    if (folder / STORE).exists():
-        yield from run_records(read_records(folder / STORE))
+def read_run(folder: str | Path) -> Run:
+    """Read a run, finished or not, and check its tables."""
+    folder = Path(folder)
+    run = Run(folder, read_manifest(folder))
+    run.check()
+    return run
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -257,14 +189,68 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not the manifest of a run: {reason}: {RESTORE}") from None
 
 
-def write_run(folder: str | Path, manifest: Mapping[str, Any], records: Iterable[Record]) -> None:
-    """Write a finished run; ``records`` are those of `adaptdel.runs.records.record_of`, in the order of the data.
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run is.
 
-    Columns that a record lacks are null. A record may also hold ``seconds``. If the manifest states ``part_rows``, the
-    tables are written in parts of so many rows.
+    Attributes:
+        state: "finished", "running", or a sentence.
+        rows: the rows of the data; None if no session has counted them.
+        done: rows with a result.
+        failures: rows without a certificate.
+        rate: rows a second in the last session; None if nothing was certified in it.
+        seconds_left: the time that the other rows take at this rate, while the run goes on.
+        clean_accuracy: of the rows so far; None without labels.
+        mean_radius: of the rows so far.
+        changed: when the last result was written, in ISO 8601.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    now = timestamp()
-    RunTables(folder, manifest.get("part_rows")).write(records)
-    write_json(folder / MANIFEST, {"format": FORMAT, "started": now, "finished": now, **manifest})
+
+    state: str
+    rows: int | None
+    done: int
+    failures: int
+    rate: float | None
+    seconds_left: float | None
+    clean_accuracy: float | None
+    mean_radius: float | None
+    changed: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def read_status(folder: Path) -> RunStatus:
+    """Read the status of a run, also while another process works on it; nothing is locked or changed."""
+    run = Run(folder, read_manifest(folder))
+    last: dict[str, Any] = run.manifest["sessions"][-1] if run.manifest["sessions"] else {}
+    rows: int | None = last.get("rows")
+    totals = Totals.of(run.manifest)
+    for record in run.timed_records():
+        totals.add(record)
+    changed = _changed(run)
+    end = datetime.fromisoformat(run.manifest["finished"]) if run.finished else changed
+    recent, rate = totals.inputs - last.get("done", 0), None
+    if last and end is not None and recent > 0:
+        rate = recent / max((end - datetime.fromisoformat(last["started"])).total_seconds(), 1.0)
+    state = FINISHED if run.finished else RUNNING if is_locked(folder) else STOPPED
+    left = max(rows - totals.inputs, 0) / rate if state == RUNNING and rows is not None and rate else None
+    return RunStatus(
+        state=state,
+        rows=rows,
+        done=totals.inputs,
+        failures=totals.problems,
+        rate=rate,
+        seconds_left=left,
+        clean_accuracy=totals.clean_accuracy,
+        mean_radius=totals.mean_radius,
+        changed=None if changed is None else changed.isoformat(timespec="seconds"),
+    )
+
+
+def _changed(run: Run) -> datetime | None:
+    """When a result was written last."""
+    tables = [*run.tables.paths(TABLE), *run.tables.paths(TIMES_TABLE)]
+    paths = [run.folder / STORE, run.folder / f"{STORE}-wal", *tables]
+    times = [path.stat().st_mtime for path in paths if path.exists()]
+    return datetime.fromtimestamp(max(times), UTC) if times else None

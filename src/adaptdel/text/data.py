@@ -1,4 +1,4 @@
-"""Labelled data: the rows of files and data sets, with text, label and id; the held-out split."""
+"""Labelled data: the rows of files and data sets, with text and label; the held-out split."""
 
 from __future__ import annotations
 
@@ -43,13 +43,11 @@ class DataSettings:
     Attributes:
         text: the column of the texts.
         label: the column of the labels.
-        ids: the column of the ids.
         encoding: the character encoding of the file.
     """
 
     text: str = "text"
     label: str = "label"
-    ids: str = "id"
     encoding: str = "utf-8"
 
 
@@ -61,9 +59,13 @@ class Row:
     """A row of a file, numbered from 1 without the header of a CSV file. Missing values are None."""
 
     number: int
-    id: str | None
     text: str
     label: Label | None
+
+    @property
+    def id(self) -> str:
+        """What the row is known by: its number and the hash of its text."""
+        return f"{self.number}-{text_hash(self.text)}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,6 @@ def read_rows(
     *,
     text: str = DATA.text,
     label: str = DATA.label,
-    ids: str = DATA.ids,
     encoding: str = DATA.encoding,
     labelled: bool = False,
     on_problem: Problem | None = None,
@@ -92,14 +93,13 @@ def read_rows(
             set: see `adaptdel.text.data_files`.
         text: the name of the column of texts.
         label: the name of the column of labels.
-        ids: the name of the column of ids.
         encoding: the encoding of CSV, TSV and JSON lines files.
         labelled: whether a row without a label is invalid.
         on_problem: called with the row number and a message for each invalid row, which is then skipped. Without it, an
             invalid row raises a ValueError that names the file and the row. A file whose remaining rows cannot be read
             always raises one.
     """
-    columns = Columns(text, label, ids)
+    columns = Columns(text, label)
     for row, place in _each_row(path, columns, encoding, labelled=labelled):
         if isinstance(row, Row):
             yield row
@@ -114,11 +114,10 @@ def read_each_row(
     *,
     text: str = DATA.text,
     label: str = DATA.label,
-    ids: str = DATA.ids,
     encoding: str = DATA.encoding,
 ) -> Iterator[Row | InvalidRow]:
     """Iterate over the rows like `read_rows`, invalid ones included."""
-    return (row for row, _ in _each_row(path, Columns(text, label, ids), encoding, labelled=False))
+    return (row for row, _ in _each_row(path, Columns(text, label), encoding, labelled=False))
 
 
 def _each_row(
@@ -155,7 +154,7 @@ def _each_row(
 
 
 def _row(number: int, record: Record, columns: Columns, *, labelled: bool, loose: bool) -> Row:
-    text, label, ids = columns.text, columns.label, columns.ids
+    text, label = columns.text, columns.label
     if isinstance(record, str):
         raise ValueError(record)
     for column in (text, label) if labelled else (text,):
@@ -165,16 +164,15 @@ def _row(number: int, record: Record, columns: Columns, *, labelled: bool, loose
     content = record[text]
     if not isinstance(content, str):
         raise ValueError(f"the column {text!r} must hold text, got {short_text(content)}")
-    name, answer = record.get(ids), _label(record.get(label), label, loose=loose)
+    answer = _label(record.get(label), label, loose=loose)
     if labelled and answer is None:
         raise ValueError(f"no label in the column {label!r}: give every row one, or leave the row out")
-    name = None if name is None else str(name)
-    for column, value in ((text, content), (label, answer), (ids, name)):
+    for column, value in ((text, content), (label, answer)):
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
             if loose:
                 raise ValueError("not UTF-8: save the file as UTF-8, or name its encoding, such as --encoding latin-1")
             raise ValueError(f"the column {column!r} holds half of a surrogate pair: remove it")
-    return Row(number, name, content, answer)
+    return Row(number, content, answer)
 
 
 def _label(value: Any, column: str, *, loose: bool) -> Label | None:
@@ -197,21 +195,21 @@ class Examples:
     Attributes:
         texts: the texts.
         labels: the labels, all int or all str.
-        ids: the values of the id column; the row number where it is missing.
+        rows: the number of each row in the file.
         digest: the SHA-256 of texts and labels, the same for every file format.
         notes: messages about skipped, repeated and contradictory rows.
     """
 
     texts: list[str]
     labels: list[Label]
-    ids: list[str]
+    rows: list[int]
     digest: str
     notes: list[str] = field(default_factory=list)
 
     def take(self, places: Sequence[int]) -> Examples:
         """Some of the rows; the digest stays that of the file."""
-        texts, ids = [self.texts[n] for n in places], [self.ids[n] for n in places]
-        return Examples(texts, [self.labels[n] for n in places], ids, self.digest, self.notes)
+        texts, labels = [self.texts[n] for n in places], [self.labels[n] for n in places]
+        return Examples(texts, labels, [self.rows[n] for n in places], self.digest, self.notes)
 
 
 def read_examples(
@@ -219,14 +217,13 @@ def read_examples(
     *,
     text: str = DATA.text,
     label: str = DATA.label,
-    ids: str = DATA.ids,
     encoding: str = DATA.encoding,
 ) -> Examples:
     """Read all rows of a labelled file, for training and calibration.
 
     Rows without a label and rows with an empty text are skipped; `Examples.notes` says how many.
     """
-    columns: dict[str, Any] = {"text": text, "label": label, "ids": ids, "encoding": encoding}
+    columns: dict[str, Any] = {"text": text, "label": label, "encoding": encoding}
     rows, empty, unlabelled, first = [], 0, 0, 0
     for row in read_rows(path, **columns):
         if row.label is None:
@@ -248,7 +245,7 @@ def read_examples(
     return Examples(
         texts,
         labels,
-        [row.id if row.id is not None else str(row.number) for row in rows],
+        [row.number for row in rows],
         content_digest(texts, labels),
         notes + _repeated(texts, labels),
     )

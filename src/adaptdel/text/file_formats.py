@@ -35,7 +35,6 @@ class Columns:
 
     text: str
     label: str
-    ids: str
 
 
 def records(path: DataPath, encoding: str, columns: Columns | None = None) -> Iterator[Record]:
@@ -190,7 +189,7 @@ def _parquet_records(source: Any, path: str, columns: Columns | None) -> Iterato
             names = _parquet_names(schema, path, columns)
             wanted = None if columns is None else [name for name in names if name in vars(columns).values()]
             for batch in file.iter_batches(batch_size=1024, columns=wanted):
-                rows = _plain(batch, columns).to_pylist()
+                rows = batch.to_pylist()
                 for row in rows:
                     yield row if wanted is None else {name: row[name] for name in wanted}
                 done += len(rows)
@@ -226,16 +225,6 @@ def _parquet_names(schema: Any, path: str, columns: Columns | None) -> list[str]
         if not any(check(kind.value_type if types.is_dictionary(kind) else kind) for check in accepted):
             raise UnreadableError(f"the column {name!r} must hold {what}, got the type {kind!s:.60}")
     return names
-
-
-def _plain(batch: Any, columns: Columns | None) -> Any:
-    """The batch with ids that are times converted to text: Python has no type for nanoseconds."""
-    from pyarrow import string, types
-
-    index = -1 if columns is None else batch.schema.get_field_index(columns.ids)
-    if index < 0 or not types.is_temporal(batch.schema.field(index).type):
-        return batch
-    return batch.set_column(index, batch.schema.names[index], batch.column(index).cast(string()))
 
 
 def missing_column(column: str, known: Sequence[str], what: str = "text") -> str:

@@ -1,0 +1,321 @@
+"""Verify a run: recompute every certificate in ball arithmetic, and compare everything else with it.
+
+Whatever can be derived is derived again: columns from the votes, looks and their number from the plan that the manifest
+states, totals from the rows. What cannot be derived is that the votes are those of the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
+from math import isclose, isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptdel.certification.certificate import Certificate, Rule, digest
+from adaptdel.certification.sampling import (
+    AT_ONCE,
+    EXACT_COPIES,
+    LEAD,
+    SamplingPlan,
+    plan_looks,
+    radius_is_final,
+)
+from adaptdel.certification.verify import too_much, verify
+from adaptdel.core.bounds import BOUNDS
+from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, limited
+from adaptdel.core.confidence import Looks
+from adaptdel.core.noise import noise_from_dict
+from adaptdel.core.radius import check_noise
+from adaptdel.core.threat import Threat
+from adaptdel.engines.engine import ENGINE
+from adaptdel.files import replacing_folder, write_json
+from adaptdel.runs.manifest import session, timestamp
+from adaptdel.runs.parts import RESTORE, RunTables
+from adaptdel.runs.records import (
+    CERTIFICATES,
+    Record,
+    Totals,
+    certificate_of,
+    label_of,
+    label_text,
+    record_of,
+    values_of,
+)
+from adaptdel.runs.storage import MANIFEST, Run, read_run
+
+ROUNDING = 1e-12  # relative difference of numbers that are derived again
+COMPARED = 1_000_000  # inputs whose votes are remembered, to compare them with those of later rows of the same text
+
+
+def verify_run(
+    run: Run, *, work: int | None = STEPS, note: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the errors of every row that has a certificate, with the name of the row; then those of the whole run.
+
+    ``work`` is that of `adaptdel.certification.verify.verify`; ``note`` is called with remarks that are no errors.
+    """
+    if not run.finished:
+        note("the run is not finished: only the finished inputs are checked")
+    plan, totals, votes = StatedPlan(run.manifest), Totals.of(run.manifest), _SameVotes()
+    whole: list[str] = []
+    previous = 0
+    for record in run.timed_records():
+        row, place = record["row"], f"row {record['row']}"
+        if row != previous + 1 and (run.finished or row <= previous):
+            whole = whole or [f"row {row} follows row {previous}: rows are missing, repeated or out of order"]
+        previous = row
+        if record["problem"] is None:
+            wrong = plan.errors(record, work) + votes.errors(record)
+            yield place, wrong
+        else:
+            others = [name for name in CERTIFICATES.names if name not in ("id", "row", "problem")]
+            wrong = [f"a row with a problem must have no {name}" for name in others if record[name] is not None]
+            if wrong:
+                yield place, wrong
+        seconds = record["seconds"]
+        if seconds is not None and (not isfinite(seconds) or seconds < 0):
+            whole.append(f"{place}: the time must be at least 0 seconds")
+        if not wrong:
+            totals.add(record)
+        else:
+            totals.inputs += 1
+    limit = run.manifest["limit"]
+    if limit is not None and previous > limit:
+        whole.append(f"row {previous} is beyond the limit {limit}")
+    if run.finished:
+        whole += _totals(run.manifest, totals)
+    if whole:
+        yield "the run", whole
+
+
+class _SameVotes:
+    """Rows of the same text must have the same votes: noise depends on the seed and the input alone."""
+
+    def __init__(self) -> None:
+        self._votes: dict[str, bytes] = {}
+
+    def errors(self, record: Record) -> list[str]:
+        names = ("length", "answer", "selection", "look_sizes", "look_alphas", "votes", "exact")
+        key = blake2b(repr([record[name] for name in names]).encode(), digest_size=16).digest()
+        if len(self._votes) < COMPARED:
+            known = self._votes.setdefault(record["input_hash"], key)
+        else:
+            known = self._votes.get(record["input_hash"], key)
+        return [] if known == key else ["another row of the same input has other votes"]
+
+
+def _totals(manifest: Mapping[str, Any], totals: Totals) -> list[str]:
+    """Check that the manifest of a finished run states the number of its rows, and their totals with every field."""
+    if manifest["rows"] != totals.inputs:
+        return [f"the manifest counts {manifest['rows']} rows, there are {totals.inputs}"]
+    stated, derived = manifest["totals"], json.loads(json.dumps(totals.to_dict()))
+    names = [name for name in {**derived, **stated} if stated.get(name, ...) != derived.get(name, ...)]
+    return [
+        f"the totals state {name:.60} = {stated.get(name, 'nothing')!r:.60}, the rows give "
+        f"{derived.get(name, 'nothing')!r:.60}"
+        for name in names
+    ]
+
+
+def shown(text: str | None) -> str:
+    """An id in printable characters, so that no file can send control sequences to the terminal.
+
+    >>> print(shown("a7"), shown("a" + chr(9)) == ascii("a" + chr(9)))
+    a7 True
+    """
+    if text is None or (text.isprintable() and len(text) <= 100):
+        return str(text)
+    return ascii(text if len(text) <= 100 else text[:97] + "...")
+
+
+class StatedPlan:
+    """The sampling plan that a manifest states: that of the original run if it was recertified."""
+
+    def __init__(self, manifest: Mapping[str, Any]) -> None:
+        self.manifest, self.alpha = manifest, float(manifest["alpha"])
+        self.noise = noise_from_dict(manifest["noise"])
+        self.n_select, self.n_estimate = manifest["votes"]
+        self.adaptive = manifest["sampling"] == "adaptive"
+        self.labels = [label_text(label) for label in manifest["classes"]]
+        planned = manifest["source"]["planned"] if "source" in manifest else manifest
+        self.plan = SamplingPlan(
+            Rule(self.noise, Threat(planned["ops"]).ops, planned["bound"], manifest["threshold"]),
+            alpha=float(planned["alpha"]),
+            n_select=self.n_select,
+            n_estimate=self.n_estimate,
+            sampling=manifest["sampling"],
+            seed=manifest["seed"],
+            exact=self.adaptive,
+        )
+
+    def errors(self, record: Record, work: int | None = STEPS) -> list[str]:
+        """List what is wrong with a row: its certificate, its votes, or a column that does not follow from them."""
+        try:
+            with limited(work):
+                certificate, wrong = _derived(self.manifest, record)
+        except TooMuchWork:
+            return [too_much(record["length"], work)]
+        except (ValueError, RecursionError) as error:
+            return [f"not a certificate: {error}"]
+        wrong += verify(values_of(certificate, record), work=work)
+        if record["truth"] is not None and record["truth"] not in self.labels:
+            wrong.append(f"the label {shown(record['truth'])} in the column truth is not one of the classes")
+        if certificate.alpha > self.alpha * (1 + ROUNDING):
+            wrong.append(f"its alpha is {certificate.alpha:g}, above that of the run, {self.alpha:g}")
+        try:
+            with limited(work):
+                return wrong + self._wrong(certificate)
+        except TooMuchWork:
+            return [too_much(certificate.length, work)]
+        except ValueError as error:
+            return [*wrong, str(error)]
+
+    def _wrong(self, certificate: Certificate) -> list[str]:
+        """List the differences between a certificate's votes and looks and the plan."""
+        copies = self.noise.choices(certificate.length)
+        if certificate.exact is not None:
+            return [] if self.adaptive else ["inputs are not enumerated under fixed sampling"]
+        assert certificate.looks is not None
+        taken, planned = len(certificate.votes), len(certificate.looks.sizes)
+        if self.adaptive and (copies <= AT_ONCE or (copies <= EXACT_COPIES and (taken > 1 or planned == 1))):
+            return [f"an input of {certificate.length} tokens is enumerated under adaptive sampling, not sampled"]
+        return self._wrong_selection(certificate) or self._wrong_looks(certificate, certificate.looks)
+
+    def _wrong_selection(self, certificate: Certificate) -> list[str]:
+        """Check that the selection ended when the plan allows it."""
+        counts, most = certificate.selection, self.n_select
+        size = sum(counts)
+        sizes = {most} if not self.adaptive else {min(32 << step, most) for step in range(most.bit_length())}
+        if size not in sizes:
+            return [f"the selection took {size} votes, which is not planned for {most}"]
+        if certificate.threshold is None:
+            first, second = sorted(counts, reverse=True)[:2]
+            lead = float(first - second)
+        else:
+            lead = 2 * abs(float(counts[1]) - certificate.threshold * size)
+        if size < most and lead < LEAD * sqrt(size):
+            return [f"the selection ended after {size} of {most} votes without a clear lead"]
+        return []
+
+    def _wrong_looks(self, certificate: Certificate, looks: Looks) -> list[str]:
+        """Check that the looks are the planned ones, at the run's alpha, and that sampling ended as planned."""
+        most = self.n_estimate + self.n_select - sum(certificate.selection)
+        expected = plan_looks(self.plan, certificate.length, len(self.labels), most)
+        if looks.sizes != expected.sizes:
+            return [f"looks were planned after {_few(expected.sizes)} votes, not after {_few(looks.sizes)}"]
+        scale = self.alpha / sum(expected.alphas)
+        levels = zip(looks.alphas, expected.alphas, strict=True)
+        if not all(isclose(level, share * scale, rel_tol=ROUNDING) for level, share in levels):
+            return [f"the levels of the looks are not those that were planned for alpha {self.alpha:g}"]
+        votes = [np.asarray(row, dtype=np.int64) for row in certificate.votes]
+        for taken in range(1, len(expected.sizes)):
+            final = radius_is_final(
+                votes[:taken], certificate.answer, expected, self.plan.rule, certificate.length, len(self.labels)
+            )
+            if final and taken < len(votes):
+                return [f"sampling went on after look {taken}, at which the plan ends it"]
+            if taken == len(votes):
+                return [] if final else [f"sampling ended after look {taken}, at which the plan goes on"]
+        return []
+
+
+def _few(sizes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
+
+
+def _derived(manifest: Mapping[str, Any], record: Record) -> tuple[Certificate, list[str]]:
+    """The certificate that follows from the votes of a row, and the columns of the row that differ from it."""
+    certificate = certificate_of(manifest, record)
+    expected = record_of(certificate, id=record["id"], row=record["row"], label=label_of(record))
+    names = [name for name in CERTIFICATES.names if name != "digest" and not _same(record[name], expected[name])]
+    wrong = [f"{name} is {record[name]!r:.60}, not {expected[name]!r:.60}" for name in names]
+    return certificate, wrong + ([] if record["input_hash"] else ["input_hash must not be empty"])
+
+
+def _same(stored: Any, derived: Any) -> bool:
+    """Whether a value is the one that was derived, up to the rounding of another machine."""
+    if isinstance(stored, float) and isinstance(derived, float):
+        return stored == derived or isclose(stored, derived, rel_tol=ROUNDING)
+    return bool(stored == derived)
+
+
+def recertify(
+    source: Path,
+    out: Path,
+    *,
+    alpha: float | None = None,
+    ops: str | None = None,
+    bound: str | None = None,
+    work: int | None = STEPS,
+) -> dict[str, Any]:
+    """Write a new run with radii derived from the votes of a run, and return its manifest, which names the source.
+
+    The files and rows of the source are checked first: a row whose digest or radius does not follow from its votes is
+    refused. ``work`` limits the number of arithmetic steps per row.
+    """
+    run = read_run(source)
+    if not run.finished:
+        raise ValueError(f"{source}: the run is not finished: run its certify again first")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out}: must be a new folder, or an empty one")
+    changes = _checked(run, alpha, ops, bound)
+    setting = {name: run.manifest[name] for name in ("alpha", "ops", "bound")}
+    planned = run.manifest["source"]["planned"] if "source" in run.manifest else setting
+    described = {"path": str(source), **setting, "planned": planned}
+    manifest = run.manifest | changes | {"source": described, "started": timestamp()}
+    totals = Totals.of(manifest)
+
+    def records() -> Iterator[Record]:
+        for record in run.timed_records():
+            derived = record if record["problem"] is not None else _rederived(run, record, changes, work)
+            totals.add(derived)
+            yield derived
+
+    with replacing_folder(out) as partial:
+        tables = RunTables(partial, manifest.get("part_rows"))
+        tables.write(records())
+        last = session(ENGINE, totals.inputs)
+        manifest |= {"totals": totals.to_dict(), "files": tables.digests(), "sessions": [last]}
+        manifest["finished"] = timestamp()
+        write_json(partial / MANIFEST, manifest)
+    return manifest
+
+
+def _checked(run: Run, alpha: float | None, ops: str | None, bound: str | None) -> dict[str, Any]:
+    """The changed settings, checked, as fields of a manifest."""
+    changes: dict[str, Any] = {}
+    if alpha is not None:
+        changes["alpha"] = check_alpha(alpha)
+    if ops is not None:
+        noise = noise_from_dict(run.manifest["noise"])
+        threat = Threat(noise.certified_ops if ops == "edit" else ops)
+        check_noise(noise, threat)
+        changes["ops"] = list(threat.ops)
+    if bound is not None:
+        changes["bound"] = check_choice("bound", bound, BOUNDS)
+    return changes
+
+
+def _rederived(run: Run, record: Record, changes: Mapping[str, Any], work: int | None) -> Record:
+    """A row with new settings, after it was checked."""
+    try:
+        with limited(work):
+            certificate, wrong = _derived(run.manifest, record)
+            if digest(values_of(certificate, record)) != record["digest"]:
+                wrong.append("the digest does not fit")
+            if wrong:
+                raise ValueError(f"does not hold ({'; '.join(wrong)})")
+            changed = certificate.rederive(**changes)
+            derived = record_of(changed, id=record["id"], row=record["row"], label=label_of(record))
+    except TooMuchWork:
+        raise ValueError(
+            f"{run.place(record)}: deriving the radius for {record['length']} tokens takes more than {work} steps: "
+            "raise the limit with --work"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{run.place(record)}: {error}: {RESTORE}") from None
+    return derived | {"seconds": record["seconds"]}
