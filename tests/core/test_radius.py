@@ -318,51 +318,37 @@ def test_shapes() -> None:
     assert np.asarray(certified_radius([], length=[], noise=ADAPTDEL)).shape == (0,)
 
 
-NOT_GIVEN = "noise must be Deletion(rate), Masking(fraction) or NoNoise(), got "
-
-
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    "arguments",
     [
-        ({"p1": 1.2}, "p1 must be a probability in [0, 1], got 1.2"),
-        ({"p1": float("nan")}, "p1 must be a probability in [0, 1], got nan"),
-        ({"p1": -0.1}, "p1 must be a probability in [0, 1], got -0.1"),
-        ({"p1": "high"}, "p1 must be a probability in [0, 1], got 'high'"),
-        ({"p1": [0.9, 2.0], "length": [3, 4]}, "p1 must be a probability in [0, 1], got 2.0 at position 1"),
-        ({"p1": True}, "p1 must be a probability in [0, 1], got True"),
-        ({"p1": 10**400}, "p1 must be a probability in [0, 1], got 1000"),
-        ({"length": [[1], [1, 2]]}, "length must be a whole number of at least 0, got [[1], [1, 2]]"),
-        ({"p2": 3}, "p2 must be a probability in [0, 1], got 3.0"),
-        ({"length": -1}, "length must be a whole number of at least 0, got -1"),
-        ({"length": 2.5}, "length must be a whole number of at least 0, got 2.5"),
-        ({"length": "x"}, "length must be a whole number of at least 0, got 'x'"),
-        ({"length": None}, "length must be a whole number of at least 0"),
-        ({"length": 2**60}, "length must be a whole number of at most 9007199254740992, got 1152921504606846976"),
-        ({"ops": "swap"}, 'ops must be "edit" or some of "del", "ins", "sub", got \'swap\''),
-        ({"bound": "loose"}, "bound must be one of 'tight', 'paper', got 'loose'"),
-        ({"noise": 0.9}, NOT_GIVEN + "0.9"),
-        ({"noise": FixedRate(0.9)}, NOT_GIVEN + "FixedRate(p=0.9)"),
-        ({"noise": Masking(0.9)}, "ops must be ['sub'] under Masking, which certifies substitutions only, got"),
-        ({"threshold": 1.5}, "threshold must be a probability in [0, 1], got 1.5"),
-        ({"threshold": 0.5, "p2": 0.1}, "p2 must be left out when a threshold is given, which is for two classes"),
-        ({"p1": [0.9, 0.9], "length": [1, 2, 3]}, "p1, p2 and length must have shapes that go together, got (2,)"),
+        {"p1": 1.2}, {"p1": float("nan")}, {"p1": -0.1}, {"p1": "high"}, {"p1": True}, {"p1": 10**400},
+        {"p1": [0.9, 2.0], "length": [3, 4]}, {"p1": [0.9, 0.9], "length": [1, 2, 3]},
+        {"p2": 3}, {"p2": 0.1, "threshold": 0.5}, {"threshold": 1.5},
+        {"length": -1}, {"length": 2.5}, {"length": "x"}, {"length": None}, {"length": 2**60},
+        {"length": [[1], [1, 2]]},
+        {"ops": "swap"}, {"ops": "edit", "noise": Masking(0.9)}, {"bound": "loose"},
+        {"noise": 0.9}, {"noise": FixedRate(0.9)},
     ],
-)
-def test_bad_arguments(arguments: dict[str, object], sentence: str) -> None:
+    ids=str,
+)  # fmt: skip
+def test_an_error_begins_with_the_argument(arguments: dict[str, object]) -> None:
     good: dict[str, object] = {"p1": 0.9, "length": 10, "noise": ADAPTDEL}
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=rf"^{next(iter(arguments))}\b") as caught:
         certified_radius(**(good | arguments))  # type: ignore[call-overload]
-    assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
 
 
-def test_bad_arguments_of_the_others() -> None:
-    with pytest.raises(ValueError, match="radius must be a whole number of at least 0, got -1"):
-        least_probability(-1, length=3, noise=ADAPTDEL)
-    with pytest.raises(ValueError, match="k must be a whole number of at least 1 and at most 2, got 3"):
-        certified_top_k(0.5, [0.2, 0.1], k=3, length=3, noise=ADAPTDEL)
-    with pytest.raises(ValueError, match="others must hold the probability of at least one other class"):
-        certified_top_k(0.5, [], k=1, length=3, noise=ADAPTDEL)
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: least_probability(-1, length=3, noise=ADAPTDEL), "radius"),
+        (lambda: certified_top_k(0.5, [0.2, 0.1], k=3, length=3, noise=ADAPTDEL), "k"),
+        (lambda: certified_top_k(0.5, [], k=1, length=3, noise=ADAPTDEL), "others"),
+    ],
+)
+def test_errors_of_the_others(call: Callable[[], object], word: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{word}\b"):
+        call()
 
 
 def _searched(table: ToleranceTable, q: float) -> int:
