@@ -6,9 +6,17 @@ from scipy import sparse
 from scipy.special import ndtr
 
 from adaptdel import Deletion, FixedRate, Masking
-from adaptdel.classifiers import vote_margin
+from adaptdel.classifiers.features import bounded_scores
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.classifiers.vote_margin import SHARPNESS, keep_rates, train_margins, vote_loss
+from adaptdel.classifiers.vote_margin import (
+    SHARPNESS,
+    VoteObjective,
+    bounded,
+    class_examples,
+    keep_rates,
+    train_margins,
+    vote_loss,
+)
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.noise import RandomDeletion, RandomLength
 from adaptdel.hyperparameters import LinearTrainingSettings
@@ -24,7 +32,7 @@ def test_the_gradient_is_that_of_the_loss(classes: int) -> None:
     draw = generator()
     counts = sparse.csr_array(draw.poisson(0.7, (12, 7)).astype(np.float64))
     answers, keep = np.arange(12) % classes, draw.uniform(0.05, 0.95, (12, 3))
-    blocks = vote_margin._blocks(counts, answers, classes, keep, draw.dirichlet(np.ones(12)))
+    blocks = class_examples(counts, answers, classes, keep, draw.dirichlet(np.ones(12)))
     scores = 1 if classes == 2 else classes
     point = draw.normal(size=(8, scores))
 
@@ -166,3 +174,38 @@ def test_the_bias_is_penalised() -> None:
     losses = (np.logaddexp(0, 2 * biases) + 2 * np.logaddexp(0, -2 * biases)) / 6 + 0.01 * biases**2 / 2
     assert biases[losses.argmin()] < 0.345 < np.log(2) / 2
     assert model.bias_[0] * 2.0**-model.exponent_ == pytest.approx(biases[losses.argmin()], abs=1e-4)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_bounded_scores_and_their_gradient(classes: int) -> None:
+    draw, scores = generator(5), 1 if classes == 2 else classes
+    counts = sparse.csr_array(draw.poisson(1.0, (12, 7)).astype(np.float64))
+    answers, keep = np.arange(12) % classes, np.full((12, 1), 0.3)
+    blocks = class_examples(counts, answers, classes, keep, np.full(12, 1 / 12))
+    columns = sparse.csr_array(draw.normal(size=(7, 5)))
+    penalties = np.full((6, 1), 0.01)
+    objective = VoteObjective(columns, sparse.csr_array(columns.T), blocks, penalties, scores, bound=1.5)
+    point = draw.normal(size=6 * scores)
+    _, gradient = objective(point)
+    for number in range(len(point)):
+        step = np.zeros(len(point))
+        step[number] = 1e-6
+        slope = (objective(point + step)[0] - objective(point - step)[0]) / 2e-6
+        assert gradient[number] == pytest.approx(slope, abs=1e-6)
+    integers = draw.integers(-9, 10, (50, scores))
+    free, _ = bounded(integers.astype(np.float64), 6.0)
+    exact = bounded_scores(integers, 6)
+    assert np.array_equal(free if classes == 2 else 2 * free, exact[:, 1:] if classes == 2 else exact)
+    limit = 6 if classes == 2 else 12
+    assert np.ptp(exact, axis=1).max() == limit
+
+
+def test_bounds_fall_and_models_follow() -> None:
+    draw = generator(6)
+    counts = sparse.csr_array(draw.poisson(1.0, (40, 9)).astype(np.float64))
+    answers = (draw.random(40) < 0.5).astype(np.int64)
+    free, *models = train_margins(
+        counts, sparse.csr_array(np.eye(9)), answers, 2, np.full((40, 1), 0.3), l2=1e-4, iterations=20, levels=3
+    )
+    assert free.bound == 0
+    assert [model.bound / models[0].bound for model in models] == pytest.approx([1, 0.8, 0.64])

@@ -83,7 +83,7 @@ class BoundedClassifier(BaseClassifier):
         self._rows: dict[Hashable, int] = {}
         self._table: IntArray = np.zeros((0, 0), dtype=np.int64)
         self._worst: dict[tuple[int, int], Hashable] = {}
-        self._fingerprint = ""
+        self._digest = ""
 
     @abstractmethod
     def free_scores(self, tokens: Sequence[Hashable]) -> IntArray:
@@ -212,8 +212,7 @@ class BoundedLinearClassifier(BoundedClassifier):
             progress=progress,
         )[1:]
         if vectors is not None:
-            folded = [vectors.folded(features, fitted) for fitted in trained]
-            features, trained = folded[0][0], [fitted for _, fitted in folded]
+            features, trained = vectors.folded(features, trained)
         tables = [rounded(fitted) for fitted in trained]
         weights, bias = np.stack([table[0] for table in tables]), np.stack([table[1] for table in tables])
         bounds = [
@@ -223,7 +222,9 @@ class BoundedLinearClassifier(BoundedClassifier):
 
     def at(self, point: int) -> BoundedLinearClassifier:
         """The same classifier with another of its bounds."""
-        return BoundedLinearClassifier(self.features, self.classes_, self.weights, self.bias, self.bounds, point)
+        other = BoundedLinearClassifier(self.features, self.classes_, self.weights, self.bias, self.bounds, point)
+        other._digest = self._weights_digest()
+        return other
 
     def free_scores(self, tokens: Sequence[Hashable]) -> IntArray:
         """The sums of the weights of the features of each token."""
@@ -235,11 +236,15 @@ class BoundedLinearClassifier(BoundedClassifier):
 
     def fingerprint(self) -> str:
         """The SHA-256 of weights, features, classes, bounds and the bound that is used."""
-        if not self._fingerprint:
-            digest = hashlib.sha256(json.dumps([self._description(), self.point], sort_keys=True).encode("ascii"))
+        return hashlib.sha256(f"{self._weights_digest()} {self.point}".encode()).hexdigest()
+
+    def _weights_digest(self) -> str:
+        """A hash of everything but the bound that is used."""
+        if not self._digest:
+            digest = hashlib.sha256(json.dumps(self._description(), sort_keys=True).encode("ascii"))
             digest.update(self.weights.astype("<i4").tobytes() + self.bias.astype("<i4").tobytes())
-            self._fingerprint = digest.hexdigest()
-        return self._fingerprint
+            self._digest = digest.hexdigest()
+        return self._digest
 
     def _description(self) -> dict[str, Any]:
         described = {**self.features.description(), "lowercase": self.features.lowercase, "classes": self.classes_}
@@ -311,10 +316,9 @@ class AdditivePipeline(BoundedClassifier):
 
     def fingerprint(self) -> str:
         """The SHA-256 of the pipeline and the bound."""
-        if not self._fingerprint:
-            described = f"{self._stored.fingerprint()} {self.real_bound!r}"
-            self._fingerprint = hashlib.sha256(described.encode()).hexdigest()
-        return self._fingerprint
+        if not self._digest:
+            self._digest = hashlib.sha256(f"{self._stored.fingerprint()} {self.real_bound!r}".encode()).hexdigest()
+        return self._digest
 
     def options(self) -> dict[str, Any]:
         """The bound."""

@@ -207,7 +207,7 @@ def train_margins(
     penalty = l2 * max(1.0, kept)
     penalties = np.append(np.full(len(used), penalty), BIAS_PENALTY)[:, None]
     shares = (np.ones(examples) if weights is None else weights) / examples
-    free = VoteObjective(columns, transposed, _blocks(counts, answers, classes, keep, shares), penalties, scores)
+    free = VoteObjective(columns, transposed, class_examples(counts, answers, classes, keep, shares), penalties, scores)
     table = np.zeros((len(used) + 1, scores))
     counted = int(np.searchsorted(used, composition.shape[1] - vectors))
     occurrences = np.stack([transposed[:counted] @ (counts.T @ (answers == c)) for c in range(classes)], axis=1)
@@ -247,9 +247,10 @@ def _first_bound(token_scores: FloatArray, occurrences: npt.NDArray[Any]) -> flo
     return max(float(ranges[order[np.searchsorted(reached, FREE * reached[-1])]]), 1e-6)
 
 
-def _blocks(
+def class_examples(
     counts: Counts, answers: IntArray, classes: int, keep: FloatArray, shares: FloatArray
 ) -> list[ClassExamples]:
+    """The examples, grouped by their class; ``shares`` are their weights, which add up to 1."""
     blocks = []
     for number in np.unique(answers).tolist():
         rows = np.flatnonzero(answers == number)

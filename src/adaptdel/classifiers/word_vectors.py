@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,21 +52,27 @@ class WordVectors:
         self.vectors = self.vectors - occurrences @ self.vectors / max(1.0, float(occurrences.sum()))
         return sparse.csr_array(present @ self.vectors)
 
-    def folded(self, features: VocabularyFeatures, fitted: Fitted) -> tuple[VocabularyFeatures, Fitted]:
-        """Features with all words of the file, and the weights of each with its part of the vectors.
+    def folded(
+        self, features: VocabularyFeatures, trained: Sequence[Fitted]
+    ) -> tuple[VocabularyFeatures, list[Fitted]]:
+        """Features with all words of the file, and models in which the weight of a word holds its part of the vectors.
 
         Args:
             features: those of the training.
-            fitted: trained on their columns, the mask and the columns of the vectors.
+            trained: models of their columns, the mask and the columns of the vectors.
         """
-        known = set(features.vocabulary)
-        words = self.features.vocabulary
+        known, words = set(features.vocabulary), self.features.vocabulary
         union = VocabularyFeatures([*features.vocabulary, *(word for word in words if word not in known)], True)
-        weights = np.zeros((union.size + 1, fitted.weights.shape[1]))
-        weights[: features.size] = fitted.weights[: features.size]
         positions = {word: position for position, word in enumerate(union.vocabulary)}
-        weights[[positions[word] for word in words]] += self.vectors @ fitted.weights[features.size + 1 :]
-        return union, replace(fitted, weights=weights)
+        rows = [positions[word] for word in words]
+
+        def fold(fitted: Fitted) -> Fitted:
+            weights = np.zeros((union.size + 1, fitted.weights.shape[1]))
+            weights[: features.size] = fitted.weights[: features.size]
+            weights[rows] += self.vectors @ fitted.weights[features.size + 1 :]
+            return replace(fitted, weights=weights)
+
+        return union, [fold(fitted) for fitted in trained]
 
 
 def read_vectors(path: Path) -> tuple[list[str], npt.NDArray[np.float64]]:

@@ -121,19 +121,25 @@ class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "median_radius": float(np.median(radii)),
         }
 
-    def choose(self, max_accuracy_loss: float) -> AdditiveClassifier:
+    def choose(self, max_accuracy_loss: float) -> Self:
         """Use the bound with the largest mean radius that loses at most so many percentage points of accuracy.
 
         The accuracy is the mean of all classes on the held-out examples of `fit`, the loss that against the best bound.
         """
         loss = check_real("max_accuracy_loss", max_accuracy_loss, accepted="from 0 to 100", least=0.0, most=100.0)
-        base = self.base_classifier()
-        if not isinstance(base, BoundedLinearClassifier):
+        if not getattr(self, "front_", None):
             raise ValueError("choose needs a model that fit has trained, which knows other bounds")
         least = max(point["balanced_accuracy"] for point in self.front_) - loss / 100
         allowed = [point for point in self.front_ if point["balanced_accuracy"] >= least - 1e-12]
         best = max(allowed, key=lambda point: (point["mean_radius"], point["balanced_accuracy"]))
-        return self._with(base.at(best["point"]), self.front_)
+        return self.use_point(best["point"])
+
+    def use_point(self, point: int) -> Self:
+        """Use one of the bounds of `front_`."""
+        base = self.base_classifier()
+        if not isinstance(base, BoundedLinearClassifier):
+            raise ValueError("use_point needs a model that fit has trained, which knows other bounds")
+        return self._with(base.at(point), self.front_)
 
     @classmethod
     def from_sklearn(cls, pipeline: Any, *, bound: float, **params: Any) -> Self:
@@ -310,7 +316,7 @@ class Rewriter:
     def __call__(self, edits: Sequence[TokenEdit], rival: int) -> Any:
         """The text after the edits, with the worst tokens that are known; None if it keeps its label."""
         worst = self.base.worst_token(self.answer, rival)
-        edited: list[Any] = [[token] for token in self.tokens]
+        edited: list[list[Hashable]] = [[token] for token in self.tokens]
         for edit in edits:
             if edit.position is None:
                 edited.append([worst])
@@ -320,9 +326,15 @@ class Rewriter:
                 token = self.tokens[edit.position]
                 edited[edit.position] = [worst if self.synonyms is None else self._worst_synonym(token, rival)]
         tokens = tuple(chain.from_iterable(edited))
+        if None in tokens:  # no token is known
+            return None
         totals = self.offsets + self.base.token_scores(tokens).sum(axis=0)
         text = self.unit.join(tokens)
-        return text if int(np.argmax(totals)) != self.answer and self.unit.split(text) == tokens else None
+        try:
+            is_text = self.unit.split(text) == tokens
+        except ValueError:  # of a unit whose tokens have labels
+            return None
+        return text if is_text and int(np.argmax(totals)) != self.answer else None
 
     def reach(self) -> IntArray:
         """How much more each class than the answer gets from the worst synonym of each token, (tokens, classes)."""
