@@ -62,7 +62,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "verify": ("RUN", "--json", "--work", "--public-key"),
     "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json", "--work", "--sign"),
     "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--sampling", "--bound", "--seed", "--limit",
-                "--workers", "--strict", "--text-column", "--label-column", "--encoding", "--json"),
+                "--workers", "--text-column", "--label-column", "--encoding", "--json"),
     "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--min-accuracy", "--bins", "--per-bin",
                   "--min-count",
                   "--votes", "--tol", "--on", "--seed", "--out", "--encoding"),

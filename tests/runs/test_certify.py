@@ -135,10 +135,6 @@ def test_a_bad_row_is_noted_and_the_rest_goes_on(
 ) -> None:
     good = [{"text": text, "label": label} for text, label in examples(9)]
     data = write_rows(tmp_path / "test.jsonl", [*good[:4], bad, *good[4:], bad])
-    assert run("certify", model, "--data", data, "--out", tmp_path / "strict", "--strict") == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"adaptdel: {data}, row 5: {words}")
-    assert error.count("\n") == 1
     for workers in (1, 2) if words == "not UTF-8" else (1,):
         out = tmp_path / f"run{workers}"
         assert run("certify", model, "--data", data, "--out", out, "--workers", workers) == 1

@@ -70,7 +70,6 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
     type=click.Choice(BACKENDS),
     help="What runs a transformer.  [default: the model's]",
 )
-@click.option("--strict", is_flag=True, help="Stop at a row that cannot be certified. Without it, the row is recorded.")
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
 @click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
 @click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
@@ -104,7 +103,7 @@ def certify_command(
         source,
         out,
         {name: value for name, value in settings.items() if value is not None},
-        **{name: options[name] for name in ("limit", "strict", "backend")},
+        **{name: options[name] for name in ("limit", "backend")},
         engine=engine_settings(options),
     )
     with redirect_stdout(sys.stderr):  # Ray prints the errors of its processes

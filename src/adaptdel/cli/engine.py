@@ -35,21 +35,13 @@ _OPTIONS = (
         help="Ray: auto, or the address of a running cluster.  [default: start Ray on this machine]",
     ),
     click.option(
-        "--cpus-per-worker",
-        default=ENGINE.cpus_per_worker,
+        "--per-worker",
+        default="1,0",
         show_default=True,
-        type=int,
-        help="Ray: CPUs that each worker reserves, and its threads.",
-    ),
-    click.option(
-        "--gpus-per-worker",
-        default=ENGINE.gpus_per_worker,
-        show_default=True,
-        type=float,
-        help="Ray: GPUs that each worker reserves; 0.5 shares a GPU between two.",
+        metavar="CPUS,GPUS",
+        help="Ray: CPUs (and threads) and GPUs that each worker reserves; 1,0.5 shares a GPU between two.",
     ),
 )
-NAMES = ("engine", "workers", "ray_address", "cpus_per_worker", "gpus_per_worker")
 
 
 def engine_options(command: Command) -> Command:
@@ -61,7 +53,12 @@ def engine_options(command: Command) -> Command:
 
 def engine_settings(options: dict[str, Any]) -> EngineSettings:
     """The engine that the options of a command name; the options are removed."""
-    return EngineSettings(**{name: options.pop(name) for name in NAMES})
+    cpus, _, gpus = options.pop("per_worker").partition(",")
+    try:
+        reserved: dict[str, Any] = {"cpus_per_worker": int(cpus), "gpus_per_worker": float(gpus or 0)}
+    except ValueError:
+        raise ValueError(f"per_worker must be CPUs and GPUs such as 2,0.5, got {cpus},{gpus}") from None
+    return EngineSettings(**{name: options.pop(name) for name in ("engine", "workers", "ray_address")}, **reserved)
 
 
 def data_path(data: tuple[str, ...]) -> str | tuple[str, ...]:

@@ -143,7 +143,6 @@ class CertificationJob:
         settings: replace those of the model: alpha, ops, bound, sampling, n_select, n_estimate, seed, threshold.
         limit: the number of rows to certify, from the first; None for all.
         engine: where to certify: in this process, in local workers or on a Ray cluster.
-        strict: stop at a row that cannot be certified, instead of recording the problem.
         backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
     """
 
@@ -153,7 +152,6 @@ class CertificationJob:
     settings: dict[str, Any] = field(default_factory=dict)
     limit: int | None = None
     engine: EngineSettings = ENGINE
-    strict: bool = False
     backend: str | None = None
 
     def __post_init__(self) -> None:
@@ -246,7 +244,6 @@ def evaluate(
     engine: str | EngineSettings = ENGINE.engine,
     workers: int | None = None,
     files: bool = False,
-    strict: bool = False,
     backend: str | None = None,
     progress: Any = "auto",
 ) -> Run:
@@ -268,7 +265,6 @@ def evaluate(
         engine: "local", "ray", or `EngineSettings`; other processes need a model that can be saved.
         workers: the number of processes; None for 1, and on Ray for as many as fit.
         files: whether a list holds names of files instead of texts.
-        strict: raise at a row that cannot be certified, instead of recording its problem.
         backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
         progress: True, False, "auto" (a bar if standard error is a terminal) or a callable (done, total).
     """
@@ -293,7 +289,7 @@ def evaluate(
         if labels is not None and len(labels) != len(texts):
             raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
         source = MemorySource(texts=texts, labels=labels)
-    job = CertificationJob(model, source, Path(out), limit=limit, engine=engine, strict=strict, backend=backend)
+    job = CertificationJob(model, source, Path(out), limit=limit, engine=engine, backend=backend)
     certify_data(job, note=_log.warning, progress=progress)
     return read_run(out)
 
@@ -394,12 +390,10 @@ class _Session:
             self.note(f"standard input is copied to {copy}: to resume the run, give this file as --data")
 
     def _report_invalid_rows(self, data_survey: Survey) -> None:
-        """Report invalid rows and missing labels; with ``strict``, an invalid row is an error."""
+        """Report invalid rows and missing labels."""
         path = self.job.source.name
         if data_survey.first is not None:
             where = f"{path}, row {data_survey.first.number}: {data_survey.first.problem}"
-            if self.job.strict:
-                raise ValueError(where)
             others = f", and {data_survey.invalid - 1} more such rows" if data_survey.invalid > 1 else ""
             self.note(f"{where}{others}: not certified")
         if not data_survey.labelled:
@@ -459,8 +453,6 @@ class _Session:
         """The number of failures in succession; ValueError if it reaches `FAILURES`."""
         if record["problem"] is None:
             return 0
-        if self.job.strict:
-            raise ValueError(f"{self.job.source.name}, row {record['row']}: {record['problem']}: {_KEPT}")
         if failures + 1 >= FAILURES:
             raise ValueError(f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {_KEPT}")
         return failures + 1
