@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import sqlite3
@@ -254,9 +253,9 @@ import sys
 from adaptdel.cli import main
 from adaptdel.runs.results import ResultStore
 left, put = int(sys.argv.pop(1)), ResultStore.put
-def held(self, record):
+def held(self, record, **options):
     global left
-    put(self, record)
+    put(self, record, **options)
     left -= 1
     if not left:
         self._store.flush()
@@ -331,24 +330,13 @@ def test_killed_often(tmp_path: Path, place: Path, workers: int) -> None:
     assert not psutil.wait_procs(left, timeout=60)[1], "workers outlive the run"
 
 
-def test_a_worker_that_dies_ends_the_run(tmp_path: Path, place: Path) -> None:
+def test_workers_that_are_killed_are_replaced(tmp_path: Path, place: Path) -> None:
     out = tmp_path / "run"
     with held_run(40, *arguments(place, out, workers=2)) as (process, workers):
         for worker in workers:
             worker.kill()
         _, error = process.communicate("\n")
-    assert process.returncode == 2
-    # rows are named, unless the worker has just handed in its last one; tests/attacks has a case with known rows
-    died = r"worker \d died \(signal 9, as when memory runs out\)( while it worked on rows [^:]+)?"
-    assert re.search(rf"{died}: everything certified so far is kept: run the same command again\n", error)
-    assert error.count("\n") == 1
-    before = records(out)
-    assert 40 <= before < 400
-    found = read_run(out)
-    assert not found.finished
-    assert len(found.table) == before
-    assert list(found.certificates())
-    assert call(*arguments(place, out)).returncode == 0
+    assert (process.returncode, error) == (0, "")
     assert same(out, place / "large")
 
 
