@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from adaptdel.calibration.calibration import calibrate_folder
 from adaptdel.calibration.candidates import ACCURACY_ERRORS
-from adaptdel.calibration.folders import calibrate_folder
-from adaptdel.calibration.rate_selection import RateSelection
 from adaptdel.files import write_json
 from adaptdel.measures.class_measures import measure_classes
 from adaptdel.measures.summary import Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.settings import CALIBRATION
 from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 
@@ -117,13 +117,12 @@ def measured(
             seconds[f"train {method}"] = round(time.monotonic() - started, 1)
         started = time.monotonic()
         examples = read_examples(str(file))
-        done = calibrate_folder(folder / "adaptdel+", examples, {}, out=folder / "calibrated", progress=False)
+        done = calibrate_folder(folder / "adaptdel+", examples, CALIBRATION, out=folder / "calibrated", progress=False)
         seconds["calibrate"] = round(time.monotonic() - started, 1)
         held = rows(data / f"{name}.test.jsonl.gz", test, seed, words)
         for method, model in (("cert-ed", "cert-ed"), ("adaptdel", "adaptdel"), ("adaptdel+", "calibrated")):
             columns[method] = certified(folder / model, held)
-        calibration = done.calibration
-        assert isinstance(calibration, RateSelection)
+        record = done.record
         return {
             "set": name,
             "words": words,
@@ -132,11 +131,11 @@ def measured(
             "train": len(listed),
             "test": len(held),
             "rate": rates["adaptdel"],
-            "chosen": calibration.candidates[calibration.chosen].to_dict(),
-            "candidates": len(calibration.candidates),
-            "rejected": len(calibration.rejected),
-            "confirmation": None if calibration.confirmation is None else calibration.confirmation.to_dict(),
-            "warnings": list(calibration.warnings),
+            "chosen": record["candidates"][record["chosen"]],
+            "candidates": len(record["candidates"]),
+            "rejected": len(record["rejected"]),
+            "confirmation": record["confirmation"],
+            "warnings": record["warnings"],
             "seconds": seconds,
             "methods": {method: summary(columns[method]) for method in METHODS},
             "differences": {method: compared(columns["adaptdel+"], columns[method]) for method in METHODS[:2]},

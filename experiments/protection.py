@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.calibration.folders import calibrate_folder
+from adaptdel.calibration.calibration import calibrate_folder
 from adaptdel.calibration.protection import protect
 from adaptdel.files import write_json
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.settings import CALIBRATION
 from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 
@@ -86,11 +87,11 @@ def recipe(
         model = train_job(TrainingJob(file, str(folder / "model"), settings), progress=False).model
         if method == "adaptdel+":
             done = calibrate_folder(
-                folder / "model", read_examples(file), {}, out=folder / "calibrated", progress=False
+                folder / "model", read_examples(file), CALIBRATION, out=folder / "calibrated", progress=False
             )
-            chosen = done.calibration.to_dict()
+            chosen = done.record["candidates"][done.record["chosen"]]
             model = SmoothedClassifier.load(done.folder)
-            model.calibration_ = {name: chosen["candidates"][chosen["chosen"]][name] for name in ("name", "kept")}
+            model.calibration_ = {name: chosen[name] for name in ("name", "kept")}
         if rate is not None:
             texts, labels = ([row[column] for row in held] for column in ("text", "label"))
             model.set_params(**VOTES, progress=False)

@@ -44,7 +44,7 @@ LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex")
 NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate", "docker", "systemctl")
 # Options that are added to a command to make it quick on small data.
 QUICKER = {
-    "calibrate": ["--votes", "16,64"],
+    "calibrate": ["--set", "n_select=16", "--set", "n_estimate=64"],
     "certify": ["--limit", "12"],
     "attack": ["--inputs", "4", "--set", "queries=200"],
     "audit": ["--certificates", "5", "--set", "queries=100"],

@@ -90,11 +90,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_commands_take_the_drawn_paths(tmp_path: Path, data: Path) -> None:
     model, votes = tmp_path / "model", ("--votes", "16,32")
-    bins = ("--objective", "paper", "--bins", 0, "--tol", 9)
+    quick = [part for name in ("n_select=16", "n_estimate=32") for part in ("--set", name)]
+    bins = (*quick, "--objective", "paper", "--set", "bins=[0]", "--set", "tol=9")
     used = {
         "train": files_used("train", "--data", data, "--method", "adaptdel+", "--set", "bits=8", "--out", model),
-        "calibrate": files_used("calibrate", model, "--data", data, "--examples", 20, *votes),
-        "calibrate in bins": files_used("calibrate", model, "--data", data, "--out", tmp_path / "bins", *bins, *votes),
+        "calibrate": files_used("calibrate", model, "--data", data, "--set", "examples=20", *quick),
+        "calibrate in bins": files_used("calibrate", model, "--data", data, "--out", tmp_path / "bins", *bins),
         "certify": files_used("certify", model, "--data", data, "--limit", 3, "--out", tmp_path / "run", *votes),
         "attack": files_used(
             "attack", model, "--data", data, "--inputs", 2, "--set", "queries=600", "--out", tmp_path / "attack"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptdel.calibration.folders import calibrate_folder
+from adaptdel.calibration.calibration import calibrate_folder
 from adaptdel.engines.engine import EngineSettings
 from adaptdel.files import write_text
 from adaptdel.measures.summary import Measures, measure
@@ -21,6 +21,7 @@ from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.rederive import recertify
 from adaptdel.runs.storage import read_run
+from adaptdel.settings import CalibrationSettings
 from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 from benchmarks.real import FINE_TUNING, minilm, shorter
@@ -117,17 +118,17 @@ class Study:
         return out
 
     def calibrated(self, model: Path, name: str, tag: str, *, base: str = "linear", **settings: Any) -> Path:
-        """A calibrated copy of a model; of what the first copy measured, others make rates without asking again."""
+        """A calibrated copy of a model."""
         out = model.with_name(f"{model.name}-{tag}")
         settings = {"objective": "paper", **settings}
         if base == "minilm":
             own = {key: CALIBRATION[key][name] for key in ("bins", "per_bin")}
             settings = {**own, **CALIBRATION["votes"], **settings}
         settings = {"objective": "paper", **settings}
-        first = model.with_name(f"{model.name}-paper")
-        model = first if tag != "paper" and first.exists() else model
         self.say(f"{out.name}: calibrate")
-        calibrate_folder(model, read_examples(self.train_file(name, base)), settings, out=out, note=self.say)
+        calibrate_folder(
+            model, read_examples(self.train_file(name, base)), CalibrationSettings(**settings), out=out, note=self.say
+        )
         return out
 
     def run(self, model: Path, name: str, *, base: str = "linear", tag: str = "", **settings: Any) -> Path:

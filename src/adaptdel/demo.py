@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from adaptdel.calibration.folders import calibrate_folder
-from adaptdel.calibration.rate_selection import RateSelection
+from adaptdel.calibration.calibration import calibrate_folder
 from adaptdel.core.checks import check_int
 from adaptdel.engines.engine import EngineSettings
 from adaptdel.files import write_json, write_text
@@ -23,7 +22,7 @@ from adaptdel.report.samples import certificate_words
 from adaptdel.report.write import write_report
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
-from adaptdel.settings import TrainingSettings
+from adaptdel.settings import CALIBRATION, TrainingSettings
 from adaptdel.text.data import read_examples, read_rows
 from adaptdel.text.file_formats import records
 from adaptdel.training.jobs import TrainingJob, train_job
@@ -33,8 +32,6 @@ CLASS_NAMES = ("negative", "positive")
 DEMO_FOLDER = Path("out/demo")  # for data, models, runs and report
 SERVED = "adaptdel"  # the method of the model for `adaptdel serve`
 EXAMPLE_SHARES = (0.5, 0.02, 0.25, 0.75, 0.98)  # quantiles of the lengths of its examples; the page shows the first
-# The calibration maximises the radius at which half of the reviews are certified.
-DEMO_CALIBRATION: dict[str, Any] = {}  # the defaults
 
 Note = Callable[[str], None]
 
@@ -90,10 +87,9 @@ def run_demo(
         model = _train(folder, method, train, seed)
         if method == "adaptdel+":
             note(f"{method}: calibrate")
-            calibration = calibrate_folder(model, read_examples(train), DEMO_CALIBRATION).calibration
-            if isinstance(calibration, RateSelection):
-                chosen = calibration.candidates[calibration.chosen]
-                note(f"{method}: chose the candidate {chosen.name!r} of {len(calibration.candidates)} rates")
+            record = calibrate_folder(model, read_examples(train), CALIBRATION).record
+            chosen = record["candidates"][record["chosen"]]
+            note(f"{method}: chose the candidate {chosen['name']!r} of {len(record['candidates'])} rates")
         note(f"{method}: certify {reviews} reviews")
         certify_data(CertificationJob(model, Source(str(test)), run, {}, engine=EngineSettings(workers=workers)))
         runs.append(run)

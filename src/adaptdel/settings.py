@@ -71,7 +71,8 @@ class CalibrationSettings:
         n_estimate: votes that bound its probability.
         tol: the width of the interval at which the search for a kept length stops, in tokens.
         seed: seed of the noise and of the choice of examples.
-        on: the rows of a labelled file that are used: "auto", "held-out", "train" or "all".
+        on: the rows of a labelled file that are used: "held-out": those that the model was not trained on; "all"; or
+            "auto": the former if there are enough.
     """
 
     objective: str = "balanced"
@@ -93,11 +94,10 @@ class CalibrationSettings:
 
     def __post_init__(self) -> None:
         least = nextafter(0.0, 1.0)
-        if self.objective == "certified":  # the name of the paper's objective in version 0.1
-            object.__setattr__(self, "objective", "paper")
         checked: dict[str, Any] = {
             "threshold": check_real("threshold", self.threshold, accepted="in (0, 1]", least=least, most=1.0),
             "objective": check_choice("objective", self.objective, OBJECTIVES),
+            "on": check_choice("on", self.on, ("auto", "held-out", "all")),
             "min_accuracy": _check_min_accuracy(self.min_accuracy, self.objective),
         }
         accepted = "a number of percentage points from 0 to 100"
@@ -120,6 +120,12 @@ class CalibrationSettings:
                 raise ValueError(f"{name} has no meaning for the objective {self.objective!r}: leave it out")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CalibrationSettings:
+        """The settings from named values, such as options of the command line."""
+        check_known_fields(values, [field.name for field in fields(cls)])
+        return cls(**values)
 
 
 def _check_min_accuracy(value: float | None, objective: str) -> float | None:

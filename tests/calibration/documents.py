@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from adaptdel.calibration import Calibration, calibrate
+from adaptdel.calibration import Calibration, CalibrationSettings, calibrate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.core.noise import Deletion, RandomDeletion
 from adaptdel.core.rates import FixedRate
@@ -52,9 +52,7 @@ MONOTONE: dict[str, Any] = {"objective": "mean", "min_accuracy": 0.9, "monotone"
 
 
 def quick(data: Any = DATA, /, model: SmoothedClassifier | None = None, **changed: Any) -> Calibration:
-    result = calibrate(model or fitted(), *data, **QUICK | changed)
-    assert isinstance(result, Calibration)
-    return result
+    return calibrate(model or fitted(), *data, **QUICK | changed)
 
 
 def saved(folder: Path) -> Path:
@@ -63,22 +61,19 @@ def saved(folder: Path) -> Path:
     return folder
 
 
-def data_file(folder: Path) -> Path:
+def data_file(folder: Path, rows: tuple[list[str], list[int]] = TURNED) -> Path:
     path = folder / "data.jsonl"
-    path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in zip(*TURNED, strict=True)))
+    path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in zip(*rows, strict=True)))
     return path
 
 
-def folder_settings() -> dict[str, Any]:
-    defaults = {"threshold": 0.75, "interpolate": False, "seed": 0}
-    return {k: v for k, v in QUICK.items() if k != "progress"} | defaults | MONOTONE
+def folder_settings(**changed: Any) -> CalibrationSettings:
+    quick = {name: value for name, value in QUICK.items() if name != "progress"}
+    return CalibrationSettings(**{**quick, **MONOTONE, **changed})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-ARGUMENTS = ["--per-bin", "24", "--min-count", "10", "--votes", "16,64", "--tol", "2", "--bins", "0,40,80"]
 
 
 class Stop(Exception):

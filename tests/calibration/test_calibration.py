@@ -1,315 +1,225 @@
-"""Calibration in bins: votes, results, warnings, and what goes wrong."""
+"""Calibrated folders: which rows are used, what is stored, the command and the figure."""
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Callable
-from dataclasses import replace
-from math import inf
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from adaptdel.calibration import Calibration, CalibrationSettings, calibrate, prepare
-from adaptdel.calibration.calibration import certify_sample, constant_keep, sample_certifier
-from adaptdel.calibration.search import (
-    Bin,
-    CalibrationExamples,
-    Evaluation,
-    equal_width_edges,
-    evaluations,
-    make_bins,
-    make_rate,
-    max_certified_radius,
-    monotone_fit,
-    search_interval,
-)
-from adaptdel.certification.sampling import CALIBRATION, CERTIFICATION, content_key, stream
-from adaptdel.classifiers import CallableClassifier
-from adaptdel.classifiers.callables import noisy_texts
-from adaptdel.core.noise import Deletion, Masking, NoNoise
-from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate
+from adaptdel.calibration import CalibrationSettings
+from adaptdel.calibration.bins import BinTask
+from adaptdel.calibration.calibration import CHECKPOINT, calibrate_folder, folder_task, plot_calibration
+from adaptdel.calibration.protection import protect
+from adaptdel.calibration.selection import SelectionTask
+from adaptdel.cli.calibrate import calibrate_command
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.text.units import Words
+from adaptdel.store import Store, read_records
+from adaptdel.text.data import Examples, known_texts, read_examples, text_hashes
+from adaptdel.training import train
 from tests.calibration.documents import (
     DATA,
-    EDGES,
-    MONOTONE,
-    QUICK,
-    TURNED,
+    Stop,
+    contents,
+    data_file,
     documents,
     fitted,
     folder_settings,
-    quick,
+    saved,
     whole,
 )
 
-# Votes
+SETTINGS = ["bins=0,40,80", "per_bin=24", "min_count=10", "n_select=16", "n_estimate=64", "tol=2", "monotone=true"]
+ARGUMENTS = [part for name in SETTINGS for part in ("--set", name)]
+MEAN = [*ARGUMENTS, "--objective", "mean", "--min-accuracy", "0.9"]
 
 
-@pytest.mark.parametrize("length", [1, 30, 300, 2000])
-def test_copies_that_keep_more_keep_all_that_others_keep(length: int) -> None:
-    earlier = np.zeros((64, length), dtype=bool)
-    for keep in (1.0, 2.5, 2.6, 7.0, 8.0, 40.0, 300.0):
-        kept = constant_keep(keep).sample(length, 64, stream(5, content_key(("a",) * length), CALIBRATION[1]))
-        assert kept.sum() >= earlier.sum()
-        assert (kept >= earlier).all()
-        assert kept.mean() == pytest.approx(min(1, keep / length), abs=0.15)
-        earlier = kept
-    assert earlier[:, :1].any()
+def rows_used(known: list[str], *, seen: int, **settings: Any) -> tuple[list[Any], list[str]]:
+    """The examples of a calibration in bins on 240 rows, and its notes, if the model was trained on ``known`` texts."""
+    model = SmoothedClassifier(fitted().base, fitted().noise, progress=False)
+    model.texts_ = {"training": text_hashes(known)}
+    examples = Examples(DATA[0], list(DATA[1]), [str(number) for number in range(1, 241)], "d")
+    assert known_texts(DATA[0], model.texts_["training"]).sum() == seen
+    notes: list[str] = []
+    task = folder_task(model, examples, folder_settings(**{"per_bin": 1000, **settings}), notes.append)
+    assert isinstance(task, BinTask)
+    return [tokens for sample in task.samples for tokens in sample.tokens], notes
 
 
-def by_signs(batch: list[str]) -> list[int]:
-    return [int(text.count("sign1") > text.count("sign0")) for text in batch]
+def test_rows_that_the_model_was_trained_on_are_recognised_and_named() -> None:
+    """In another file, in other rows and with other spacing."""
+    known = [f"  {text}" for text in reversed(DATA[0][:60])]
+    used, notes = rows_used(known, seen=60)
+    assert sorted(used) == sorted(tuple(text.split()) for text in DATA[0][60:])
+    assert "60 of 240 rows, the first is row 1:" in notes[0]
+    used, notes = rows_used(DATA[0][5:235], seen=230)
+    assert len(used) == 240
+    assert "230 of 240 rows, the first is row 6:" in notes[0]
+    assert len(rows_used(known, seen=60, on="all")[0]) == 240
+    assert len(rows_used(DATA[0][5:235], seen=230, on="held-out", bins=[0])[0]) == 10
+    assert rows_used(["another text"], seen=0)[1] == []
+    with pytest.raises(ValueError, match="on must be"):
+        rows_used(DATA[0], seen=240, on="held-out")
 
 
-@pytest.mark.parametrize("keep", [9.0, 30.0])
-@pytest.mark.parametrize("classes", [2, 3, None, "one is never answered"])
-def test_radii_are_those_of_certificates(classes: int | str | None, keep: float) -> None:
-    texts, labels = documents(40, 3, classes if isinstance(classes, int) else 2)
-    options: dict[str, Any] = {"ops": ["ins", "sub"], "alpha": 0.1}
-    base: Any = fitted(classes).base if isinstance(classes, int) else by_signs
-    if isinstance(classes, str):
-        options["classes"] = [0, 1, 2]
-    certifier = sample_certifier(SmoothedClassifier(base, **options), n_select=32, n_estimate=128, seed=4)
-    certifier.plan = replace(certifier.plan, phases=CERTIFICATION)  # the same draws
-    result = certify_sample(certifier, [certifier.prepare(text, "x") for text in texts], labels, keep)
-    options |= {"n_select": 32, "n_estimate": 128, "sampling": "fixed", "seed": 4, "progress": False}
-    direct = SmoothedClassifier(base, constant_keep(keep), **options).certify(texts)
-    assert [outcome.radius for outcome in result] == [c.radius for c in direct]
-    assert [outcome.right for outcome in result] == [c.label == y for c, y in zip(direct, labels, strict=True)]
-    assert len({outcome.radius for outcome in result}) >= 2
-    assert 0.5 < np.mean([outcome.right for outcome in result]) <= 1
+def test_a_linear_model_is_trained_again_on_its_training_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, labels = documents(150, 6)
+    model = train(texts, labels, method="adaptdel+", rate=0.8, progress=False, bits=10, copies=4, validation=0.3)
+    held = known_texts(texts, model.texts_["held out"])
+
+    def task(texts: list[str], labels: list[int], **settings: Any) -> SelectionTask:
+        examples = Examples(texts, list(labels), [str(n) for n in range(len(texts))], "d")
+        result = folder_task(model, examples, CalibrationSettings(min_count=20, **settings), lambda text: None)
+        assert isinstance(result, SelectionTask)
+        return result
+
+    order = np.random.default_rng(0).permutation(150)
+    crossed = task([texts[n] for n in order], [labels[n] for n in order])
+    assert crossed.training is not None
+    assert len(crossed.training.labels) == (~held).sum()
+    assert len(crossed.first.examples.labels) == 150
+    monkeypatch.setattr("adaptdel.calibration.calibration.ENOUGH_ROWS", 30)
+    fresh = task(texts, labels)
+    assert fresh.training is not None
+    assert len(fresh.first.examples.labels) == held.sum()
+    assert task(texts[10:], labels[10:]).training is None  # a part of the training set is missing
+    assert task(texts, labels, refit=False).training is None
+    with pytest.raises(ValueError, match="refit needs"):
+        task(texts[10:], labels[10:], refit=True)
 
 
-def drawn_copies(act: Callable[[SmoothedClassifier, list[str]], object]) -> list[str]:
-    """The copies of one long input that a model is asked about, in order, under a noise that keeps 12 tokens."""
-    asked: list[str] = []
+def test_a_folder_is_calibrated_in_place_or_copied_and_goes_on(tmp_path: Path) -> None:
+    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
+    earlier = contents(model)
+    copied = calibrate_folder(model, examples, folder_settings(), out=tmp_path / "deep" / "copy", progress=False)
+    assert contents(model) == earlier
+    assert copied.record == whole().record
+    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["copy"]
 
-    def answer(batch: list[str]) -> list[int]:
-        asked.extend(batch)
-        return [len(copy) % 2 for copy in batch]
+    def progress(done: int, total: int) -> None:
+        if done > 24 * 5:
+            raise Stop
 
-    text = " ".join(f"w{place}" for place in range(200))
-    base = CallableClassifier(answer, [0, 1], recheck=0)
-    model = SmoothedClassifier(
-        base, constant_keep(12), sampling="fixed", n_select=40, n_estimate=60, seed=9, progress=False
-    )
-    act(model, [text])
-    assert len(asked) == 100
-    return asked
-
-
-def calibrated_at_12(model: SmoothedClassifier, texts: list[str]) -> None:
-    certifier = sample_certifier(model, n_select=40, n_estimate=60, seed=9)
-    certify_sample(certifier, [certifier.prepare(text, "x") for text in texts], [0], 12)
-
-
-def test_certifying_the_calibration_data_meets_new_noise() -> None:
-    certified = drawn_copies(lambda model, texts: model.certify(texts))
-    calibrated = drawn_copies(calibrated_at_12)
-    assert not set(certified) & set(calibrated)
-    assert calibrated == drawn_copies(calibrated_at_12)
+    with pytest.raises(Stop):
+        calibrate_folder(model, examples, folder_settings(), progress=progress)
+    assert {k: v for k, v in contents(model).items() if not k.startswith(CHECKPOINT)} == earlier  # nothing half-written
+    done = calibrate_folder(model, examples, folder_settings(), progress=False)
+    assert (done.record, done.already_done, done.folder) == (whole().record, False, model)
+    for folder in (model, copied.folder):
+        loaded = SmoothedClassifier.load(folder)
+        assert loaded.noise_ == whole().noise
+        assert loaded.calibration_ == whole().record
+        assert known_texts(examples.texts, loaded.texts_["calibration"]).all()
+        assert (folder / "calibration.png").read_bytes()[:4] == b"\x89PNG"
+        assert not list(folder.glob(f"{CHECKPOINT}*"))
+    again = calibrate_folder(model, examples, folder_settings(), progress=lambda done, total: pytest.fail("recomputed"))
+    assert (again.record, again.already_done) == (whole().record, True)
 
 
-def test_the_streams_of_certification_are_as_they_were() -> None:
-    key = content_key(("a", "b"))
-    words = [int(stream(3, key, phase).integers(2**32)) for phase in CERTIFICATION]
-    assert CERTIFICATION == ("select", "estimate")
-    assert words == [120625930, 1661854437]
-    assert len({int(stream(3, key, phase).integers(2**32)) for phase in (*CERTIFICATION, *CALIBRATION, "report")}) == 5
+def test_a_calibration_removes_the_threshold_of_another_rate(tmp_path: Path) -> None:
+    model = SmoothedClassifier.load(saved(tmp_path / "first"))
+    model.set_params(n_select=50)
+    protect(model, *documents(120, 30), label=1, max_false_positives=0.2, certify=0)
+    model.save(tmp_path / "model")
+    notes: list[str] = []
+    examples = read_examples(str(data_file(tmp_path)))
+    calibrate_folder(tmp_path / "model", examples, folder_settings(), progress=False, note=notes.append)
+    assert any("protect" in sentence for sentence in notes)
+    loaded = SmoothedClassifier.load(tmp_path / "model")
+    assert loaded.threshold is None
+    assert not hasattr(loaded, "protection_")
 
 
-def test_training_meets_other_noise_than_certification() -> None:
-    """The copies that a model is fitted on are not those that it is certified or calibrated on."""
-    text = tuple(f"w{place}" for place in range(200))
-    trained, _ = noisy_texts([text] * 3, [0] * 3, constant_keep(12), Words(), copies=40, seed=9)
-    certified = drawn_copies(lambda model, texts: model.certify(texts))
-    assert len(set(trained)) == 120
-    assert not set(trained) & {*certified, *drawn_copies(calibrated_at_12)}
+def test_a_copy_replaces_nothing_unasked(tmp_path: Path) -> None:
+    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("x")
+    with pytest.raises(ValueError, match="not a model"):
+        calibrate_folder(model, examples, folder_settings(), out=tmp_path / "other", overwrite=True)
+    out = saved(tmp_path / "out")
+    with pytest.raises(ValueError, match="--overwrite"):
+        calibrate_folder(model, examples, folder_settings(), out=out)
+    calibrate_folder(model, examples, folder_settings(), out=out, overwrite=True, progress=False)
+    assert SmoothedClassifier.load(out).noise_ == whole().noise
 
 
-def test_the_examples_of_a_bin_are_drawn_by_the_seed() -> None:
-    examples = CalibrationExamples([(str(i),) * (i % 7) for i in range(70)], list(range(70)))
-    bin = Bin(3, 5, 5)
-    inside = [i for i in range(70) if i % 7 in (3, 4)]
-    drawn = {seed: examples.drawn(bin, 1, most=8, seed=seed).labels for seed in range(3)}
-    for labels in drawn.values():
-        assert len(labels) == 8
-        assert labels == sorted(labels)
-        assert set(labels) < set(inside)
-    assert drawn[0] != drawn[1] != drawn[2]
-    assert drawn[0] == examples.drawn(bin, 1, most=8, seed=0).labels != examples.drawn(bin, 2, most=8, seed=0).labels
-    assert examples.drawn(bin, 1, most=20, seed=0).labels == inside
-    rest = {k: v for k, v in folder_settings().items() if k != "seed"}
-    samples = [prepare(fitted(), *DATA, CalibrationSettings(seed=seed, **rest)).samples[0].tokens for seed in (0, 1, 1)]
-    assert samples[0] != samples[1] == samples[2]
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    model = saved(tmp_path / "model")
+    calibrate_folder(model, read_examples(str(data_file(tmp_path))), folder_settings(), progress=False)
+    assert SmoothedClassifier.load(model).noise_ == whole().noise
+    assert not (model / "calibration.png").exists()
 
 
-# All together
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
+    errors: list[str] = []
+
+    def progress(done: int, total: int) -> None:
+        if not errors:
+            command = [sys.executable, "-m", "adaptdel", "calibrate", str(model), "--in-place", *MEAN]
+            command += ["--data", str(tmp_path / "data.jsonl")]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert ran.returncode == 2
+            errors.append(ran.stderr)
+
+    assert calibrate_folder(model, examples, folder_settings(), progress=progress).record == whole().record
+    assert errors == [f"adaptdel: {model / CHECKPOINT}: another process is using it: wait until that has ended\n"]
 
 
-def score_of(evaluation: Evaluation, calibration: Calibration) -> tuple[float, float]:
-    return evaluation.score(calibration.settings["objective"], calibration.settings["min_accuracy"])
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
+    real, left = Store.flush, [5]
+
+    def flush(store: Store) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(store)
+
+    monkeypatch.setattr(Store, "flush", flush)
+    with pytest.raises(ValueError, match="disk is full"):
+        calibrate_folder(model, examples, folder_settings(), progress=False)
+    monkeypatch.undo()
+    assert list(read_records(model / CHECKPOINT))
+    assert calibrate_folder(model, examples, folder_settings(), progress=False).record == whole().record
 
 
-@pytest.mark.parametrize("objective", [{}, {"objective": "mean", "min_accuracy": 0.8}])
-def test_calibrate(objective: dict[str, Any]) -> None:
-    result = quick(DATA, **objective)
-    assert [bin.lower for bin in result.bins] == EDGES
-    assert [bin.upper for bin in result.bins] == [40, 80, None]
-    assert result.noise == Deletion(BinnedRate(EDGES, [bin.keep for bin in result.bins]))
-    for number, bin in enumerate(result.bins):
-        tried = [e for e in result.trace if e.bin == number]
-        low, high = search_interval(make_bins(EDGES, 1)[number])
-        assert len(tried) == len({e.keep for e in tried}) == evaluations(low, high, 2.0)
-        best = max(tried, key=lambda e: score_of(e, result))
-        assert score_of(best, result) == score_of(next(e for e in tried if e.keep == bin.keep), result)
-        assert bin.count == 24 < bin.available
-        assert (bin.radius, bin.certified, bin.clean) == (best.radius, best.certified, best.clean)
-        assert bin.searched == bin.keep
-    assert sum(bin.available for bin in result.bins) == 240
-    assert result == quick(DATA, **objective)
-    assert result != quick(DATA, **objective, seed=1)
-    assert Calibration.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+def test_the_command(tmp_path: Path) -> None:
+    model, data = saved(tmp_path / "model"), data_file(tmp_path)
+    arguments = [str(model), "--in-place", "--data", str(data), *MEAN]
+    ran = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
+    assert ran.exit_code == 0
+    for text in ("0 to 40", "40 to 80", "from 80", f"{model}: calibrated", f"noise: {whole().noise!r}"):
+        assert text in ran.stdout
+    assert ran.stdout.splitlines()[-1].startswith("next: adaptdel certify ")
+    card = (model / "README.md").read_text(encoding="utf-8")
+    warned = [line.removeprefix("warning: ") for line in ran.stderr.splitlines() if line.startswith("warning: ")]
+    assert warned == whole().record["warnings"]
+    assert all(sentence in card for sentence in warned)
+    again = CliRunner().invoke(calibrate_command, [*arguments, "--json"], catch_exceptions=False)
+    shown = json.loads(again.stdout)
+    assert shown["finished_before"] is True
+    assert whole().record.items() <= shown.items()
+    with pytest.raises(ValueError, match="per_bins"):
+        CliRunner().invoke(calibrate_command, [*arguments, "--set", "per_bins=3"], catch_exceptions=False)
 
 
-def test_an_evaluation_is_what_the_model_does_under_that_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of a bin against certificates of its examples, from end to end, on the same draws."""
-    monkeypatch.setattr("adaptdel.calibration.calibration.CALIBRATION", CERTIFICATION)
-    result = quick(per_bin=1000)
-    for bin in result.bins:
-        inside = [(t, y) for t, y in zip(*DATA, strict=True) if bin.lower <= len(t.split()) < (bin.upper or inf)]
-        model = SmoothedClassifier(
-            fitted().base, constant_keep(bin.keep), n_select=16, n_estimate=64, sampling="fixed", progress=False
-        )
-        certificates = model.certify([text for text, _ in inside])
-        right = [c.label == y for c, (_, y) in zip(certificates, inside, strict=True)]
-        radii = [c.radius if ok else -1 for c, ok in zip(certificates, right, strict=True)]
-        assert (bin.radius, bin.certified) == max_certified_radius(radii, 0.75)
-        assert bin.clean == pytest.approx(np.mean(right))
-        assert bin.mean_radius == pytest.approx(np.mean(np.maximum(radii, 0)))
-        assert bin.count == bin.available == len(inside)
+def test_the_help_fits_on_a_screen() -> None:
+    options = [option for option in calibrate_command.params if option.param_type_name == "option"]
+    assert len(options) <= 20
+    assert "per_bin=200" in CliRunner().invoke(calibrate_command, ["--list-settings"]).stdout
 
 
-def test_the_objective_matters() -> None:
-    """In the bin of the longer inputs, on all of them, so that it does not depend on the draws."""
-    more: dict[str, Any] = {"n_estimate": 512, "bins": [0, 60], "per_bin": 1000, "tol": 1.0}
-    certified = quick(**more)
-    strict = quick(**more, threshold=0.9)
-    mean = quick(**more, objective="mean", min_accuracy=0.5)
-    loose, tight = certified.bins[1], strict.bins[1]
-    assert loose.keep < tight.keep
-    assert loose.radius > tight.radius
-    assert loose.certified < 0.9 <= tight.certified
-    assert mean.bins[1].mean_radius > certified.bins[1].mean_radius
-    assert mean.bins[1].clean < certified.bins[1].clean
-
-
-def test_automatic_bins_in_full() -> None:
-    result = quick(bins="auto", min_count=40, tol=8.0)
-    assert result.settings["bins"] == equal_width_edges([len(t.split()) for t in DATA[0]], min_count=40)
-    assert len(result.bins) > 2
-
-
-def test_interpolated() -> None:
-    binned, result = (quick(DATA, interpolate=flag) for flag in (False, True))
-    assert result.rate == InterpolatedRate([20, 60, 120], [bin.keep for bin in binned.bins])
-    assert result.bins == binned.bins
-    assert make_rate(make_bins([0, 137, 230, 324], 1), [4, 9, 6, 14], interpolate=True) == InterpolatedRate(
-        [68.5, 183.5, 277, 418], [4, 9, 6, 14]
-    )
-
-
-def test_monotone() -> None:
-    assert monotone_fit([4, 9, 6, 14], [1, 1, 2, 1]) == [4, 7, 7, 14]
-    free = quick(TURNED, **MONOTONE | {"monotone": False})
-    result = whole()
-    assert free.bins[2].keep < free.bins[1].keep
-    assert [bin.keep for bin in result.bins] == monotone_fit([b.keep for b in free.bins], [b.count for b in free.bins])
-    assert [bin.searched for bin in result.bins] == [bin.keep for bin in free.bins]
-    # bins weigh as many as were looked at
-    uneven = {"per_bin": 1000, **MONOTONE}
-    alone, fit = (quick(TURNED, **uneven | {"monotone": flag}) for flag in (False, True))
-    counts = [bin.count for bin in alone.bins]
-    assert [bin.keep for bin in fit.bins] == monotone_fit([bin.keep for bin in alone.bins], counts)
-    assert [bin.keep for bin in fit.bins] != monotone_fit([bin.keep for bin in alone.bins], [1, 1, 1])
-    # the measures are those of the fitted kept length
-    moved = [bin for bin in result.bins if bin.keep != bin.searched]
-    assert len(moved) == 2
-    for bin in moved:
-        number = result.bins.index(bin)
-        evaluation = next(e for e in result.trace if (e.bin, e.keep) == (number, bin.keep))
-        assert (bin.radius, bin.clean) == (evaluation.radius, evaluation.clean)
-
-
-def test_warnings() -> None:
-    texts, labels = DATA
-    noisy = [1 - y if len(t.split()) >= 80 and i % 4 < 2 else y for i, (t, y) in enumerate(zip(texts, labels))]  # noqa: B905
-    result = quick((texts, noisy))
-    assert [bin.reached for bin in result.bins] == [True, True, False]
-    best = max(e.certified for e in result.trace if e.bin == 2)
-    keep = result.bins[2].keep
-    assert result.warnings == (
-        f"the bin of 80 tokens and more: {keep:g} kept tokens do not reach a certified accuracy of 0.75 even at radius "
-        f"0 (it is {best:.3g}), nor does any other candidate",
-    )
-    assert (result.bins[2].radius, result.bins[2].certified) == (-1, best)
-    few = quick((texts, labels), min_count=30)
-    assert few.warnings[0].endswith("kept tokens were chosen on 24 examples only")
-
-
-def test_a_constant_answer_is_warned_of() -> None:
-    model = SmoothedClassifier(lambda batch: [0 for _ in batch], classes=[0, 1], progress=False)
-    result = quick(DATA, model, threshold=0.3)
-    assert len([sentence for sentence in result.warnings if "the same prediction" in sentence]) == 3
-
-
-# Bad input
-
-
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        ({"threshold": 0.0}, "threshold must be in (0, 1], got 0.0"),
-        ({"objective": "median"}, "objective must be one of 'balanced', 'paper', 'mean', got 'median'"),
-        ({"objective": "mean"}, "min_accuracy must be given with the objective 'mean', got None"),
-        ({"min_accuracy": 0.9}, "min_accuracy must be None unless the objective is 'mean', got 0.9"),
-        ({"tol": 0}, "tol must be a finite number of at least 0.001, got 0"),
-        ({"bins": "many"}, "bins must be one of 'auto', got 'many'"),
-        ({"per_bin": 0}, "per_bin must be a whole number of at least 1, got 0"),
-        ({"n_estimate": 0}, "n_estimate must be a whole number of at least 1, got 0"),
-        ({"monotone": 1}, "monotone must be True or False, got 1"),
-        ({"bins": "auto", "min_count": 999}, "min_count must be at most the number of inputs 240, got 999"),
-    ],
-)
-def test_wrong_settings(changed: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError) as error:
-        quick(DATA, **changed)
-    assert str(error.value) == sentence
-
-
-def test_wrong_examples_and_models() -> None:
-    texts, labels = DATA
-    for given_texts, given_labels, sentence in [
-        (texts, labels[1:], "labels must hold one label for each of the 240 texts, got 239"),
-        ([], [], "texts must hold at least one input, got none"),
-        ("text", [0], "texts must be a list of inputs, got a single str: put it in a list"),
-        (texts, [*labels[:-1], "spam"], "labels must be classes of the model, 0, 1, got 'spam' at 239"),
-        ([3, *texts[1:]], labels, "input 0: an input must be a text (str) for the unit 'word', got int"),
-    ]:
-        with pytest.raises(ValueError) as error:
-            calibrate(fitted(), given_texts, given_labels, **QUICK)  # type: ignore[arg-type]
-        assert str(error.value) == sentence
-    for noise in (Masking(0.9), NoNoise()):
-        with pytest.raises(ValueError) as error:
-            calibrate(SmoothedClassifier(fitted().base, noise), texts, labels, **QUICK)
-        assert str(error.value) == f"model must have a deletion noise to be calibrated, got {noise!r}"
-    with pytest.raises(ValueError, match="model must be fitted, or have a base classifier"):
-        calibrate(SmoothedClassifier(), texts, labels, **QUICK)
-    for values in ({}, {"format": 2}, whole().to_dict() | {"bins": [{}]}, whole().to_dict() | {"trace": [{}]}):
-        with pytest.raises(ValueError, match=r"a calibration must|an evaluation must"):
-            Calibration.from_dict(values)
-    with pytest.raises(ValueError, match="must be binned or interpolated"):
-        Calibration.from_dict(whole().to_dict() | {"rate": FixedRate(0.9).to_dict()})
+def test_the_figure_shows_the_rate(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for record in (whole().record, {**whole().record, "candidates": [], "chosen": 0}):
+        plot_calibration(record, tmp_path / "figure.svg")
+        assert (tmp_path / "figure.svg").stat().st_size > 5000

@@ -13,8 +13,8 @@ import pytest
 
 import adaptdel as ad
 from adaptdel import Certifier, Deletion, FixedRate, SmoothedClassifier
-from adaptdel.calibration import calibrate
-from adaptdel.calibration.folders import calibrate_folder
+from adaptdel.calibration import CalibrationSettings, calibrate
+from adaptdel.calibration.calibration import calibrate_folder
 from adaptdel.certification.certifier import Input
 from adaptdel.certification.pool import VotePool
 from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, Request
@@ -105,7 +105,7 @@ def run_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
 
 def calibration_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
     model.save(folder / "model")
-    calibrate_folder(folder / "model", read_examples(data_file(folder)), BINS, progress=False)
+    calibrate_folder(folder / "model", read_examples(data_file(folder)), CalibrationSettings(**BINS), progress=False)
 
 
 def training_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
@@ -143,19 +143,6 @@ def test_every_path_uses_the_engine_and_splits_each_text_once(
     path(model, tmp_path)
     assert splits == dict.fromkeys(distinct_texts()[0], 1)
     assert engines
-
-
-def test_calibration_splits_once_if_it_compares_held_out_rows_with_the_bins(
-    tmp_path: Path, splits: Counter[str]
-) -> None:
-    rows = read_examples(data_file(tmp_path))
-    model = train(rows.texts, rows.labels, method="adaptdel+", validation=0.3, progress=False)
-    model.save(tmp_path / "model")
-    for least in (1, 1000):  # on the held-out rows; on all rows, since too few are held out
-        splits.clear()
-        calibrate_folder(tmp_path / "model", rows, BINS | {"min_count": least, "bins": [0]}, progress=False)
-        assert splits
-        assert set(splits.values()) == {1}
 
 
 def named(texts: Iterable[str]) -> Iterator[Input]:

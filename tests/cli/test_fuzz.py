@@ -27,7 +27,6 @@ import pytest
 from scipy.special import betaincinv
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking
-from adaptdel.calibration.calibration import Calibration
 from adaptdel.certification.certificate import Certificate, digest
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier
@@ -63,9 +62,9 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json", "--work", "--sign"),
     "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--sampling", "--bound", "--seed", "--limit",
                 "--workers", "--text-column", "--label-column", "--encoding", "--json"),
-    "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--min-accuracy", "--bins", "--per-bin",
-                  "--min-count",
-                  "--votes", "--tol", "--on", "--seed", "--out", "--encoding"),
+    "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--min-accuracy", "--points", "--set", "--out",
+                  "--encoding"),
+    "protect": ("MODEL", "--class", "--max-false-positives", "--data", "--certify", "--out", "--encoding"),
     "train": ("--data", "--method", "--rate", "--model", "--out", "--validation", "--unit",
               "--seed",
               "--encoding", "--set", "l2=--features", "--set", "bits=--epochs", "--set", "adv_steps=--config"),
@@ -85,7 +84,8 @@ VALUES = (
 
 
 WORK = 10_000  # steps that are allowed for one certificate, as many as the longest of those here needs
-IN_BINS = ("--objective", "paper", "--votes", "8,20", "--bins", "0,40", "--tol", 20)
+IN_BINS = ("--objective", "paper", *(part for name in ("n_select=8", "n_estimate=20", "bins=0,40", "tol=20")
+                                      for part in ("--set", name)))  # fmt: skip
 
 
 class Workspace:
@@ -344,11 +344,6 @@ def model_folder(space: Workspace, edits: list[int]) -> None:
         return
     with suppress(ValueError):
         model.certify(["w1 w2 w150", ""])
-    if folder.joinpath("calibration.json").is_file():
-        try:
-            Calibration.from_dict(json.loads((folder / "calibration.json").read_text()))
-        except ValueError as error:
-            one_sentence(error)
 
 
 def damaged_tensors(data: bytes, edits: list[int], rng: random.Random) -> bytes:
@@ -447,7 +442,7 @@ def arguments(space: Workspace, edits: list[int]) -> None:
     if command == "train" and "--model" in given:
         given += ["--rate", "7"]  # no model is looked for on the hub
     if command == "calibrate":
-        given += ["--tol", "x"] if rng.random() < 0.9 else ["--min-count", "-1"]  # a calibration takes its time
+        given += ["--set", "tol=x" if rng.random() < 0.9 else "min_count=-1"]  # a calibration takes its time
     if command == "certify":
         given += ["--workers", rng.choice(["1", "0", "x"])]
     command_line(command, *given, *([rng.choice(TEXTS[:6])] if rng.random() < 0.1 else []))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from adaptdel.calibration.planner import plan_lengths
-from adaptdel.calibration.search import Outcome, is_constant
 from adaptdel.cli import main
 from adaptdel.training import train
 
@@ -57,13 +56,6 @@ def test_the_plan_lists_rates_in_order(length: int, name: str) -> None:
     names = [plan.name for plan in plan_lengths([length] * 5)]
     assert name in names
     assert names == sorted(names)
-
-
-def test_almost_constant_predictions_are_constant() -> None:
-    ham, missed, spam = Outcome(0, True, 7), Outcome(0, False, 7), Outcome(1, True, 0)
-    assert is_constant([ham] * 176 + [missed] * 23 + [spam])
-    assert not is_constant([ham] * 176 + [missed] * 20 + [spam] * 4)
-    assert not is_constant([ham] * 196 + [missed] * 4 + [spam])
 
 
 def test_a_rare_class_that_is_missed_is_named() -> None:

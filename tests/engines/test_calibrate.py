@@ -32,7 +32,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     data = [make_data(tmp_path / f"{name}.jsonl", 60, seed) for name, seed in (("a", 3), ("b", 4))]
     results = []
     for name, more in (("one", []), ("two", ["--workers", 2])):
-        arguments = ["--data", data[0], "--data", data[1], "--examples", 40, "--votes", "30,60", "--json", *more]
+        arguments: list[Any] = ["--data", data[0], "--data", data[1], "--json", *more]
+        for name in ("examples=40", "n_select=30", "n_estimate=60"):
+            arguments += ["--set", name]
         assert run("calibrate", model, "--out", tmp_path / name, *arguments) == 0
         results.append(json.loads(capsys.readouterr().out))
     assert {**results[0], "out": ""} == {**results[1], "out": ""}

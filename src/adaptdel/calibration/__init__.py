@@ -1,16 +1,6 @@
-"""AdaptDel+: choose how many tokens are kept at each input length."""
+"""AdaptDel+: choose how many tokens are kept at each input length; the threshold of a protected class."""
 
-from adaptdel.calibration.calibration import BinResult, Calibration, calibrate, prepare
-from adaptdel.calibration.folders import plot_calibration
-from adaptdel.calibration.rate_selection import RateSelection
+from adaptdel.calibration.calibration import Calibration, calibrate
 from adaptdel.settings import CalibrationSettings
 
-__all__ = [
-    "BinResult",
-    "Calibration",
-    "CalibrationSettings",
-    "RateSelection",
-    "calibrate",
-    "plot_calibration",
-    "prepare",
-]
+__all__ = ["Calibration", "CalibrationSettings", "calibrate"]

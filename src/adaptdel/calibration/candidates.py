@@ -24,7 +24,7 @@ from adaptdel.measures.summary import Outcomes
 LONGEST = 100_000  # tokens; a power of the length is constant beyond
 KNOTS = 40  # lengths between which a power of the length is interpolated
 MOST_SHARE = 0.5  # of the tokens that a candidate keeps: below a rate of 1/2 no radius above 0 can be certified
-LEAST_KEEP = 1.0  # tokens: see `adaptdel.calibration.search.search_interval`
+LEAST_KEEP = 1.0  # tokens: see `adaptdel.calibration.bins.search_interval`
 STANDARD_ERRORS = 1.0  # to spare in comparisons of radii: a one-sided confidence of about 84%
 ACCURACY_ERRORS = 1.645  # to spare in comparisons of accuracies: a one-sided confidence of about 95%
 

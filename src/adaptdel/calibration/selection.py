@@ -2,14 +2,14 @@
 
 The largest class-balanced mean radius wins among the candidates whose accuracy is close to that of the best rate that
 needs no calibration. Where a base classifier is quick to train, it is trained again under every candidate, as it will
-be used. Resumable: every candidate that was measured is kept in a checkpoint.
+be used. Resumable: every candidate that was measured is kept in a store.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,21 +28,18 @@ from adaptdel.calibration.candidates import (
     power_rate,
     reference_of,
 )
-from adaptdel.calibration.checkpoint import OutcomeCheckpoint
-from adaptdel.calibration.examples import ExampleCertifier
-from adaptdel.calibration.rate_selection import Confirmation, RateSelection
-from adaptdel.calibration.search import CalibrationExamples
+from adaptdel.calibration.measurement import CalibrationExamples, Measurer, calibration_certifier, described
 from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.noise import Deletion, Noise
-from adaptdel.core.rates import FixedRate, LengthRate, Rate
+from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.engines.engine import Engine
 from adaptdel.measures.class_measures import answer_warnings, measure_classes
 from adaptdel.measures.summary import Outcomes
-from adaptdel.progress import reporter
-from adaptdel.settings import CalibrationSettings, adaptdel_rate
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.settings import CalibrationSettings, adaptdel_rate, default_rate
 from adaptdel.text.data import held_out, without_spacing
-from adaptdel.text.units import Tokens
+from adaptdel.training.training import TrainAgain, retraining
 
 EXPONENTS = {"power 1/3": 1 / 3, "power 0": 0.0}
 STEP = 0.8  # from a kept length to the next smaller one
@@ -50,40 +47,26 @@ MOST_STEPS = 6  # down or up, for an exponent
 FEWEST_KEPT = 1.5  # tokens of an input of median length that a candidate keeps, at least
 EXPECTED = 10  # candidates, for the progress
 RECALL_LOSS = 0.05  # of a class, that is worth a warning
+FOLDS = 3  # of a cross-validation
+RECORDED = ("objective", "points", "min_count", "examples", "n_select", "n_estimate", "seed")
 
-Train = Callable[[Noise, Sequence[Tokens], Sequence[Any]], BaseClassifier]
-
-
-@dataclass(frozen=True)
-class Refit:
-    """How a base classifier is trained again under a candidate.
-
-    Attributes:
-        train: trains a base classifier on tokens and labels under a noise.
-        examples: what the final base classifier is trained on.
-        folds: the rows to train on and, by their place in the sample, the rows to measure on: one pair, or one for each
-            fold of a cross-validation.
-    """
-
-    train: Train
-    examples: CalibrationExamples
-    folds: Sequence[tuple[CalibrationExamples, Sequence[int]]]
+Folds = list[tuple[CalibrationExamples, list[int]]]  # for each: what to train on, and the numbers of what to measure
 
 
 @dataclass(frozen=True)
-class MeasuredInputs:
+class Inputs:
     """Inputs on which candidates are measured.
 
     Attributes:
         examples: the inputs.
         sample: the same as columns.
-        folds: see `Refit`; None if the base classifier is not trained again.
+        folds: how the base classifier is trained again for them; None if it is not.
         is_fresh: of a second measurement, whether these are other inputs than those of the first.
     """
 
     examples: CalibrationExamples
     sample: Sample
-    folds: Sequence[tuple[CalibrationExamples, Sequence[int]]] | None
+    folds: Folds | None = None
     is_fresh: bool = False
 
 
@@ -104,117 +87,167 @@ def baseline_rates(noise: Noise | None, rate: float, lengths: Sequence[int]) -> 
     return [Candidate("fixed", fixed, 0), Candidate("adaptdel", adaptive, 0)]
 
 
-@dataclass
 class SelectionTask:
-    """A choice of a rate that is ready to run.
+    """A choice of a rate that is ready to run: settings checked, examples drawn.
+
+    Args:
+        model: the model.
+        texts: the inputs to measure candidates on.
+        labels: their labels.
+        settings: the settings.
+        training: the texts and labels that a linear model was trained on, if it is to be trained again.
+        cross_validate: whether the inputs are texts of the training set, too.
 
     Attributes:
-        certifier: the engine; each candidate replaces its noise, and a refit its base classifier.
-        examples: the inputs on which candidates are measured.
-        sample: the same as columns.
-        baselines: the rates that need no calibration.
-        settings: everything that the result depends on, in plain values.
-        refit: how the base classifier is trained again; None to measure the given one.
+        first: the inputs on which candidates are measured.
         second: inputs on which the chosen candidate is measured again; None if there are none.
+        settings: everything that the result depends on, in plain values.
     """
 
-    certifier: Certifier
-    examples: CalibrationExamples
-    sample: Sample
-    baselines: list[Candidate]
-    settings: dict[str, Any]
-    refit: Refit | None = None
-    second: MeasuredInputs | None = None
+    def __init__(
+        self,
+        model: SmoothedClassifier,
+        texts: Sequence[Any],
+        labels: Sequence[Any],
+        settings: CalibrationSettings,
+        training: tuple[Sequence[Any], Sequence[Any]] | None = None,
+        *,
+        cross_validate: bool = False,
+    ) -> None:
+        certifier = calibration_certifier(model, settings)
+        # Candidates are compared by the majority answer: a protecting threshold belongs to one rate, chosen later.
+        rule = replace(certifier.rule, threshold=None)
+        self.certifier = certifier.with_plan(replace(certifier.plan, rule=rule, sampling="adaptive", exact=True))
+        self.classes = list(self.certifier.base.classes_ or [])
+        if not self.classes:
+            raise ValueError("the objective 'balanced' needs a base classifier that knows its classes: give classes=")
+        record = getattr(model, "training_", None) or {}
+        self._train: TrainAgain | None = None if settings.refit is False else retraining(record)
+        if settings.refit and (self._train is None or training is None):
+            reason = "the training set has to be given" if training is None else "only linear models are trained again"
+            raise ValueError(f"refit must be False: {reason}")
+        examples = self._examples(texts, labels)
+        self.training = None if training is None or self._train is None else self._examples(*training)
+        self.first, self.second = self._inputs(list(map(str, texts)), examples, settings, training, cross_validate)
+        rate = record.get("rate") or default_rate(examples.lengths)
+        known = described(self.certifier)
+        if self.training is None:
+            self.baselines = baseline_rates(getattr(model, "noise_", None) or model.noise, rate, examples.lengths)
+        else:  # as the methods themselves would train; the given base classifier and its noise do not matter
+            self.baselines = baseline_rates(None, rate, self.training.lengths)
+            known["model"] = f"trained again: {json.dumps(record['settings'], sort_keys=True)}"
+        self.settings: dict[str, Any] = {
+            **{name: getattr(settings, name) for name in RECORDED},
+            **known,
+            "classes": self.classes,
+            "data": self.first.examples.digest(),
+            "second_data": None if self.second is None else self.second.examples.digest(),
+            "rows": len(self.first.examples.labels),
+            "baselines": [candidate.rate.to_dict() for candidate in self.baselines],
+            "folds": len(self.first.folds or []),
+            "training_data": None if self.training is None else self.training.digest(),
+        }
 
     def run(
-        self,
-        *,
-        checkpoint: Path | None = None,
-        progress: Any = "auto",
-        earlier: object = None,
-        engine: Engine | None = None,
-    ) -> RateSelection:
-        """Measure the candidates and choose one; an ``earlier`` choice by the same settings is taken over."""
-        if isinstance(earlier, RateSelection) and dict(earlier.settings) == self.settings:
-            return replace(earlier, base=self._final_base(earlier.rate))
-        if checkpoint is not None and not self.settings["model"]:
-            raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
-        with (
-            OutcomeCheckpoint(checkpoint, self.settings) as store,
-            ExampleCertifier(engine) as certify,
-        ):
-            folds = None if self.refit is None else self.refit.folds
-            inputs = MeasuredInputs(self.examples, self.sample, folds)
-            measure = _Measure(self, inputs, store, reporter(progress, "certificates"), certify)
+        self, *, checkpoint: Path | None = None, progress: Any = "auto", engine: Engine | None = None
+    ) -> dict[str, Any]:
+        """Measure the candidates and choose one: the record of the choice."""
+        expected = EXPECTED * len(self.first.examples.labels)
+        with Measurer(self.settings, expected, checkpoint=checkpoint, progress=progress, engine=engine) as measurer:
+            measure = Measured(self, self.first, measurer)
             baselines = [measure(candidate) for candidate in self.baselines]
-            reference = reference_of(baselines, self.sample)
+            reference = reference_of(baselines, self.first.sample)
             for name, exponent in EXPONENTS.items():
                 self._walk(measure, name, exponent, reference)
             self._refine(measure, reference)
-            rate = grouped_rate(measure.all, reference, self.sample, self._points, self.settings["min_count"])
+            rate = grouped_rate(measure.all, reference, self.first.sample, self._points, self.settings["min_count"])
             if rate is not None:
                 measure(Candidate("groups", rate, 2))
-            chosen, confirmation, rejected = self._confirmed(measure, reference)
-            measure.finish()
-        return RateSelection(
-            chosen.candidate.rate,
-            _place(measure.all, chosen),
-            _place(measure.all, reference),
-            tuple(compare(outcomes, reference, self.sample, self._points) for outcomes in measure.all),
-            self.settings,
-            tuple(self._warnings(chosen, reference)),
-            confirmation,
-            tuple(_place(measure.all, outcomes) for outcomes in rejected),
-            *self._by_class(chosen),
-            self._final_base(chosen.candidate.rate),
-        )
+            again = None if self.second is None else Measured(self, self.second, measurer, "again ")
+            chosen, confirmation, rejected = confirmed(measure, again, reference, self._points)
+            measurer.finish()
+        classes, confusion = self._by_class(chosen)
+        return {
+            "objective": "balanced",
+            "rate": chosen.candidate.rate.to_dict(),
+            "chosen": measure.place(chosen),
+            "reference": measure.place(reference),
+            "candidates": [
+                compare(outcomes, reference, self.first.sample, self._points).to_dict() for outcomes in measure.all
+            ],
+            "rejected": [measure.place(outcomes) for outcomes in rejected],
+            "confirmation": confirmation,
+            "classes": classes,
+            "confusion": confusion,
+            "settings": self.settings,
+            "warnings": self._warnings(chosen, reference),
+        }
 
-    def _confirmed(
-        self, measure: _Measure, reference: CandidateOutcomes
-    ) -> tuple[CandidateOutcomes, Confirmation | None, list[CandidateOutcomes]]:
-        """The best candidate that keeps its accuracy and its gain in both measurements together.
-
-        The best of many candidates looks better than it is, and the accuracy of a trained model varies with the
-        training, which the standard errors of the first measurement do not show. The second one is on other inputs if
-        there are enough, otherwise on the same ones in another cross-validation. If the rates that need no calibration
-        give a constant answer, whose radii mean nothing, the candidate has to keep its accuracy only.
-        """
-        rejected: list[CandidateOutcomes] = []
-        second = self.second
-        if second is None:
-            again = None
-        else:
-            again = _Measure(self, second, measure.store, measure.report, measure.certify, prefix="again ")
-        while True:
-            left = [outcomes for outcomes in measure.all if not any(outcomes is other for other in rejected)]
-            chosen = choose(left, reference, self.sample, self._points)
-            if not chosen.candidate.complexity or second is None or again is None:
-                return chosen, None, rejected
-            simple = [outcomes for outcomes in left if not outcomes.candidate.complexity]
-            baseline = choose(simple, reference, self.sample, self._points)
-            both = self.sample.joined(second.sample, same_inputs=not second.is_fresh)
-            pooled = [outcomes.joined(again(outcomes.candidate)) for outcomes in (chosen, reference, baseline)]
-            is_close = compare(pooled[0], pooled[1], both, self._points).feasible
-            if is_close and (baseline.is_constant(self.sample) or clearly_better(pooled[0], pooled[2], both)):
-                own = compare(again(chosen.candidate), again(reference.candidate), second.sample, self._points)
-                return chosen, Confirmation(len(second.examples.labels), second.is_fresh, own), rejected
-            rejected.append(chosen)
-
-    def _final_base(self, rate: Rate) -> BaseClassifier | None:
-        """The base classifier for the chosen rate, if it is trained again."""
-        if self.refit is None:
+    def final_base(self, noise: Noise) -> BaseClassifier | None:
+        """The base classifier trained under the chosen noise; None if it is not trained again."""
+        if self.training is None or self._train is None:
             return None
-        return self.refit.train(Deletion(rate), self.refit.examples.tokens, self.refit.examples.labels)
+        return self._train(noise, self.training.tokens, self.training.labels)
+
+    def certifiers(self, candidate: Candidate, inputs: Inputs) -> Iterator[tuple[Certifier, Sequence[int]]]:
+        """Who measures a candidate on which inputs, by their numbers."""
+        noise = Deletion(candidate.rate)
+        if inputs.folds is None or self._train is None:
+            yield self.certifier.under(noise), range(len(inputs.examples.labels))
+            return
+        for others, numbers in inputs.folds:
+            base = self._train(noise, others.tokens, others.labels)
+            yield self.certifier.with_base(base).under(noise), numbers
+
+    def _examples(self, texts: Sequence[Any], labels: Sequence[Any]) -> CalibrationExamples:
+        return CalibrationExamples.of(texts, labels, self.certifier.unit, self.classes)
+
+    def _inputs(
+        self,
+        texts: list[str],
+        examples: CalibrationExamples,
+        settings: CalibrationSettings,
+        training: tuple[Sequence[Any], Sequence[Any]] | None,
+        cross_validate: bool,
+    ) -> tuple[Inputs, Inputs | None]:
+        """The inputs of both measurements; the second is on other ones if there are half as many or more."""
+        most, seed = settings.examples, settings.seed
+        numbers = drawn_rows(len(examples.labels), most, seed)
+        rest = sorted({*range(len(examples.labels))} - {*numbers})
+        others = drawn_rows(len(rest), most, seed + 1) if 2 * len(rest) >= len(numbers) else []
+        others = [rest[n] for n in others]
+        if self.training is None:
+            second = self._some(examples, others, None, is_fresh=True) if others else None
+            return self._some(examples, numbers, None), second
+        if cross_validate:
+            first = self._some(examples, numbers, cross_validation(texts, examples, numbers, seed))
+            again = others or numbers
+            folds = cross_validation(texts, examples, again, seed + 1)
+            return first, self._some(examples, again, folds, is_fresh=bool(others))
+        assert training is not None
+        first = self._some(examples, numbers, [(self.training, list(range(len(numbers))))])
+        again = drawn_rows(len(self.training.labels), most, seed + 1)  # the rate was measured on held-out texts
+        folds = cross_validation(list(map(str, training[0])), self.training, again, seed + 1)
+        return first, self._some(self.training, again, folds, is_fresh=True)
+
+    def _some(
+        self, examples: CalibrationExamples, numbers: list[int], folds: Folds | None, *, is_fresh: bool = False
+    ) -> Inputs:
+        chosen = examples.take(numbers)
+        label = np.array([self.classes.index(value) for value in chosen.labels], dtype=np.int64)
+        sample = Sample(np.array(chosen.lengths, dtype=np.int64), label, len(self.classes))
+        return Inputs(chosen, sample, folds, is_fresh)
 
     @property
     def _points(self) -> float:
         return float(self.settings["points"])
 
-    def _walk(self, measure: _Measure, name: str, exponent: float, reference: CandidateOutcomes) -> None:
+    def _walk(self, measure: Measured, name: str, exponent: float, reference: CandidateOutcomes) -> None:
         """Measure smaller and smaller kept lengths until the accuracy is too low; or larger ones until it is not."""
         keep, down = self._start, None
         for _ in range(MOST_STEPS):
-            is_feasible = self._feasible(measure(self._power(name, exponent, keep)), reference)
+            outcomes = measure(self._power(name, exponent, keep))
+            is_feasible = compare(outcomes, reference, self.first.sample, self._points).feasible
             down = is_feasible if down is None else down
             if is_feasible != down:
                 return
@@ -223,9 +256,9 @@ class SelectionTask:
                 return
             keep = following
 
-    def _refine(self, measure: _Measure, reference: CandidateOutcomes) -> None:
+    def _refine(self, measure: Measured, reference: CandidateOutcomes) -> None:
         """Measure half a step below the best kept length of the best exponent."""
-        best = choose(measure.all, reference, self.sample, self._points).candidate
+        best = choose(measure.all, reference, self.first.sample, self._points).candidate
         if best.name in EXPONENTS:
             keep = self._median * (1 - best.rate(round(self._median))) * (1 + STEP) / 2
             if keep >= FEWEST_KEPT:
@@ -236,7 +269,7 @@ class SelectionTask:
 
     @property
     def _median(self) -> float:
-        return max(1.0, float(np.median(self.sample.length)))
+        return max(1.0, float(np.median(self.first.sample.length)))
 
     @property
     def _start(self) -> float:
@@ -244,46 +277,36 @@ class SelectionTask:
         kept = self._median * (1 - self.baselines[-1].rate(round(self._median)))
         return min(max(kept, FEWEST_KEPT), max(self._median / 2, 1.0))
 
-    def _feasible(self, outcomes: CandidateOutcomes, reference: CandidateOutcomes) -> bool:
-        return compare(outcomes, reference, self.sample, self._points).feasible
-
-    def _by_class(self, chosen: CandidateOutcomes) -> tuple[tuple[Mapping[str, Any], ...], tuple[tuple[int, ...], ...]]:
+    def _by_class(self, chosen: CandidateOutcomes) -> tuple[list[Any], list[list[int]]]:
         """The measures by class under the chosen candidate, and its confusion matrix."""
-        classes = self.settings["classes"]
-        answers, labels = ([classes[number] for number in column] for column in (chosen.answer, self.sample.label))
-        values = measure_classes(Outcomes.of(answers, chosen.radius, labels), classes).to_dict()
-        return tuple(values["classes"]), tuple(map(tuple, values["confusion"] or ()))
+        answers, labels = self._answers(chosen)
+        values = measure_classes(Outcomes.of(answers, chosen.radius, labels), self.classes).to_dict()
+        return list(values["classes"]), [list(map(int, row)) for row in values["confusion"] or ()]
+
+    def _answers(self, outcomes: CandidateOutcomes) -> tuple[list[Any], list[Any]]:
+        answers, labels = (
+            [self.classes[number] for number in column] for column in (outcomes.answer, self.first.sample.label)
+        )
+        return answers, labels
 
     def _warnings(self, chosen: CandidateOutcomes, reference: CandidateOutcomes) -> list[str]:
-        sentences = []
-        size = len(self.sample.length)
-        classes = self.settings["classes"]
-        answers, labels = ([classes[number] for number in column] for column in (chosen.answer, self.sample.label))
-        sentences += answer_warnings(answers, labels, self.sample.length)
-        if size < self.settings["min_count"]:
-            sentences.append(f"the rate was chosen on {size} inputs only")
-        uncalibrated, calibrated = (class_recalls(outcomes, self.sample, classes) for outcomes in (reference, chosen))
-        for label, old, new in zip(classes, uncalibrated, calibrated, strict=True):
+        sample = self.first.sample
+        sentences = answer_warnings(*self._answers(chosen), sample.length)
+        if len(sample.length) < self.settings["min_count"]:
+            sentences.append(f"the rate was chosen on {len(sample.length)} inputs only")
+        uncalibrated, calibrated = (class_recalls(outcomes, sample, self.classes) for outcomes in (reference, chosen))
+        for label, old, new in zip(self.classes, uncalibrated, calibrated, strict=True):
             if old is not None and new is not None and old - new > RECALL_LOSS:
                 sentences.append(f"the recall of class {label!r} is {new:.3g}, and {old:.3g} without calibration")
         return sentences
 
 
-def _place(measured: Sequence[CandidateOutcomes], wanted: CandidateOutcomes) -> int:
-    return next(place for place, outcomes in enumerate(measured) if outcomes is wanted)
+class Measured:
+    """The candidates that were measured on some inputs, each once; ``prefix`` begins their keys in the store."""
 
-
-@dataclass
-class _Measure:
-    """Measures every candidate once; from the store if it is there."""
-
-    task: SelectionTask
-    inputs: MeasuredInputs
-    store: OutcomeCheckpoint
-    report: Callable[[int, int], None] | None
-    certify: ExampleCertifier
-    prefix: str = ""  # of the keys in the store
-    all: list[CandidateOutcomes] = field(default_factory=list)
+    def __init__(self, task: SelectionTask, inputs: Inputs, measurer: Measurer, prefix: str = "") -> None:
+        self.task, self.inputs, self.measurer, self.prefix = task, inputs, measurer, prefix
+        self.all: list[CandidateOutcomes] = []
 
     def __call__(self, candidate: Candidate) -> CandidateOutcomes:
         """The outcomes under a candidate; a rate that was measured under another name is not measured again."""
@@ -291,148 +314,65 @@ class _Measure:
             if outcomes.candidate.rate == candidate.rate:
                 return outcomes
         key = self.prefix + json.dumps(candidate.rate.to_dict(), sort_keys=True)
-        columns = self.store.get(key)
-        if columns is None:
-            columns = self._certify(candidate)
-            self.store.add(key, columns)
-        outcomes = CandidateOutcomes(candidate, np.array(columns["answer"]), np.array(columns["radius"]))
-        self.all.append(outcomes)
-        self._report(0)
-        return outcomes
+        parts: Callable[[], Any] = lambda: self.task.certifiers(candidate, self.inputs)  # noqa: E731
+        self.all.append(CandidateOutcomes(candidate, *self.measurer(key, self.inputs.examples, parts)))
+        return self.all[-1]
 
-    def finish(self) -> None:
-        """Report that everything is done: the number of candidates is known in advance only approximately."""
-        if self.report is not None:
-            done = len(self.all) * len(self.inputs.examples.labels)
-            self.report(done, done)
-
-    def _certify(self, candidate: Candidate) -> dict[str, list[float]]:
-        task, noise, examples = self.task, Deletion(candidate.rate), self.inputs.examples
-        rows: list[dict[str, float]] = [{} for _ in examples.labels]
-        finished = 0
-        parts: list[tuple[Certifier, Sequence[int]]]
-        if task.refit is None or self.inputs.folds is None:
-            parts = [(task.certifier.under(noise), range(len(examples.labels)))]
-        else:
-            parts = [
-                (task.certifier.with_base(task.refit.train(noise, others.tokens, others.labels)).under(noise), places)
-                for others, places in self.inputs.folds
-            ]
-        for certifier, places in parts:
-            tokens = [examples.tokens[place] for place in places]
-            certified = self.certify(certifier, tokens, done=lambda more: self._report(finished + more))  # noqa: B023
-            for number, answer, certificate in certified:
-                rows[places[number]] = {"answer": answer, "radius": certificate.radius}
-            finished += len(places)
-        return {name: [row[name] for row in rows] for name in rows[0]}
-
-    def _report(self, more: int) -> None:
-        if self.report is not None:
-            size = len(self.inputs.examples.labels)
-            done = len(self.all) * size + more
-            self.report(done, max(EXPECTED * size, done + 1))
+    def place(self, wanted: CandidateOutcomes) -> int:
+        """The number of an outcome in the order of the measurements."""
+        return next(number for number, outcomes in enumerate(self.all) if outcomes is wanted)
 
 
-def prepare_selection(
-    certifier: Certifier,
-    examples: CalibrationExamples,
-    settings: CalibrationSettings,
-    baselines: list[Candidate],
-    described: Mapping[str, Any],
-    refit: Refit | None = None,
-    second: SecondExamples | None = None,
-) -> SelectionTask:
-    """A task that compares candidates on the examples, and measures the chosen one on a second set of examples.
+def confirmed(
+    measure: Measured, again: Measured | None, reference: CandidateOutcomes, points: float
+) -> tuple[CandidateOutcomes, dict[str, Any] | None, list[CandidateOutcomes]]:
+    """The best candidate that keeps its accuracy and its gain in both measurements; the second one; those rejected.
 
-    The certifier samples adaptively.
+    The best of many candidates looks better than it is, and the accuracy of a trained model varies with the training,
+    which the standard errors of the first measurement do not show. The second one is on other inputs if there are
+    enough, otherwise on the same ones in another cross-validation. If the rates that need no calibration give a
+    constant answer, whose radii mean nothing, the candidate has to keep its accuracy only.
     """
-    classes = certifier.base.classes_
-    if classes is None:
-        raise ValueError("the objective 'balanced' needs a base classifier that knows its classes: give classes=[...]")
-    plan = replace(certifier.plan, sampling="adaptive", exact=True)
-    names = ("objective", "points", "min_count", "examples", "n_select", "n_estimate", "seed")
-    chosen = {name: value for name, value in asdict(settings).items() if name in names} | dict(described)
-
-    def inputs(given: CalibrationExamples, folds: Any, *, is_fresh: bool = False) -> MeasuredInputs:
-        label = np.array([classes.index(value) for value in given.labels], dtype=np.int64)
-        sample = Sample(np.array(given.lengths, dtype=np.int64), label, len(classes))
-        return MeasuredInputs(given, sample, folds, is_fresh)
-
-    first = inputs(examples, None if refit is None else refit.folds)
-    return SelectionTask(
-        Certifier(certifier.base, plan, certifier.unit),
-        examples,
-        first.sample,
-        baselines,
-        {
-            **chosen,
-            "classes": list(classes),
-            "data": examples.digest(),
-            "second_data": None if second is None else second.examples.digest(),
-            "rows": len(examples.labels),
-            "baselines": [candidate.rate.to_dict() for candidate in baselines],
-            "refit": {"folds": len(refit.folds), "data": refit.examples.digest()} if refit is not None else None,
-        },
-        refit,
-        None if second is None else inputs(second.examples, second.folds, is_fresh=second.is_fresh),
-    )
+    sample, rejected = measure.inputs.sample, list[CandidateOutcomes]()
+    while True:
+        left = [outcomes for outcomes in measure.all if not any(outcomes is other for other in rejected)]
+        chosen = choose(left, reference, sample, points)
+        if not chosen.candidate.complexity or again is None:
+            return chosen, None, rejected
+        simple = [outcomes for outcomes in left if not outcomes.candidate.complexity]
+        baseline = choose(simple, reference, sample, points)
+        second = again.inputs
+        both = sample.joined(second.sample, same_inputs=not second.is_fresh)
+        pooled = [outcomes.joined(again(outcomes.candidate)) for outcomes in (chosen, reference, baseline)]
+        is_close = compare(pooled[0], pooled[1], both, points).feasible
+        if is_close and (baseline.is_constant(sample) or clearly_better(pooled[0], pooled[2], both)):
+            own = compare(again(chosen.candidate), again(reference.candidate), second.sample, points)
+            shown = {"rows": len(second.sample.label), "is_fresh": second.is_fresh, "comparison": own.to_dict()}
+            return chosen, shown, rejected
+        rejected.append(chosen)
 
 
-@dataclass(frozen=True)
-class SecondExamples:
-    """Examples for the second measurement; see `MeasuredInputs`."""
-
-    examples: CalibrationExamples
-    folds: Sequence[tuple[CalibrationExamples, Sequence[int]]] | None
-    is_fresh: bool
+def drawn_rows(count: int, most: int, seed: int) -> list[int]:
+    """At most ``most`` of ``count`` row numbers, drawn by the seed, in order."""
+    if count <= most:
+        return list(range(count))
+    return sorted(np.random.default_rng((seed, 2)).choice(count, size=most, replace=False).tolist())
 
 
-def drawn_rows(
-    examples: CalibrationExamples,
-    most: int,
-    seed: int,
-    *,
-    among: Sequence[int] | None = None,
-) -> list[int]:
-    """The places of at most ``most`` examples, drawn by the seed, in the order of the data.
-
-    Args:
-        examples: the examples.
-        most: how many to draw.
-        seed: of the choice.
-        among: the places to draw from; None for all.
-    """
-    places = np.arange(len(examples.labels)) if among is None else np.array(among, dtype=np.int64)
-    if len(places) <= most:
-        return [int(place) for place in places]
-    generator = np.random.default_rng((seed, 2))
-    return [int(place) for place in np.sort(generator.choice(places, size=most, replace=False))]
-
-
-def part(examples: CalibrationExamples, places: Sequence[int]) -> CalibrationExamples:
-    """The examples at some places."""
-    return CalibrationExamples(
-        [examples.tokens[place] for place in places], [examples.labels[place] for place in places]
-    )
-
-
-def cross_validation(
-    texts: Sequence[str], examples: CalibrationExamples, places: Sequence[int], folds: int, seed: int
-) -> list[tuple[CalibrationExamples, list[int]]]:
-    """For each fold: the examples outside it, and the numbers of those of ``places`` that are inside.
+def cross_validation(texts: Sequence[str], examples: CalibrationExamples, numbers: Sequence[int], seed: int) -> Folds:
+    """For each fold: the examples outside it, and the places in ``numbers`` of those that are inside.
 
     A text belongs to a fold by its words and the seed, so that texts that are equal, or differ in spacing only, are in
     the same fold. ValueError if a class has no example outside a fold: a model could not be trained there.
     """
     keys = [without_spacing(text) for text in texts]
-    bounds = [number / folds for number in range(folds + 1)]
     fold = np.zeros(len(texts), dtype=np.int64)
-    for number, (low, high) in enumerate(pairwise(bounds)):
+    for number, (low, high) in enumerate(pairwise([number / FOLDS for number in range(FOLDS + 1)])):
         fold[[held_out(key, high, seed) and not (low and held_out(key, low, seed)) for key in keys]] = number
-    result = []
-    for number in range(folds):
+    result: Folds = []
+    for number in range(FOLDS):
         outside = [place for place in range(len(texts)) if fold[place] != number]
-        inside = [index for index, place in enumerate(places) if fold[place] == number]
+        inside = [index for index, place in enumerate(numbers) if fold[place] == number]
         missing = set(examples.labels) - {examples.labels[place] for place in outside}
         if inside and missing:
             rare = min(missing, key=str)
@@ -443,5 +383,5 @@ def cross_validation(
                 "leave the class out, or use the model without calibration"
             )
         if inside:
-            result.append((part(examples, outside), inside))
+            result.append((examples.take(outside), inside))
     return result

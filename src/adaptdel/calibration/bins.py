@@ -1,0 +1,391 @@
+"""The objectives "paper" and "mean": bins of input lengths, and in each a golden-section search for a kept length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from math import ceil, inf, log, log2, sqrt
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from adaptdel.calibration.measurement import (
+    CalibrationExamples,
+    CertifiedAnswers,
+    Measurer,
+    calibration_certifier,
+    constant_keep,
+    described,
+)
+from adaptdel.certification.certifier import Certifier
+from adaptdel.core.checks import FloatArray, IntArray, check_int, check_list
+from adaptdel.core.rates import BinnedRate, InterpolatedRate
+from adaptdel.engines.engine import Engine
+from adaptdel.measures.class_measures import constant_answer
+from adaptdel.measures.summary import AnswerCounts, Outcomes
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.settings import CalibrationSettings
+
+TRIMMED = 1.0  # percent of the shortest and of the longest inputs that automatic bins ignore
+DIGITS = 4  # decimals of a kept length
+GOLDEN = (sqrt(5) - 1) / 2
+LEAST_SHARE, MOST_SHARE = 0.01, 0.3  # of the length that the search keeps: rates from 70% to 99%
+RECORDED = ("objective", "threshold", "min_accuracy", "interpolate", "monotone", "per_bin", "min_count", "n_select",
+            "n_estimate", "tol", "seed")  # fmt: skip
+Score = TypeVar("Score", bound=tuple[float, ...])
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The inputs of at least ``lower`` and fewer than ``upper`` tokens.
+
+    Attributes:
+        lower: the first length of the bin.
+        upper: the first length of the next bin; None for the last bin, which has no end.
+        reach: a finite end: ``upper``, or for the last bin ``lower`` plus twice the width of the previous bin.
+    """
+
+    lower: float
+    upper: float | None
+    reach: float
+
+    @property
+    def centre(self) -> float:
+        """The middle between ``lower`` and ``reach``."""
+        return (self.lower + self.reach) / 2
+
+    def __contains__(self, length: int) -> bool:
+        return self.lower <= length < (inf if self.upper is None else self.upper)
+
+    def __str__(self) -> str:
+        return f"{self.lower:g} tokens and more" if self.upper is None else f"{self.lower:g} to {self.upper:g} tokens"
+
+
+def make_bins(edges: Sequence[float], longest: float) -> list[Bin]:
+    """Return the bins that start at the edges; a single bin, from 0, gets ``longest`` as its finite end.
+
+    >>> [bin.centre for bin in make_bins([0, 137, 230, 324], 1000)]
+    [68.5, 183.5, 277.0, 418.0]
+    """
+    bins = [Bin(lower, upper, upper) for lower, upper in pairwise(edges)]
+    last = edges[-1]
+    reach = last + 2 * (last - edges[-2]) if bins else max(longest, 1)
+    return [*bins, Bin(last, None, reach)]
+
+
+def equal_width_edges(lengths: Sequence[int] | IntArray, *, min_count: int = 50) -> list[float]:
+    """CreateDynamicEqualWidthBins: the edges of bins of equal width with at least ``min_count`` inputs each.
+
+    Lengths outside the 1st and 99th percentile are ignored. The number of bins starts at Sturges' log2(n) + 1, the
+    paper's 16 on IMDB. The paper lowers it until every bin holds enough inputs. Long inputs are rare, so that this
+    leaves one or two bins on most data sets. Here the edges from the first bin that holds too few are deleted, as the
+    paper does by hand, for every number of bins, and the number that leaves the most bins is used. The first bin
+    starts at 0, and the last bin has no end.
+
+    >>> equal_width_edges(list(range(100, 200)) * 10, min_count=200)
+    [0, 125, 150, 174]
+    """
+    check_int("min_count", min_count, least=1)
+    ordered = np.sort(np.asarray(lengths, dtype=np.int64))
+    if len(ordered) < min_count:
+        raise ValueError(f"min_count must be at most the number of inputs {len(ordered)}, got {min_count}")
+    low, high = np.percentile(ordered, [TRIMMED, 100 - TRIMMED])
+    trimmed = ordered[(ordered >= low) & (ordered <= high)]
+    best: list[float] = [0]
+    for number in range(ceil(log2(len(trimmed)) + 1), 1, -1):
+        edges = _populated(np.rint(np.linspace(low, high, number + 1))[1:-1], trimmed, min_count)
+        if len(edges) > len(best):
+            best = edges
+    return best
+
+
+def _populated(inner: FloatArray, lengths: IntArray, min_count: int) -> list[float]:
+    """0 and the edges up to the first that leaves too few inputs in its bin, or in all bins that follow."""
+    edges: list[float] = [0]
+    covered = 0
+    for edge in inner:
+        shorter = int(np.searchsorted(lengths, edge))
+        if min(shorter - covered, len(lengths) - shorter) < min_count:
+            break
+        edges.append(int(edge))
+        covered = shorter
+    return edges
+
+
+def check_edges(edges: Any, lengths: Sequence[int]) -> list[float]:
+    """Return edges that start with 0, increase, and leave no bin empty; an infinity at the end is dropped."""
+    listed = check_list("bins", edges)
+    try:
+        checked = list(BinnedRate(listed, [0.0] * (len(listed) - (inf in listed[-1:]))).edges)
+    except ValueError as error:
+        raise ValueError(str(error).replace("edges must", "bins must", 1)) from None
+    for bin in make_bins(checked, 1):
+        if not any(length in bin for length in lengths):
+            raise ValueError(f"bins must hold at least one input each, got none of {bin}")
+    return checked
+
+
+def search_interval(bin: Bin) -> tuple[float, float]:
+    """The smallest and the largest kept length that the search in a bin considers.
+
+    The paper keeps at least 1% of the bin's upper end and at most 30% of its lower end. Where these leave no interval,
+    as in the first bin, whose lower end is 0, the 30% are of the centre. At least one token is kept: with fewer than
+    log 2 expected tokens most copies are empty, and every input gets the prediction for the empty text, with an
+    infinite radius that says nothing about the input.
+
+    >>> search_interval(Bin(100, 200, 200))
+    (2.0, 30.0)
+    """
+    low = max(LEAST_SHARE * bin.reach, 1.0)
+    high = MOST_SHARE * bin.lower
+    if high < 3 * low:
+        high = MOST_SHARE * bin.centre
+    return low, max(high, 3 * low)
+
+
+def steps(low: float, high: float, tol: float) -> int:
+    """How many times the interval must be cut until it is no wider than ``tol``; a search evaluates one point more."""
+    return max(0, ceil(log((high - low) / tol) / -log(GOLDEN) - 1e-9))
+
+
+def golden_section(score: Callable[[float], Score], low: float, high: float, tol: float) -> float:
+    """Return the best of the candidates that a golden-section search for the largest score evaluates.
+
+    A step cuts the interval at one of two inner points. The other inner point is an inner point of the remaining
+    interval too, so that each step after the first evaluates a single new point. The paper evaluates both points in
+    each step, and returns the middle of the last interval, which it has not evaluated; the best evaluated point has a
+    known score. If both points have the same score, the larger one is kept, as in the paper.
+
+    >>> round(golden_section(lambda x: (-((x - 3) ** 2),), 0, 10, 0.01), 2)
+    3.0
+    """
+    count = steps(low, high, tol)
+    if not count:
+        return (low + high) / 2
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    scores = {left: score(left), right: score(right)}
+    for step in range(count):
+        if scores[left] > scores[right]:
+            high, right = right, left
+            new = left = high - GOLDEN * (high - low)
+        else:
+            low, left = left, right
+            new = right = low + GOLDEN * (high - low)
+        if step < count - 1:
+            scores[new] = score(new)
+    return max(scores, key=lambda point: (scores[point], point))
+
+
+def max_certified_radius(radii: Sequence[int] | IntArray, threshold: float) -> tuple[int, float]:
+    """MaxCertRadius: the largest radius with a certified accuracy of at least ``threshold``, and that accuracy.
+
+    Args:
+        radii: the certified radius of every example; −1 for wrong predictions and abstentions.
+        threshold: the fraction of examples that must be certified.
+
+    Returns:
+        The radius and the accuracy at it; −1 and the accuracy at radius 0 if that is below the threshold.
+
+    >>> max_certified_radius([5, 3, 3, -1], 0.5)
+    (3, 0.75)
+    >>> max_certified_radius([5, -1, -1, -1], 0.5)
+    (-1, 0.25)
+    """
+    array = np.asarray(radii)
+    for radius in np.unique(array[array >= 0])[::-1].tolist():  # the accuracy changes at these radii only
+        accuracy = float(np.mean(array >= radius))
+        if accuracy >= threshold:
+            return radius, accuracy
+    return -1, float(np.mean(array >= 0))
+
+
+def monotone_fit(keep: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The kept lengths nearest to ``keep``, in weighted squares, that do not decrease from a bin to the next.
+
+    >>> monotone_fit([4, 9, 6, 14], [1, 1, 1, 1])
+    [4.0, 7.5, 7.5, 14.0]
+    """
+    fitted = isotonic_regression(list(keep), weights=list(weights)).x
+    return [round(float(value), DIGITS) for value in fitted]
+
+
+def make_rate(bins: Sequence[Bin], keep: Sequence[float], *, interpolate: bool) -> BinnedRate | InterpolatedRate:
+    """A rate with a kept length for each bin: constant in the bin, or interpolated between the centres of bins.
+
+    >>> make_rate(make_bins([0, 137, 230, 324], 1000), [4, 9, 6, 14], interpolate=True)
+    InterpolatedRate(lengths=(68.5, 183.5, 277, 418), keep=(4, 9, 6, 14))
+    """
+    if interpolate:
+        return InterpolatedRate([bin.centre for bin in bins], keep)
+    return BinnedRate([bin.lower for bin in bins], keep)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A kept length, measured on the sample of a bin.
+
+    Attributes:
+        bin: the number of the bin.
+        keep: the expected kept length K.
+        radius: the largest radius whose certified accuracy reaches the threshold; −1 if radius 0 does not.
+        certified: the certified accuracy at that radius; at radius 0 if none reaches the threshold.
+        clean: the fraction of correct predictions, certified or not.
+        mean_radius: the mean certified radius; wrong predictions and abstentions count as 0.
+        constant: whether (almost) every example got the same prediction, although labels differ.
+        count: the number of examples.
+    """
+
+    bin: int
+    keep: float
+    radius: int
+    certified: float
+    clean: float
+    mean_radius: float
+    constant: bool
+    count: int
+
+    @classmethod
+    def of(cls, bin: int, keep: float, outcomes: CertifiedAnswers, label: IntArray, threshold: float) -> Evaluation:
+        """Summarise the outcomes of a bin's examples, whose class numbers are ``label``, at a kept length."""
+        correct = outcomes.answer == label
+        counts = AnswerCounts.of(correct, outcomes.radius)
+        radius, accuracy = max_certified_radius(np.where(correct, outcomes.radius, -1), threshold)
+        is_constant = constant_answer(Outcomes.of(outcomes.answer, outcomes.radius, label)) is not None
+        return cls(bin, keep, radius, accuracy, counts.clean_accuracy, counts.mean_radius, is_constant, len(label))
+
+    def score(self, objective: str, min_accuracy: float | None) -> tuple[float, float, float]:
+        """The quantity that the search maximises, in lexicographic order; a constant answer ranks last.
+
+        "paper" is the largest radius, then the accuracy at that radius. "mean" is the mean radius if the clean accuracy
+        is at least ``min_accuracy``; below that it is the clean accuracy, which ranks lower.
+        """
+        varied = 0 if self.constant else 1
+        if objective == "paper":
+            return varied, self.radius, self.certified
+        assert min_accuracy is not None
+        return (varied, 1, self.mean_radius) if self.clean >= min_accuracy else (varied, 0, self.clean)
+
+    def reached(self, objective: str, min_accuracy: float | None) -> bool:
+        """Whether the threshold of certified accuracy, or the least clean accuracy, is reached."""
+        return self.score(objective, min_accuracy)[1] >= (0 if objective == "paper" else 1)
+
+
+class BinTask:
+    """A calibration in bins that is ready to run: settings checked, bins computed, examples drawn.
+
+    Attributes:
+        certifier: the engine; each candidate replaces its noise.
+        bins: the bins of lengths.
+        samples: the examples of every bin that are certified.
+        settings: everything that the result depends on, in plain values.
+    """
+
+    def __init__(
+        self, model: SmoothedClassifier, texts: Sequence[Any], labels: Sequence[Any], settings: CalibrationSettings
+    ) -> None:
+        self.certifier = calibration_certifier(model, settings)
+        self._classes = self.certifier.base.classes_
+        examples = CalibrationExamples.of(texts, labels, self.certifier.unit, self._classes)
+        edges = (
+            equal_width_edges(examples.lengths, min_count=settings.min_count)
+            if isinstance(settings.bins, str)
+            else check_edges(settings.bins, examples.lengths)
+        )
+        self.bins = make_bins(edges, float(np.percentile(examples.lengths, 100 - TRIMMED)))
+        self._inside = [[n for n, length in enumerate(examples.lengths) if length in bin] for bin in self.bins]
+        self.samples = [
+            examples.take(_drawn(inside, settings.per_bin, (settings.seed, number)))
+            for number, inside in enumerate(self._inside)
+        ]
+        self._given = settings
+        self.settings: dict[str, Any] = {
+            **{name: getattr(settings, name) for name in RECORDED},
+            **described(self.certifier),
+            "bins": [bin.lower for bin in self.bins],
+            "data": examples.digest(),
+            "examples": len(examples.labels),
+        }
+
+    def run(
+        self, *, checkpoint: Path | None = None, progress: Any = "auto", engine: Engine | None = None
+    ) -> dict[str, Any]:
+        """Search every bin, and fit a rate to the kept lengths: the record of the calibration."""
+        given = self._given
+        intervals = [search_interval(bin) for bin in self.bins]
+        counts = [steps(*interval, given.tol) + 1 + given.monotone for interval in intervals]
+        expected = sum(count * len(sample.labels) for count, sample in zip(counts, self.samples, strict=True))
+        trace: dict[tuple[int, float], Evaluation] = {}
+        with Measurer(self.settings, expected, checkpoint=checkpoint, progress=progress, engine=engine) as measure:
+
+            def evaluate(number: int, keep: float) -> Evaluation:
+                key = number, round(keep, DIGITS)
+                if key not in trace:
+                    trace[key] = self._evaluate(measure, *key)
+                return trace[key]
+
+            keep = []
+            for number, interval in enumerate(intervals):
+                score = _scorer(lambda value, number=number: evaluate(number, value), given)  # type: ignore[misc]
+                keep.append(evaluate(number, golden_section(score, *interval, given.tol)).keep)
+            if given.monotone:
+                keep = monotone_fit(keep, [len(sample.labels) for sample in self.samples])
+            final = [evaluate(number, value) for number, value in enumerate(keep)]
+            measure.finish()
+        return {
+            "objective": given.objective,
+            "rate": make_rate(self.bins, keep, interpolate=given.interpolate).to_dict(),
+            "bins": [self._row(number, evaluation) for number, evaluation in enumerate(final)],
+            "settings": self.settings,
+            "trace": [asdict(evaluation) for evaluation in trace.values()],
+            "warnings": [sentence for number, each in enumerate(final) for sentence in self._warnings(number, each)],
+        }
+
+    def _evaluate(self, measure: Measurer, number: int, keep: float) -> Evaluation:
+        sample = self.samples[number]
+        certifier: Certifier = self.certifier.under(constant_keep(keep))
+        outcomes = measure(f"{number} {keep}", sample, lambda: [(certifier, range(len(sample.labels)))])
+        classes = self.certifier.base.labels()
+        label = np.array([classes.index(each) if each in classes else -1 for each in sample.labels], dtype=np.int64)
+        return Evaluation.of(number, keep, outcomes, label, self._given.threshold)
+
+    def _row(self, number: int, evaluation: Evaluation) -> dict[str, Any]:
+        """The result for a bin: where it begins and ends, and what was measured at its kept length."""
+        bin = self.bins[number]
+        measured = {name: value for name, value in asdict(evaluation).items() if name not in ("bin", "constant")}
+        row = {"lower": bin.lower, "upper": bin.upper, "centre": bin.centre, **measured}
+        return row | {"available": len(self._inside[number]), "reached": self._reached(evaluation)}
+
+    def _reached(self, evaluation: Evaluation) -> bool:
+        return evaluation.reached(self._given.objective, self._given.min_accuracy)
+
+    def _warnings(self, number: int, evaluation: Evaluation) -> list[str]:
+        given, kept = self._given, f"the bin of {self.bins[number]}: {evaluation.keep:g} kept tokens"
+        sentences = []
+        if not self._reached(evaluation):
+            wanted = (
+                f"a clean accuracy of {given.min_accuracy:g} (it is {evaluation.clean:.3g})"
+                if given.objective == "mean"
+                else f"a certified accuracy of {given.threshold:g} even at radius 0 (it is {evaluation.certified:.3g})"
+            )
+            sentences.append(f"{kept} do not reach {wanted}")
+        if evaluation.constant:
+            sentences.append(f"{kept} give (almost) every input the same prediction: the radius has no meaning")
+        if evaluation.count < given.min_count:
+            sentences.append(f"{kept} were chosen on {evaluation.count} examples only")
+        return sentences
+
+
+def _scorer(
+    evaluate: Callable[[float], Evaluation], settings: CalibrationSettings
+) -> Callable[[float], tuple[float, float, float]]:
+    return lambda keep: evaluate(keep).score(settings.objective, settings.min_accuracy)
+
+
+def _drawn(numbers: list[int], most: int, seed: tuple[int, int]) -> list[int]:
+    """At most ``most`` of the numbers, drawn by the seed, in their order."""
+    if len(numbers) <= most:
+        return numbers
+    return sorted(np.random.default_rng(seed).choice(numbers, size=most, replace=False).tolist())

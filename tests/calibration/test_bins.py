@@ -1,0 +1,319 @@
+"""Bins, the search for a kept length and its objective: the paper's algorithms against literal ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptdel.calibration import CalibrationSettings, calibrate
+from adaptdel.calibration.bins import (
+    BinTask,
+    Evaluation,
+    check_edges,
+    equal_width_edges,
+    golden_section,
+    make_bins,
+    make_rate,
+    max_certified_radius,
+    monotone_fit,
+    search_interval,
+    steps,
+)
+from adaptdel.calibration.measurement import CertifiedAnswers, constant_keep
+from adaptdel.certification.sampling import CERTIFICATION
+from adaptdel.core.noise import Deletion, Masking, NoNoise
+from adaptdel.core.rates import BinnedRate, InterpolatedRate
+from adaptdel.models.smoothed import SmoothedClassifier
+from tests.calibration.documents import DATA, EDGES, MONOTONE, QUICK, TURNED, fitted, quick, whole
+
+
+@pytest.mark.parametrize(
+    ("lengths", "min_count", "edges"),
+    [
+        # 100 lengths from 0 to 99: percentiles 0.99 and 98.01 leave 1..98; Sturges' 8 bins of 12.1275 tokens
+        (list(range(100)), 10, [0, 13, 25, 37, 50, 62, 74, 86]),
+        # at least 30 of 98 in each: three bins, of 32.34 tokens
+        (list(range(100)), 30, [0, 33, 66]),
+        (list(range(100)), 60, [0]),
+        ([7] * 100, 10, [0]),
+        # two heaps with a gap in which no bin has enough: Sturges' 9 bins of 54.44 tokens, cut at the first empty one
+        ([10] * 50 + [11] * 50 + [500] * 50, 10, [0, 64]),
+        # a long tail, without a boundary deleted only [0, 451]: 2 to 900 in 10 bins of 89.8 tokens with 360, 36 and 20
+        ([*range(1, 101)] * 4 + [900] * 20, 20, [0, 92, 182]),
+    ],
+)
+def test_automatic_bins(lengths: list[int], min_count: int, edges: list[float]) -> None:
+    assert equal_width_edges(lengths, min_count=min_count) == edges
+    assert equal_width_edges(random.Random(0).sample(lengths, len(lengths)), min_count=min_count) == edges
+
+
+@given(st.lists(st.integers(0, 400), min_size=5, max_size=300), st.integers(1, 20))
+def test_automatic_bins_hold_enough(lengths: list[int], min_count: int) -> None:
+    if len(lengths) < min_count:
+        with pytest.raises(ValueError, match="min_count must be at most the number of inputs"):
+            equal_width_edges(lengths, min_count=min_count)
+        return
+    edges = equal_width_edges(lengths, min_count=min_count)
+    widths = np.diff(edges)[1:]
+    assert edges[0] == 0
+    assert widths.max(initial=1) - widths.min(initial=widths.max(initial=1)) <= 1  # equal, but for rounding
+    assert all(sum(n in bin for n in lengths) >= min_count for bin in make_bins(edges, 1))
+
+
+def test_centres_of_bins() -> None:
+    bins = make_bins([0, 137, 230, 324], 9999)
+    assert [bin.centre for bin in bins] == [68.5, 183.5, 277, 418]
+    assert [str(bin) for bin in bins[2:]] == ["230 to 324 tokens", "324 tokens and more"]
+    assert [[n in bin for bin in bins] for n in (0, 136, 137, 323, 324, 10**9)] == [
+        [True, False, False, False], [True, False, False, False], [False, True, False, False],
+        [False, False, True, False], [False, False, False, True], [False, False, False, True],
+    ]  # fmt: skip
+    assert [bin.centre for bin in make_bins([0], 300)] == [150]
+
+
+def test_given_bins_are_checked() -> None:
+    assert check_edges([0, 137.0, inf], [5, 200]) == [0, 137]
+    for edges, sentence in [
+        ([5, 10], "bins must begin with 0, so that every length has a bin, got [5, 10]"),
+        ([0, 10, 10], "bins must increase strictly, got [0, 10, 10]"),
+        ([0, 50, 100], "bins must hold at least one input each, got none of 100 tokens and more"),
+        ([0, float("nan")], "bins must be numbers of at least 0, got nan"),
+    ]:
+        with pytest.raises(ValueError) as error:
+            check_edges(edges, [5, 60])
+        assert str(error.value) == sentence
+
+
+def paper_search(score: Callable[[float], Any], low: float, high: float, tol: float) -> float:
+    """The inner loop of OptimizeExpectedLength as printed."""
+    while high - low > tol:
+        m1 = low + (3 - sqrt(5)) / 2 * (high - low)
+        m2 = high - (3 - sqrt(5)) / 2 * (high - low)
+        if score(m1) > score(m2):
+            high = m2
+        else:
+            low = m1
+    return (high + low) / 2
+
+
+@given(
+    st.floats(1, 50), st.floats(2, 300), st.floats(0, 1), st.floats(0.1, 10), st.floats(0.1, 10),
+    st.floats(0.01, 5), st.sampled_from([0.5, 1.0, 2.0]),
+)  # fmt: skip
+def test_golden_section_finds_the_top(
+    low: float, width: float, where: float, left: float, right: float, tol: float, power: float
+) -> None:
+    high, top = low + width, low + where * width
+    asked: list[float] = []
+
+    def score(x: float) -> tuple[float]:
+        asked.append(x)
+        return (-left * (top - x) ** power if x < top else -right * (x - top) ** power,)
+
+    result = golden_section(score, low, high, tol)
+    if width > tol:
+        assert len(asked) == len(set(asked)) == steps(low, high, tol) + 1
+        assert score(result) == max(map(score, list(asked)))
+        # brute force: nothing beats it beyond the width that the search may leave
+        assert abs(result - top) <= tol * 1.000001 or score(result) >= score(paper_search(score, low, high, tol))
+        assert abs(result - paper_search(score, low, high, tol)) <= tol * 1.000001
+    assert low <= result <= high
+
+
+def test_one_new_evaluation_a_step() -> None:
+    asked: list[float] = []
+    golden_section(lambda x: (asked.append(x) or -abs(x - 20),), 1, 101, 1.0)  # type: ignore[func-returns-value]
+    # 100 tokens, cut to at most 1: ten cuts by 0.618; the paper's loop would ask twenty times
+    assert len(asked) == steps(1, 101, 1.0) + 1 == 11
+    assert asked[:2] == pytest.approx([39.1966, 62.8034])
+    twice: list[float] = []
+    paper_search(lambda x: twice.append(x) or -abs(x - 20), 1, 101, 1.0)  # type: ignore[func-returns-value]
+    assert len(twice) == 20
+    assert [round(x, 6) for x in twice if round(x, 6) not in {round(y, 6) for y in asked}] == []
+
+
+@given(st.lists(st.floats(0.5, 5000), min_size=1, max_size=8, unique=True), st.floats(0, 9999))
+def test_ends_are_in_order_in_every_bin(inner: list[float], longest: float) -> None:
+    for bin in make_bins([0, *sorted(inner)], longest):
+        low, high = search_interval(bin)
+        assert 1 <= low < high < inf
+        if bin.lower * 0.3 > 3 * max(1, 0.01 * bin.reach):  # where the paper's ends do, they are taken
+            assert (low, high) == (max(1, 0.01 * bin.reach), 0.3 * bin.lower)
+
+
+def test_ends_of_the_first_and_the_last_bin() -> None:
+    bins = make_bins([0, 137, 230, 324], 9999)
+    assert [search_interval(bin) for bin in bins] == [
+        pytest.approx((1.37, 0.3 * 68.5)),
+        pytest.approx((2.3, 0.3 * 137)),
+        pytest.approx((3.24, 0.3 * 230)),
+        pytest.approx((0.01 * (324 + 2 * 94), 0.3 * 324)),
+    ]
+
+
+def paper_max_radius(examples: Sequence[tuple[bool, int]], tau: float) -> tuple[int, float]:
+    """MaxCertRadius as printed: (right, radius) of every example."""
+    accuracies: list[float] = []
+    r = 0
+    while True:
+        accuracies.append(sum(right and radius >= r for right, radius in examples) / len(examples))
+        if accuracies[r] < tau:
+            return r - 1, accuracies[max(r - 1, 0)]
+        r += 1
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(-1, 12)), min_size=1, max_size=60),
+    st.sampled_from([0.01, 0.2, 0.4, 0.5, 0.75, 0.9, 1.0]),
+)
+def test_max_certified_radius_is_the_papers(examples: list[tuple[bool, int]], tau: float) -> None:
+    radii = [radius if right else -1 for right, radius in examples]
+    assert max_certified_radius(radii, tau) == paper_max_radius(examples, tau)
+
+
+def test_what_an_evaluation_sums_up() -> None:
+    outcomes = CertifiedAnswers(np.array([0, 0, 0, 0]), np.array([4, 2, 9, -1]))
+    result = Evaluation.of(3, 7.5, outcomes, np.array([0, 0, 1, 0]), 0.5)
+    assert result == Evaluation(3, 7.5, 2, 0.5, clean=0.75, mean_radius=1.5, constant=False, count=4)
+    assert Evaluation.of(0, 1.0, outcomes, np.array([0, 0, 1, 0]), 0.75).score("paper", None) == (1, -1, 0.5)
+
+
+def test_feasible_beats_infeasible_and_a_constant_answer_ranks_last() -> None:
+    def score(clean: float, mean_radius: float, *, constant: bool = False) -> tuple[float, ...]:
+        return Evaluation(0, 1.0, 3, 0.8, clean, mean_radius, constant, 10).score("mean", 0.9)
+
+    assert score(0.9, 0.0) > score(0.89, 50.0) > score(0.88, 60.0) > score(1.0, 99.0, constant=True)
+    assert score(0.9, 2.0) > score(1.0, 1.9)
+
+
+@pytest.mark.parametrize("objective", [{}, {"objective": "mean", "min_accuracy": 0.8}])
+def test_calibrate(objective: dict[str, Any]) -> None:
+    result = quick(DATA, **objective)
+    rows, settings = result.record["bins"], result.record["settings"]
+    assert [(row["lower"], row["upper"]) for row in rows] == [(0, 40), (40, 80), (80, None)]
+    assert result.noise == Deletion(BinnedRate(EDGES, [row["keep"] for row in rows]))
+    for number, row in enumerate(rows):
+        tried = [Evaluation(**each) for each in result.record["trace"] if each["bin"] == number]
+        low, high = search_interval(make_bins(EDGES, 1)[number])
+        assert len(tried) == len({each.keep for each in tried}) == steps(low, high, 2.0) + 1
+        scores = {each.keep: each.score(settings["objective"], settings["min_accuracy"]) for each in tried}
+        assert scores[row["keep"]] == max(scores.values())
+        assert row["count"] == 24 < row["available"]
+    assert sum(row["available"] for row in rows) == 240
+    assert result == quick(DATA, **objective)
+    assert result != quick(DATA, **objective, seed=1)
+
+
+def test_an_evaluation_is_what_the_model_does_under_that_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of a bin against certificates of its examples, from end to end, on the same random streams."""
+    monkeypatch.setattr("adaptdel.calibration.measurement.CALIBRATION", CERTIFICATION)
+    for row in quick(per_bin=1000).record["bins"]:
+        inside = [(t, y) for t, y in zip(*DATA, strict=True) if row["lower"] <= len(t.split()) < (row["upper"] or inf)]
+        model = SmoothedClassifier(
+            fitted().base, constant_keep(row["keep"]), n_select=16, n_estimate=64, sampling="fixed", progress=False
+        )
+        certificates = model.certify([text for text, _ in inside])
+        correct = [c.label == y for c, (_, y) in zip(certificates, inside, strict=True)]
+        radii = [c.radius if ok else -1 for c, ok in zip(certificates, correct, strict=True)]
+        assert (row["radius"], row["certified"]) == max_certified_radius(radii, 0.75)
+        assert row["clean"] == pytest.approx(np.mean(correct))
+        assert row["mean_radius"] == pytest.approx(np.mean(np.maximum(radii, 0)))
+        assert row["count"] == row["available"] == len(inside)
+
+
+def test_the_objective_matters() -> None:
+    """In the bin of the longer inputs, on all of them, so that it does not depend on the draws."""
+    more: dict[str, Any] = {"n_estimate": 512, "bins": [0, 60], "per_bin": 1000, "tol": 1.0}
+    loose, tight, mean = (
+        quick(**more, **changed).record["bins"][1]
+        for changed in ({}, {"threshold": 0.9}, {"objective": "mean", "min_accuracy": 0.5})
+    )
+    assert loose["keep"] < tight["keep"]
+    assert loose["radius"] > tight["radius"]
+    assert loose["certified"] < 0.9 <= tight["certified"]
+    assert mean["mean_radius"] > loose["mean_radius"]
+    assert mean["clean"] < loose["clean"]
+
+
+def test_automatic_bins_in_full() -> None:
+    record = quick(bins="auto", min_count=40, tol=8.0).record
+    assert record["settings"]["bins"] == equal_width_edges([len(t.split()) for t in DATA[0]], min_count=40)
+    assert len(record["bins"]) > 2
+
+
+def test_interpolated() -> None:
+    binned, result = (quick(DATA, interpolate=flag) for flag in (False, True))
+    assert result.rate == InterpolatedRate([20, 60, 120], [row["keep"] for row in binned.record["bins"]])
+    assert result.record["bins"] == binned.record["bins"]
+    assert make_rate(make_bins([0, 137], 1), [4, 9], interpolate=True) == InterpolatedRate([68.5, 274], [4, 9])
+
+
+def test_monotone() -> None:
+    free, result = quick(TURNED, **MONOTONE | {"monotone": False}).record["bins"], whole().record
+    keep = [row["keep"] for row in free]
+    assert keep[2] < keep[1]
+    assert [row["keep"] for row in result["bins"]] == monotone_fit(keep, [row["count"] for row in free])
+    for number, row in enumerate(result["bins"]):  # the measures are those of the fitted kept length
+        (evaluation,) = [e for e in result["trace"] if (e["bin"], e["keep"]) == (number, row["keep"])]
+        assert (row["radius"], row["clean"]) == (evaluation["radius"], evaluation["clean"])
+
+
+def test_warnings() -> None:
+    texts, labels = DATA
+    noisy = [1 - y if len(t.split()) >= 80 and i % 4 < 2 else y for i, (t, y) in enumerate(zip(texts, labels))]  # noqa: B905
+    record = quick((texts, noisy)).record
+    assert [row["reached"] for row in record["bins"]] == [True, True, False]
+    (warning,) = record["warnings"]
+    assert "80 tokens and more" in warning
+    assert "0.75" in warning
+    few = quick((texts, labels), min_count=30).record
+    assert "24 examples" in few["warnings"][0]
+    model = SmoothedClassifier(lambda batch: [0 for _ in batch], classes=[0, 1], progress=False)
+    constant = quick(DATA, model, threshold=0.3).record
+    assert len([sentence for sentence in constant["warnings"] if "the same prediction" in sentence]) == 3
+
+
+def test_the_examples_of_a_bin_are_drawn_by_the_seed() -> None:
+    given = {name: value for name, value in QUICK.items() if name != "progress"}
+    tasks = [BinTask(fitted(), *DATA, CalibrationSettings(seed=seed, **given)) for seed in (0, 1, 1)]
+    samples = [task.samples[0].tokens for task in tasks]
+    assert samples[0] != samples[1] == samples[2]
+    assert {len(sample.labels) for sample in tasks[0].samples} == {24}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"threshold": 0.0}, {"objective": "median"}, {"objective": "mean"}, {"min_accuracy": 0.9}, {"tol": 0},
+        {"bins": "many"}, {"per_bin": 0}, {"n_estimate": 0}, {"monotone": 1}, {"bins": "auto", "min_count": 999},
+    ],
+)  # fmt: skip
+def test_wrong_settings(changed: dict[str, Any]) -> None:
+    name = "min_accuracy" if changed == {"objective": "mean"} else list(changed)[-1]
+    with pytest.raises(ValueError, match=f"^{name} must"):
+        quick(DATA, **changed)
+
+
+def test_wrong_examples_and_models() -> None:
+    texts, labels = DATA
+    for given_texts, given_labels, word in [
+        (texts, labels[1:], "labels must"),
+        ([], [], "texts must"),
+        ("text", [0], "texts must"),
+        (texts, [*labels[:-1], "spam"], "'spam' at 239"),
+        ([3, *texts[1:]], labels, "input 0"),
+    ]:
+        with pytest.raises(ValueError, match=word):
+            calibrate(fitted(), given_texts, given_labels, **QUICK)  # type: ignore[arg-type]
+    for noise in (Masking(0.9), NoNoise()):
+        with pytest.raises(ValueError, match="deletion noise"):
+            calibrate(SmoothedClassifier(fitted().base, noise), texts, labels, **QUICK)
+    with pytest.raises(ValueError, match="base classifier"):
+        calibrate(SmoothedClassifier(), texts, labels, **QUICK)
