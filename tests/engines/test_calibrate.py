@@ -33,8 +33,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     results = []
     for name, more in (("one", []), ("two", ["--workers", 2])):
         arguments: list[Any] = ["--data", data[0], "--data", data[1], "--json", *more]
-        for name in ("examples=40", "n_select=30", "n_estimate=60"):
-            arguments += ["--set", name]
+        for pair in ("examples=40", "n_select=30", "n_estimate=60"):
+            arguments += ["--set", pair]
         assert run("calibrate", model, "--out", tmp_path / name, *arguments) == 0
         results.append(json.loads(capsys.readouterr().out))
     assert {**results[0], "out": ""} == {**results[1], "out": ""}
