@@ -287,7 +287,7 @@ class BinTask:
         self, model: SmoothedClassifier, texts: Sequence[Any], labels: Sequence[Any], settings: CalibrationSettings
     ) -> None:
         self.certifier = calibration_certifier(model, settings)
-        self._classes = self.certifier.base.classes_
+        self._classes = list(self.certifier.base.classes_ or [])
         examples = CalibrationExamples.of(texts, labels, self.certifier.unit, self._classes)
         edges = (
             equal_width_edges(examples.lengths, min_count=settings.min_count)
@@ -347,8 +347,7 @@ class BinTask:
         sample = self.samples[number]
         certifier: Certifier = self.certifier.under(constant_keep(keep))
         outcomes = measure(f"{number} {keep}", sample, lambda: [(certifier, range(len(sample.labels)))])
-        classes = self.certifier.base.labels()
-        label = np.array([classes.index(each) if each in classes else -1 for each in sample.labels], dtype=np.int64)
+        label = np.array([self._classes.index(each) for each in sample.labels], dtype=np.int64)
         return Evaluation.of(number, keep, outcomes, label, self._given.threshold)
 
     def _row(self, number: int, evaluation: Evaluation) -> dict[str, Any]:
