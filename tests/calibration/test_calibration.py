@@ -44,7 +44,7 @@ def rows_used(known: list[str], *, seen: int, **settings: Any) -> tuple[list[Any
     """The examples of a calibration in bins on 240 rows, and its notes, if the model was trained on ``known`` texts."""
     model = SmoothedClassifier(fitted().base, fitted().noise, progress=False)
     model.texts_ = {"training": text_hashes(known)}
-    examples = Examples(DATA[0], list(DATA[1]), [str(number) for number in range(1, 241)], "d")
+    examples = Examples(DATA[0], list(DATA[1]), list(range(1, 241)), "d")
     assert known_texts(DATA[0], model.texts_["training"]).sum() == seen
     notes: list[str] = []
     task = folder_task(model, examples, folder_settings(**{"per_bin": 1000, **settings}), notes.append)
@@ -74,7 +74,7 @@ def test_a_linear_model_is_trained_again_on_its_training_set(monkeypatch: pytest
     held = known_texts(texts, model.texts_["held out"])
 
     def task(texts: list[str], labels: list[int], **settings: Any) -> SelectionTask:
-        examples = Examples(texts, list(labels), [str(n) for n in range(len(texts))], "d")
+        examples = Examples(texts, list(labels), list(range(len(texts))), "d")
         result = folder_task(model, examples, CalibrationSettings(min_count=20, **settings), lambda text: None)
         assert isinstance(result, SelectionTask)
         return result
