@@ -15,7 +15,7 @@ from adaptdel.calibration import Calibration, calibrate
 from adaptdel.calibration.calibration import CHECKPOINT
 from adaptdel.calibration.candidates import Candidate, CandidateOutcomes, Sample
 from adaptdel.calibration.measurement import CalibrationExamples
-from adaptdel.calibration.selection import Inputs, Measured, SelectionTask, confirmed, cross_validation
+from adaptdel.calibration.selection import Inputs, MeasuredCandidates, SelectionTask, confirmed, cross_validation
 from adaptdel.cli.calibrate import calibrate_command
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate, LengthRate
@@ -156,10 +156,10 @@ def test_baselines_are_those_of_the_model() -> None:
     assert rates == [FixedRate(0.7).to_dict(), model.noise_.rate.to_dict()]
 
 
-def measured(given: Sample, *all: CandidateOutcomes) -> Measured:
+def measured(given: Sample, *all: CandidateOutcomes) -> MeasuredCandidates:
     """Candidates that were measured."""
     examples = CalibrationExamples([("a",)] * len(given.label), given.label.tolist())
-    result = Measured(None, Inputs(examples, given, is_fresh=True), None)  # type: ignore[arg-type]
+    result = MeasuredCandidates(None, Inputs(examples, given, is_fresh=True), None)  # type: ignore[arg-type]
     result.all = list(all)
     return result
 

@@ -221,13 +221,11 @@ class Measurer:
                 self._store.put(key, self._known[key])
                 self._store.flush()
         columns = self._known[key]
-        if not isinstance(columns, dict) or any(
-            len(columns.get(name, ())) != count for name in CertifiedAnswers._fields
-        ):
+        if not isinstance(columns, dict) or any(len(columns.get(name, ())) != count for name in ("answer", "radius")):
             raise ValueError(f"{self._store and self._store.path}, {key}: not a measurement: {START_AGAIN}")
         self._done += count
         self._say(0)
-        return CertifiedAnswers(*(np.array(columns[name], dtype=np.int64) for name in CertifiedAnswers._fields))
+        return CertifiedAnswers(*(np.array(columns[name], dtype=np.int64) for name in ("answer", "radius")))
 
     def finish(self) -> None:
         """Report that everything is done: the number of candidates is known in advance only approximately."""

@@ -154,7 +154,7 @@ class SelectionTask:
         """Measure the candidates and choose one: the record of the choice."""
         expected = EXPECTED * len(self.first.examples.labels)
         with Measurer(self.settings, expected, checkpoint=checkpoint, progress=progress, engine=engine) as measurer:
-            measure = Measured(self, self.first, measurer)
+            measure = MeasuredCandidates(self, self.first, measurer)
             baselines = [measure(candidate) for candidate in self.baselines]
             reference = reference_of(baselines, self.first.sample)
             for name, exponent in EXPONENTS.items():
@@ -163,7 +163,7 @@ class SelectionTask:
             rate = grouped_rate(measure.all, reference, self.first.sample, self._points, self.settings["min_count"])
             if rate is not None:
                 measure(Candidate("groups", rate, 2))
-            again = None if self.second is None else Measured(self, self.second, measurer, "again ")
+            again = None if self.second is None else MeasuredCandidates(self, self.second, measurer, "again ")
             chosen, confirmation, rejected = confirmed(measure, again, reference, self._points)
             measurer.finish()
         classes, confusion = self._by_class(chosen)
@@ -242,7 +242,7 @@ class SelectionTask:
     def _points(self) -> float:
         return float(self.settings["points"])
 
-    def _walk(self, measure: Measured, name: str, exponent: float, reference: CandidateOutcomes) -> None:
+    def _walk(self, measure: MeasuredCandidates, name: str, exponent: float, reference: CandidateOutcomes) -> None:
         """Measure smaller and smaller kept lengths until the accuracy is too low; or larger ones until it is not."""
         keep, down = self._start, None
         for _ in range(MOST_STEPS):
@@ -256,7 +256,7 @@ class SelectionTask:
                 return
             keep = following
 
-    def _refine(self, measure: Measured, reference: CandidateOutcomes) -> None:
+    def _refine(self, measure: MeasuredCandidates, reference: CandidateOutcomes) -> None:
         """Measure half a step below the best kept length of the best exponent."""
         best = choose(measure.all, reference, self.first.sample, self._points).candidate
         if best.name in EXPONENTS:
@@ -301,7 +301,7 @@ class SelectionTask:
         return sentences
 
 
-class Measured:
+class MeasuredCandidates:
     """The candidates that were measured on some inputs, each once; ``prefix`` begins their keys in the store."""
 
     def __init__(self, task: SelectionTask, inputs: Inputs, measurer: Measurer, prefix: str = "") -> None:
@@ -324,7 +324,7 @@ class Measured:
 
 
 def confirmed(
-    measure: Measured, again: Measured | None, reference: CandidateOutcomes, points: float
+    measure: MeasuredCandidates, again: Measured | None, reference: CandidateOutcomes, points: float
 ) -> tuple[CandidateOutcomes, dict[str, Any] | None, list[CandidateOutcomes]]:
     """The best candidate that keeps its accuracy and its gain in both measurements; the second one; those rejected.
 
