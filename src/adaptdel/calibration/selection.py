@@ -324,7 +324,7 @@ class MeasuredCandidates:
 
 
 def confirmed(
-    measure: MeasuredCandidates, again: Measured | None, reference: CandidateOutcomes, points: float
+    measure: MeasuredCandidates, again: MeasuredCandidates | None, reference: CandidateOutcomes, points: float
 ) -> tuple[CandidateOutcomes, dict[str, Any] | None, list[CandidateOutcomes]]:
     """The best candidate that keeps its accuracy and its gain in both measurements; the second one; those rejected.
 
