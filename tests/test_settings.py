@@ -72,9 +72,12 @@ def test_options_and_settings_are_the_same_fields() -> None:
         "config",
         "overwrite",
         "as_json",
+        "protect",
+        "max_false_positives",
+        "max_accuracy_loss",
     }
     assert options - own <= names
-    assert len(options) <= 20
+    assert len(options) <= 23
     for pair in ("bits=12", "kept=4,12"):
         chosen = TrainingSettings.from_dict({"method": "adaptdel+", **read_settings([pair])})
         assert chosen != TRAINING

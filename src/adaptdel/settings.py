@@ -19,6 +19,7 @@ from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import LengthRate
 from adaptdel.hyperparameters import (
     CLASS_WEIGHTS,
+    AdditiveTrainingSettings,
     LinearTrainingSettings,
     TransformerTrainingSettings,
     check_minutes,
@@ -158,7 +159,8 @@ METHOD = MethodSettings()
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
 UNSMOOTHED = ("nosmooth", "freelb")
-NOT_SET = ("seed",)  # of `TransformerTrainingSettings`, which is that of the training
+EXACT = "exact"  # trains an additive classifier, whose certificates need no noise
+NOT_SET = ("seed", "validation")  # of the details, which are those of the training
 _KEPT = "positive numbers of tokens such as 4, 12"
 
 
@@ -166,11 +168,13 @@ def _token_count(name: str, value: float, accepted: str = f"two {_KEPT}") -> flo
     return check_real(name, value, accepted=accepted, least=0.0, most=2.0**32, open_ends=True)
 
 
-ModelSettings = LinearTrainingSettings | TransformerTrainingSettings
+ModelSettings = LinearTrainingSettings | TransformerTrainingSettings | AdditiveTrainingSettings
 
 
-def model_settings(model: str) -> type[ModelSettings]:
+def model_settings(model: str, method: str = "") -> type[ModelSettings]:
     """The settings that a kind of model has besides those of every training."""
+    if method == EXACT:
+        return AdditiveTrainingSettings
     return LinearTrainingSettings if model == "linear" else TransformerTrainingSettings
 
 
@@ -179,7 +183,8 @@ class TrainingSettings:
     """How `adaptdel.training.train` trains a model.
 
     Attributes:
-        method: "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+" or "freelb".
+        method: "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+" or "freelb" for a smoothed classifier, or
+            "exact" for an additive one.
         model: "linear", or the folder or hub name of a transformer.
         rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction. None for the rate
             that suits the lengths: see `default_rate`.
@@ -208,11 +213,13 @@ class TrainingSettings:
     details: ModelSettings | None = None
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, METHODS)
+        check_choice("method", self.method, (*METHODS, EXACT))
         check_int("seed", self.seed, most=2**63 - 1)
         check_unit(self.unit)
         if not isinstance(self.model, str) or not self.model:
             raise ValueError(f"model must be 'linear', a folder or a name on the hub, got {self.model!r}")
+        if self.is_exact:
+            self._check_exact()
         if self.is_linear and self.method == "freelb":
             raise ValueError(
                 "method freelb perturbs embeddings, which the linear model does not have: give a transformer as model"
@@ -230,15 +237,24 @@ class TrainingSettings:
         if self.rate is not None:
             check_probability("rate", self.rate)
         self._check_noise()
+        kind = model_settings(self.model, self.method)
         if self.details is None:
-            object.__setattr__(self, "details", model_settings(self.model)())
-        if not isinstance(self.details, model_settings(self.model)):
-            raise ValueError(f"details must be {model_settings(self.model).__name__} for model {self.model}")
+            object.__setattr__(self, "details", kind())
+        if not isinstance(self.details, kind):
+            raise ValueError(f"details must be {kind.__name__} for model {self.model} and method {self.method}")
+
+    def _check_exact(self) -> None:
+        if not self.is_linear:
+            raise ValueError(f"model must be 'linear' for method {EXACT}, which certifies sums of word scores")
+        if self.max_minutes is not None:
+            raise ValueError(f"max_minutes has no meaning for method {EXACT}, which trains in seconds: leave it out")
+        if not self.held_out_fraction:
+            raise ValueError(f"validation must be a fraction above 0 for method {EXACT}: it chooses the bound")
 
     def _check_noise(self) -> None:
         used = {"adaptdel": ("rate", "k"), "adaptdel+": ("rate", "k", "rates", "kept")}
         for name in ("rate", "k", "rates", "kept"):
-            meant = self.method not in UNSMOOTHED if name == "rate" else name in used.get(self.method, ())
+            meant = self.method not in (*UNSMOOTHED, EXACT) if name == "rate" else name in used.get(self.method, ())
             if getattr(self, name) is not None and not meant:
                 raise ValueError(f"{name} has no meaning for method {self.method}: leave it out")
         if self.k is not None:
@@ -263,6 +279,11 @@ class TrainingSettings:
         return self.model == "linear"
 
     @property
+    def is_exact(self) -> bool:
+        """Whether an additive classifier is trained."""
+        return self.method == EXACT
+
+    @property
     def held_out_fraction(self) -> float:
         """The fraction of the examples that is held out; 0 if ``validation`` is a file."""
         return float(self.validation) if isinstance(self.validation, (int, float)) else 0.0
@@ -279,6 +300,12 @@ class TrainingSettings:
         return self.details
 
     @property
+    def additive(self) -> AdditiveTrainingSettings:
+        """The details of an additive classifier."""
+        assert isinstance(self.details, AdditiveTrainingSettings)
+        return replace(self.details, validation=self.held_out_fraction)
+
+    @property
     def transformer(self) -> TransformerTrainingSettings:
         """The details of a transformer."""
         assert isinstance(self.details, TransformerTrainingSettings)
@@ -293,7 +320,7 @@ class TrainingSettings:
         changed: dict[str, Any] = {}
         if not self.is_linear:
             changed["details"] = self.transformer.for_examples(len(counted))
-        if self.method not in UNSMOOTHED and self.rate is None:
+        if self.method not in (*UNSMOOTHED, EXACT) and self.rate is None:
             changed["rate"] = default_rate(counted)
         rate = changed.get("rate", METHOD.rate)
         if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != METHOD.rate:
@@ -303,7 +330,7 @@ class TrainingSettings:
     def effective(self) -> dict[str, Any]:
         """All fields that the result depends on, with the defaults filled in; two trainings are compared by it."""
         chosen: dict[str, Any] = {"method": self.method, "model": self.model}
-        if self.method not in UNSMOOTHED:
+        if self.method not in (*UNSMOOTHED, EXACT):
             chosen["rate"] = self.noise.rate
         if self.k is not None:
             chosen["k"] = self.k
@@ -313,7 +340,8 @@ class TrainingSettings:
         chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
         given = {"class_weight": self.class_weight, "max_minutes": self.max_minutes}
         chosen |= {name: value for name, value in given.items() if value is not None}
-        return {**asdict(self.linear if self.is_linear else self.transformer), **chosen}
+        details = self.additive if self.is_exact else self.linear if self.is_linear else self.transformer
+        return {**asdict(details), **chosen}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
@@ -325,12 +353,15 @@ class TrainingSettings:
         Traceback (most recent call last):
         ValueError: 'metod' is not a field: did you mean 'method'?
         """
-        own = [field.name for field in fields(cls) if field.name != "details"]
-        kind = model_settings(str(values.get("model", "linear")))
+        kind = model_settings(str(values.get("model", "linear")), str(values.get("method", "")))
         names = [field.name for field in fields(kind) if field.name not in NOT_SET]
+        own = [field.name for field in fields(cls) if field.name not in ("details", *names)]
         check_known_fields(values, [*own, *names])
         details = kind(**{name: values[name] for name in names if name in values})
-        return cls(**{name: values[name] for name in own if name in values}, details=details)
+        chosen = {name: values[name] for name in own if name in values}
+        if isinstance(details, AdditiveTrainingSettings):
+            chosen.setdefault("validation", details.validation)
+        return cls(**chosen, details=details)
 
 
 TRAINING = TrainingSettings()

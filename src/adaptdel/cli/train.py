@@ -10,11 +10,21 @@ from typing import Any
 
 import click
 
+from adaptdel.calibration.protection import protect
 from adaptdel.cli.certify import next_certify
 from adaptdel.cli.options import described, read_settings, set_option
-from adaptdel.hyperparameters import CLASS_WEIGHTS, LinearTrainingSettings, TransformerTrainingSettings
-from adaptdel.models.card import held_out_text
+from adaptdel.hyperparameters import (
+    ADDITIVE,
+    CLASS_WEIGHTS,
+    AdditiveTrainingSettings,
+    LinearTrainingSettings,
+    TransformerTrainingSettings,
+)
+from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.models.card import FRONT_TEXT, front_table, held_out_text
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import (
+    EXACT,
     METHOD,
     METHODS,
     NOT_SET,
@@ -43,6 +53,7 @@ def _list_settings(context: click.Context, option: click.Parameter, value: bool)
     if value:
         click.echo(f"Of every training:\n{described(TrainingSettings)}")
         click.echo(f"\nOf the linear model:\n{described(LinearTrainingSettings)}")
+        click.echo(f"\nOf the additive model (--method exact):\n{described(AdditiveTrainingSettings, NOT_SET)}")
         click.echo(f"\nOf transformers:\n{described(TransformerTrainingSettings, NOT_SET)}")
         click.echo(f"\nThe paper beside the defaults (--settings paper takes the paper's):\n{_beside_the_paper()}")
         context.exit()
@@ -64,14 +75,21 @@ def _beside_the_paper() -> str:
 @click.option("--settings", "preset", type=click.Choice(["paper"]), help="Start from the paper's settings.")
 @click.option("--data", help="Labelled file (JSON, CSV, Parquet; also gzipped), - for standard input, or data set.")
 @click.option("--out", help="Folder of the model.")
-@click.option("--method", type=click.Choice(METHODS), help=f"Training method.  [default: {TRAINING.method}]")
+@click.option("--method", type=click.Choice((*METHODS, EXACT)), help=f"Training method.  [default: {TRAINING.method}]")
 @click.option("--model", help=f"linear, or folder or hub name of a transformer.  [default: {TRAINING.model}]")
 @click.option("--rate", type=float, help="Fraction of tokens that is removed.  [default: by the lengths, at most 0.9]")
 @click.option(
     "--validation",
     callback=_fraction_or_file,
-    help=f"Fraction to hold out, or a labelled file.  [default: {TRAINING.validation}]",
+    help=f"Fraction to hold out, or a labelled file.  [default: {TRAINING.validation}; exact: {ADDITIVE.validation}]",
 )
+@click.option(
+    "--max-accuracy-loss",
+    type=float,
+    help=f"exact: percentage points to give up for a larger radius.  [default: {ADDITIVE.max_accuracy_loss:g}]",
+)
+@click.option("--protect", help="Of two classes, the one that nobody may be able to evade, such as spam.")
+@click.option("--max-false-positives", type=float, help="Rate of other texts that may get the protected answer.")
 @click.option("--unit", help=f"word, char, byte or chunk:SIZE.  [default: {TRAINING.unit}]")
 @click.option("--seed", type=int, help=f"Seed of all random numbers.  [default: {TRAINING.seed}]")
 @click.option("--class-weight", type=click.Choice(CLASS_WEIGHTS), help="balanced: every class has the same weight.")
@@ -94,7 +112,10 @@ def _beside_the_paper() -> str:
 def train_command(
     config: str | None, preset: str | None, overwrite: bool, as_json: bool, settings: tuple[str, ...], **options: Any
 ) -> None:
-    """Train a smoothed classifier by any method of the paper.
+    """Train a smoothed classifier by any method of the paper, or with --method exact an additive classifier.
+
+    exact needs no noise: its certificates are computed, not sampled. --protect holds out a fifth of the rows or more,
+    and chooses the decision threshold on them with a proved rate of false positives, as `adaptdel protect` does.
 
     Resumable: run the same command again. A finished training is not repeated.
     """
@@ -111,7 +132,11 @@ def train_command(
         if len(jobs) > 1:
             click.echo(f"run {number} of {len(jobs)}: {job.out}", err=True)
         finished = train_job(
-            job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)
+            job,
+            overwrite=overwrite,
+            progress="log",
+            note=lambda text: click.echo(f"note: {text}", err=True),
+            protect=protect,
         )
         results.append(_summary(job, finished))
         if not as_json:
@@ -127,10 +152,12 @@ def train_command(
 def _summary(job: TrainingJob, finished: FinishedTraining) -> dict[str, Any]:
     record = finished.model.training_
     names = ("method", "rate", "settings", "data", "history", "seconds", "versions")
+    model = finished.model
     return {
         "out": job.out,
         "finished_before": finished.already_done,
-        "noise": finished.model.noise_.to_dict(),
+        **({"front": model.front_} if isinstance(model, AdditiveClassifier) else {"noise": model.noise_.to_dict()}),
+        "protection": getattr(model, "protection_", None),
         "notes": finished.notes,
         "warnings": record.get("warnings", []),
         **{name: record[name] for name in names},
@@ -142,14 +169,27 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     if finished.already_done:
         return f"{job.out}: trained already, nothing to do"
     data = record["data"]
-    lines = [_history(record["history"], is_linear=record["settings"]["model"] == "linear")]
+    if isinstance(finished.model, AdditiveClassifier):
+        lines = [_front(finished.model)]
+    else:
+        lines = [_history(record["history"], is_linear=record["settings"]["model"] == "linear")]
+    held_out = f", {data['held_out']} held out" if record["history"] else ""
     lines.append(
         f"{job.out}: {record['method']}, {len(data['classes'])} classes, {data['rows']} examples of "
-        f"{data['mean_length']:.4g} tokens on average, {data['held_out']} held out, {record['seconds']:.3g} s"
+        f"{data['mean_length']:.4g} tokens on average{held_out}, {record['seconds']:.3g} s"
     )
-    lines.append(f"noise: {finished.model.noise_!r}")
+    if isinstance(finished.model, SmoothedClassifier):
+        lines.append(f"noise: {finished.model.noise_!r}")
     lines += [text for text in [held_out_text(record)] if text]
+    if (known := getattr(finished.model, "protection_", None)) is not None:
+        lines.append(known["sentence"])
     return "\n".join(lines)
+
+
+def _front(model: AdditiveClassifier) -> str:
+    """The bounds of an additive classifier as a table, and how to take another one."""
+    table = front_table(model.front_, model.base_classifier().options()["point"])
+    return f"{table.to_terminal()}\n\n{FRONT_TEXT}\n"
 
 
 def _history(history: list[dict[str, Any]], *, is_linear: bool) -> str:

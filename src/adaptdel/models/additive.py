@@ -79,6 +79,8 @@ class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Sequence[Any], y: Sequence[Any]) -> AdditiveClassifier:
         """Train for several bounds, measure them on held-out examples, choose one and train on all examples."""
+        for record in ("training_", "protection_", "texts_"):  # of another model
+            self.__dict__.pop(record, None)
         settings = self.settings or ADDITIVE
         tokens, labels = self._split(listed(X)), np.asarray(y).tolist()
         check_examples(tokens, len(labels))
@@ -210,9 +212,10 @@ class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder: safetensors, JSON, a model card, and ``front.csv`` with a row for each bound."""
-        save_model(self, Path(path), self._write_front)
+        save_model(self, Path(path))
 
-    def _write_front(self, folder: Path) -> None:
+    def write_files(self, folder: Path) -> None:
+        """Write the front into the folder of the model."""
         if self.front_:
             rows = [",".join(self.front_[0]), *(",".join(map(str, point.values())) for point in self.front_)]
             write_text(folder / FRONT, "\n".join(rows) + "\n")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from adaptdel.core.checks import check_fields, check_probability
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.measures.class_measures import SHOWN_CLASSES, check_class_rows, class_table
-from adaptdel.tables import percent, text_table
+from adaptdel.tables import Table, number, percent, text_table
 
 LONGEST_NOISE = 200  # characters of a noise that is shown as code
 SHOWN_RECALLS = 10  # classes whose recall a line gives
 SHOWN_EPOCHS = 12  # rows of the training history
+FRONT_TEXT = (
+    "Measured on held-out examples, with a model that was not trained on them; wrong answers count as radius 0. "
+    "`adaptdel calibrate MODEL --max-accuracy-loss X` chooses another bound without training anew."
+)
 
 _TRAINING_FIELDS = {
     "method": "a text",
@@ -20,9 +24,9 @@ _TRAINING_FIELDS = {
     "settings": "an object",
     "seed": "a whole number",
     "validation": "a number?",
-    "noise": "an object",
+    "noise": "an object?",
     "data": "an object",
-    "history": "a list",
+    "history": "a list?",
     "versions": "an object",
     "seconds": "a number",
     "identity": "an object?",
@@ -52,12 +56,15 @@ def check_training(record: Mapping[str, Any]) -> None:
     """Raise unless the record of a training has the fields that cards, reports and calibration use."""
     check_fields(record, _TRAINING_FIELDS)
     check_fields(record["data"], _DATA_FIELDS)
-    noise_from_dict(record["noise"])
+    if record.get("noise") is not None:
+        noise_from_dict(record["noise"])
     if record.get("validation") is not None:
         check_probability("validation", record["validation"])
     if record.get("held_out") is not None:
         check_fields(record["held_out"], _HELD_OUT_FIELDS)
-    history = record["history"]
+    history = record.get("history")
+    if history is None:  # of an exact training, which has a front instead
+        return
     if not history or not all(isinstance(row, dict) and row for row in history):
         raise ValueError("history must hold an object for every epoch")
     for row in history:
@@ -95,6 +102,9 @@ def model_card(
         parts.append(_training(training))
     if calibration is not None:
         parts.append(_calibration(calibration))
+    if settings.get("front"):
+        table = front_table(settings["front"], settings["options"]["point"])
+        parts.append(f"\n## Bounds\n\n{FRONT_TEXT}\n\n{table.to_markdown()}")
     parts.append(_use(settings))
     return "\n".join(parts)
 
@@ -108,11 +118,26 @@ def _noise_text(values: Mapping[str, Any]) -> str:
     return f"{type(noise).__name__} that keeps {kept} tokens (the whole curve is in the JSON files)"
 
 
+def front_table(front: Iterable[Mapping[str, Any]], chosen: int) -> Table:
+    """The front of an additive classifier: what each of its bounds gives on held-out examples."""
+    rows = [
+        [
+            f"{point['bound']:,}" + (" (chosen)" if point["point"] == chosen else ""),
+            percent(point["accuracy"]),
+            percent(point["balanced_accuracy"]),
+            number(point["mean_radius"]),
+            number(point["median_radius"], 1),
+        ]
+        for point in front
+    ]
+    return text_table(["bound", "accuracy", "balanced accuracy", "mean radius", "median radius"], rows)
+
+
 def held_out_text(record: Mapping[str, Any]) -> str:
     """The figures by class on held-out examples, from the record of a training; "" if they were not measured."""
     held = record.get("held_out")
     if held is None:
-        if record.get("calibrated") or record["data"]["held_out"]:
+        if record.get("history") is None or record.get("calibrated") or record["data"]["held_out"]:
             return ""
         return "no held-out examples: how accurate the model is on new texts is unknown"
     chose = "" if record["settings"].get("model") == "linear" else ", which chose the weights that are kept"
@@ -130,17 +155,18 @@ def _training(record: Mapping[str, Any]) -> str:
     lines = [
         "\n## Training\n",
         f"- Method: {record['method']}" + (f" at {record['rate']:.4g}" if record.get("rate") is not None else ""),
-        f"- Noise while training: {_noise_text(record['noise'])}",
         f"- Data: {data['rows']} examples, {data['mean_length']:.4g} tokens on average; {data['held_out']} held out; "
         f"SHA-256 `{data['digest'][:16]}`",
         f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
         f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
+    if record.get("noise") is not None:
+        lines.insert(2, f"- Noise while training: {_noise_text(record['noise'])}")
     lines += [f"- Measured: {text}" for text in [held_out_text(record)] if text]
     lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
     if record.get("calibrated") is False:
         lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
-    return "\n".join(lines) + "\n\n" + _history_table(record["history"])
+    return "\n".join([*lines, "", _history_table(record["history"])] if record.get("history") else lines)
 
 
 def _history_table(history: list[dict[str, Any]]) -> str:

@@ -50,7 +50,8 @@ class Model(Protocol):
     """What a kind of model in `MODELS` defines, so that it can be saved and loaded.
 
     Its folder holds the base classifier, the fields above, and what `to_settings` returns. The records ``training_``
-    and ``calibration_``, dictionaries of plain values, are optional, and so is ``texts_``: see `text_hashes`.
+    and ``calibration_``, dictionaries of plain values, are optional, and so is ``texts_``: see `text_hashes`. A method
+    ``write_files`` may write more files.
 
     Attributes:
         kind: its name in `MODELS`.
@@ -112,6 +113,8 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
             write_json(partial / CALIBRATION, calibration)
         _write_texts(model, partial)
         write_text(partial / "README.md", model_card(settings, training, calibration))
+        if (write_files := getattr(model, "write_files", None)) is not None:
+            write_files(partial)
         if extras is not None:
             extras(partial)
 

@@ -2,6 +2,6 @@
 
 from adaptdel.settings import METHODS, TrainingSettings
 from adaptdel.training.jobs import TrainingJob, train_job
-from adaptdel.training.training import train
+from adaptdel.training.training import train, train_exact
 
-__all__ = ["METHODS", "TrainingJob", "TrainingSettings", "train", "train_job"]
+__all__ = ["METHODS", "TrainingJob", "TrainingSettings", "train", "train_exact", "train_job"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -10,14 +11,18 @@ from typing import Any
 
 import yaml
 
+from adaptdel.core.checks import check_real
 from adaptdel.files import read_bytes, read_json, write_json, write_text
-from adaptdel.models.model_files import CONFIG, TRAINING, save_model
+from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
-from adaptdel.text.data import DATA, Examples, read_examples
+from adaptdel.text.data import DATA, Examples, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
-from adaptdel.training.training import history_csv, plot_history, train
+from adaptdel.training.training import history_csv, plot_front, plot_history, train, train_exact
+
+LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class TrainingJob:
         text: the column of the texts.
         label: the column of the labels.
         encoding: the character encoding of the file.
+        protect: of two classes, the one that gets a decision threshold with a proved rate of false positives.
+        max_false_positives: that rate.
     """
 
     data: str
@@ -39,6 +46,17 @@ class TrainingJob:
     text: str = DATA.text
     label: str = DATA.label
     encoding: str = DATA.encoding
+    protect: str | None = None
+    max_false_positives: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.protect is None) != (self.max_false_positives is None):
+            raise ValueError("protect and max_false_positives must be given together")
+        if self.max_false_positives is not None:
+            accepted = "a rate between 0 and 1, such as 0.01"
+            check_real(
+                "max_false_positives", self.max_false_positives, accepted=accepted, least=0.0, most=1.0, open_ends=True
+            )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
@@ -50,7 +68,11 @@ class TrainingJob:
                     f"{name} must be given: {'a labelled file' if name == 'data' else 'the folder of the model'}"
                 )
         for name in names:
-            if name in values and (not isinstance(values[name], str) or "\0" in values[name]):
+            if (
+                name in values
+                and name != "max_false_positives"
+                and (not isinstance(values[name], str) or "\0" in values[name])
+            ):
                 raise ValueError(f"{name} must be a text, got {values[name]!r:.60}")
         settings = TrainingSettings.from_dict({name: value for name, value in values.items() if name not in names})
         return cls(**{name: values[name] for name in names if name in values}, settings=settings)
@@ -66,7 +88,7 @@ class FinishedTraining:
         already_done: whether an earlier call had finished it.
     """
 
-    model: SmoothedClassifier
+    model: SmoothedClassifier | AdditiveClassifier
     notes: list[str]
     already_done: bool = False
 
@@ -77,47 +99,81 @@ def train_job(
     overwrite: bool = False,
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
+    protect: Callable[..., Any] | None = None,
 ) -> FinishedTraining:
-    """Train, or resume an interrupted training; if the same job is finished already, load its model."""
+    """Train, or resume an interrupted training; if the same job is finished already, load its model.
+
+    ``protect`` is `adaptdel.calibration.protection.protect`, for a job that protects a class.
+    """
     out = Path(job.out)
     examples = _read(job, job.data)
     settings = job.settings
     held = None if isinstance(settings.validation, (int, float)) else _read(job, settings.validation)
     for sentence in examples.notes:
         note(f"{job.data}: {sentence}")
+    everything = examples
+    examples, proof = (everything, None) if job.protect is None else _without_proof(job, everything)
     unit = check_unit(settings.unit)
     tokens = [unit.split(text) for text in examples.texts]
     settings = settings.resolved(map(len, tokens))
-    identity = {**settings.effective(), "data": examples.digest}
+    identity = {**settings.effective(), "data": everything.digest}
+    if job.protect is not None:
+        identity |= {"protect": job.protect, "max_false_positives": job.max_false_positives}
+    if settings.is_exact and settings.additive.vectors:
+        identity["vectors"] = hashlib.sha256(read_bytes(Path(settings.additive.vectors))).hexdigest()
     if held is not None:
         identity["validation"] = held.digest
     if _finished(out, identity, overwrite=overwrite):
-        return FinishedTraining(SmoothedClassifier.load(out), examples.notes, already_done=True)
+        return FinishedTraining(load_model(out), examples.notes, already_done=True)
     work = out.parent / f".{out.name}.training"
     if not settings.is_linear:  # a linear model trains in seconds and has no checkpoints
         _open_checkpoints(work, identity, out)
     validation = None if held is None else (held.texts, held.labels)
     checkpoints = work / "checkpoints"
     try:
-        model = train(
-            examples.texts,
-            examples.labels,
-            settings,
-            tokens=tokens,
-            validation=validation,
-            folder=checkpoints,
-            progress=progress,
-            note=note,
-        )
+        model: SmoothedClassifier | AdditiveClassifier
+        if settings.is_exact:
+            model = train_exact(examples.texts, examples.labels, settings, progress=progress)
+        else:
+            model = train(
+                examples.texts,
+                examples.labels,
+                settings,
+                tokens=tokens,
+                validation=validation,
+                folder=checkpoints,
+                progress=progress,
+                note=note,
+            )
     except (ValueError, ImportError):
         if not checkpoints.exists():  # nothing to resume: the settings or the data do not fit
             shutil.rmtree(work, ignore_errors=True)
         raise
     model.training_["identity"] = identity
     model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take
-    save_model(model, out, lambda folder: _write_history(folder, model))
+    if proof is not None:
+        assert protect is not None
+        protect(model, proof.texts, proof.labels, label=job.protect, max_false_positives=job.max_false_positives)
+    save_model(model, out, lambda folder: _write_figures(folder, model))
     shutil.rmtree(work, ignore_errors=True)
     return FinishedTraining(model, examples.notes)
+
+
+def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Examples]:
+    """The rows to train on, and those that prove the rate of false positives: a fifth of each class, or up to half.
+
+    Ten times as many texts of the other class as the rate demands leave some slack for the threshold.
+    """
+    others = sum(str(label) != job.protect for label in examples.labels)
+    if len(set(examples.labels)) != 2 or others == len(examples.labels):
+        raise ValueError(
+            f"protect must be one of two classes, got {job.protect!r} for {sorted(set(map(str, examples.labels)))}"
+        )
+    assert job.max_false_positives is not None
+    fraction = min(MOST_PROOF, max(LEAST_PROOF, 10 / (job.max_false_positives * others)))
+    held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
+    trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
+    return examples.take(trained), examples.take(proof)
 
 
 def _read(job: TrainingJob, path: str) -> Examples:
@@ -151,11 +207,14 @@ def _open_checkpoints(work: Path, identity: dict[str, Any], out: Path) -> None:
     write_json(plan, identity)
 
 
-def _write_history(folder: Path, model: SmoothedClassifier) -> None:
-    """Write the history as a table and a figure into the model folder."""
-    history = model.training_["history"]
-    write_text(folder / "history.csv", history_csv(history))
+def _write_figures(folder: Path, model: SmoothedClassifier | AdditiveClassifier) -> None:
+    """Write the history as a table and a figure into the model folder; of an additive classifier, draw the front."""
     try:
+        if isinstance(model, AdditiveClassifier):
+            plot_front(model, folder / "front.png")
+            return
+        history = model.training_["history"]
+        write_text(folder / "history.csv", history_csv(history))
         plot_history(history, folder / "history.png")
     except ImportError:  # figures are an extra
         return

@@ -1,4 +1,4 @@
-"""Train a smoothed classifier by any method of the paper; the history of a training."""
+"""Train a smoothed classifier by any method of the paper, or an additive classifier; the history of a training."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletio
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.hyperparameters import LINEAR
 from adaptdel.measures.class_measures import NAMED, answer_warnings, balanced_accuracy
+from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
 from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
@@ -118,6 +119,8 @@ def train(
     if settings is not None and fields:
         raise ValueError(f"give settings or fields, not both: {', '.join(fields)}")
     settings = TrainingSettings.from_dict(fields) if settings is None else settings
+    if settings.is_exact:
+        raise ValueError("method exact trains no smoothed classifier: use train_exact, or AdditiveClassifier")
     started = time.monotonic()
     fraction = 0.0 if validation is not None else settings.held_out_fraction
     training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
@@ -147,9 +150,7 @@ def train(
         "noise": noises.training.to_dict(),
         "data": {**_digests(texts, labels, validation), **_described(training_set, held)},
         "history": history,
-        "versions": {name: version(name) for name in ("adaptdel", "numpy", "scipy")}
-        | {"python": platform.python_version()}
-        | record.pop("versions", {}),
+        "versions": _versions() | record.pop("versions", {}),
         "seconds": round(time.monotonic() - started, 3),
         **record,
     }
@@ -162,6 +163,46 @@ def train(
     sentences += (checked or {}).pop("warnings", [])
     model.training_["warnings"] = sentences
     return model
+
+
+def train_exact(
+    texts: Sequence[Any], labels: Sequence[Label], settings: TrainingSettings, *, progress: Any = "auto"
+) -> AdditiveClassifier:
+    """Train an additive classifier, whose certificates are exact; its attribute ``training_`` describes the training.
+
+    All texts train it, after a part of them has chosen its bound: see `AdditiveClassifier.fit`.
+    """
+    started = time.monotonic()
+    model = AdditiveClassifier(
+        unit=settings.unit,
+        class_weight=settings.class_weight,
+        settings=settings.additive,
+        seed=settings.seed,
+        progress=progress,
+    ).fit(texts, labels)
+    split = check_unit(settings.unit).split
+    examples = ExampleSet([split(text) for text in texts], list(labels))
+    model.training_ = {
+        "method": settings.method,
+        "rate": None,
+        "settings": settings.effective(),
+        "seed": settings.seed,
+        "validation": None,
+        "held_out": None,
+        "noise": None,
+        "data": {**_digests(texts, labels, None), **_described(examples, ExampleSet([], []))},
+        "history": None,
+        "versions": _versions(),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    model.training_["warnings"] = _small_classes(model.training_)
+    model.texts_ = {"training": text_hashes(texts)}
+    return model
+
+
+def _versions() -> dict[str, str]:
+    known = {name: version(name) for name in ("adaptdel", "numpy", "scipy")}
+    return known | {"python": platform.python_version()}
 
 
 def _used_texts(
@@ -457,4 +498,20 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
         panels[1].set(xlabel=step, ylabel="accuracy on noisy held-out examples")
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
+    plots.save(figure, path)
+
+
+def plot_front(model: AdditiveClassifier, path: Path) -> None:
+    """Plot the held-out accuracy of an additive classifier against its mean radius, for each of its bounds."""
+    front, point = model.front_, model.base_classifier().options()["point"]
+    figure = plots.new_figure(5, 3.6)
+    axes = figure.subplots()
+    radii = [each["mean_radius"] for each in front]
+    for name, colour in (("accuracy", "#1d6f65"), ("balanced_accuracy", "#c8553d")):
+        values = [100 * each[name] for each in front]
+        axes.plot(radii, values, marker="o", ms=4, color=colour, lw=1.6, label=name.replace("_", " "))
+        axes.plot(radii[point], values[point], "o", ms=9, mfc="none", color=colour)
+    axes.set(xlabel="mean certified radius on held-out examples", ylabel="%")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
     plots.save(figure, path)
