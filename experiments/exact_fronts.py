@@ -25,7 +25,6 @@ from adaptdel.files import write_json
 from adaptdel.hyperparameters import ADDITIVE, AdditiveTrainingSettings
 
 SETS = ("sst2", "agnews", "lun", "spamassassin", "yelp", "imdb")
-PENALTIES = (5e-7, 2e-6)
 # Accuracy: mean radius; for AG News the fractions that are certified at 1, 2 and 3 character edits.
 EXPECTED: dict[str, dict[float, Any]] = {
     "spamassassin": {0.979: 33},
@@ -85,11 +84,11 @@ def details(model: ad.AdditiveClassifier, texts: list[str], labels: Any) -> dict
     }
 
 
-def measure(folder: Path, name: str, vectors: str) -> dict[str, Any]:
+def measure(folder: Path, name: str, vectors: str, penalties: list[float]) -> dict[str, Any]:
     """Train with all settings, choose one on held-out rows, and measure it on the test rows."""
     texts, labels = read(folder, name, "train")
     trained: list[tuple[ad.AdditiveClassifier, dict[str, Any]]] = []
-    for l2, file in product(PENALTIES, ["", vectors] if vectors else [""]):
+    for l2, file in product(penalties, ["", vectors] if vectors else [""]):
         started = time.process_time()
         settings = AdditiveTrainingSettings(l2=l2, vectors=file)
         model = ad.AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
@@ -126,12 +125,14 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     parser.add_argument("--vectors", default="", help="safetensors file of word vectors, which are tried too")
+    parser.add_argument("--penalties", default="5e-7,2e-6", help="values of l2 that are tried")
     parser.add_argument("--sets", default=",".join(SETS))
     arguments = parser.parse_args()
     results = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    penalties = [float(value) for value in arguments.penalties.split(",")]
     for name in arguments.sets.split(","):
         if name not in results:
-            results[name] = measure(arguments.data, name, arguments.vectors)
+            results[name] = measure(arguments.data, name, arguments.vectors, penalties)
             write_json(arguments.out, results)
             print(name, json.dumps(results[name]["chosen"]), flush=True)
 

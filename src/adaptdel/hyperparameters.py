@@ -55,7 +55,7 @@ class AdditiveTrainingSettings:
     """
 
     kept: int = 0
-    l2: float = 2e-6
+    l2: float = 5e-7
     iterations: int = 60
     levels: int = 14
     min_count: int = 2

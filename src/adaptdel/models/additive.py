@@ -42,7 +42,8 @@ class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         ops: what the attacker may do: "edit", or some of "del", "ins", "sub".
         unit: "word", "char", "byte", "chunk:SIZE", "labelled", or a pair of callables (split, join).
-        threshold: for two classes, answer the second class iff its score exceeds this integer: see `decision_function`.
+        threshold: for two classes, answer the second class iff its score exceeds this integer: see `decision_function`. The
+            units of scores differ from bound to bound.
         class_weight: "balanced" gives every class the same weight in training; None every example.
         settings: how the model is trained; None for the defaults.
         seed: of the choice of the held-out examples.
@@ -82,7 +83,7 @@ class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for record in ("training_", "protection_", "texts_"):  # of another model
             self.__dict__.pop(record, None)
         settings = self.settings or ADDITIVE
-        tokens, labels = self._split(listed(X)), np.asarray(y).tolist()
+        tokens, labels = self._split(listed(X)), y if isinstance(y, list) else np.asarray(y).tolist()
         check_examples(tokens, len(labels))
         if self.class_weight is not None:
             check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
