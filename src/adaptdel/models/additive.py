@@ -42,8 +42,8 @@ class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         ops: what the attacker may do: "edit", or some of "del", "ins", "sub".
         unit: "word", "char", "byte", "chunk:SIZE", "labelled", or a pair of callables (split, join).
-        threshold: for two classes, answer the second class iff its score exceeds this integer: see `decision_function`. The
-            units of scores differ from bound to bound.
+        threshold: for two classes, answer the second class iff its score (see `decision_function`) exceeds this
+            integer. The unit of scores differs from bound to bound.
         class_weight: "balanced" gives every class the same weight in training; None every example.
         settings: how the model is trained; None for the defaults.
         seed: of the choice of the held-out examples.
