@@ -539,7 +539,7 @@ def test_the_recheck_is_cheap_and_leaves_answers_alone() -> None:
         certificates.append(model.certify([text])[0])
         counts.append(sum(asked))
     assert 32 <= counts[1] - counts[0] <= 64 + 8 * 12
-    assert certificates[0] == certificates[1]
+    assert certificates[0] == replace(certificates[1], model_hash=certificates[0].model_hash)
 
 
 def test_a_drift_is_found_later() -> None:

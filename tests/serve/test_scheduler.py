@@ -289,6 +289,26 @@ def test_a_model_that_panics_is_not_served_any_more(place: str, monkeypatch: pyt
     assert other.status == 200
 
 
+def test_a_model_whose_tokenizer_panics_is_not_served_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The classifier names the input; the thread goes on, and the next requests are refused."""
+    broken = model()
+
+    def panic(*_: Any, **__: Any) -> Any:
+        raise BaseClassifierError("failed on this text") from ForeignModelError("panicked")
+
+    monkeypatch.setattr(broken.base, "votes", panic)
+    running = service(broken)
+    first, later, ready = call(
+        running,
+        lambda c: asyncio.wait_for(c.certify(text(30)), LONG),
+        lambda c: asyncio.wait_for(c.certify(text(30)), LONG),
+        lambda c: c.get("/readyz"),
+    )
+    assert first.status in (422, 503)
+    for answer in (later, ready):
+        check_problem(answer, 503, "the model 'm0' broke down (its tokenizer panicked)")
+
+
 def test_a_fault_in_the_model_is_internal_and_only_for_its_text(caplog: pytest.LogCaptureFixture) -> None:
     """An error that is not the classifier's way to say that a text is wrong."""
     running = service()

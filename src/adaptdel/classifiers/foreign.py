@@ -80,9 +80,7 @@ def check_folder(folder: Path) -> None:
     """
     name = str(folder)
     with reading(name):
-        for path in folder.iterdir():
-            if not path.is_file() and not path.is_dir():
-                raise unreadable(name, f"{path.name} is not a regular file")
+        _check_regular(folder)
         try:
             config = read_json(folder / CONFIG, "the configuration of a model")
         except FileNotFoundError:
@@ -96,6 +94,13 @@ def check_folder(folder: Path) -> None:
         described = _described_parameters(folder)
         if described > 2 * stored + NEW_PARAMETERS:
             raise unreadable(name, f"{CONFIG} describes {described} parameters, but its files hold {stored}")
+
+
+def _check_regular(folder: Path) -> None:
+    """Raise for a file that is not regular: reading a FIFO would not end."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not path.is_file() and not path.is_dir():
+            raise unreadable(str(folder), f"{path.name} is not a regular file")
 
 
 def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -152,4 +157,5 @@ def read_tokenizer(folder: Path) -> Any:
     import transformers
 
     with reading(str(folder)):
+        _check_regular(folder)
         return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)

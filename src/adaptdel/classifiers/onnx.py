@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.classifiers.base import check_labels, register_classifier
+from adaptdel.classifiers.foreign import local_folder, read_tokenizer
 from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, MOST_BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real, check_text
@@ -55,7 +56,7 @@ class OnnxClassifier(SubwordClassifier):
     ) -> None:
         try:
             import onnxruntime
-            import transformers
+            import transformers  # noqa: F401
         except ImportError as error:
             raise ImportError(
                 "OnnxClassifier needs onnxruntime and transformers: pip install 'adaptdel[onnx]'"
@@ -67,7 +68,7 @@ class OnnxClassifier(SubwordClassifier):
         self.margin, self.batching = margin, check_choice("batching", batching, BATCHING)
         self.max_length = max_length
         if isinstance(tokenizer, (str, Path)):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
+            tokenizer = read_tokenizer(local_folder(str(tokenizer), None))
         self.tokenizer = tokenizer
         if max_length is None and tokenizer.model_max_length < UNLIMITED:
             max_length = tokenizer.model_max_length

@@ -16,6 +16,7 @@ from typing import Any
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.pool import Ticket, VotePool
 from adaptdel.classifiers.base import BaseClassifierError, InconsistentAnswerError
+from adaptdel.classifiers.foreign import ForeignModelError
 from adaptdel.serve.answers import Job, Watcher, certify_result, predict_result
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.schemas import Problem, internal_error, shutting_down, too_many
@@ -125,6 +126,8 @@ class Scheduler:
                 self._round()
             except InconsistentAnswerError as error:
                 self._give_up(error, "gave the same copy of a text two answers, so that no certificate would hold")
+            except ForeignModelError as error:
+                self._give_up(error, "broke down (its tokenizer panicked)")
             except Exception as error:  # a fault of the server: nobody is left waiting
                 log_error(f"model {self.name!r}", error, texts=self.settings.log_texts)
                 self._refuse_all(internal_error())
@@ -232,6 +235,8 @@ class Scheduler:
         watcher.job.tickets.discard(ticket)
         if ticket.failure is not None:
             self._fail(watcher.job, watcher.index, ticket.failure)
+            if isinstance(ticket.failure.__cause__, ForeignModelError):  # Rust code panicked: its state is unknown
+                raise ticket.failure.__cause__
         else:
             self._answer(watcher.job, watcher.index, watcher, late=late)
 
