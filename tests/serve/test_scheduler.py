@@ -11,6 +11,8 @@ import pytest
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.verify import verify
+from adaptdel.classifiers.base import BaseClassifierError
+from adaptdel.classifiers.foreign import ForeignModelError
 from tests.serve.serving import (
     LONG,
     SEED,
