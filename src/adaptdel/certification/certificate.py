@@ -189,6 +189,11 @@ class Certificate:
         return self.radius_for(self.ops)
 
     @property
+    def certified_ops(self) -> tuple[str, ...]:
+        """The operations with a radius."""
+        return self.noise.certified_ops
+
+    @property
     def abstained(self) -> bool:
         """Whether not even the prediction for the unedited input is certain."""
         return self.radius < 0

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.certification.certificate import check_classes, digest, label_key
+from adaptdel.certification.certificate import Certificate, check_classes, digest, label_key
 from adaptdel.core import margins
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
-from adaptdel.core.margins import Margin, TokenEdit
+from adaptdel.core.margins import ANY_EDIT, Margin, TokenEdit
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
 from adaptdel.text.units import check_unit, unit_from_dict
@@ -68,6 +68,8 @@ class ExactCertificate:
 
     alpha = 0.0  # the probability that the certificate is wrong
     calls = 0  # votes
+    score = None  # no share of votes
+    certified_ops = ANY_EDIT.ops  # the operations with a radius
     permutations = True  # whether all permutations are covered
 
     def __repr__(self) -> str:
@@ -101,6 +103,14 @@ class ExactCertificate:
             replacements=self.replacements,
             rounding=self.rounding,
         )
+
+    @cached_property
+    def closest(self) -> tuple[int, Margin]:
+        """The class number of the rival that the fewest edits reach, and the margin over it."""
+        threat = Threat(self.ops)
+        limit = threat.search_limit(self.length)
+        rivals = [number for number in range(len(self.classes)) if number != self.answer]
+        return min(zip(rivals, self.margins, strict=True), key=lambda pair: pair[1].radius(threat, limit))
 
     @cached_property
     def radius(self) -> int:
@@ -150,11 +160,8 @@ class ExactCertificate:
 
         There are ``radius + 1`` edits, unless no number of edits can change the label: then the list is empty.
         """
-        threat = Threat(self.ops)
-        rivals = [number for number in range(len(self.classes)) if number != self.answer]
-        limit = threat.search_limit(self.length)
-        margin, rival = min(zip(self.margins, rivals, strict=True), key=lambda pair: pair[0].radius(threat, limit))
-        edits = [] if self.radius >= limit else margin.worst_edits(threat, self.radius + 1)
+        threat, (rival, margin) = Threat(self.ops), self.closest
+        edits = [] if self.radius >= threat.search_limit(self.length) else margin.worst_edits(threat, self.radius + 1)
         if self.touchable is not None:  # a margin counts the touchable tokens only
             places = np.flatnonzero(self.touchable)
             edits = [
@@ -218,6 +225,11 @@ class ExactCertificate:
     def from_json(cls, text: str) -> ExactCertificate:
         """Rebuild a certificate from `to_json`."""
         return cls.from_dict(parse(text))
+
+
+def certificate_from_dict(values: Mapping[str, Any]) -> Certificate | ExactCertificate:
+    """A certificate of either kind, as `Certificate.from_dict` or `ExactCertificate.from_dict` rebuild it."""
+    return (ExactCertificate if values.get("format") == FORMAT else Certificate).from_dict(values)
 
 
 def exact_certificate(

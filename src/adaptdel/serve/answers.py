@@ -12,8 +12,9 @@ import numpy as np
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.exact import ExactCertificate
 from adaptdel.certification.pool import Ticket
-from adaptdel.certification.sampling import SamplingPlan, Tally
+from adaptdel.certification.sampling import Tally
 from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.confidence import exact_shares
@@ -60,7 +61,8 @@ class Job:
 
     Attributes:
         texts: the texts.
-        plan: how votes are sampled; without estimation votes for a prediction.
+        plan: what `ServedModel.plan` makes of the request: how votes are sampled, without estimation votes for a
+            prediction; of an exact model what `ServedExact.plan` makes.
         outbox: gets "votes", "look", "result" and "failed"; each with a dictionary, but "failed" with a pair (index,
             `Problem`).
         influence: whether results say which tokens carry the answer.
@@ -76,7 +78,7 @@ class Job:
     def __init__(
         self,
         texts: Sequence[str],
-        plan: SamplingPlan,
+        plan: Any,
         outbox: Outbox,
         *,
         deadline: float,
@@ -225,9 +227,9 @@ def predict_result(certifier: Certifier, watcher: Watcher | None, *, late: bool,
     }
 
 
-def certified(certificate: Certificate) -> dict[str, Any]:
+def certified(certificate: Certificate | ExactCertificate) -> dict[str, Any]:
     """What a certificate proves, however it was made."""
-    radii = {operation: certificate.radius_for((operation,)) for operation in certificate.noise.certified_ops}
+    radii = {operation: certificate.radius_for((operation,)) for operation in certificate.certified_ops}
     if set(radii) == set(ALL_OPERATIONS):
         radii["edit"] = certificate.radius_for("edit")
     return {

@@ -12,6 +12,7 @@ from typing import Any, overload
 import httpx2
 
 from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.exact import ExactCertificate, certificate_from_dict
 from adaptdel.core.checks import check_int
 from adaptdel.files import parse
 from adaptdel.serve.configuration import PORT
@@ -39,7 +40,7 @@ class Prediction:
 
     Attributes:
         label: the answer; None if a deadline came before the first vote.
-        scores: the share of votes for every class.
+        scores: the share of votes for every class, or its exact score.
         calls: the number of votes.
         seconds: the time on the server.
         deadline_reached: whether a deadline ended the votes.
@@ -58,27 +59,29 @@ class CertifiedText:
 
     Attributes:
         label: the answer; None if a deadline came before the first vote.
-        certificate: the votes and what they prove; None if a deadline came before the first look.
+        certificate: the votes or scores and what they prove; None if a deadline came before the first look.
         radii: the radius for each operation alone, and for all ("edit").
         deadline_reached: whether a deadline ended the votes.
         calls: the number of votes.
         seconds: the time on the server.
         tokens: the tokens, if influence was asked for.
         influence: for every token the votes with and without it, if that was asked for.
+        margin: of an exact model, what each edit costs and a counterexample, if influence was asked for.
     """
 
     label: Any
-    certificate: Certificate | None
+    certificate: Certificate | ExactCertificate | None
     radii: Mapping[str, int]
     deadline_reached: bool
     calls: int
     seconds: float
     tokens: Sequence[Any] | None = None
     influence: Sequence[Mapping[str, float]] | None = None
+    margin: Mapping[str, Any] | None = None
 
     @property
     def radius(self) -> int:
-        """The number of edits that cannot change the answer, derived from the votes; −1 if nothing is certified."""
+        """The number of edits that cannot change the answer, derived from votes or scores; −1 if nothing is certified."""
         return -1 if self.certificate is None else self.certificate.radius
 
     @property
@@ -223,8 +226,8 @@ class Client:
 
 def _certified(result: Mapping[str, Any]) -> CertifiedText:
     values = result["certificate"]
-    certificate = None if values is None else Certificate.from_dict(values)
-    names = ("label", "radii", "deadline_reached", "calls", "seconds", "tokens", "influence")
+    certificate = None if values is None else certificate_from_dict(values)
+    names = ("label", "radii", "deadline_reached", "calls", "seconds", "tokens", "influence", "margin")
     return CertifiedText(certificate=certificate, **{name: result.get(name) for name in names})  # type: ignore[arg-type]
 
 

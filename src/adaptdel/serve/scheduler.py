@@ -77,10 +77,7 @@ class Scheduler:
             if self._closing:
                 raise shutting_down()
             if self._queued + len(job.texts) > self.settings.queue:
-                raise too_many(
-                    f"{self._queued} texts wait for the model {self.name!r} already, of at most {self.settings.queue}: "
-                    "send the request again later"
-                )
+                raise queue_full(self.name, self._queued, self.settings)
             self._queued += len(job.texts)
             self._new.append(job)
             self._changed.notify()
@@ -197,8 +194,7 @@ class Scheduler:
             return (
                 f"with influence, all texts together may have at most {self.settings.tokens} tokens: send fewer texts"
             )
-        name = "the text" if len(job.texts) == 1 else f"text {index}"
-        return f"{name} has {length} tokens, more than the {self.settings.tokens} that are allowed: send a shorter text"
+        return too_long(job, index, length, self.settings)
 
     def _leave_queue(self, job: Job) -> None:
         job.waiting.popleft()
@@ -256,14 +252,7 @@ class Scheduler:
         job.outbox.put("result", index, {"index": index, **result})
 
     def _fail(self, job: Job, index: int, error: Exception) -> None:
-        if isinstance(error, Problem):
-            problem = error
-        elif isinstance(error, (ValueError, BaseClassifierError)):
-            problem = Problem(422, str(error))
-        else:
-            log_error(f"model {self.name!r}", error, texts=self.settings.log_texts)
-            problem = internal_error()
-        job.outbox.put("failed", index, (index, problem))
+        job.outbox.put("failed", index, (index, problem_of(error, self.name, self.settings)))
 
     def _give_up(self, error: BaseException, reason: str) -> None:
         """The model is faulty: it is not served any more, and all its requests are refused."""
@@ -280,6 +269,29 @@ class Scheduler:
         for job in {*self._jobs, *(ticket.tag.job for ticket in self.pool.tickets())}:
             for index in self._drop(job):
                 job.outbox.put("failed", index, (index, problem))
+
+
+def queue_full(model: str, queued: int, settings: ServeSettings) -> Problem:
+    """Too many texts wait."""
+    return too_many(
+        f"{queued} texts wait for the model {model!r} already, of at most {settings.queue}: send the request again later"
+    )
+
+
+def too_long(job: Job, index: int, length: int, settings: ServeSettings) -> str:
+    """A text has too many tokens."""
+    name = "the text" if len(job.texts) == 1 else f"text {index}"
+    return f"{name} has {length} tokens, more than the {settings.tokens} that are allowed: send a shorter text"
+
+
+def problem_of(error: Exception, model: str, settings: ServeSettings) -> Problem:
+    """What the client is told when the work on a text failed."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, (ValueError, BaseClassifierError)):
+        return Problem(422, str(error))
+    log_error(f"model {model!r}", error, texts=settings.log_texts)
+    return internal_error()
 
 
 def log_error(where: str, error: BaseException, *, texts: bool) -> None:

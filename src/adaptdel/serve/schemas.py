@@ -90,7 +90,9 @@ class CertifyBody(TextsBody):
         None, description="Operations of the attacker."
     )
     votes: Votes | None = Field(None, description="The budget of votes.")
-    influence: bool = Field(False, description="Also return for every token the votes with it and without it.")
+    influence: bool = Field(
+        False, description="Also return for every token the votes with it and without it, or its score; see `margin`."
+    )
     stream: bool = Field(False, description="Answer with server-sent events as votes come.")
 
 
@@ -111,13 +113,26 @@ class TokenInfluence(Result):
     for_when_deleted: float = Field(description="Of those, the votes for the label.")
 
 
+class Margin(Result):
+    """How far the closest rival of an exact model is, and how much nearer every edit brings it.
+
+    A substitution gives the sum of `deletion` and `insertion`; edits may give up to `slack` together.
+    """
+
+    rival: Any = Field(description="The class that the fewest edits reach.")
+    slack: int = Field(description="So much the edits may give the rival in all before the answer changes.")
+    insertion: int = Field(description="The most that an inserted token gives.")
+    deletion: list[int] = Field(description="What the deletion of each token gives; negative against the rival.")
+    counterexample: str | None = Field(description="A text `radius + 1` edits away with another answer, if known.")
+
+
 class CertifyResult(Result):
     """The answer to a text and what is proven about it; or only `error`, if a text of a batch failed."""
 
     label: Any = Field(description="The answer; null if a deadline came before the first vote.")
     radius: int = Field(description="So many edits cannot change the answer; -1 if nothing is certified.")
     abstained: bool
-    score: float = Field(description="The share of votes for the label.")
+    score: float | None = Field(description="The share of votes for the label; null for an exact model.")
     length: int | None = Field(description="The number of tokens.")
     alpha: float
     ops: list[Operation]
@@ -126,9 +141,11 @@ class CertifyResult(Result):
     deadline_reached: bool
     calls: int = Field(description="The number of votes.")
     seconds: float
-    certificate: dict[str, Any] | None = Field(description="The votes and their plan, for `adaptdel verify`.")
+    certificate: dict[str, Any] | None = Field(description="The votes or scores, for `adaptdel verify`.")
+    character_radius: int | None = Field(None, description="So many character edits cannot change the answer.")
     tokens: list[Any] | None = None
     influence: list[TokenInfluence] | None = None
+    margin: Margin | None = Field(None, description="With `influence`, of an exact model.")
 
 
 class TextError(Result):
@@ -148,7 +165,7 @@ class PredictResult(Result):
     """The answer to a text, without a certificate."""
 
     label: Any = Field(description="The answer; null if a deadline came before the first vote.")
-    scores: dict[str, float] = Field(description="The share of votes for every class.")
+    scores: dict[str, float] = Field(description="The share of votes for every class, or its exact score.")
     deadline_reached: bool
     calls: int
     seconds: float
@@ -177,12 +194,12 @@ class ModelInfo(Result):
     kind: str
     classes: list[Any]
     unit: str
-    noise: str
+    noise: str | None
     method: str | None
     alpha: float
     ops: list[Operation]
     certified_ops: list[Operation]
-    votes: dict[str, int]
+    votes: dict[str, int] | None
     threshold: float | None
     fingerprint: str
     examples: list[Example]

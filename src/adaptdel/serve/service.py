@@ -21,10 +21,12 @@ from adaptdel.core.checks import check_fields, check_int
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.files import read_json
-from adaptdel.models.model_files import EXAMPLES
+from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.models.model_files import EXAMPLES, load_model
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.serve.answers import Job, Outbox
 from adaptdel.serve.configuration import SERVE, ServeSettings, named_folders, read_shared_seed, read_token
+from adaptdel.serve.exact import ServedExact
 from adaptdel.serve.scheduler import Scheduler
 from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem
 from adaptdel.text.units import check_unit
@@ -83,7 +85,7 @@ class ModelToServe:
     """A model, its name in requests, and texts to try."""
 
     name: str
-    model: SmoothedClassifier
+    model: SmoothedClassifier | AdditiveClassifier
     examples: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
@@ -93,8 +95,8 @@ class ModelToServe:
 
     @classmethod
     def load(cls, folder: Path, name: str = "") -> ModelToServe:
-        """Read a model that `SmoothedClassifier.save` wrote, and its ``examples.json`` if there is one."""
-        model = SmoothedClassifier.load(folder)
+        """Read a model that ``save`` wrote, and its ``examples.json`` if there is one."""
+        model = load_model(folder)
         path = folder / EXAMPLES
         examples = read_json(path, "the examples of a model").get("examples", []) if path.exists() else []
         for example in examples:
@@ -106,16 +108,17 @@ class ModelToServe:
 
 
 class ServedModel:
-    """A model with its thread.
+    """A smoothed model with its thread.
 
     All that depends on how a model certifies is here and in its scheduler: `plan` reads a request, and the scheduler
-    answers the job that is made of it.
+    answers the job that is made of it. See also `ServedExact`.
     """
 
     def __init__(self, source: ModelToServe, settings: ServeSettings, meters: Meters) -> None:
+        assert isinstance(source.model, SmoothedClassifier)
         self.name, self.model, self.examples = source.name, source.model, source.examples
         self.settings = settings
-        self.certifier = source.model.certifier()
+        self.certifier = self.model.certifier()
         self.scheduler = Scheduler(
             self.name, self.certifier, settings, partial(meters.batch, self.name), partial(meters.answered, self.name)
         )
@@ -166,6 +169,12 @@ class ServedModel:
         }
 
 
+SERVED: Mapping[str, type[ServedModel | ServedExact]] = {
+    SmoothedClassifier.kind: ServedModel,
+    AdditiveClassifier.kind: ServedExact,
+}
+
+
 @dataclass(eq=False)
 class Service:
     """Models behind one application.
@@ -193,7 +202,7 @@ class Service:
             check_int("seed", self.seed, most=2**SECRET_BITS - 1)
         self._seed = secrets.randbits(SECRET_BITS) if self.seed is None else self.seed
         self.meters = Meters()
-        self.models = {s.name: ServedModel(s, self.settings, self.meters) for s in self.sources}
+        self.models = {s.name: SERVED[s.model.kind](s, self.settings, self.meters) for s in self.sources}
         self.closing = False
         self.in_flight = 0  # requests that are worked on
         self.meters.in_flight.set_function(lambda: self.in_flight)
@@ -263,7 +272,7 @@ class Service:
         models = [model.info(default=number == 0) for number, model in enumerate(self.models.values())]
         return {"models": models, "limits": self.settings.limits(), "version": __version__}
 
-    def find(self, name: str | None) -> ServedModel:
+    def find(self, name: str | None) -> ServedModel | ServedExact:
         """The model that a request names."""
         if name is None:
             return next(iter(self.models.values()))
@@ -298,7 +307,7 @@ class Service:
 class Answers:
     """The answers to a request, as they come. The votes are cancelled when the task that asked for them ends."""
 
-    def __init__(self, model: ServedModel, texts: Sequence[str], plan: SamplingPlan, **options: Any) -> None:
+    def __init__(self, model: ServedModel | ServedExact, texts: Sequence[str], plan: Any, **options: Any) -> None:
         self.model = model
         self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
         self._left = len(texts)
