@@ -18,6 +18,7 @@ from typing import Any
 
 import adaptdel as ad
 from adaptdel.classifiers.callables import CallableClassifier
+from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.serve.app import bind, serve
 from adaptdel.serve.configuration import SERVE
 from adaptdel.serve.service import ModelToServe, Service
@@ -67,6 +68,14 @@ def topic_votes(copies: list[str]) -> list[int]:
     return [3 if GOOD & set(copy.split()) else 7 for copy in copies]
 
 
+def exact() -> ad.AdditiveClassifier:
+    """A model whose word scores have the sign of the words."""
+    texts = [f"{word} {other}" for word in sorted(GOOD | BAD) for other in ("film", "plot", "end", "cast")] * 5
+    labels = [CLASSES[_is_positive(text.split())] for text in texts]
+    settings = AdditiveTrainingSettings(iterations=20, levels=3)
+    return ad.AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
+
+
 def models() -> list[ModelToServe]:
     """Models of every kind that the page treats differently."""
     noise = ad.Deletion(ad.FixedRate(0.9))
@@ -79,6 +88,7 @@ def models() -> list[ModelToServe]:
         ModelToServe("topics", ad.SmoothedClassifier(topic_votes, noise, classes=list(range(9)))),
         ModelToServe("stars", ad.SmoothedClassifier(topic_votes, noise, classes=[1, 3, 5, 7])),
         ModelToServe("masked", ad.SmoothedClassifier(votes, ad.Masking(0.9), classes=CLASSES)),
+        ModelToServe("exact", exact(), EXAMPLES),
     ]
 
 

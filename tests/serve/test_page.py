@@ -142,6 +142,35 @@ def test_the_heat_map(window: Window, address: str) -> None:
     check_silence(window, address)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_an_exact_model(window: Window, address: str, width: int) -> None:
+    """What is left of the lead, a score for each word, and a text that shows that the promise cannot be larger."""
+    page = window.open(address, width=width)
+    certify(page, MIXED, model="exact")
+    radius = int(re.sub(r"\D", "", page.locator("#radii b").all_inner_texts()[-1]))
+    assert radius > 0
+    expect(page.locator("#promise")).to_contain_text("This is certain: the worst edits are known.")
+    expect(page.locator("#gauge")).to_contain_text("The mark is the lead of “positive” over “negative”.")
+    heat = page.locator("#heat")
+    assert heat.locator("[class^=heat-against]").all_text_contents() == ["awful"] * 4
+    assert set(heat.locator("[class^=heat-for-4]").all_text_contents()) == {"good"}
+    page.get_by_role("button", name="The worst edits").click()
+    expect(page.locator("#budget p")).to_have_text(f"{radius + 1} edits, 1 beyond the promise")
+    expect(page.locator("#edited")).to_have_value(str(page.locator("#copy-example .text").text_content()))
+    expect(page.locator("#fresh")).to_contain_text("negative – the answer has changed")
+    page.get_by_role("button", name="Start over").click()
+    page.get_by_role("button", name="Delete the strongest").click()
+    expect(page.locator("#fresh")).to_contain_text("of the lead that the original text has")
+    page.locator("summary").click()
+    expect(page.locator("#alpha")).to_be_hidden()
+    page.get_by_label("insert").uncheck()
+    page.locator("#certify").click()
+    expect(page.locator("#promise")).to_contain_text("Delete or replace up to")
+    assert page.evaluate(CONTRASTS) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    check_silence(window, address)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

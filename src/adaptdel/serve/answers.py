@@ -218,7 +218,7 @@ def predict_result(certifier: Certifier, watcher: Watcher | None, *, late: bool,
         length = len(watcher.ticket.prepared.tokens)
         counts = np.array([float(share) for share in exact_shares(tally.exact.tolist(), certifier.rule.noise, length)])
     shares = _named(certifier, counts / max(counts.sum(), 1e-300))
-    label = certifier.base.classes_ or [][tally.label] if tally.label >= 0 else None
+    label = (certifier.base.classes_ or [])[tally.label] if tally.label >= 0 else None
     return {
         "label": label,
         "scores": {name: round(float(share), 9) for name, share in shares.items()},
@@ -253,7 +253,7 @@ def _abstention(certifier: Certifier, tally: Tally | None) -> dict[str, Any]:
         radii["edit"] = -1
     label = -1 if tally is None else tally.label
     return {
-        "label": certifier.base.classes_ or [][label] if label >= 0 else None,
+        "label": (certifier.base.classes_ or [])[label] if label >= 0 else None,
         "radius": -1,
         "abstained": True,
         "score": 0.0 if counts is None or label < 0 else float(counts[label] / counts.sum()),

@@ -1,6 +1,7 @@
 // The answer, its promise in words, and the votes as they arrive.
 
 import { byId, element } from "./dom.js";
+import { drawLead, showCounterexample } from "./scores.js";
 import { confidence, percent, promise } from "./sentences.js";
 import { count, number, split, unitOf } from "./tokens.js";
 import { drawGauge, drawVotes, votesFor } from "./votes.js";
@@ -28,8 +29,9 @@ export class AnswerPanel {
     byId("answer-empty").hidden = true;
     byId("answer-body").hidden = false;
     for (const id of ["radii", "gauge", "stale", "copy-example"]) byId(id).hidden = true;
-    byId("promise").replaceChildren(element("p", { class: "head waiting" }, "The copies are voting …"));
+    byId("promise").replaceChildren(element("p", { class: "head waiting" }, model.votes ? "The copies are voting …" : "The model reads the text …"));
     byId("promise").dataset.kind = "waiting";
+    byId("head-votes").textContent = model.votes ? "The votes" : "The lead, and what edits take of it";
     byId("about-votes").textContent = "";
     byId("looks").textContent = "";
     byId("votes").replaceChildren();
@@ -87,6 +89,9 @@ export class AnswerPanel {
     const parts = [element("p", { class: "head" }, head), element("p", {}, explanation)];
     if (!result.abstained) parts.unshift(element("p", { class: "answer" }, ["Answer ", element("b", { dir: "auto" }, label)]));
     if (result.certificate?.k > 1) parts.push(element("p", {}, `The promise is that “${label}” stays among the ${result.certificate.k} most frequent answers.`));
+    if (result.character_radius > 0 && unit.one === "word") {
+      parts.push(element("p", {}, `The answer also stays if up to ${number(result.character_radius)} characters are deleted, inserted or replaced, within words or between them.`));
+    }
     if (result.deadline_reached) parts.push(element("p", {}, "The time limit ended the voting. The promise is what the votes until then support."));
     if (!result.abstained && example?.label !== undefined && example?.label !== null) {
       const right = String(example.label) === label;
@@ -96,6 +101,11 @@ export class AnswerPanel {
     byId("promise").dataset.kind = kind;
     this.drawRadii(result, unit);
     if (!result.certificate) return; // the time limit came before anything was proven
+    if (result.margin) {
+      drawLead(byId("gauge"), result);
+      showCounterexample(result, unit);
+      return;
+    }
     this.drawResult(result, model);
     this.drawCopy(result, model, text);
   }

@@ -3,6 +3,8 @@
 import { certify } from "./api.js";
 import { align, covered, EVERY_OPERATION, tally } from "./distance.js";
 import { byId, debounced, element, spoken, svg } from "./dom.js";
+import { effectsOf } from "./influence.js";
+import { lead, part } from "./scores.js";
 import { confidence, editWords, percent, verdict } from "./sentences.js";
 import { count, number, spans, split, UNITS, unitOf } from "./tokens.js";
 
@@ -45,7 +47,9 @@ export class EditPanel {
     const known = others.filter(([ops, radius]) => radius !== undefined && ops.join() !== result.ops.join());
     this.subject = { ...subject, unit, tokens, radii: [[result.ops, result.radius], ...known] };
     this.input.value = subject.text;
-    byId("tricks").querySelector('[data-trick="strongest"]').hidden = !result.influence;
+    this.effects = effectsOf(result);
+    byId("tricks").querySelector('[data-trick="strongest"]').hidden = this.effects === null;
+    byId("tricks").querySelector('[data-trick="worst"]').hidden = !result.margin?.counterexample;
     this.count();
     byId("fresh").textContent = "Not asked yet: nothing is changed.";
   }
@@ -103,7 +107,7 @@ export class EditPanel {
     this.asking = asking;
     byId("fresh").textContent = "Asking the model …";
     try {
-      const fresh = await certify({ ...request, text: this.input.value, influence: false }, asking.signal);
+      const fresh = await certify({ ...request, text: this.input.value, influence: Boolean(this.subject.result.margin) }, asking.signal);
       if (asking === this.asking) this.showFresh(fresh);
     } catch (error) {
       if (error.name === "AbortError" || asking !== this.asking) return;
@@ -124,13 +128,19 @@ export class EditPanel {
     const known = !result.abstained; // otherwise there is no answer to compare with
     const parts = [element("b", { dir: "auto", class: same || !known ? "" : "changed" }, String(fresh.label))];
     if (known) parts.push(same ? " – the same answer" : " – the answer has changed");
-    parts.push(`, with ${percent(fresh.score)} of the votes. `);
+    parts.push(fresh.margin ? `, ${this.leadOf(fresh, same)}. ` : `, with ${percent(fresh.score)} of the votes. `);
     if (fresh.radius === 0) parts.push(`Its own promise covers no further edit (${confidence(fresh.alpha)}). `);
     else parts.push(`Its own promise: ${count(fresh.radius, unit)} (${confidence(fresh.alpha)}). `);
     if (inside && !same) {
       parts.push(`This contradicts the promise: one of the two is wrong, which happens with a probability of at most ${percent(result.alpha)} for each.`);
     }
     byId("fresh").replaceChildren(...parts);
+  }
+
+  /** What an edited text has of the lead of the original one. */
+  leadOf(fresh, same) {
+    const { margin } = this.subject.result;
+    return same ? `with ${part(lead(fresh.margin), margin)} of the lead that the original text has` : "since more than the lead was taken";
   }
 
   /** Make one edit for the visitor. */
@@ -141,6 +151,7 @@ export class EditPanel {
     const places = spans(value, unit);
     const any = (items) => items[Math.floor(Math.random() * items.length)];
     if (trick === "reset") this.input.value = text;
+    else if (trick === "worst") this.input.value = this.subject.result.margin.counterexample;
     else if (trick === "insert") {
       const at = any([0, ...places.map(({ end }) => end)]);
       const token = any(tokens.length ? tokens : ["new"]);
@@ -165,14 +176,12 @@ export class EditPanel {
 
   /** The place in the edited text of the unchanged token with the largest difference for the answer. */
   strongest() {
-    const { influence } = this.subject.result;
     let best = null;
     let [i, j] = [0, 0];
     for (const { kind, from, to } of this.steps ?? []) {
       if (kind === "keep") {
         from.forEach((_, offset) => {
-          const row = influence[i + offset];
-          const difference = row.kept && row.deleted ? row.for / row.kept - row.for_when_deleted / row.deleted : -1;
+          const difference = this.effects[i + offset]?.difference ?? -Infinity;
           if (best === null || difference > best.difference) best = { difference, place: j + offset };
         });
       }

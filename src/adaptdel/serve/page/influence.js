@@ -1,6 +1,7 @@
 // Which words carry the answer: the share of votes for it with and without each word.
 
 import { byId, element } from "./dom.js";
+import { SCORES } from "./scores.js";
 import { percent } from "./sentences.js";
 import { number, spans, unitOf } from "./tokens.js";
 
@@ -17,11 +18,44 @@ function effect({ kept, for: withIt, deleted, for_when_deleted: without }, exact
   const error = Math.sqrt(pooled * (1 - pooled) * (1 / kept + 1 / deleted));
   const difference = share - other;
   const least = exact ? CLEAR_EXACTLY : CLEAR * error;
-  return { share, other, difference, clear: error > 0 && Math.abs(difference) >= least };
+  return { share, other, difference, kept, deleted, clear: error > 0 && Math.abs(difference) >= least };
 }
 
 const tenths = (share) => `${(100 * share).toFixed(1)}%`;
 const shortened = (token) => (token.length > LONGEST_SHOWN ? `${token.slice(0, LONGEST_SHOWN)}…` : token);
+
+/** How the heat map speaks of votes. An effect has a `difference` and says whether it is `clear`. */
+const VOTES = {
+  effects: ({ influence, certificate }) => influence.map((row) => effect(row, certificate.exact !== null)),
+  about: (_, label, { one }) =>
+    `Some copies kept a ${one}, the others did not. A ${one} is marked if “${label}” got a clearly larger or smaller share of the votes of those that kept it.`,
+  quiet: ({ influence }, label, { one, many }) =>
+    influence.every((row) => row.for === row.kept && row.for_when_deleted === row.deleted)
+      ? `Every vote was for “${label}”, with or without any ${one}. So no single ${one} carries the answer.`
+      : `No ${one} makes a clear difference in these votes. The answer rests on many ${many} together, or more votes are needed to see it.`,
+  caveat: ({ certificate }, { one, many }) => {
+    const source =
+      certificate.exact !== null
+        ? `The figures are exact, as every copy was counted with its probability. A ${one} is marked if it makes a difference of a percentage point. `
+        : `The figures come from the votes already taken for the promise. A ${one} is marked if its difference is ${CLEAR} standard errors or more, which ` +
+          `happens by chance for a few ${many} in a thousand. `;
+    return (
+      `Read this with care. ${source}A difference shows how the votes went, one ${one} at a time. ` +
+      `It is not part of the promise, and it does not say that changing a marked ${one} changes the answer, nor that plain ${many} do not matter together.`
+    );
+  },
+  said: (item, label) =>
+    `${percent(item.share)} for “${label}” among the ${number(Math.round(item.kept))} copies with it, ${percent(item.other)} among the ` +
+    `${number(Math.round(item.deleted))} without it${item.clear ? "." : ": no clear difference."}`,
+  head: ["with it", "without it", "points"],
+  cells: ({ share, other, difference }) => [tenths(share), tenths(other), `${difference > 0 ? "+" : "−"}${(100 * Math.abs(difference)).toFixed(1)}`],
+  caption: (label, { one }) => `Share of votes for “${label}” among the copies with and without a ${one}: the largest differences, in percentage points.`,
+};
+
+const wordsFor = (result) => (result.margin ? SCORES : VOTES);
+
+/** What each token does for the answer, as `VOTES` and `SCORES` measure it; null if the server was not asked. */
+export const effectsOf = (result) => (result.margin || result.influence ? wordsFor(result).effects(result) : null);
 
 export class Influence {
   constructor() {
@@ -44,17 +78,18 @@ export class Influence {
   }
 
   show({ result, model, text }) {
-    byId("influence").hidden = !result.influence;
-    if (!result.influence) return;
+    const effects = effectsOf(result);
+    byId("influence").hidden = effects === null;
+    if (effects === null) return;
     this.label = String(result.label);
     this.unit = unitOf(model.unit);
-    const exact = result.certificate.exact !== null;
-    const effects = result.influence.map((row) => effect(row, exact));
+    this.wording = wordsFor(result);
     const clear = effects.filter((item) => item?.clear);
     const largest = Math.max(...clear.map(({ difference }) => Math.abs(difference)));
     const level = (item) => Math.max(1, Math.ceil((LEVELS * Math.abs(item.difference)) / largest));
     byId("head-influence").lastChild.textContent = ` Which ${this.unit.many} carry the answer`;
-    byId("about-influence").textContent = this.about(effects, clear, result);
+    const { about, quiet } = this.wording;
+    byId("about-influence").textContent = effects.length === 0 ? "The text is empty." : (clear.length ? about : quiet)(result, this.label, this.unit);
     byId("influence-body").hidden = clear.length === 0;
     this.chosen = null;
     byId("heat-word").textContent = `Point at a ${this.unit.one}, or move with the arrow keys, to read its figures.`;
@@ -63,39 +98,14 @@ export class Influence {
       const name = item?.clear ? `heat-${item.difference > 0 ? "for" : "against"}-${level(item)}` : null;
       return element("span", { class: name }, String(token));
     });
-    this.words = nodes.map((node, place) => ({ node, token: String(result.tokens[place]), item: effects[place], counts: result.influence[place] }));
+    this.words = nodes.map((node, place) => ({ node, token: String(result.tokens[place]), item: effects[place] }));
     const heat = byId("heat");
     heat.replaceChildren(...this.laidOut(nodes, result.tokens, text));
     heat.tabIndex = 0;
     heat.setAttribute("role", "group");
     heat.setAttribute("aria-label", `The text; left and right arrow keys choose a ${this.unit.one}`);
     this.table(clear.length ? effects : []);
-    byId("caveat").textContent = this.caveat(result);
-  }
-
-  about(effects, clear, result) {
-    const { one, many } = this.unit;
-    if (effects.length === 0) return "The text is empty.";
-    if (clear.length > 0) {
-      return `Some copies kept a ${one}, the others did not. A ${one} is marked if “${this.label}” got a clearly larger or smaller share of the votes of those that kept it.`;
-    }
-    const unanimous = result.influence.every((row) => row.for === row.kept && row.for_when_deleted === row.deleted);
-    return unanimous
-      ? `Every vote was for “${this.label}”, with or without any ${one}. So no single ${one} carries the answer.`
-      : `No ${one} makes a clear difference in these votes. The answer rests on many ${many} together, or more votes are needed to see it.`;
-  }
-
-  caveat(result) {
-    const { one, many } = this.unit;
-    const source =
-      result.certificate.exact !== null
-        ? `The figures are exact, as every copy was counted with its probability. A ${one} is marked if it makes a difference of a percentage point. `
-        : `The figures come from the votes already taken for the promise. A ${one} is marked if its difference is ${CLEAR} standard errors or more, which ` +
-          `happens by chance for a few ${many} in a thousand. `;
-    return (
-      `Read this with care. ${source}A difference shows how the votes went, one ${one} at a time. ` +
-      `It is not part of the promise, and it does not say that changing a marked ${one} changes the answer, nor that plain ${many} do not matter together.`
-    );
+    byId("caveat").textContent = this.wording.caveat(result, this.unit);
   }
 
   /** The tokens as they stand in the text where the page can split it, else one after the other. */
@@ -115,12 +125,9 @@ export class Influence {
     if (place < 0) return;
     if (this.chosen !== null) this.words[this.chosen].node.classList.remove("chosen");
     this.chosen = place;
-    const { node, token, item, counts } = this.words[place];
+    const { node, token, item } = this.words[place];
     node.classList.add("chosen");
-    byId("heat-word").textContent = item
-      ? `“${token}”: ${percent(item.share)} for “${this.label}” among the ${number(Math.round(counts.kept))} copies with it, ${percent(item.other)} among the ` +
-        `${number(Math.round(counts.deleted))} without it${item.clear ? "." : ": no clear difference."}`
-      : `“${token}”: every copy treated it alike, so nothing can be compared.`;
+    byId("heat-word").textContent = `“${token}”: ${item ? this.wording.said(item, this.label, this.unit) : "every copy treated it alike, so nothing can be compared."}`;
   }
 
   table(effects) {
@@ -128,16 +135,14 @@ export class Influence {
     clear.sort((first, second) => second.item.difference - first.item.difference);
     const supporting = clear.filter(({ item }) => item.difference > 0).slice(0, LISTED);
     const opposing = clear.filter(({ item }) => item.difference < 0).slice(-LISTED);
-    const head = [this.unit.one, "with it", "without it", "points"].map((title, place) => element("th", { scope: "col", class: place ? "n" : "t" }, title));
+    const head = [this.unit.one, ...this.wording.head].map((title, place) => element("th", { scope: "col", class: place ? "n" : "t" }, title));
     const rows = [...supporting, ...opposing].map(({ item, place }) =>
       element("tr", {}, [
         element("th", { scope: "row", class: "t", dir: "auto" }, shortened(this.words[place].token)),
-        ...[tenths(item.share), tenths(item.other), `${item.difference > 0 ? "+" : "−"}${(100 * Math.abs(item.difference)).toFixed(1)}`].map((cell) =>
-          element("td", { class: "n" }, cell),
-        ),
+        ...this.wording.cells(item).map((cell) => element("td", { class: "n" }, cell)),
       ]),
     );
-    const caption = element("caption", {}, `Share of votes for “${this.label}” among the copies with and without a ${this.unit.one}: the largest differences, in percentage points.`);
+    const caption = element("caption", {}, this.wording.caption(this.label, this.unit));
     byId("heat-table").replaceChildren(caption, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
   }
 }

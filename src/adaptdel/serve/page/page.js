@@ -87,6 +87,8 @@ class Page {
         return element("li", {}, button);
       }),
     );
+    byId("how-votes").hidden = model.votes === null;
+    byId("how-scores").hidden = model.votes !== null;
     this.settings.use(model, this.limits);
     if (this.text.value === "" && examples.length) this.text.value = examples[0].text;
     this.measure();
@@ -175,7 +177,7 @@ class Page {
 
   busy(is) {
     byId("certify").disabled = is;
-    byId("certify").textContent = is ? "Voting …" : "Certify";
+    byId("certify").textContent = is ? (this.model.votes ? "Voting …" : "Reading …") : "Certify";
     byId("stop").hidden = !is;
     byId("answer").setAttribute("aria-busy", String(is));
   }

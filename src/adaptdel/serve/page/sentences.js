@@ -57,7 +57,7 @@ export function promise(result, unit) {
     text:
       `Whichever ${unit.many}, anywhere among the ${number(length)}, chosen by anyone, however clever. ` +
       (alpha === 0
-        ? "This is certain: every possible copy of the text was counted."
+        ? `This is certain: ${result.margin ? `the worst edits are known. It holds in whichever order the ${unit.many} are put, too.` : "every possible copy of the text was counted."}`
         : `Confidence ${confidence(alpha).slice("confidence ".length)}: on average, at most ${oneIn(alpha)} wrong.`) +
       " It says that the answer stays, not that the answer is right.",
   };
@@ -77,7 +77,7 @@ export function editWords(distance, counts) {
 function reason(cover, { ops, radius }, unit) {
   if (cover.ops.join() === ops.join()) return `Your text is inside the promise of ${number(radius)} ${radius === 1 ? "edit" : "edits"}.`;
   if (cover.ops.length === 1) return `You only ${PAST[cover.ops[0]]} ${unit.many}, and against that alone the promise reaches ${count(cover.radius, unit)}.`;
-  return `Against someone who may ${verbs(cover.ops)} ${unit.many}, the same votes promise ${number(cover.radius)} ${cover.radius === 1 ? "edit" : "edits"}.`;
+  return `Against someone who may ${verbs(cover.ops)} ${unit.many}, the promise reaches ${number(cover.radius)} ${cover.radius === 1 ? "edit" : "edits"}.`;
 }
 
 /** The verdict on an edited text: a kind ("same", "inside", "outside", "none", "unknown"), a heading and an explanation. */

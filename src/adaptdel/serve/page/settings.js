@@ -18,9 +18,10 @@ export class Settings {
   /** Fill in the defaults of a model. */
   use(model, limits) {
     [this.model, this.limits] = [model, limits];
-    byId("alpha").value = model.alpha;
-    byId("select").value = model.votes.select;
-    byId("estimate").value = model.votes.estimate;
+    for (const node of byId("settings").querySelectorAll(".of-votes")) node.hidden = model.votes === null;
+    byId("alpha").value = model.votes ? model.alpha : "";
+    byId("select").value = model.votes?.select ?? "";
+    byId("estimate").value = model.votes?.estimate ?? "";
     for (const id of ["select", "estimate"]) byId(id).max = limits.votes;
     const boxes = Object.keys(NAMES).map((name) => {
       const allowed = model.certified_ops.includes(name);
@@ -35,10 +36,11 @@ export class Settings {
   /** Whether all fields are valid; each says what is wrong with it. */
   check() {
     const alpha = Number(byId("alpha").value);
-    byId("alpha").setCustomValidity(alpha > 0 && alpha < 1 ? "" : "The error level must be above 0 and below 1, such as 0.05.");
+    const byVotes = this.model.votes !== null;
+    byId("alpha").setCustomValidity(!byVotes || (alpha > 0 && alpha < 1) ? "" : "The error level must be above 0 and below 1, such as 0.05.");
     for (const id of ["select", "estimate"]) {
       const value = Number(byId(id).value);
-      const fits = Number.isInteger(value) && value >= 1 && value <= this.limits.votes;
+      const fits = !byVotes || (Number.isInteger(value) && value >= 1 && value <= this.limits.votes);
       byId(id).setCustomValidity(fits ? "" : `An integer from 1 to ${number(this.limits.votes)}.`);
     }
     const ops = this.ops();
@@ -72,8 +74,8 @@ export class Settings {
     const values = several ? { model: model.name } : {};
     const alpha = Number(byId("alpha").value);
     const votes = { select: Number(byId("select").value), estimate: Number(byId("estimate").value) };
-    if (alpha !== model.alpha) values.alpha = alpha;
-    if (votes.select !== model.votes.select || votes.estimate !== model.votes.estimate) values.votes = votes;
+    if (model.votes && alpha !== model.alpha) values.alpha = alpha;
+    if (model.votes && (votes.select !== model.votes.select || votes.estimate !== model.votes.estimate)) values.votes = votes;
     if (this.ops().join() !== model.ops.join()) values.ops = this.ops();
     return values;
   }
