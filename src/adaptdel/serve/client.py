@@ -81,7 +81,7 @@ class CertifiedText:
 
     @property
     def radius(self) -> int:
-        """The number of edits that cannot change the answer, derived from votes or scores; −1 if nothing is certified."""
+        """The number of edits that cannot change the answer, from the votes or scores; −1 if nothing is certified."""
         return -1 if self.certificate is None else self.certificate.radius
 
     @property

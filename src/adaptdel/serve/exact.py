@@ -1,4 +1,4 @@
-"""Models with exact certificates behind the server: no votes to wait for, so a thread answers one text after the other."""
+"""Exact models behind the server: no votes to wait for, so a thread answers one text after the other."""
 
 from __future__ import annotations
 

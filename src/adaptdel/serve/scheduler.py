@@ -274,7 +274,8 @@ class Scheduler:
 def queue_full(model: str, queued: int, settings: ServeSettings) -> Problem:
     """Too many texts wait."""
     return too_many(
-        f"{queued} texts wait for the model {model!r} already, of at most {settings.queue}: send the request again later"
+        f"{queued} texts wait for the model {model!r} already, of at most {settings.queue}: "
+        "send the request again later"
     )
 
 
