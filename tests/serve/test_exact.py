@@ -101,7 +101,7 @@ def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
 
     async def run() -> None:
         async with calling(service):
-            body = schemas.CertifyBody(texts=INPUTS)
+            body = schemas.CertifyBody.model_validate({"texts": INPUTS})
             left = service.submit(body)
             refused = service.submit(body)
             assert await asyncio.to_thread(begun.wait, LONG)

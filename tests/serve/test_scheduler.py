@@ -98,7 +98,7 @@ def test_long_texts_leave_places_to_short_ones_and_a_request_does_not_fill_the_p
     running = service(
         model(counter, n_estimate=3000, sampling="fixed"), pool_inputs=8, request_inputs=3, long_tokens=50
     )
-    scheduler = running.models["m0"].scheduler
+    scheduler: Any = running.models["m0"].scheduler
 
     async def run() -> None:
         async with calling(running) as caller:
@@ -314,7 +314,7 @@ def test_a_model_whose_tokenizer_panics_is_not_served_any_more(monkeypatch: pyte
 def test_a_fault_in_the_model_is_internal_and_only_for_its_text(caplog: pytest.LogCaptureFixture) -> None:
     """An error that is not the classifier's way to say that a text is wrong."""
     running = service()
-    scheduler = running.models["m0"].scheduler
+    scheduler: Any = running.models["m0"].scheduler
     prepare = scheduler.certifier.prepare_tokens
 
     def broken(tokens: Any, name: str) -> Any:
@@ -322,7 +322,7 @@ def test_a_fault_in_the_model_is_internal_and_only_for_its_text(caplog: pytest.L
             raise KeyError("private text")
         return prepare(tokens, name)
 
-    scheduler.certifier.prepare_tokens = broken  # type: ignore[method-assign]
+    scheduler.certifier.prepare_tokens = broken
     failed, fine = together(running, lambda c: c.certify("fault"), lambda c: c.certify("fault", text(30)))
     check_problem(failed, 500, "the server failed on this request")
     first, second = fine.json()["results"]

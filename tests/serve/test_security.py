@@ -220,7 +220,8 @@ def test_the_seed_is_in_no_response_header_log_or_measurement(caplog: pytest.Log
     assert len(certified) >= 4
     assert all(b'"seed": null' in a.body for a in certified if b'"certificate": {' in a.body and b'"digest"' in a.body)
     everything = "\n".join(f"{a.headers}{a.body.decode()}" for a in answers) + caplog.text + repr(running)
-    everything += repr(running.models["m0"].certifier.plan.rule)
+    served: Any = running.models["m0"]
+    everything += repr(served.certifier.plan.rule)
     assert re.search("POST /v1/certify 200", everything)
     for form in (str(SEED), f"{SEED:x}", repr(SEED.to_bytes(8, "little")), repr(SEED.to_bytes(8, "big"))):
         assert form not in everything
@@ -233,7 +234,8 @@ def test_no_text_is_logged_unless_asked(caplog: pytest.LogCaptureFixture, monkey
 
     def run(**settings: Any) -> list[Answer]:
         running = service(**settings)
-        monkeypatch.setattr(running.models["m0"].certifier, "prepare_tokens", fail)
+        served: Any = running.models["m0"]
+        monkeypatch.setattr(served.certifier, "prepare_tokens", fail)
         return call(
             running,
             lambda c: c.certify(secret),
