@@ -113,7 +113,7 @@ class TokenInfluence(Result):
     for_when_deleted: float = Field(description="Of those, the votes for the label.")
 
 
-class Margin(Result):
+class TokenMargin(Result):
     """How far the closest rival of an exact model is, and how much nearer every edit brings it.
 
     A substitution gives the sum of `deletion` and `insertion`; edits may give up to `slack` together.
@@ -145,7 +145,7 @@ class CertifyResult(Result):
     character_radius: int | None = Field(None, description="So many character edits cannot change the answer.")
     tokens: list[Any] | None = None
     influence: list[TokenInfluence] | None = None
-    margin: Margin | None = Field(None, description="With `influence`, of an exact model.")
+    margin: TokenMargin | None = Field(None, description="With `influence`, of an exact model.")
 
 
 class TextError(Result):

@@ -24,9 +24,9 @@ from adaptdel.files import read_json
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import EXAMPLES, load_model
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.serve.additive_models import ServedExact
 from adaptdel.serve.answers import Job, Outbox
 from adaptdel.serve.configuration import SERVE, ServeSettings, named_folders, read_shared_seed, read_token
-from adaptdel.serve.exact import ServedExact
 from adaptdel.serve.scheduler import Scheduler
 from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem
 from adaptdel.text.units import check_unit
