@@ -93,13 +93,3 @@ def test_other_models_have_no_backend(
     with pytest.raises(ValueError, match="backend must be one of 'torch', 'onnxruntime', got 'jax"):
         ad.evaluate(model, data, out=tmp_path / "run", backend="jax")
     assert ad.evaluate(model, data, out=tmp_path / "run").manifest["model"]["backend"] is None
-
-
-def test_calibration_keeps_the_backend_that_it_was_given(transformer: Path, texts: Path, tmp_path: Path) -> None:
-    options = ("--objective", "mean", "--min-accuracy", "0.1", "--bins", "0", "--votes", "8,16", "--tol", "2")
-    arguments = ("calibrate", transformer, "--data", texts, "--out", tmp_path / "new", *options)
-    for backend in (("--backend", "onnxruntime"), ()):
-        again = (*arguments, "--overwrite", *backend)
-        assert run(*again) == 0
-        assert ad.SmoothedClassifier.load(tmp_path / "new").base_classifier().backend == (backend or (0, "torch"))[1]
-        assert run(*again) == 0  # finished: nothing to do
