@@ -83,7 +83,7 @@ def write_data(folder: Path) -> None:
     """Texts of two classes and many lengths, as CSV; bytes with a pattern in them."""
     rng = random.Random(0)
     kinds = {"spam": ["buy", "cheap", "pills", "offer", "now"], "ham": ["lunch", "noon", "friday", "see", "you"]}
-    for name, count in (("train.csv", 240), ("test.csv", 12)):
+    for name, count in (("train.csv", 240), ("test.csv", 12), ("held-out.csv", 640)):
         lines = ["text,label"]
         for number in range(count):
             label = ("spam", "ham")[number % 2]
