@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jinja2 import UndefinedError
 
-from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, exact_certificate
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key
 from adaptdel.core.confidence import Looks
@@ -370,6 +370,19 @@ def test_texts_are_those_that_were_certified(runs: list[Path], tmp_path: Path) -
     assert missing.startswith("1 of 3 texts")
     with pytest.raises((OSError, ValueError)):
         samples.find_texts(entry, [1], str(tmp_path / "nowhere.jsonl"))
+
+
+def test_an_exact_certificate_in_words() -> None:
+    text = "win cash now and lunch"
+    exact = exact_certificate([4, 3, 2, 0, -1], 0, bound=4, unit="word", classes=["ham", "spam"])
+    statement, lead, words, edits = samples.certificate_words(exact, text)
+    assert statement.startswith("With certainty, the answer is “spam”; a single edit")  # 8 is at most the lead 8
+    assert "by 8" in lead
+    assert "50%" in lead
+    assert words.endswith("win (+50%), cash (+37.5%), now (+25%).")
+    assert edits.endswith("1 edit can be enough, beginning with “win”.")
+    assert len(samples.certificate_words(exact)) == 3
+    assert samples.noisy_copies(exact, text, 0) == ()
 
 
 def test_noisy_copies_are_drawn_at_the_rate_of_the_input() -> None:

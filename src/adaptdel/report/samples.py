@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate
+from adaptdel.certification.exact import ExactCertificate
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.threat import Threat
 from adaptdel.report.entries import Entry, clip, file_name
@@ -20,6 +21,7 @@ from adaptdel.text.units import unit_from_dict
 COPIES = 2  # noisy copies that are shown for each certificate
 MOST_TEXT, MOST_COPY = 4000, 360  # characters that are shown
 _NAMED_CLASSES = 4
+_NAMED_TOKENS = 5
 TOKENS = {"word": "word", "char": "character", "byte": "byte", "chunk": "chunk", "labelled": "chunk"}
 _VERBS = {"del": "deletes", "ins": "inserts", "sub": "substitutes"}
 
@@ -29,9 +31,10 @@ class RunAnswer:
     """The certificate of an input in a run; ``correct`` is None if the label is unknown."""
 
     entry: Entry
-    certificate: Certificate
+    certificate: Certificate | ExactCertificate
     correct: bool | None
     copies: tuple[str, ...]
+    text: str | None = None
 
     @property
     def colour(self) -> int:
@@ -41,7 +44,7 @@ class RunAnswer:
     @property
     def words(self) -> list[str]:
         """What the certificate states, in sentences."""
-        return certificate_words(self.certificate)
+        return certificate_words(self.certificate, self.text)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def sample_inputs(
                 by_row[number],
                 None if label is None else by_row[number].label == label,
                 noisy_copies(by_row[number], text, seed),
+                text,
             )
             for entry, by_row in zip(entries, certificates, strict=True)
             if number in by_row
@@ -116,9 +120,11 @@ def find_texts(entry: Entry, rows: Sequence[int], data: str | None) -> tuple[dic
     return texts, f"{lost} of {len(rows)} texts are not shown: {name} does not hold them (any more)." if lost else None
 
 
-def noisy_copies(certificate: Certificate, text: str | None, seed: int) -> tuple[str, ...]:
+def noisy_copies(certificate: Certificate | ExactCertificate, text: str | None, seed: int) -> tuple[str, ...]:
     """A few noisy copies as the base classifier reads them; ␣ stands for a masked token."""
-    if text is None or certificate.unit is None or not certificate.noise.changes_inputs:
+    if text is None or certificate.unit is None or isinstance(certificate, ExactCertificate):
+        return ()
+    if not certificate.noise.changes_inputs:
         return ()
     unit, noise = unit_from_dict(certificate.unit), certificate.noise
     tokens = unit.split(text)
@@ -173,8 +179,8 @@ def attack_words(ops: Sequence[str], unit: Any, amount: str = "") -> str:
     return " ".join(filter(None, [listed([_VERBS[op] for op in ops], "or"), amount, noun]))
 
 
-def certificate_words(certificate: Certificate) -> list[str]:
-    """What a certificate states and where it comes from, in sentences."""
+def certificate_words(certificate: Certificate | ExactCertificate, text: str | None = None) -> list[str]:
+    """What a certificate states and where it comes from, in sentences; with the text, which words carry it."""
     label, radius, unit = certificate.label, certificate.radius, certificate.unit
     confidence = f"With {100 * (1 - certificate.alpha):g}% confidence" if certificate.alpha else "With certainty"
     if certificate.abstained:
@@ -191,15 +197,40 @@ def certificate_words(certificate: Certificate) -> list[str]:
     needed = Threat(certificate.ops).covering_radius(certificate.length)
     if needed is not None and radius >= needed:
         statement += " This covers every text of its length: the answer does not depend on its words."
+    if isinstance(certificate, ExactCertificate):
+        return [statement, *_score_words(certificate, text)]
     return [statement, *_vote_words(certificate)]
 
 
+def _score_words(certificate: ExactCertificate, text: str | None) -> list[str]:
+    """The margin of an exact certificate, the tokens that carry it, and what one edit more can do."""
+    rival, margin = certificate.closest
+    noun, lead = token(certificate.unit), margin.slack + 1
+    sentences = [
+        f"The score of “{certificate.label}” is ahead of “{certificate.classes[rival]}” by {lead:,}, of which an inserted "
+        f"{noun} takes at most {100 * margin.insertion / lead:.3g}%."
+    ]
+    tokens = unit_from_dict(certificate.unit).split(text) if text is not None and certificate.unit is not None else ()
+    edits, _ = certificate.worst_edits()
+    if tokens and certificate.touchable is None:
+        order = np.argsort(-margin.deletion, kind="stable")[:_NAMED_TOKENS]
+        shown = [
+            f"{readable(tokens[i])} (+{100 * margin.deletion[i] / lead:.3g}%)" for i in order if margin.deletion[i] > 0
+        ]
+        if shown:
+            sentences.append(f"The {noun}s with the largest parts of this lead: {', '.join(shown)}.")
+    if edits:
+        named = [f"“{readable(tokens[e.position])}”" for e in edits if tokens and e.position is not None][
+            :_NAMED_TOKENS
+        ]
+        more = f", beginning with {listed(named)}" if named else ""
+        sentences.append(f"The radius is the true one: {plural(len(edits), 'edit')} can be enough{more}.")
+    return sentences
+
+
 def _vote_words(certificate: Certificate) -> list[str]:
-    """The noise and the votes behind a certificate; nothing if it is exact without votes."""
-    selection = getattr(certificate, "selection", None)
-    if selection is None:
-        return []
-    noise, unit = certificate.noise, certificate.unit
+    """The noise and the votes behind a certificate."""
+    selection, noise, unit = certificate.selection, certificate.noise, certificate.unit
     exact, last = certificate.exact, certificate.votes[-1] if certificate.votes else selection
     counts = tuple(map(sum, exact)) if exact is not None else last
     order = sorted(range(len(counts)), key=lambda place: (place != certificate.answer, -counts[place]))
