@@ -1,4 +1,4 @@
-"""The largest number of edits that a naive Bayes of one's own survives, and a text that shows that it is the largest."""
+"""How many edits a naive Bayes of your own survives, and a text that shows that it survives no more."""
 
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.naive_bayes import MultinomialNB
@@ -22,6 +22,6 @@ assert model.predict([other])[0] != certificate.label
 
 # Any other sum of scores, such as points for words: arrays in, certificate out.
 points = {"free": 3, "click": 2, "winner": 3}
-scores = [points.get(word, 0) for word in "free prize click here winner click".split()]
+scores = [points.get(word, 0) for word in ["free", "prize", "click", "here", "winner", "click"]]
 certificate = ad.exact_certificate(scores, offsets=-2, bound=3)  # class 1 if the sum is above 2
 print(f"class {certificate.label}, radius {certificate.radius}, only insertions {certificate.radius_for('ins')}")

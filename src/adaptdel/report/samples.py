@@ -207,8 +207,8 @@ def _score_words(certificate: ExactCertificate, text: str | None) -> list[str]:
     rival, margin = certificate.closest
     noun, lead = token(certificate.unit), margin.slack + 1
     sentences = [
-        f"The score of “{certificate.label}” is ahead of “{certificate.classes[rival]}” by {lead:,}, of which an inserted "
-        f"{noun} takes at most {100 * margin.insertion / lead:.3g}%."
+        f"The score of “{certificate.label}” is ahead of “{certificate.classes[rival]}” by {lead:,}, of which an "
+        f"inserted {noun} takes at most {100 * margin.insertion / lead:.3g}%."
     ]
     tokens = unit_from_dict(certificate.unit).split(text) if text is not None and certificate.unit is not None else ()
     edits, _ = certificate.worst_edits()
