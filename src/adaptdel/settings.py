@@ -194,7 +194,8 @@ class TrainingSettings:
         validation: the fraction of the examples that is held out, or a labelled file.
         unit: what a token is: "word", "char", "byte" or "chunk:SIZE".
         seed: of the split, the noise, the order of the examples and the classification head.
-        class_weight: "balanced" gives every class the same weight in the loss, however many examples it has.
+        class_weight: "balanced" gives every class the same weight in the loss, however many examples it has; None
+            gives every example the same.
         max_minutes: training stops after this time and keeps the best model so far.
         details: the settings of the kind of model: see `model_settings`; None for the defaults.
     """
@@ -208,7 +209,7 @@ class TrainingSettings:
     validation: float | str = 0.1
     unit: str = CERTIFICATION.unit
     seed: int = CERTIFICATION.seed
-    class_weight: str | None = None
+    class_weight: str | None = "balanced"
     max_minutes: float | None = None
     details: ModelSettings | None = None
 
@@ -338,8 +339,9 @@ class TrainingSettings:
             chosen |= {"rates": list(self.noise.rates)} if self.kept is None else {"kept": list(self.kept)}
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
         chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
-        given = {"class_weight": self.class_weight, "max_minutes": self.max_minutes}
-        chosen |= {name: value for name, value in given.items() if value is not None}
+        chosen["class_weight"] = self.class_weight
+        if self.max_minutes is not None:
+            chosen["max_minutes"] = self.max_minutes
         details = self.additive if self.is_exact else self.linear if self.is_linear else self.transformer
         return {**asdict(details), **chosen}
 
@@ -357,6 +359,8 @@ class TrainingSettings:
         names = [field.name for field in fields(kind) if field.name not in NOT_SET]
         own = [field.name for field in fields(cls) if field.name not in ("details", *names)]
         check_known_fields(values, [*own, *names])
+        if values.get("class_weight") == "none":
+            values = {**values, "class_weight": None}
         details = kind(**{name: values[name] for name in names if name in values})
         chosen = {name: values[name] for name in own if name in values}
         if isinstance(details, AdditiveTrainingSettings):
@@ -367,7 +371,7 @@ class TrainingSettings:
 TRAINING = TrainingSettings()
 # The paper's table of parameters and its Section 5; FreeLB's settings are not printed there.
 PAPER_TRAINING: dict[str, Any] = {
-    **{"model": "roberta-base", "rate": 0.9, "validation": 0.1},
+    **{"model": "roberta-base", "rate": 0.9, "validation": 0.1, "class_weight": "none"},
     **{"epochs": 200, "warmup": 10.0, "patience": 25, "batch_size": 32},
     **{"learning_rate": 2e-5, "weight_decay": 1e-6, "clip": 1.0, "precision": "float32", "dtype": "float32"},
 }

@@ -228,7 +228,7 @@ def test_learns(noise: Noise | None, classes: int, features: str) -> None:
 def test_training_finds_the_minimum() -> None:
     """Against the conditions of the optimum, computed densely: the gradient of the penalised loss is zero."""
     tokens, labels = toy(3, 60)
-    model = LinearClassifier(bits=8, lowercase=False).fit(tokens, labels, l2=1e-3, iterations=2000)
+    model = LinearClassifier(bits=8, lowercase=False).fit(tokens, labels, l2=1e-3, iterations=2000, class_weight=None)
     assert model.classes_ is not None
     weights = np.ldexp(model.weights_.astype(np.float64), -model.exponent_)
     counts = np.zeros((60, 257))
@@ -350,13 +350,14 @@ def test_bytes_and_chunks(tmp_path: Path) -> None:
 
 def test_empty_inputs_and_copies_get_the_bias() -> None:
     tokens: list[Tokens] = [("good",), ("bad",), ()] * 10
-    model = LinearClassifier().fit(tokens, ["pos", "neg", "pos"] * 10, noise=Deletion(FixedRate(0.5)))
+    usual: dict[str, Any] = {"noise": Deletion(FixedRate(0.5)), "class_weight": None}
+    model = LinearClassifier().fit(tokens, ["pos", "neg", "pos"] * 10, **usual)
     assert model.predict([()]) == ["pos"]
     assert votes(model, (), np.ones((3, 0), dtype=np.bool_)).tolist() == [1, 1, 1]
     assert votes(model, ("bad",), np.array([[False], [True]])).tolist() == [1, 0]
     assert votes(model, ("bad",), np.ones((0, 1), dtype=np.bool_)).shape == (0,)
     assert model.votes([]) == []
-    nothing = LinearClassifier().fit([(), (), ()], [0, 1, 1], noise=Masking(0.5))
+    nothing = LinearClassifier().fit([(), (), ()], [0, 1, 1], noise=Masking(0.5), class_weight=None)
     assert nothing.predict([(), ("new",)]) == [1, 1]
 
 

@@ -37,7 +37,7 @@ def job(encoder: str, folder: Path, out: str, method: str, **fields: Any) -> Tra
         data.write_text("\n".join(lines))
     schedule: dict[str, Any] = {"epochs": 6, "patience": 25, "batch_size": 8, "learning_rate": 5e-3, "warmup": 0.0}
     settings = TrainingSettings.from_dict(
-        {"method": method, "model": encoder, "validation": 0.2, "seed": 2, **schedule, **fields}
+        {"method": method, "model": encoder, "validation": 0.2, "seed": 2, "class_weight": None, **schedule, **fields}
     )
     return TrainingJob(str(data), str(folder / out), settings)
 

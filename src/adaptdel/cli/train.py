@@ -92,7 +92,11 @@ def _beside_the_paper() -> str:
 @click.option("--max-false-positives", type=float, help="Rate of other texts that may get the protected answer.")
 @click.option("--unit", help=f"word, char, byte or chunk:SIZE.  [default: {TRAINING.unit}]")
 @click.option("--seed", type=int, help=f"Seed of all random numbers.  [default: {TRAINING.seed}]")
-@click.option("--class-weight", type=click.Choice(CLASS_WEIGHTS), help="balanced: every class has the same weight.")
+@click.option(
+    "--class-weight",
+    type=click.Choice([*CLASS_WEIGHTS, "none"]),
+    help=f"balanced: every class has the same weight.  [default: {TRAINING.class_weight}]",
+)
 @click.option("--max-minutes", type=float, help="Stop after this time, and keep the best model so far.")
 @set_option
 @click.option(
