@@ -24,6 +24,7 @@ ALLOWED = {
     "markupsafe": {"report"},
     "click": {"cli"},
     "sklearn": {"classifiers", "models"},
+    "huggingface_hub": {"classifiers", "models"},
     "torch": {"classifiers", "attacks"},
     "transformers": {"classifiers", "attacks"},
     "safetensors": {"classifiers", "models"},
@@ -47,7 +48,7 @@ ALLOWED = {
             "threadpoolctl",
         )
     },
-} | {name: {"classifiers"} for name in ("huggingface_hub", "tokenizers", "onnx", "onnxruntime", "skops")}
+} | {name: {"classifiers"} for name in ("tokenizers", "onnx", "onnxruntime", "skops")}
 
 
 def layers() -> list[str]:

@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from io import StringIO
 from math import isfinite
 from textwrap import wrap
@@ -162,6 +163,20 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[Any]], *, text_col
     columns = [Column(title, (str(place),), number=place >= text_columns) for place, title in enumerate(titles)]
     cells = [{str(place): cell for place, cell in enumerate(row)} for row in rows]
     return Table("", "", columns, cells)
+
+
+def notebook_table(title: str, values: Mapping[str, Any]) -> str:
+    """Names and values in HTML, as a notebook shows an object; what is None is left out.
+
+    >>> notebook_table("Run", {"inputs": 3, "file": "<a>", "method": None})
+    '<table><caption>Run</caption><tr><th>inputs</th><td>3</td></tr><tr><th>file</th><td>&lt;a&gt;</td></tr></table>'
+    """
+    rows = (
+        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
+        for name, value in values.items()
+        if value is not None
+    )
+    return f"<table><caption>{escape(title)}</caption>{''.join(rows)}</table>"
 
 
 def _csv_value(value: Any) -> Any:

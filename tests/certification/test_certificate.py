@@ -44,3 +44,11 @@ def test_repr_shows_label_and_radius_and_whether_every_text_is_covered() -> None
     assert short.covers_every_text
     assert repr(short).endswith(", covers every text of this length>")
     assert not short.rederive(ops="ins").covers_every_text  # another text of two words takes a substitution
+
+
+def test_a_notebook_shows_label_and_radius() -> None:
+    certificate = SmoothedClassifier(lambda texts: ["<b>"] * len(texts), NOISE, classes=["<b>", "c"]).certify(["w w"])[0]
+    shown = certificate._repr_html_()
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
+    assert f"<th>radius</th><td>{certificate.radius}</td>" in shown

@@ -161,6 +161,17 @@ def test_a_folder_holds_the_model(model: ad.AdditiveClassifier, tmp_path: Path) 
         load(tmp_path / "model")
 
 
+def test_a_notebook_shows_the_text_with_its_scores(model: ad.AdditiveClassifier) -> None:
+    certificate = model.certify(["good great <film> bad"])[0]
+    shown = certificate._repr_html_()
+    assert f"<th>radius</th><td>{certificate.radius}</td>" in shown
+    assert f"<td>{certificate.margin}</td>" in shown
+    assert certificate.margin == sorted(certificate.totals)[-1] - sorted(certificate.totals)[-2]
+    assert ">&lt;film&gt;</span>" in shown
+    stored = ad.ExactCertificate.from_dict(certificate.to_dict())
+    assert "span" not in stored._repr_html_()
+
+
 @pytest.mark.parametrize("unit", ["char", "byte", "chunk:4"])
 def test_other_units(unit: str) -> None:
     texts, labels = films(2, rows=120)

@@ -31,6 +31,7 @@ from adaptdel.core.radius import certified_radius, check_noise, table
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
 from adaptdel.settings import CERTIFICATION
+from adaptdel.tables import notebook_table, percent
 from adaptdel.text.units import unit_from_dict
 
 FORMAT = 1
@@ -154,6 +155,16 @@ class Certificate:
         radius = "abstained" if self.abstained else f"radius={self.radius}"
         covers = ", covers every text of this length" if self.covers_every_text else ""
         return f"<Certificate {self.label!r}: {radius}, length={self.length}, alpha={self.alpha:g}{covers}>"
+
+    def _repr_html_(self) -> str:
+        values = {
+            "radius": "abstained" if self.abstained else self.radius,
+            "edits": ", ".join(self.ops),
+            "votes for the label": percent(self.score),
+            "length": f"{self.length} tokens",
+            "confidence": f"{1 - self.alpha:g}",
+        }
+        return notebook_table(f"Certificate: {self.label}", values)
 
     @property
     def alpha(self) -> float:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from math import ceil, floor, frexp, ldexp
 from typing import Any
 
@@ -19,10 +20,12 @@ from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, che
 from adaptdel.core.margins import ANY_EDIT, Margin, TokenEdit
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
-from adaptdel.text.units import check_unit, unit_from_dict
+from adaptdel.tables import notebook_table
+from adaptdel.text.units import Tokens, check_unit, unit_from_dict
 
 FORMAT = "adaptdel exact certificate 1"
 BITS = 31  # of scores that were rounded to integers
+SHOWN_TOKENS = 500  # in a notebook
 _ARRAYS = ("scores", "offsets", "reach", "touchable", "replacements")
 _OPTIONAL = ("touchable", "replacements")
 _RAW = ("label", "classes", *_ARRAYS, "rounding", "ops", "unit", "model_hash", "input_hash")
@@ -50,6 +53,8 @@ class ExactCertificate:
         unit: what a token is, or None for a unit that has no description.
         model_hash: a hash of the model, or "".
         input_hash: a hash of the tokens.
+        rewrite: makes a text of edits, in a certificate that comes from a model.
+        tokens: the tokens, in a certificate that comes from a model; files do not hold them.
     """
 
     label: Any
@@ -65,6 +70,7 @@ class ExactCertificate:
     model_hash: str = ""
     input_hash: str = ""
     rewrite: Rewrite | None = field(default=None, compare=False)
+    tokens: Tokens | None = field(default=None, compare=False)
 
     alpha = 0.0  # the probability that the certificate is wrong
     calls = 0  # votes
@@ -75,6 +81,32 @@ class ExactCertificate:
     def __repr__(self) -> str:
         shown = "abstained" if self.abstained else f"radius={self.radius}"
         return f"<ExactCertificate {self.label!r}: {shown}, length={self.length}>"
+
+    def _repr_html_(self) -> str:
+        characters = self.character_radius
+        values = {
+            "radius": "abstained" if self.abstained else self.radius,
+            "edits": ", ".join(self.ops),
+            "radius in characters": None if characters is None or characters < 0 else characters,
+            "score above the next class": self.margin,
+            "length": f"{self.length} tokens",
+            "confidence": "certain",
+        }
+        return notebook_table(f"Exact certificate: {self.label}", values) + self._scored_text()
+
+    def _scored_text(self) -> str:
+        """The tokens in HTML, where known: green where they speak for the label, red where they speak against it."""
+        if self.tokens is None or not self.length:
+            return ""
+        rival = next(number for number in np.argsort(-self.totals, kind="stable") if number != self.answer)
+        scores = self.scores[:, self.answer] - self.scores[:, rival]
+        most = max(1, int(np.abs(scores).max()))
+        shown = [
+            f'<span title="{score}" style="background:rgba({"0,150,80" if score > 0 else "210,50,40"},'
+            f'{0.6 * abs(score) / most:.2f})">{escape(str(token))}</span>'
+            for token, score in zip(self.tokens[:SHOWN_TOKENS], scores.tolist(), strict=False)
+        ]
+        return f"<p>{' '.join(shown)}{' …' if self.length > SHOWN_TOKENS else ''}</p>"
 
     @property
     def length(self) -> int:
@@ -90,6 +122,11 @@ class ExactCertificate:
     def totals(self) -> IntArray:
         """The score of every class, shape (classes,)."""
         return np.asarray(self.offsets + self.scores.sum(axis=0))
+
+    @property
+    def margin(self) -> int:
+        """By how much the score of the label exceeds that of the next class."""
+        return int(self.totals[self.answer] - np.delete(self.totals, self.answer).max())
 
     @cached_property
     def margins(self) -> list[Margin]:

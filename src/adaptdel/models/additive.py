@@ -19,7 +19,7 @@ from adaptdel.core.margins import TokenEdit
 from adaptdel.core.threat import Threat
 from adaptdel.files import write_text
 from adaptdel.hyperparameters import ADDITIVE, CLASS_WEIGHTS, AdditiveTrainingSettings
-from adaptdel.models.estimator import BaseEstimator, ClassifierMixin, input_name, label_array, listed
+from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
 from adaptdel.models.model_files import load_model, save_model
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, TRAINING
@@ -30,7 +30,7 @@ FRONT = "front.csv"
 _FIELDS = {"ops": "a list", "threshold": "a whole number", "front": "a list"}
 
 
-class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class AdditiveClassifier(TextEstimator):
     """A linear model of bags of tokens with bounded token scores: its true radius is computed, without any noise.
 
     The score of a class is an offset plus the sum of the scores of the tokens. No token, seen or unseen, can change the
@@ -300,6 +300,7 @@ class AdditiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 replacements=rewriter.reach() if synonyms is not None else None,
                 input_hash=content_key(tokens).hex(),
                 rewrite=rewriter,
+                tokens=tokens,
                 **shared,
             )
             certificates.append(certificate)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,6 +37,76 @@ except ImportError:  # the estimators have the same methods without scikit-learn
                     raise ValueError(f"{name!r} is not a parameter of {type(self).__name__}")
                 setattr(self, name, value)
             return self
+
+
+class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """What `save` and `load` of an estimator add: its place on the Hugging Face Hub, and scikit-learn's tags."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder."""
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, path: str | Path) -> Any:
+        """Read a model that `save` wrote."""
+        raise NotImplementedError
+
+    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
+        """Upload the folder that `save` writes to the Hugging Face Hub, and return its address.
+
+        The folder holds no text, but hashes of the texts that trained the model.
+
+        Args:
+            repo_id: "owner/name"; the repository is created if it does not exist.
+            private: whether a new repository is private; None for the default of the owner.
+            token: of the Hub; None for the one of `hf auth login`.
+        """
+        hub = _hub()
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder) / "model")
+            hub.create_repo(repo_id, private=private, token=token, exist_ok=True)
+            uploaded = hub.upload_folder(
+                repo_id=repo_id,
+                folder_path=Path(folder) / "model",
+                delete_patterns="base/*",  # of an earlier model
+                commit_message=f"Upload {type(self).__name__}",
+                token=token,
+            )
+        return str(getattr(uploaded, "commit_url", uploaded))
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, *, revision: str | None = None, token: str | None = None) -> Self:
+        """Read a model from a folder or from the Hugging Face Hub; nothing in it is executed.
+
+        Args:
+            name: a folder that `save` wrote, or "owner/name".
+            revision: a branch, tag or commit of the repository.
+            token: of the Hub; None for the one of `hf auth login`.
+        """
+        if Path(name).exists():
+            return cls.load(name)
+        hub = _hub()
+        try:
+            folder = hub.snapshot_download(str(name), revision=revision, token=token)
+        except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, OSError) as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise ValueError(f"{name}: neither a folder nor a model that can be downloaded: {reason[0]}") from None
+        return cls.load(folder)
+
+    def __sklearn_tags__(self) -> Any:
+        """scikit-learn's tags: inputs are texts."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError:
+        raise ImportError("the Hugging Face Hub needs huggingface_hub: pip install 'adaptdel[hub]'") from None
+    return huggingface_hub
 
 
 def label_array(names: list[Any]) -> Any:

@@ -23,7 +23,7 @@ from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.hyperparameters import LINEAR
-from adaptdel.models.estimator import BaseEstimator, ClassifierMixin, input_name, label_array, listed
+from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
 from adaptdel.models.model_files import CONFIG, load_model, save_model
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, default_noise, few_kept
@@ -57,7 +57,7 @@ _PROTECTION_FIELDS = {
 }
 
 
-class SmoothedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class SmoothedClassifier(TextEstimator):
     """A smoothed classifier: its answer is the majority vote of a base classifier over noisy copies of the input.
 
     Args:
