@@ -383,3 +383,17 @@ def test_examples_run(path: Path) -> None:
     with redirect_stdout(StringIO()) as out:
         runpy.run_path(str(path), run_name="__main__")
     assert out.getvalue()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_run_and_hold_no_output(path: Path, tmp_path: Path) -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output.get("data", {}) for cell in code for output in cell.outputs]
+    assert sum("text/html" in data for data in shown) >= 3  # two certificates and a run
+    assert sum("image/png" in data for data in shown) == 2

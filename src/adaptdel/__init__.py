@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from adaptdel.classifiers.base import register_classifier
     from adaptdel.models.additive import AdditiveClassifier
     from adaptdel.models.smoothed import SmoothedClassifier, pipeline
+    from adaptdel.report.figures import plot_certified_accuracy, plot_radius_against_length
     from adaptdel.runs.certify import evaluate
+    from adaptdel.runs.storage import read_run
 
 __version__ = "0.1.0"
 
@@ -70,7 +72,10 @@ __all__ = [
     "noise_from_dict",
     "pairwise_bounds",
     "pipeline",
+    "plot_certified_accuracy",
+    "plot_radius_against_length",
     "rate_from_dict",
+    "read_run",
     "register_classifier",
     "register_noise",
     "register_rate",
@@ -87,6 +92,9 @@ _LATER = {
     "exact_certificate": "adaptdel.certification.exact",
     "register_classifier": "adaptdel.classifiers.base",
     "pipeline": "adaptdel.models.smoothed",
+    "plot_certified_accuracy": "adaptdel.report.figures",
+    "plot_radius_against_length": "adaptdel.report.figures",
+    "read_run": "adaptdel.runs.storage",
 }
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from adaptdel.files import replacing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
+_MISSING = "figures need matplotlib: pip install 'adaptdel[plot]'"
 
 
 def check_figure_path(path: str | os.PathLike[str]) -> Path:
@@ -30,8 +32,17 @@ def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'adaptdel[plot]'") from None
+        raise ImportError(_MISSING) from None
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def new_axes(width: float, height: float) -> Axes:
+    """Axes of a figure that a notebook shows; the size is in inches."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise ImportError(_MISSING) from None
+    return pyplot.subplots(figsize=(width, height), layout="constrained")[1]
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:

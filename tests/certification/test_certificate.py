@@ -47,7 +47,8 @@ def test_repr_shows_label_and_radius_and_whether_every_text_is_covered() -> None
 
 
 def test_a_notebook_shows_label_and_radius() -> None:
-    certificate = SmoothedClassifier(lambda texts: ["<b>"] * len(texts), NOISE, classes=["<b>", "c"]).certify(["w w"])[0]
+    model = SmoothedClassifier(lambda texts: ["<b>"] * len(texts), NOISE, classes=["<b>", "c"])
+    certificate = model.certify(["two words"])[0]
     shown = certificate._repr_html_()
     assert "&lt;b&gt;" in shown
     assert "<b>" not in shown

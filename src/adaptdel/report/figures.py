@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adaptdel.core.noise import noise_from_dict
-from adaptdel.measures.summary import Outcomes, log_cardinality_curve, radius_curve, wilson
-from adaptdel.plots import new_figure
-from adaptdel.report.entries import DETECTION_INPUTS, Entry, clip
+from adaptdel.measures.summary import Outcomes, log_cardinality_curve, quantiles, radius_curve, wilson
+from adaptdel.plots import new_axes, new_figure
+from adaptdel.report.entries import DETECTION_INPUTS, Entry, clip, read_entries
 from adaptdel.report.samples import plural, token
+from adaptdel.runs.storage import Run
 
 _DROPPED = (
     re.compile(r"<metadata>.*?</metadata>", re.DOTALL),
@@ -57,6 +59,7 @@ INK, MUTED, GRID = "#20242a", "#6a7280", "#e2e5ea"
 WIDTH = 4.8  # inches: two figures side by side on a desktop, one legible on a phone
 _LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1.2, 1.4)), (0, (1.2, 1.2)))
 _PANELS = 8  # classes with a panel of their own
+_GROUPS = 10  # of inputs of similar length
 _TAIL, _BULK, _STRETCH = 0.01, 0.1, 2.5  # curves end where 1% of the inputs are left, at most 2.5 times as far as 10%
 
 Curve = Callable[[Outcomes], tuple[Any, Any]]
@@ -90,10 +93,59 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
 def certified_by_radius(entries: Sequence[Entry]) -> Figure:
     """Certified accuracy against the radius."""
     figure, axes = _single("radius: number of edits", "certified accuracy")
-    _curves(axes, [(entry, entry.outcomes) for entry in entries], radius_curve, bands=True)
-    _integers(axes.xaxis)
+    _by_radius(axes, entries)
     _legend(figure, axes)
     return figure
+
+
+def plot_certified_accuracy(*runs: Run | str | Path, axes: Axes | None = None) -> Axes:
+    """Draw certified accuracy against the radius, a curve for each run, with intervals of 95% confidence.
+
+    Args:
+        runs: runs or their folders; runs that differ in their seeds only are one curve.
+        axes: of matplotlib, to draw into; None for new ones.
+    """
+    axes = _labelled(axes, "radius: number of edits", "certified accuracy")
+    _by_radius(axes, _entries(runs))
+    axes.legend(frameon=False, fontsize=8.5)
+    return axes
+
+
+def plot_radius_against_length(*runs: Run | str | Path, axes: Axes | None = None) -> Axes:
+    """Draw the mean certified radius against the length; wrong answers count as radius 0.
+
+    Inputs are grouped by quantiles of the length; a point stands at the mean length of a group.
+
+    Args:
+        runs: runs or their folders; runs that differ in their seeds only are one curve.
+        axes: of matplotlib, to draw into; None for new ones.
+    """
+    axes = _labelled(axes, "length, tokens", "mean certified radius")
+    for entry in _entries(runs):
+        inputs = entry.outcomes
+        if not len(inputs):
+            continue
+        edges = np.unique(quantiles(inputs.length, inputs.count, np.linspace(0, 1, _GROUPS + 1)[1:-1]))
+        group = np.searchsorted(edges, inputs.length)
+        size = np.bincount(group, inputs.count)
+        sums = [np.bincount(group, inputs.count * values) for values in (inputs.length, inputs.counted_radius)]
+        means = [total[size > 0] / size[size > 0] for total in sums]
+        axes.plot(*means, marker="o", ms=3.5, **_style(entry))
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8.5)
+    tidy(axes)
+    return axes
+
+
+def _entries(runs: Sequence[Run | str | Path]) -> list[Entry]:
+    if not runs:
+        raise ValueError("runs must hold at least one run, got none")
+    return read_entries([run.folder if isinstance(run, Run) else Path(run) for run in runs])
+
+
+def _by_radius(axes: Axes, entries: Sequence[Entry]) -> None:
+    _curves(axes, [(entry, entry.outcomes) for entry in entries], radius_curve, bands=True)
+    _integers(axes.xaxis)
 
 
 def certified_by_cardinality(entries: Sequence[Entry]) -> Figure:
@@ -218,10 +270,14 @@ def rates(entries: Sequence[Entry]) -> Figure | None:
 
 def _single(horizontal: str, vertical: str) -> tuple[Figure, Axes]:
     figure = new_figure(WIDTH, 3.4)
-    axes = figure.subplots()
+    return figure, _labelled(figure.subplots(), horizontal, vertical)
+
+
+def _labelled(axes: Axes | None, horizontal: str, vertical: str) -> Axes:
+    axes = new_axes(WIDTH, 3.4) if axes is None else axes
     axes.set_xlabel(horizontal, color=INK)
     axes.set_ylabel(vertical, color=INK)
-    return figure, axes
+    return axes
 
 
 def _curves(axes: Axes, parts: Sequence[Part], curve: Curve, *, bands: bool = False) -> None:

@@ -23,10 +23,12 @@ import pyarrow.compute as pc
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.files import parse
+from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.runs.manifest import check_manifest
 from adaptdel.runs.parts import GROUP, RESTORE, TABLE, TIMES_TABLE, RunTables, table_of, with_seconds
 from adaptdel.runs.records import CERTIFICATES, TIMES, Record, Totals, certificate_of
 from adaptdel.store import Store, is_locked, read_records
+from adaptdel.tables import notebook_table, number, percent
 
 MANIFEST = "manifest.json"
 STORE = "unfinished.sqlite"
@@ -48,7 +50,7 @@ def open_store(folder: Path) -> Store:
     return Store(folder / STORE, JOB)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """The contents of a run. Only `table` and `times` read all rows into memory.
 
@@ -60,6 +62,36 @@ class Run:
 
     folder: Path
     manifest: dict[str, Any]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value}" for name, value in self._summary().items())
+        return f"<Run {str(self.folder)!r}: {shown}>"
+
+    def _repr_html_(self) -> str:
+        return notebook_table(f"Run {self.folder}", self._summary())
+
+    def _summary(self) -> dict[str, str]:
+        """The state of the run, and its main figures once it is finished."""
+        totals = self.manifest.get("totals")
+        if not self.finished or totals is None:
+            return {"state": FINISHED if self.finished else "unfinished"}
+        shown = {"inputs": f"{totals['inputs']:,}"}
+        if totals["clean_accuracy"] is not None:
+            shown[CLEAN_ACCURACY] = percent(totals["clean_accuracy"])
+        if totals["mean_radius"] is not None:
+            shown[MEAN_RADIUS] = number(totals["mean_radius"])
+        return shown
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as a table of pyarrow."""
+        return self.table
+
+    def to_pandas(self) -> Any:
+        """All rows as a data frame of pandas."""
+        try:
+            return self.table.to_pandas()
+        except ModuleNotFoundError:
+            raise ImportError("to_pandas needs pandas: pip install pandas; to_arrow needs nothing") from None
 
     @property
     def finished(self) -> bool:
