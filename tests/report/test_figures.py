@@ -37,7 +37,7 @@ def test_certified_accuracy_is_drawn_into_axes(run: Run) -> None:
     correct = run.table["correct"].to_numpy(zero_copy_only=False)
     for radius in (1, 2):
         share = np.mean(correct & (run.table["radius"].to_numpy() >= radius))
-        assert line.get_ydata()[np.searchsorted(line.get_xdata(), radius)] == pytest.approx(share)
+        assert np.asarray(line.get_ydata())[np.searchsorted(line.get_xdata(), radius)] == pytest.approx(share)
     assert ad.plot_certified_accuracy(run.folder, axes=axes) is axes
     assert len(axes.get_lines()) == 2
 
