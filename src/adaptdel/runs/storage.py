@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from heapq import merge
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,10 @@ class Run:
     def to_pandas(self) -> Any:
         """All rows as a data frame of pandas."""
         try:
-            return self.table.to_pandas()
-        except ModuleNotFoundError:
-            raise ImportError("to_pandas needs pandas: pip install pandas; to_arrow needs nothing") from None
+            import_module("pandas")
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: pip install pandas; to_arrow does not") from None
+        return self.table.to_pandas()
 
     @property
     def finished(self) -> bool:
