@@ -125,7 +125,7 @@ def plot_radius_against_length(*runs: Run | str | Path, axes: Axes | None = None
         inputs = entry.outcomes
         if not len(inputs):
             continue
-        edges = np.unique(quantiles(inputs.length, inputs.count, np.linspace(0, 1, _GROUPS + 1)[1:-1]))
+        edges = np.unique(quantiles(inputs.length, inputs.count, np.linspace(0, 1, _GROUPS + 1)[1:-1].tolist()))
         group = np.searchsorted(edges, inputs.length)
         size = np.bincount(group, inputs.count)
         sums = [np.bincount(group, inputs.count * values) for values in (inputs.length, inputs.counted_radius)]
