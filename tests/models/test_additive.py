@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def test_the_bound_holds_for_hostile_tokens(model: ad.AdditiveClassifier) -> Non
 def test_counterexamples(model: ad.AdditiveClassifier, ops: tuple[str, ...]) -> None:
     """The certified radius is the true one: a text one edit beyond has another label."""
     texts, _ = films(len(model.classes_), rows=30, seed=2)
-    attacked = ad.AdditiveClassifier(ops=ops)._with(model.base_, model.front_)
+    attacked = copy(model).set_params(ops=ops)
     complete = 0
     for text, certificate in zip(texts, attacked.certify(texts), strict=True):
         assert (certificate.alpha, certificate.permutations) == (0.0, True)
@@ -120,7 +121,7 @@ def test_immovable_tokens_and_synonyms(model: ad.AdditiveClassifier) -> None:
     assert all(a.radius <= b.radius for a, b in zip(free, fixed, strict=True))
     assert all(certificate.radius_for(["del", "sub"]) == certificate.length for certificate in fixed)
     table = {"good": ["fine", "nice"], "bad": ["fine"], "great": ["poor"]}
-    limited = ad.AdditiveClassifier(ops="sub")._with(model.base_, model.front_).certify(texts, synonyms=table)
+    limited = copy(model).set_params(ops="sub").certify(texts, synonyms=table)
     changed = 0
     for text, certificate in zip(texts, limited, strict=True):
         options = [[word, *table.get(word, ())] for word in text.split()]
@@ -140,7 +141,7 @@ def test_thresholds_move_answers_and_radii() -> None:
     base = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*films(2))
     texts, _ = films(2, rows=40, seed=4)
     scores = base.decision_function(texts)
-    strict = ad.AdditiveClassifier(threshold=int(scores.max()) - 1)._with(base.base_, base.front_)
+    strict = copy(base).set_params(threshold=int(scores.max()) - 1)
     assert (strict.predict(texts) == "pos").sum() == (scores == scores.max()).sum()
     certificate = strict.certify([texts[int(scores.argmin())]])[0]
     assert certificate.radius > base.certify([texts[int(scores.argmin())]])[0].radius
