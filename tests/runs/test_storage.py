@@ -26,7 +26,7 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(ValueError, match="not the manifest of a run"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 9}')
-    with pytest.raises(ValueError, match="the format must be 2, got 9"):
+    with pytest.raises(ValueError, match="the format must be 2, got 9: a newer version"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
     with pytest.raises(ValueError, match="missing from a run that is finished according to its manifest"):

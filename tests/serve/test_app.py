@@ -127,6 +127,7 @@ BAD = [
     (b'{"text": "a", "votes": {"estimate": 99999999999999999999}}', 422, "votes.estimate"),
     (b'{"text": "a", "deadline_ms": 60001}', 422, "deadline_ms must be"),
     (b'{"text": "a", "deadline_ms": true}', 422, "deadline_ms: input should be a valid integer, got True"),
+    (b'{"txt": "a"}', 422, "text: missing; 'txt' is not a field"),
     (b'{"text": "a", "unknown": 1}', 422, "unknown: extra inputs are not permitted"),
     (b'{"text": "a", "model": "other"}', 404, "there is no model 'other', only 'm0'"),
 ]

@@ -214,3 +214,9 @@ def test_duplicates_are_held_out_together_and_shares_hold() -> None:
     assert 900 < sum(held_out(text, 0.25, 1) for text in texts) < 1100
     assert sum(held_out(text, 0.25, 1) and held_out(text, 0.25, 2) for text in texts) < 350  # seeds are independent
     assert not any(held_out(text, 0.0, 0) for text in texts)
+
+
+def test_empty_columns_without_a_name_are_ignored(tmp_path: Path) -> None:
+    (tmp_path / "spam.csv").write_text("v1,v2,,,\nham,see you,,,\n")
+    examples = read_examples(tmp_path / "spam.csv", text="v2", label="v1")
+    assert (examples.texts, examples.labels) == (["see you"], ["ham"])

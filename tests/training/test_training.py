@@ -113,6 +113,15 @@ def test_a_model_knows_the_texts_that_it_was_trained_on(tmp_path: Path) -> None:
         assert trained.sum() == model.training_["data"]["rows"]
 
 
+def test_labels_that_differ_in_case_only_are_named() -> None:
+    texts, labels = mails()
+    mixed = ["Spam" if number % 4 == 0 and label == "spam" else label for number, label in enumerate(labels)]
+    for given in (labels, mixed):
+        model = train(texts, given, bits=10, copies=2, progress=False)
+        shown = any("'Spam' and 'spam'" in sentence for sentence in model.training_["warnings"])
+        assert shown == ("Spam" in given)
+
+
 def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
     texts, labels = mails()
     train(texts, labels, method="adaptdel+", bits=10, copies=2, progress=False).save(tmp_path / "m")

@@ -20,7 +20,7 @@ from adaptdel.settings import CALIBRATION, OBJECTIVES, CalibrationSettings
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, read_examples
 
-OPTIMISTIC = "these figures are optimistic; `adaptdel certify` on other data gives the true ones."
+OPTIMISTIC = "these figures may be optimistic; `adaptdel certify` on other data gives the true ones."
 
 
 def _list_settings(context: click.Context, option: click.Parameter, value: bool) -> None:

@@ -241,3 +241,11 @@ def check_known_fields(values: Mapping[str, Any], known: list[str]) -> None:
             closest = get_close_matches(str(name), known, n=1, cutoff=0.5)
             hint = f"did you mean {closest[0]!r}?" if closest else f"the fields are {', '.join(known)}"
             raise ValueError(f"{name!r:.60} is not a field: {hint}")
+
+
+def check_format(value: Any, expected: int) -> None:
+    """Raise unless a file has the format that this version reads."""
+    if value != expected:
+        newer = type(value) is int and value > expected
+        advice = ": a newer version of adaptdel wrote it: install that version" if newer else ""
+        raise ValueError(f"the format must be {expected}, got {value!r:.60}{advice}")

@@ -188,7 +188,7 @@ def _calibration(record: Mapping[str, Any]) -> str:
     lines = [
         "\n## Calibration\n",
         "The rates were searched for on labelled data; the trace is in `calibration.json`. Its figures are those of "
-        "the data that the rates were chosen on, and therefore optimistic: certify other data.",
+        "the data that the rates were chosen on, and may be optimistic: certify other data.",
     ]
     lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
     if rows := record.get("classes"):

@@ -17,7 +17,7 @@ from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 
 from adaptdel.classifiers.base import BaseClassifier, classifier_class
-from adaptdel.core.checks import check_choice, check_fields, check_text
+from adaptdel.core.checks import check_choice, check_fields, check_format, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_bytes, read_json, replacing, replacing_folder, write_json, write_text
 from adaptdel.hyperparameters import BACKENDS
@@ -162,8 +162,10 @@ def _settings(path: Path) -> dict[str, Any]:
             + (f" without {config.name}" if path.exists() else ", which does not exist")
             + ": give the folder of a model, such as adaptdel train writes"
         ) from None
-    if settings.get("format") != FORMAT:
-        raise ValueError(f"{config}: the format must be {FORMAT}, got {settings.get('format')!r:.60}")
+    try:
+        check_format(settings.get("format"), FORMAT)
+    except ValueError as error:
+        raise ValueError(f"{config}: {error}") from None
     with _damaged(config):
         check_choice("kind", settings.get("kind"), list(MODELS))
     return settings

@@ -19,6 +19,7 @@ from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.core.checks import (
     check_alpha,
     check_choice,
+    check_format,
     check_int,
     check_names,
     check_probability,
@@ -43,8 +44,7 @@ def check_manifest(values: Any) -> dict[str, Any]:
     """Return the manifest of a run if every field is there and has its type; ValueError names a field that has not."""
     if not isinstance(values, Mapping):
         raise ValueError("it must hold an object")
-    if values.get("format") != FORMAT:
-        raise ValueError(f"the format must be {FORMAT}, got {values.get('format')!r:.60}")
+    check_format(values.get("format"), FORMAT)
     check_finite(values, skip=("model.training",))
     _object_of(_FIELDS, OPTIONAL)("the manifest", values)
     classes = check_classes(values["classes"])

@@ -169,12 +169,13 @@ def _csv_records(data: IO[bytes], encoding: str, delimiter: str, path: str) -> I
         header = next(rows, None)
         if header is None:
             raise ValueError(f"{path}: the file is empty")
-        if len(set(header)) < len(header):
-            names = ", ".join(map(repr, header))
+        named = [name for name in header if name.strip()]  # spreadsheets add empty columns, which have no name
+        if len(set(named)) < len(named):
+            names = ", ".join(map(repr, named))
             raise ValueError(f"{path}: the header names a column twice: {names[:200]}: give every column its own name")
         for values in rows:
             if len(values) == len(header):
-                yield dict(zip(header, values, strict=True))
+                yield {name: value for name, value in zip(header, values, strict=True) if name.strip()}
             elif values:
                 yield f"must have {len(header)} fields as the header has, got {len(values)}"
 

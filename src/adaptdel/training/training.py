@@ -160,7 +160,7 @@ def train(
     sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
-    sentences += (checked or {}).pop("warnings", [])
+    sentences += (checked or {}).pop("warnings", []) + _differing_in_case(labels)
     model.training_["warnings"] = sentences
     return model
 
@@ -515,3 +515,13 @@ def plot_front(model: AdditiveClassifier, path: Path) -> None:
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     plots.save(figure, path)
+
+
+def _differing_in_case(labels: Sequence[Any]) -> list[str]:
+    """A sentence if labels differ in upper and lower case or in spaces around them only."""
+    alike: dict[str, set[str]] = {}
+    for label in map(str, set(labels)):
+        alike.setdefault(label.strip().casefold(), set()).add(label)
+    pairs = [" and ".join(map(repr, sorted(names))) for names in alike.values() if len(names) > 1]
+    shown = ", ".join(sorted(pairs)[:NAMED])
+    return [f"labels differ in case or spaces only: {shown}: are they the same class?"] if pairs else []
