@@ -281,7 +281,8 @@ def _of_validation(error: RequestValidationError, request: Request) -> Problem:
         return Problem(415, "the body must be JSON with the header Content-Type: application/json")
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
-    if first["type"] == "extra_forbidden" and isinstance(error.body, dict) and not {"text", "texts"} & error.body.keys():
+    has_text = not isinstance(error.body, dict) or {"text", "texts"} & error.body.keys()
+    if first["type"] == "extra_forbidden" and not has_text:
         return Problem(422, f"text: missing; {place[:60]!r} is not a field")
     message = str(first["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
