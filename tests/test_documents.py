@@ -37,7 +37,7 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex")
+LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex", "text")
 
 # Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that
 # what they name exists.
@@ -293,7 +293,7 @@ def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
         (folder / "shown.csv").write_text(block.code, encoding="utf-8")
         assert read_examples(folder / "shown.csv").texts
     else:
-        assert block.language == "bibtex", f"{block}: the language must be one of {', '.join(LANGUAGES)}"
+        assert block.language in ("bibtex", "text"), f"{block}: the language must be one of {', '.join(LANGUAGES)}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_id)

@@ -80,7 +80,7 @@ def test_a_model_that_tells_the_classes_apart_gets_no_warning(
         changed = manifest | {"totals": manifest["totals"] | {name: wrong}}
         (tmp_path / "run" / MANIFEST).write_text(json.dumps(changed), encoding="utf-8")
         assert run("verify", tmp_path / "run") == 1
-        assert f"the manifest states {name} = " in capsys.readouterr().out
+        assert name in capsys.readouterr().out
 
 
 def test_columns_are_those_of_the_training(tmp_path: Path) -> None:
