@@ -62,9 +62,7 @@ def test_a_rare_class_that_is_missed_is_named() -> None:
     texts = [f"{text} {number}" for number in range(100) for text, _ in ROWS[1:]] + [
         f"note {n} at noon" for n in range(20)
     ]
-    model = train(
-        texts, ["ham"] * 100 + ["spam"] * 20, rate=0.99, class_weight=None, progress=False, bits=8
-    )
+    model = train(texts, ["ham"] * 100 + ["spam"] * 20, rate=0.99, class_weight=None, progress=False, bits=8)
     (warning,) = [text for text in model.training_["warnings"] if "held-out" in text]
     assert "(2 of spam)" in warning
     assert "--validation" in warning
