@@ -28,7 +28,7 @@ from adaptdel.core.confidence import Looks, exact_bounds, vote_bounds
 from adaptdel.core.frontier import certified_frontier
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import certified_radius, check_noise, table
-from adaptdel.core.threat import Threat
+from adaptdel.core.threat import CHARACTERS, OPERATIONS, Threat
 from adaptdel.files import parse
 from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import notebook_table, percent
@@ -93,19 +93,22 @@ class Rule:
         """The p2 that p1 is compared with; None for two classes, where 1 − p1 bounds the other one."""
         return None if is_binary else p2
 
-    def radius(self, p1: float, p2: float, *, label: int, length: int, is_binary: bool) -> int:
+    def radius(
+        self, p1: float, p2: float, *, label: int, length: int, is_binary: bool, threat: Threat | None = None
+    ) -> int:
         """The radius for bounds on the probabilities of the predicted class and of its strongest rival."""
+        threat = threat or self.threat
         if self.threshold is not None:
             p = self.threshold_probability(p1, label)
             if p is None:
                 return -1
             return certified_radius(
-                p, length=length, noise=self.noise, ops=self.ops, bound=self.bound, threshold=self.threshold
+                p, length=length, noise=self.noise, ops=threat, bound=self.bound, threshold=self.threshold
             )
         rival = self.rival(p2, is_binary=is_binary)
         if rival is None and self.bound == "tight":  # the look-up without argument checks, for speed
-            return table(length, self.noise, self.threat).radius(1 - p1) if p1 > 0.5 else -1
-        return certified_radius(p1, rival, length=length, noise=self.noise, ops=self.ops, bound=self.bound)
+            return table(length, self.noise, threat).radius(1 - p1) if p1 > 0.5 else -1
+        return certified_radius(p1, rival, length=length, noise=self.noise, ops=threat, bound=self.bound)
 
 
 @dataclass(frozen=True, repr=False)
@@ -239,9 +242,25 @@ class Certificate:
 
         Radii for several threat models hold simultaneously, because the bounds do not depend on the threat model.
         """
-        rule = replace(self.rule, ops=Threat(ops).ops)
+        return self._radius(Threat(ops))
+
+    def _radius(self, threat: Threat) -> int:
         is_binary = self.is_binary and self.exact is None
-        return rule.radius(*self.bounds, label=self.answer, length=self.length, is_binary=is_binary)
+        return self.rule.radius(*self.bounds, label=self.answer, length=self.length, is_binary=is_binary, threat=threat)
+
+    @cached_property
+    def character_radius(self) -> int | None:
+        """The number of character edits that cannot change the prediction; None for units without characters.
+
+        A character is a Unicode code point. For words see `adaptdel.core.threat.CharacterThreat`. Under a noise that
+        does not certify insertions and deletions, as masking, it is 0: a character can split a word.
+        """
+        if len(self.noise.certified_ops) < len(OPERATIONS):
+            return None if units_per_character(self.unit) is None else min(self.radius, 0)
+        if (self.unit or {}).get("kind") == "word":
+            return self._radius(CHARACTERS)
+        units = units_per_character(self.unit)
+        return None if units is None else max(-1, self._radius(Threat()) // units)
 
     def frontier(self) -> list[tuple[int, int, int]]:
         """The maximal triples (deletions, insertions, substitutions) that are certified together."""
@@ -279,6 +298,20 @@ class Certificate:
         values = self.raw() | {"derived": derived}
         values["digest"] = digest(values)
         return values
+
+    def evidence(self) -> dict[str, Any]:
+        """The columns of a run that the radius follows from."""
+        looks = self.looks
+        return {
+            "rate": self.noise.share_removed(self.length),
+            "selection": list(self.selection),
+            "look_sizes": [] if looks is None else list(looks.sizes),
+            "look_alphas": [] if looks is None else list(looks.alphas),
+            "votes": [list(counts) for counts in self.votes],
+            "exact": None if self.exact is None else [list(counts) for counts in self.exact],
+            "p1": self.bounds[0],
+            "p2": self.bounds[1],
+        }
 
     def raw(self) -> dict[str, Any]:
         """Plain values of everything that is not derived."""
@@ -325,6 +358,15 @@ class Certificate:
     def from_json(cls, text: str) -> Certificate:
         """Rebuild a certificate from `to_json`."""
         return cls.from_dict(parse(text))
+
+
+def units_per_character(unit: Mapping[str, Any] | None) -> int | None:
+    """How many tokens an edited character can change; None for units without characters.
+
+    >>> [units_per_character({"kind": kind}) for kind in ("word", "char", "byte", "chunk")]
+    [1, 1, 4, None]
+    """
+    return {"word": 1, "char": 1, "byte": 4}.get((unit or {}).get("kind", ""))
 
 
 def check_certificate(certificate: Certificate) -> None:

@@ -37,10 +37,10 @@ class Input:
 
 @dataclass(frozen=True)
 class InputResult:
-    """The result for an input: a certificate, or the reason why there is none."""
+    """The result for an input: a certificate (a `Certificate` or an `ExactCertificate`), or why there is none."""
 
     input: Input
-    certificate: Certificate | None
+    certificate: Any
     failure: str | None = None
 
 

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.certification.certificate import Certificate, check_classes, digest, label_key
+from adaptdel.certification.certificate import (
+    Certificate,
+    check_classes,
+    digest,
+    label_key,
+    units_per_character,
+)
 from adaptdel.core import margins
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
@@ -170,13 +176,10 @@ class ExactCertificate:
         A character is a Unicode code point. For words see `adaptdel.core.margins.Margin.character_radius`. For the
         unit "char" every character is a token. One character has at most 4 bytes in UTF-8.
         """
-        kind = (self.unit or {}).get("kind")
-        if kind == "word":
+        if (self.unit or {}).get("kind") == "word":
             return margins.character_radius(self.margins, self.length)
-        if kind not in ("char", "byte"):
-            return None
-        edits = self.radius_for("edit")
-        return edits if kind == "char" or edits < 0 else edits // 4
+        units = units_per_character(self.unit)
+        return None if units is None else max(-1, self.radius_for("edit") // units)
 
     @property
     def covers_every_text(self) -> bool:
@@ -217,6 +220,10 @@ class ExactCertificate:
     def rederive(self, *, ops: str | Iterable[str] | None = None) -> ExactCertificate:
         """The certificate for another threat model."""
         return replace(self, ops=self.ops if ops is None else Threat(ops).ops)
+
+    def evidence(self) -> dict[str, Any]:
+        """The columns of a run that the radius follows from: integers, all of them."""
+        return {name: getattr(self, name).tolist() for name in ("scores", "offsets", "reach")}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the integers, what is derived from them, and a digest of all of it."""

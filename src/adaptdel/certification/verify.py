@@ -8,6 +8,8 @@ from math import comb, nextafter
 from typing import Any
 
 from adaptdel.certification.certificate import CLAIMS, Certificate, digest
+from adaptdel.certification.exact import FORMAT as EXACT_FORMAT
+from adaptdel.certification.exact import ExactCertificate
 from adaptdel.certification.sampling import EXACT_COPIES
 from adaptdel.core.bounds import round_up, within_rival_cap
 from adaptdel.core.checks import (
@@ -38,6 +40,8 @@ def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
         work: the limit on the number of arithmetic steps, about a microsecond each; None for no limit. A certificate
             that needs more, for example because of an absurd length, is not checked, which is reported as a problem.
     """
+    if isinstance(values, Mapping) and values.get("format") == EXACT_FORMAT:
+        return verify_exact(values)
     try:
         certificate = Certificate.from_dict(values)
         claims = _claims(values)
@@ -52,6 +56,17 @@ def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
         return [str(error)]
     except RecursionError:
         return ["values are nested too deeply"]
+
+
+def verify_exact(values: Mapping[str, Any]) -> list[str]:
+    """The problems of an exact certificate's dictionary: all that is derived from its integers is derived again."""
+    try:
+        derived = ExactCertificate.from_dict(values).to_dict()
+    except (ValueError, RecursionError) as error:
+        return [str(error) if isinstance(error, ValueError) else "values are nested too deeply"]
+    wrong = [f"derived is {values.get('derived')!r:.80}, not {derived['derived']!r:.80}"]
+    wrong = [] if values.get("derived") == derived["derived"] else wrong
+    return wrong + ([] if values.get("digest") == digest(values) else ["the digest does not fit: the file was changed"])
 
 
 def too_much(length: int, work: int | None) -> str:

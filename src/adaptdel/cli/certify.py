@@ -138,14 +138,17 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
         shared = {name: manifest[name] for name in ("alpha", "ops", "bound", "started", "finished")}
         return json.dumps({"run": str(out), **totals, **shared}, indent=2, ensure_ascii=False)
     certified = totals["inputs"] - totals["problems"]
+    is_exact = "method" in manifest
+    how = "exactly" if is_exact else f"at alpha {manifest['alpha']:g}; {totals['abstained']} abstained"
     ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
     lines = [
-        f"{certified - totals['abstained']} of {totals['inputs']} inputs certified{ops} at alpha "
-        f"{manifest['alpha']:g}; {totals['abstained']} abstained"
+        f"{certified - totals['abstained']} of {totals['inputs']} inputs certified{ops} {how}"
         + (f", {totals['problems']} could not be read or certified" if totals["problems"] else "")
     ]
     rows = [(column.title, column.text(totals)) for column in MEASURE_COLUMNS]
-    if certified:
+    if (characters := totals["mean_character_radius"]) is not None:
+        rows.append(("mean certified radius in characters", number(characters)))
+    if certified and not is_exact:
         rows.append(("votes per input", number(totals["calls"] / certified, 1)))
     if totals["covering"]:
         rows.append(("cover every text of their length", f"{totals['covering']} of {certified} certificates"))

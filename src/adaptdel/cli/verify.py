@@ -10,8 +10,12 @@ from typing import Any
 import click
 
 from adaptdel.certification.verify import USUAL_ALPHA, verify
+from adaptdel.cli.engine import data_path
 from adaptdel.core.checks import STEPS
 from adaptdel.files import NotJSON, parse
+from adaptdel.models.model_files import load_model
+from adaptdel.runs.inputs import Source
+from adaptdel.runs.storage import Run
 
 WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."
 Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for every certificate
@@ -20,16 +24,21 @@ Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for e
 @click.command("verify")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
+@click.option("--model", type=click.Path(path_type=Path), help="Model of an exact run: derive rows from its weights.")
+@click.option("--data", multiple=True, help="With --model: the data.  [default: the path that the run states]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
-def verify_command(context: click.Context, file: Path, work: int, as_json: bool) -> None:
-    """Check the certificates in FILE: derive each radius from the votes again.
+def verify_command(
+    context: click.Context, file: Path, work: int, model: Path | None, data: tuple[str, ...], as_json: bool
+) -> None:
+    """Check the certificates in FILE: derive each radius from the votes, or from the integers of exact ones, again.
 
     FILE is a JSON file with one certificate, a list of certificates or one certificate per line, or the folder of a
-    run. For a run, the totals and the sampling schedule are checked as well. The model is not needed. The exit status
+    run. For a run, the totals and the sampling schedule are checked as well. The model is not needed; for a run of
+    exact certificates, --model checks the integers, too: they follow from the weights and the texts. The exit status
     is 1 if a check fails and 2 if FILE cannot be read.
     """
-    check = _Check(file, work)
+    check = _Check(file, work, model, data)
     count = failed = 0
     run_holds = True
     rows = []
@@ -52,7 +61,7 @@ def verify_command(context: click.Context, file: Path, work: int, as_json: bool)
         summary |= {"largest_alpha": check.alpha}
         click.echo(json.dumps({**summary, "results": rows}, indent=2))
     else:
-        click.echo(f"{count - failed} of {count} certificates hold, proven in ball arithmetic")
+        click.echo(f"{count - failed} of {count} certificates hold, {check.how}")
     if check.alpha > USUAL_ALPHA * (1 + 1e-9):
         click.echo(
             f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may "
@@ -69,8 +78,9 @@ class _Check:
         alpha: the largest alpha of a certificate or of the run.
     """
 
-    def __init__(self, file: Path, work: int) -> None:
-        self.file, self.work = file, work
+    def __init__(self, file: Path, work: int, model: Path | None, data: tuple[str, ...]) -> None:
+        self.file, self.work, self.model, self.data = file, work, model, data
+        self.how = "proven in ball arithmetic"
         self.alpha = 0.0
 
     def results(self) -> Results:
@@ -82,10 +92,28 @@ class _Check:
             run = read_run(self.file)
             yield from verify_run(run, work=self.work, note=self._note)
             self._update_alpha(run.manifest)
+            if "method" in run.manifest:
+                self.how = "derived again in integers"
+            if self.model is not None:
+                yield from self._with_model(run)
             return
+        if self.model is not None:
+            raise ValueError(f"{self.file}: --model needs the folder of a run")
         for place, values in read_certificates(self.file):
             yield place, verify(values, work=self.work)
             self._update_alpha(values.get("derived") if isinstance(values, dict) else None)
+
+    def _with_model(self, run: Run) -> Results:
+        from adaptdel.runs.rederive import verify_with_model
+
+        stated = run.manifest["data"]
+        path = data_path(self.data or tuple(stated["path"] if isinstance(stated["path"], list) else [stated["path"]]))
+        source = Source(path, stated["text"], stated["label"], stated["encoding"])
+        assert self.model is not None
+        self.how = "derived again from the weights of the model and the texts"
+        for place, problems in verify_with_model(run, load_model(self.model), source):
+            if problems:  # the row itself is counted already
+                yield place if place == "the run" else f"{place}, from the model", problems
 
     def _update_alpha(self, values: Any) -> None:
         alpha = values.get("alpha") if isinstance(values, dict) else None

@@ -30,7 +30,7 @@ from adaptdel.core.checks import (
     check_probability,
 )
 from adaptdel.core.noise import Noise
-from adaptdel.core.threat import BLOCK, Threat
+from adaptdel.core.threat import BLOCK, Threat, as_threat
 
 Pairs = Iterator[tuple[IntArray, IntArray]]
 Test = Callable[[IntArray, IntArray], BoolArray]
@@ -315,7 +315,7 @@ def certified_radius(
     *,
     length: int,
     noise: Noise,
-    ops: str | Iterable[str] = ...,
+    ops: str | Iterable[str] | Threat = ...,
     bound: str = ...,
     threshold: float | None = ...,
 ) -> int: ...
@@ -326,7 +326,7 @@ def certified_radius(
     *,
     length: npt.ArrayLike,
     noise: Noise,
-    ops: str | Iterable[str] = ...,
+    ops: str | Iterable[str] | Threat = ...,
     bound: str = ...,
     threshold: float | None = ...,
 ) -> int | IntArray: ...
@@ -336,7 +336,7 @@ def certified_radius(
     *,
     length: npt.ArrayLike,
     noise: Noise,
-    ops: str | Iterable[str] = "edit",
+    ops: str | Iterable[str] | Threat = "edit",
     bound: str = "tight",
     threshold: float | None = None,
 ) -> int | IntArray:
@@ -348,7 +348,7 @@ def certified_radius(
         p2: (an upper bound on) the probability of every other class; 1 − p1 by default.
         length: the number of tokens of the input.
         noise: `Deletion`, `Masking` (substitutions only), `NoNoise` or a noise of your own.
-        ops: the operations of the attacker: "edit", or some of "del", "ins", "sub".
+        ops: the operations of the attacker: "edit", or some of "del", "ins", "sub"; or a threat.
         bound: "tight", or "paper" to reproduce published figures.
         threshold: for two classes, a decision threshold η: class 1 is predicted iff its probability exceeds η. p1 is
             then the probability of class 1, whichever class is predicted: a lower bound if it is above η, else an upper
@@ -365,7 +365,7 @@ def certified_radius(
     >>> certified_radius([0.99, 0.9, 0.4], length=[100, 50, 50], noise=Deletion(FixedRate(0.9)), ops=["del"])
     array([37, 15, -1])
     """
-    threat = Threat(ops)
+    threat = as_threat(ops)
     check_noise(noise, threat)
     check_choice("bound", bound, BOUNDS)
     if threshold is not None:

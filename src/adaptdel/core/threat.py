@@ -109,6 +109,10 @@ class Threat:
             more = np.zeros_like(spare)
         return np.maximum(length - lost - more, 0)
 
+    def most_lost(self, radius: int) -> int:
+        """How many tokens ``radius`` edits take out of the longest common subsequence, at most."""
+        return radius
+
     def reach(self, length: int, radius: int) -> tuple[int, int]:
         """The smallest and the largest n' after at most ``radius`` edits."""
         return max(0, length - radius) if self.deletes else length, length + radius if self.inserts else length
@@ -131,7 +135,7 @@ class Threat:
     def whole_ball(self, length: int, radius: int) -> Iterator[tuple[IntArray, IntArray]]:
         """Every pair (n', N) after 1 to ``radius`` edits, in blocks; for bounds that may not be monotone in N."""
         first, last = self.reach(length, radius)
-        depth = min(radius, length) + 1
+        depth = min(self.most_lost(radius), length) + 1
         spend((last - first + 1) * depth)
         rows = max(1, BLOCK // depth)
         for start in range(first, last + 1, rows):
@@ -144,6 +148,11 @@ class Threat:
             reached = (cost >= 1) & (cost <= radius)
             if reached.any():
                 yield other[reached], common[reached]
+
+
+def as_threat(ops: str | Iterable[str] | Threat) -> Threat:
+    """The threat of a list of operations; a threat itself stays as it is."""
+    return ops if isinstance(ops, Threat) else Threat(ops)
 
 
 def _names(ops: str | Iterable[str]) -> set[str]:
@@ -162,3 +171,33 @@ def _names(ops: str | Iterable[str]) -> set[str]:
     if not names:
         raise ValueError(f"ops must be {accepted}, got none")
     return names
+
+
+@dataclass(frozen=True, init=False)
+class CharacterThreat(Threat):
+    """An attacker who edits characters of a text whose tokens are the words between white space.
+
+    An edited character substitutes a word, or splits one (a substitution and an insertion), or merges two (a
+    substitution and a deletion); a word of one character it can also insert or delete. So r of them make at most r
+    substitutions, and at most r insertions and deletions together. All neighbours of that kind are covered.
+
+    >>> CHARACTERS.least_common(10, np.array([9, 10, 11]), 1)
+    array([8, 9, 9])
+    """
+
+    def cost(self, length: int, other_length: IntArray, common: IntArray) -> FloatArray:
+        """The least number of character edits that can lead to n' words with ``common`` words in common."""
+        lost, gained = length - common, other_length - common
+        cost = np.maximum(np.abs(lost - gained), -(-(lost + gained) // 3))
+        return np.where((common >= 0) & (lost >= 0) & (gained >= 0), cost, np.inf)
+
+    def least_common(self, length: int, other_length: IntArray, radius: int) -> IntArray:
+        """The smallest N after ``radius`` character edits at each reachable n'."""
+        return np.maximum(-((3 * radius - length - other_length) // 2), 0)
+
+    def most_lost(self, radius: int) -> int:
+        """A merger takes two words."""
+        return 2 * radius
+
+
+CHARACTERS = CharacterThreat()

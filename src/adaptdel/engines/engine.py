@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 from adaptdel import __version__
 from adaptdel.core.checks import check_choice, check_int, check_real
+from adaptdel.models.model_files import load_model
 from adaptdel.models.smoothed import SmoothedClassifier
 
 Work = Callable[[Iterable[tuple[int, Any]]], Iterator[tuple[int, Any]]]  # from numbered items to numbered results
@@ -66,11 +67,11 @@ class ModelSource:
     modules: tuple[str, ...] = ()
     backend: str | None = None
 
-    def load(self) -> SmoothedClassifier:
+    def load(self) -> Any:
         """Load the model; ValueError if its fingerprint differs."""
         for name in self.modules:
             import_module(name)
-        model = with_settings(SmoothedClassifier.load(self.model, backend=self.backend), self.settings)
+        model = with_settings(load_model(self.model, self.backend), self.settings)
         if self.fingerprint is not None and model.base_classifier().fingerprint() != self.fingerprint:
             raise ValueError(f"{self.model}: the model was changed during the run")
         return model
@@ -80,16 +81,19 @@ class ModelSource:
         return replace(self, model=copies[self.model])
 
 
-def with_settings(
-    model: SmoothedClassifier, settings: Mapping[str, Any], backend: str | None = None
-) -> SmoothedClassifier:
+def with_settings(model: Any, settings: Mapping[str, Any], backend: str | None = None) -> Any:
     """A shallow copy of a model with other settings, and another backend if one is given, for a run."""
     model = copy(model)
+    if strange := sorted({*settings} - {*model.run_options}):
+        raise ValueError(
+            f"{strange[0]} has no meaning for a model of the kind {model.kind}: choose from "
+            f"{', '.join(model.run_options)}"
+        )
     if backend is not None:
         model.base_ = model.base_classifier().with_backend(backend)
     for name, value in settings.items():
         setattr(model, name, value)
-    if "ops" not in settings and model.rule().noise.masks_tokens:
+    if "ops" not in settings and isinstance(model, SmoothedClassifier) and model.rule().noise.masks_tokens:
         model.ops = "edit"  # under masking it means substitutions
     model.progress = False
     return model

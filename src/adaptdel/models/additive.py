@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from adaptdel.certification.certifier import Input, InputResult
 from adaptdel.certification.exact import ExactCertificate
 from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.bounded import AdditivePipeline, BoundedClassifier, BoundedLinearClassifier
@@ -26,6 +27,7 @@ from adaptdel.settings import CERTIFICATION, TRAINING
 from adaptdel.text.units import Bytes, Tokens, Unit, Words, check_unit
 
 BATCH = 1024  # texts whose new tokens are looked up together
+GROUP = 64  # inputs of a stream that are certified together
 FRONT = "front.csv"
 _FIELDS = {"ops": "a list", "threshold": "a whole number", "front": "a list"}
 
@@ -58,6 +60,7 @@ class AdditiveClassifier(TextEstimator):
     """
 
     kind: ClassVar[str] = "additive"
+    run_options: ClassVar[tuple[str, ...]] = ("ops", "threshold")  # what a run may change
 
     def __init__(
         self,
@@ -206,6 +209,16 @@ class AdditiveClassifier(TextEstimator):
         """
         return self._certificates(self.base_classifier(), self._split(listed(X)), frozenset(immovable), synonyms)
 
+    def certifier(self) -> ExactCertifier:
+        """The engine that certifies a stream of inputs for this model."""
+        return ExactCertifier(self)
+
+    def run_settings(self) -> dict[str, Any]:
+        """What certificates depend on besides the base classifier and the unit, as the manifest of a run states it."""
+        unused = dict.fromkeys(("noise", "bound", "sampling", "votes", "seed"))
+        ops, threshold = list(Threat(self.ops).ops), self._threshold(self.base_classifier())
+        return {"method": "exact", "ops": ops, "threshold": threshold or None, "alpha": 0.0} | unused
+
     @property
     def bound_(self) -> int:
         """The most by which a token can change the margin between two classes."""
@@ -305,6 +318,31 @@ class AdditiveClassifier(TextEstimator):
             )
             certificates.append(certificate)
         return certificates
+
+
+class ExactCertifier:
+    """Certifies a stream of inputs like `adaptdel.certification.certifier.Certifier`, in order."""
+
+    def __init__(self, model: AdditiveClassifier) -> None:
+        self.model = model
+
+    def __call__(self, inputs: Iterable[Input]) -> Iterator[InputResult]:
+        """Yield a result for every input; if its text is no text, the reason."""
+        remaining = iter(inputs)
+        while group := list(islice(remaining, GROUP)):
+            try:
+                certificates = self.model.certify([each.text for each in group])
+            except ValueError:  # one of them cannot be split
+                for each in group:
+                    yield self._alone(each)
+                continue
+            yield from map(InputResult, group, certificates)
+
+    def _alone(self, given: Input) -> InputResult:
+        try:
+            return InputResult(given, self.model.certify([given.text])[0])
+        except ValueError as error:
+            return InputResult(given, None, str(error))
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,9 @@ class SmoothedClassifier(TextEstimator):
     """
 
     kind: ClassVar[str] = "smoothed"
+    run_options: ClassVar[tuple[str, ...]] = (  # what a run may change
+        "alpha", "ops", "bound", "sampling", "n_select", "n_estimate", "seed", "threshold",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -190,6 +193,20 @@ class SmoothedClassifier(TextEstimator):
         exact = self.sampling == "adaptive"
         plan = SamplingPlan(self.rule(), **{**settings, "exact": exact, **changes})
         return Certifier(self.base_classifier(), plan, self.unit)
+
+    def run_settings(self) -> dict[str, Any]:
+        """What certificates depend on besides the base classifier and the unit, as the manifest of a run states it."""
+        rule = self.rule()
+        return {
+            "noise": rule.noise.to_dict(),
+            "threshold": rule.threshold,
+            "ops": list(rule.ops),
+            "bound": rule.bound,
+            "alpha": self.alpha,
+            "sampling": self.sampling,
+            "votes": [self.n_select, self.n_estimate],
+            "seed": self.seed,
+        }
 
     def answer_plan(self) -> dict[str, Any]:
         """All that `predict` depends on besides the text and the seed, in plain values.

@@ -23,10 +23,9 @@ from adaptdel.files import replacing, write_json
 from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.model_files import data_columns
-from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
-from adaptdel.runs.manifest import check_resumable, new_manifest, session, timestamp
+from adaptdel.runs.manifest import RunModel, check_resumable, new_manifest, session, timestamp
 from adaptdel.runs.parts import ROWS_PER_PART
 from adaptdel.runs.records import TOTALLED, Record, Totals, problem_record, record_of
 from adaptdel.runs.results import ResultStore, fill_store
@@ -146,7 +145,7 @@ class CertificationJob:
         backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
     """
 
-    model: Path | SmoothedClassifier
+    model: Path | RunModel
     source: Source
     out: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -176,7 +175,7 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
     ValueError if the folder holds another run, if the data cannot be read or if the disk is full.
     """
     with ExitStack() as resources:
-        if isinstance(job.model, SmoothedClassifier):
+        if not isinstance(job.model, Path):
             name = "a model in memory"
             model = with_settings(job.model, job.settings, job.backend)
             model_source = _saved_for_workers(model, resources) if job.engine.is_distributed else None
@@ -197,7 +196,7 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
         return _certify_into(job, task, manifest, note, progress, training)
 
 
-def _saved_for_workers(model: SmoothedClassifier, resources: ExitStack) -> ModelSource:
+def _saved_for_workers(model: RunModel, resources: ExitStack) -> ModelSource:
     """A model in memory, written to a temporary folder that worker processes load it from."""
     folder = Path(resources.enter_context(TemporaryDirectory(prefix="adaptdel-"))) / "model"
     try:
@@ -232,7 +231,7 @@ def _certify_into(
 
 
 def evaluate(
-    model: SmoothedClassifier | str | Path,
+    model: RunModel | str | Path,
     data: DataPath,
     *,
     out: str | Path,
@@ -252,7 +251,7 @@ def evaluate(
     Resumable: call it again with the same arguments after an interruption. A finished run is returned as it is.
 
     Args:
-        model: a `SmoothedClassifier` around any base classifier whose classes are known, or the folder of a saved one.
+        model: a `SmoothedClassifier`, an `AdditiveClassifier`, or the folder of a saved one.
         data: a file (JSON lines, CSV or Parquet, also gzipped), a glob, a folder, an address such as s3://, a data set
             of Hugging Face, or a list of texts.
         out: the folder of the run.
@@ -270,9 +269,9 @@ def evaluate(
     """
     if isinstance(model, (str, Path)):
         model = Path(model)
-    elif not isinstance(model, SmoothedClassifier):
+    elif not isinstance(model, RunModel):
         raise ValueError(
-            f"model must be a SmoothedClassifier or its folder, got {model!r}: wrap it in one, with a noise"
+            f"model must be a SmoothedClassifier, an AdditiveClassifier or its folder, got {model!r}: wrap it in one"
         )
     if isinstance(engine, str):
         engine = EngineSettings(engine, workers)
@@ -435,7 +434,7 @@ class _Session:
             if isinstance(row, RunInput):
                 yield row
             else:
-                record = problem_record(row.problem, id=row.id, row=row.number)
+                record = problem_record(row.problem, id=row.id, row=row.number) | {"seconds": None}
                 results.put(record)
                 count(record)
 

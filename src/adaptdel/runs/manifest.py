@@ -31,13 +31,17 @@ from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.engines.engine import ENGINES, EngineSettings
 from adaptdel.files import check_finite
+from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.inputs import Source
+from adaptdel.settings import EXACT
 from adaptdel.store import check_same_job
 from adaptdel.text.units import check_unit, unit_from_dict
 
 FORMAT = 2
+RunModel = SmoothedClassifier | AdditiveClassifier
 OPTIONAL = ("source", "part_rows", "method")
+SAMPLED = ("noise", "bound", "sampling", "votes", "seed")  # what only certificates from votes depend on
 
 
 def check_manifest(values: Any) -> dict[str, Any]:
@@ -52,7 +56,7 @@ def check_manifest(values: Any) -> dict[str, Any]:
         raise ValueError("classes must hold at least 2 labels, got 1")
     if any(isinstance(label, (list, dict)) for label in classes):
         raise ValueError("classes must hold texts or numbers")
-    check_noise(noise_from_dict(values["noise"]), Threat(values["ops"]))
+    _check_method(values)
     if values["threshold"] is not None and len(classes) != 2:
         raise ValueError("threshold must be null unless there are two classes")
     if values["vocab_size"] != ROBERTA_VOCABULARY:
@@ -69,6 +73,23 @@ def check_manifest(values: Any) -> dict[str, Any]:
         if datetime.fromisoformat(values["finished"]) < datetime.fromisoformat(values["started"]):
             raise ValueError("it was finished before it was started")
     return dict(values)
+
+
+def _check_method(values: Mapping[str, Any]) -> None:
+    """A run of exact certificates has no noise, no votes and no error; any other run states all of them."""
+    is_exact = "method" in values
+    for name in SAMPLED:
+        if (values[name] is None) != is_exact:
+            raise ValueError(f"{name} must be null in a run of exact certificates, and in no other")
+    if (values["alpha"] == 0) != is_exact:
+        raise ValueError("alpha must be 0 in a run of exact certificates, and in no other")
+    if is_exact:
+        if values["threshold"] is not None:
+            check_int("threshold", values["threshold"], least=-(2**53), most=2**53)
+        return
+    check_noise(noise_from_dict(values["noise"]), Threat(values["ops"]))
+    if values["threshold"] is not None:
+        check_probability("threshold", values["threshold"])
 
 
 Check = Callable[[str, Any], Any]
@@ -171,18 +192,18 @@ def _object_of(checks: Mapping[str, Check], optional: Collection[str] = ()) -> C
     return check
 
 
-_SETTING: dict[str, Check] = {"alpha": _alpha, "ops": _ops, "bound": _choice(*BOUNDS)}
+_SETTING: dict[str, Check] = {"alpha": _alpha, "ops": _ops, "bound": _or_null(_choice(*BOUNDS))}
 _FIELDS: dict[str, Check] = {
     "format": _integer(0),
     "model_hash": check_text,
-    "noise": lambda name, value: noise_from_dict(value),
+    "noise": _or_null(lambda name, value: noise_from_dict(value)),
     "unit": _or_null(lambda name, value: unit_from_dict(value)),
     "classes": lambda name, value: check_classes(value),
-    "threshold": _or_null(check_probability),
+    "threshold": lambda name, value: None,  # see `_check_method`
     **_SETTING,
-    "sampling": _choice("adaptive", "fixed"),
-    "votes": _votes,
-    "seed": _integer(0),
+    "sampling": _or_null(_choice("adaptive", "fixed")),
+    "votes": _or_null(_votes),
+    "seed": _or_null(_integer(0)),
     "limit": _or_null(_integer(1)),
     "vocab_size": _integer(1),
     "model": _or_null(
@@ -231,7 +252,7 @@ _FIELDS: dict[str, Check] = {
     "rows": _or_null(_integer(0)),
     "files": _files,
     "part_rows": _integer(1),
-    "method": check_text,
+    "method": _choice(EXACT),
     # The run that a recertified run comes from, and what its looks were planned for.
     "source": _object_of({"path": check_text, **_SETTING, "planned": _object_of(_SETTING)}),
 }
@@ -242,22 +263,15 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def new_manifest(name: str, model: SmoothedClassifier, source: Source, limit: int | None) -> dict[str, Any]:
+def new_manifest(name: str, model: RunModel, source: Source, limit: int | None) -> dict[str, Any]:
     """The manifest of a new run."""
-    rule, base = model.rule(), model.base_classifier()
+    base = model.base_classifier()
     return {
         "format": FORMAT,
         "model_hash": base.fingerprint(),
-        "noise": rule.noise.to_dict(),
         "unit": check_unit(model.unit).to_dict(),
         "classes": list(base.classes_ or []),
-        "threshold": rule.threshold,
-        "ops": list(rule.ops),
-        "bound": rule.bound,
-        "alpha": model.alpha,
-        "sampling": model.sampling,
-        "votes": [model.n_select, model.n_estimate],
-        "seed": model.seed,
+        **model.run_settings(),
         "limit": limit,
         "vocab_size": ROBERTA_VOCABULARY,
         "model": _model(name, model),
@@ -320,7 +334,7 @@ def _job(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name: manifest[name] for name in _JOB} | columns | {"the encoding": data.get("encoding")}
 
 
-def _model(name: str, model: SmoothedClassifier) -> dict[str, Any]:
+def _model(name: str, model: RunModel) -> dict[str, Any]:
     self_test = getattr(model.base_classifier(), "self_test_", None)
     backend = model.base_classifier().backend
     training = getattr(model, "training_", None) or getattr(model.base_classifier(), "training_", None) or {}

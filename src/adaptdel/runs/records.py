@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from adaptdel.certification.certificate import Certificate, check_certificate
+from adaptdel.certification.exact import FORMAT as EXACT_FORMAT
+from adaptdel.certification.exact import ExactCertificate
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
@@ -30,7 +32,10 @@ CERTIFICATES = pa.schema(
         ("abstained", pa.bool_()),  # whether the smoothed classifier abstains
         ("length", pa.int64()),  # tokens
         ("rate", pa.float64()),  # of deletion at that length; under masking, the fraction that is masked
-        ("selection", _COUNTS),  # votes by class that selected the answer
+        ("scores", pa.list_(_COUNTS)),  # of exact certificates: of each token, by class
+        ("offsets", _COUNTS),  # what is added to their sum, by class
+        ("reach", _COUNTS),  # how much more a token of the attacker can add to each class than to the answer
+        ("selection", _COUNTS),  # of other certificates: votes by class that selected the answer
         ("look_sizes", _COUNTS),  # the planned looks; empty if every copy was enumerated
         ("look_alphas", pa.list_(pa.float64())),
         ("votes", pa.list_(_COUNTS)),  # votes by class at each look that was taken
@@ -38,6 +43,7 @@ CERTIFICATES = pa.schema(
         ("p1", pa.float64()),  # a lower bound on the probability of the answer
         ("p2", pa.float64()),  # an upper bound on that of the runner-up
         ("radius", pa.int64()),  # -1 if abstained
+        ("character_radius", pa.int64()),  # in edited characters, None for units without characters
         ("log10_cardinality", pa.float64()),  # of the certified region; minus infinity if abstained
         ("calls", pa.int64()),  # votes taken, enumerated copies included
         ("input_hash", pa.string()),  # of the tokens
@@ -60,10 +66,13 @@ TIMES = pa.schema(
 
 Record = dict[str, Any]
 # The columns that `Totals` counts.
-TOTALLED = ("row", "truth", "answer", "correct", "abstained", "length", "radius", "calls", "problem")
+TOTALLED = (
+    "row", "truth", "answer", "correct", "abstained", "length", "radius", "character_radius", "calls", "problem",
+)  # fmt: skip
 
-OPTIONAL = ("truth", "correct", "exact", "problem")  # columns that may be null in a row that has a certificate
-_FILLED = tuple(name for name in CERTIFICATES.names if name not in OPTIONAL)
+OPTIONAL = ("truth", "correct", "exact", "character_radius", "problem")  # may be null in a row that has a certificate
+INTEGERS = ("scores", "offsets", "reach")  # the evidence of exact certificates
+VOTES = ("rate", "selection", "look_sizes", "look_alphas", "votes", "p1", "p2")  # that of others
 
 
 def label_text(label: Any) -> str:
@@ -97,10 +106,9 @@ def label_of(record: Mapping[str, Any]) -> Any:
     return None if record["truth"] is None else label_value(record["truth"])
 
 
-def record_of(certificate: Certificate, *, id: str, row: int, label: Any = None) -> Record:
+def record_of(certificate: Certificate | ExactCertificate, *, id: str, row: int, label: Any = None) -> Record:
     """A certificate as a row; ``label`` is None if the input has no label."""
-    looks = certificate.looks
-    return {
+    return dict.fromkeys(CERTIFICATES.names) | {
         "id": id,
         "row": row,
         "truth": None if label is None else label_text(label),
@@ -108,15 +116,9 @@ def record_of(certificate: Certificate, *, id: str, row: int, label: Any = None)
         "correct": None if label is None else label_text(label) == label_text(certificate.label),
         "abstained": certificate.abstained,
         "length": certificate.length,
-        "rate": certificate.noise.share_removed(certificate.length),
-        "selection": list(certificate.selection),
-        "look_sizes": [] if looks is None else list(looks.sizes),
-        "look_alphas": [] if looks is None else list(looks.alphas),
-        "votes": [list(counts) for counts in certificate.votes],
-        "exact": None if certificate.exact is None else [list(counts) for counts in certificate.exact],
-        "p1": certificate.bounds[0],
-        "p2": certificate.bounds[1],
+        **certificate.evidence(),
         "radius": certificate.radius,
+        "character_radius": certificate.character_radius,
         "log10_cardinality": certificate.log10_cardinality(),
         "calls": certificate.calls,
         "input_hash": certificate.input_hash,
@@ -125,8 +127,11 @@ def record_of(certificate: Certificate, *, id: str, row: int, label: Any = None)
     }
 
 
-def values_of(certificate: Certificate, record: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(certificate: Any, record: Mapping[str, Any]) -> dict[str, Any]:
     """A certificate as a dictionary like that of `Certificate.to_dict`, with the derived values that the row states."""
+    if isinstance(certificate, ExactCertificate):
+        derived = {"radius": record["radius"], "character_radius": record["character_radius"]}
+        return certificate.to_dict() | {"derived": derived, "digest": record["digest"]}
     claims = {"radius": record["radius"], "p1": record["p1"], "p2": record["p2"], "alpha": certificate.alpha}
     return certificate.raw() | {"derived": claims, "digest": record["digest"]}
 
@@ -151,20 +156,30 @@ def setting_of(certificate: Certificate) -> dict[str, Any]:
     }
 
 
-def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Certificate:
-    """Rebuild the certificate of a row from its votes; the radius is computed again.
+def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
+    """Rebuild the certificate of a row from its votes or integers; the radius is computed again.
 
     ValueError if the row holds no valid certificate, as when a count is missing.
     """
-    for name in _FILLED:
-        if record[name] is None:
-            raise ValueError(f"{name} must not be null in a row that has a certificate")
+    is_exact = "method" in manifest
+    for name in CERTIFICATES.names:
+        if name in OPTIONAL and not (name == "exact" and is_exact):
+            continue
+        is_unused = name in ((*VOTES, "exact") if is_exact else INTEGERS)
+        if (record[name] is None) != is_unused:
+            state = "must be null" if is_unused else "must not be null"
+            raise ValueError(f"{name} {state} in a row that has a certificate")
     classes = tuple(manifest["classes"])
     names = [label_text(label) for label in classes]
     text = record["answer"]
     if text not in names:
         raise ValueError(f"the answer {text!r} is not one of the classes")
     answer = names.index(text)
+    if is_exact:
+        shared = {name: manifest[name] for name in ("classes", "ops", "unit", "model_hash")}
+        own = {name: record[name] for name in (*INTEGERS, "input_hash")} | {"label": classes[answer]}
+        others = {"touchable": None, "replacements": None, "rounding": 0}
+        return ExactCertificate.from_dict({"format": EXACT_FORMAT, **shared, **own, **others})
     exact, planned = record["exact"], (record["look_sizes"], record["look_alphas"])
     certificate = Certificate(
         label=classes[answer],
@@ -218,6 +233,7 @@ class Totals:
         seconds: time.
         labelled: counts over the rows with a label.
         unlabelled: counts over the rows without a label, each counted as correct.
+        characters: the same by the radius in characters, where it is known; the key is whether the rows have a label.
         classes: the classes, in the order of the manifest.
         threat: the attacker of the certificates.
         protected: the class that a decision threshold protects, or None.
@@ -230,6 +246,7 @@ class Totals:
     seconds: float = 0.0
     labelled: AnswerCounts = field(default_factory=AnswerCounts)
     unlabelled: AnswerCounts = field(default_factory=AnswerCounts)
+    characters: dict[bool, AnswerCounts] = field(default_factory=lambda: {True: AnswerCounts(), False: AnswerCounts()})
     classes: Sequence[Any] = ()
     threat: Threat = field(default_factory=Threat)
     protected: str | None = None
@@ -254,6 +271,8 @@ class Totals:
         self.calls += record["calls"]
         values = index(record["radius"]), index(record["length"])  # TypeError for a null
         self._rows[record["truth"] is not None][record["truth"], record["answer"], *values] += 1
+        if record["character_radius"] is not None:
+            self.characters[record["truth"] is not None].add(record["correct"] is not False, record["character_radius"])
         if record["correct"] is None:
             self.unlabelled.add(True, record["radius"])
         else:
@@ -291,6 +310,7 @@ class Totals:
     def to_dict(self) -> dict[str, Any]:
         """The totals as a manifest states them."""
         values = measure(self.outcomes(), self.threat).to_dict()
+        characters = self.characters[bool(self.labelled.inputs)]
         return {
             "inputs": self.inputs,
             "problems": self.problems,
@@ -298,6 +318,7 @@ class Totals:
             "abstained": self.abstained,
             "calls": self.calls,
             **{name: values[name] for name in _MEASURES},
+            "mean_character_radius": characters.mean_radius if characters.inputs else None,
             **self.by_class().to_dict(),
         }
 

@@ -1,4 +1,4 @@
-"""Verify a run: recompute every certificate in ball arithmetic, and compare everything else with it.
+"""Verify a run: recompute every certificate in ball arithmetic or in integers, and compare everything else with it.
 
 Whatever can be derived is derived again: columns from the votes, looks and their number from the plan that the manifest
 states, totals from the rows. What cannot be derived is that the votes are those of the model.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
+from itertools import zip_longest
 from math import isclose, isfinite, sqrt
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate, Rule, digest
+from adaptdel.certification.certifier import Input
 from adaptdel.certification.sampling import (
     AT_ONCE,
     EXACT_COPIES,
@@ -31,8 +33,9 @@ from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.engines.engine import ENGINE
+from adaptdel.engines.engine import ENGINE, with_settings
 from adaptdel.files import replacing_folder, write_json
+from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.parts import RESTORE, RunTables
 from adaptdel.runs.records import (
@@ -60,7 +63,8 @@ def verify_run(
     """
     if not run.finished:
         note("the run is not finished: only the finished inputs are checked")
-    plan, totals, votes = StatedPlan(run.manifest), Totals.of(run.manifest), _SameVotes()
+    plan = StatedModel(run.manifest) if "method" in run.manifest else StatedPlan(run.manifest)
+    totals = Totals.of(run.manifest)
     whole: list[str] = []
     previous = 0
     for record in run.timed_records():
@@ -69,7 +73,7 @@ def verify_run(
             whole = whole or [f"row {row} follows row {previous}: rows are missing, repeated or out of order"]
         previous = row
         if record["problem"] is None:
-            wrong = plan.errors(record, work) + votes.errors(record)
+            wrong = plan.errors(record, work)
             yield place, wrong
         else:
             others = [name for name in CERTIFICATES.names if name not in ("id", "row", "problem")]
@@ -132,11 +136,68 @@ def shown(text: str | None) -> str:
     return ascii(text if len(text) <= 100 else text[:97] + "...")
 
 
+class StatedModel:
+    """What rows of exact certificates share: offsets, what a token can do, and the scores of the same input."""
+
+    def __init__(self, manifest: Mapping[str, Any]) -> None:
+        self.manifest = manifest
+        self._known: dict[Any, Any] = {}
+
+    def errors(self, record: Record, work: int | None = STEPS) -> list[str]:
+        """List what is wrong with a row: a column that does not follow from its integers, or another model."""
+        try:
+            certificate, wrong = _derived(self.manifest, record)
+        except (ValueError, RecursionError) as error:
+            return [f"not a certificate: {error}"]
+        wrong += _wrong_label(self.manifest, record)
+        if digest(values_of(certificate, record)) != record["digest"]:
+            wrong.append("the digest does not fit")
+        shared = [("offsets", None, record["offsets"]), ("reach", record["answer"], record["reach"])]
+        if len(self._known) < COMPARED:
+            shared.append(("scores", record["input_hash"], digest({"scores": record["scores"]})))
+        for name, key, value in shared:
+            if self._known.setdefault((name, key), value) != value:
+                wrong.append(f"another row has other {name}, so they are not of the same model")
+        return wrong
+
+
+def _wrong_label(manifest: Mapping[str, Any], record: Record) -> list[str]:
+    if record["truth"] is None or record["truth"] in map(label_text, manifest["classes"]):
+        return []
+    return [f"the label {shown(record['truth'])} in the column truth is not one of the classes"]
+
+
+def verify_with_model(run: Run, model: Any, source: Source) -> Iterator[tuple[str, list[str]]]:
+    """Yield the differences of every row of an exact run from the certificate of the model for the text in the data."""
+    manifest = run.manifest
+    if "method" not in manifest:
+        raise ValueError(
+            f"{run.folder}: its certificates come from votes: certify again instead, and compare the tables"
+        )
+    settings = {"ops": tuple(manifest["ops"]), "threshold": manifest["threshold"] or 0}
+    model = with_settings(model, settings)
+    if model.base_classifier().fingerprint() != manifest["model_hash"]:
+        raise ValueError(f"{run.folder}: belongs to another model")
+    rows = inputs(source, LabelMap(manifest["classes"]), manifest["limit"])
+    data = (Input(row.text, f"row {row.row}", row) for row in rows if isinstance(row, RunInput))
+    records = (record for record in run.records() if record["problem"] is None)
+    for record, result in zip_longest(records, model.certifier()(data)):
+        if record is None or result is None or record["row"] != result.input.tag.row:
+            yield "the run", ["its rows are not those of the data"]
+            return
+        given = result.input.tag
+        expected = record_of(result.certificate, id=given.id, row=given.row, label=given.label)
+        yield (
+            f"row {given.row}",
+            [f"{name} is not that of the model" for name in expected if record[name] != expected[name]],
+        )
+
+
 class StatedPlan:
     """The sampling plan that a manifest states: that of the original run if it was recertified."""
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
-        self.manifest, self.alpha = manifest, float(manifest["alpha"])
+        self.manifest, self.alpha, self.votes = manifest, float(manifest["alpha"]), _SameVotes()
         self.noise = noise_from_dict(manifest["noise"])
         self.n_select, self.n_estimate = manifest["votes"]
         self.adaptive = manifest["sampling"] == "adaptive"
@@ -154,6 +215,9 @@ class StatedPlan:
 
     def errors(self, record: Record, work: int | None = STEPS) -> list[str]:
         """List what is wrong with a row: its certificate, its votes, or a column that does not follow from them."""
+        return self._row_errors(record, work) + self.votes.errors(record)
+
+    def _row_errors(self, record: Record, work: int | None) -> list[str]:
         try:
             with limited(work):
                 certificate, wrong = _derived(self.manifest, record)
@@ -162,8 +226,7 @@ class StatedPlan:
         except (ValueError, RecursionError) as error:
             return [f"not a certificate: {error}"]
         wrong += verify(values_of(certificate, record), work=work)
-        if record["truth"] is not None and record["truth"] not in self.labels:
-            wrong.append(f"the label {shown(record['truth'])} in the column truth is not one of the classes")
+        wrong += _wrong_label(self.manifest, record)
         if certificate.alpha > self.alpha * (1 + ROUNDING):
             wrong.append(f"its alpha is {certificate.alpha:g}, above that of the run, {self.alpha:g}")
         try:
@@ -227,7 +290,7 @@ def _few(sizes: tuple[int, ...]) -> str:
     return ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
 
 
-def _derived(manifest: Mapping[str, Any], record: Record) -> tuple[Certificate, list[str]]:
+def _derived(manifest: Mapping[str, Any], record: Record) -> tuple[Any, list[str]]:
     """The certificate that follows from the votes of a row, and the columns of the row that differ from it."""
     certificate = certificate_of(manifest, record)
     expected = record_of(certificate, id=record["id"], row=record["row"], label=label_of(record))
@@ -288,6 +351,12 @@ def recertify(
 def _checked(run: Run, alpha: float | None, ops: str | None, bound: str | None) -> dict[str, Any]:
     """The changed settings, checked, as fields of a manifest."""
     changes: dict[str, Any] = {}
+    if "method" in run.manifest:
+        if alpha is not None or bound is not None:
+            raise ValueError(
+                f"{run.folder}: holds exact certificates, which have neither alpha nor bound: leave them out"
+            )
+        return {} if ops is None else {"ops": list(Threat(ops).ops)}
     if alpha is not None:
         changes["alpha"] = check_alpha(alpha)
     if ops is not None:

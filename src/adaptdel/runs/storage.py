@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adaptdel.certification.certificate import Certificate
 from adaptdel.files import parse
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.runs.manifest import check_manifest
@@ -148,11 +147,11 @@ class Run:
         stored = read_records(self.folder / STORE) if (self.folder / STORE).exists() else iter(())
         return merged_records(self.tables, final, (record for _, record in stored))
 
-    def certificates(self) -> Iterator[Certificate]:
+    def certificates(self) -> Iterator[Any]:
         """Iterate over the certificates, rebuilt from manifest and rows; a row with a problem has none."""
         return (certificate for _, certificate in self.certified(self.records()))
 
-    def certified(self, records: Iterable[Record]) -> Iterator[tuple[Record, Certificate]]:
+    def certified(self, records: Iterable[Record]) -> Iterator[tuple[Record, Any]]:
         """The rows that have a certificate, each with it."""
         for record in records:
             if record["problem"] is None:

@@ -1,0 +1,155 @@
+"""Runs of exact certificates: tables, workers, resuming after a kill, recertify, verify, evaluate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import adaptdel as ad
+from adaptdel.engines.engine import EngineSettings
+from adaptdel.hyperparameters import AdditiveTrainingSettings
+from adaptdel.models.model_files import load_model
+from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.inputs import Source
+from adaptdel.runs.parts import table_of
+from adaptdel.runs.records import CERTIFICATES
+from adaptdel.runs.rederive import recertify, verify_run, verify_with_model
+from adaptdel.runs.storage import Run, read_run, read_status
+from tests.calibration.documents import documents
+from tests.training.test_training import run as command
+
+SETTINGS = AdditiveTrainingSettings(levels=4, iterations=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model of three classes, a file, and its run."""
+    folder = tmp_path_factory.mktemp("exact")
+    ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*documents(150, 1, 3)).save(folder / "model")
+    texts, labels = documents(90, 2, 3)
+    rows = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+    rows[7] = {"text": "no label"}
+    rows[9] = {"text": None, "label": 1}
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command("certify", folder / "model", "--data", folder / "data.jsonl", "--out", folder / "run") == 1
+    return folder
+
+
+def job(folder: Path, out: Path, **fields: Any) -> CertificationJob:
+    return CertificationJob(folder / "model", Source(str(folder / "data.jsonl")), out, **fields)
+
+
+def table(run: Path) -> bytes:
+    return (run / "certificates.parquet").read_bytes()
+
+
+def errors(run: Run) -> list[str]:
+    return [sentence for _, wrong in verify_run(run) for sentence in wrong]
+
+
+def test_a_row_holds_the_integers_and_what_follows_from_them(folder: Path) -> None:
+    run, model = read_run(folder / "run"), load_model(folder / "model")
+    texts = [json.loads(line).get("text") for line in (folder / "data.jsonl").read_text().splitlines()]
+    records = list(run.records())
+    assert [record["row"] for record in records if record["problem"] is not None] == [10]
+    for record, certificate in run.certified(records):
+        (expected,) = model.certify([texts[record["row"] - 1]])
+        assert certificate.to_dict() == expected.to_dict()
+        assert (record["radius"], record["character_radius"]) == (expected.radius, expected.character_radius)
+        assert record["votes"] is record["selection"] is record["p1"] is record["rate"] is None
+        assert (record["calls"], record["abstained"]) == (0, False)
+    assert run.manifest["alpha"] == 0
+    assert run.manifest["totals"]["mean_character_radius"] > 0
+    assert errors(run) == []
+    assert read_status(folder / "run").done == 90
+
+
+def test_workers_and_an_interrupted_run_give_the_same_table(folder: Path, tmp_path: Path) -> None:
+    certify_data(job(folder, tmp_path / "workers", engine=EngineSettings("local", 2)), progress=False)
+    assert table(tmp_path / "workers") == table(folder / "run")
+
+    class Killed(Exception):
+        pass
+
+    def killed(done: int, total: int) -> None:
+        if done == 40:
+            raise Killed
+
+    with pytest.raises(Killed):
+        certify_data(job(folder, tmp_path / "resumed"), progress=killed)
+    unfinished = read_run(tmp_path / "resumed")
+    assert not unfinished.finished
+    assert errors(unfinished) == []
+    certify_data(job(folder, tmp_path / "resumed"), progress=False)
+    assert table(tmp_path / "resumed") == table(folder / "run")
+
+
+def test_evaluate_takes_a_model_in_memory(folder: Path, tmp_path: Path) -> None:
+    model = load_model(folder / "model")
+    run = ad.evaluate(model, folder / "data.jsonl", out=tmp_path / "run", progress=False)
+    assert table(run.folder) == table(folder / "run")
+
+
+def test_recertify_gives_what_certify_gives(folder: Path, tmp_path: Path) -> None:
+    recertify(folder / "run", tmp_path / "re", ops="del,sub")
+    certify_data(job(folder, tmp_path / "direct", settings={"ops": "del,sub"}), progress=False)
+    assert table(tmp_path / "re") == table(tmp_path / "direct") != table(folder / "run")
+    assert errors(read_run(tmp_path / "re")) == []
+    for option in ({"alpha": 0.01}, {"bound": "paper"}):
+        with pytest.raises(ValueError, match="exact"):
+            recertify(folder / "run", tmp_path / "no", **option)
+    with pytest.raises(ValueError, match="alpha"):
+        certify_data(job(folder, tmp_path / "no", settings={"alpha": 0.01}), progress=False)
+
+
+def change(record: dict[str, Any], name: str) -> None:
+    if name == "scores":
+        record["scores"][0][1] += 5
+    elif name == "offsets":
+        record["offsets"][0] += 1
+    elif name == "reach":
+        record["reach"] = [0] * len(record["reach"])
+    elif name == "votes":
+        record["votes"] = [[1, 2, 3]]
+    elif name == "input_hash":
+        record["input_hash"] = "0" * 64
+    else:
+        record[name] += 1
+
+
+@pytest.mark.parametrize("name", ["scores", "offsets", "reach", "votes", "radius", "character_radius", "input_hash"])
+def test_verify_refuses_a_changed_row(folder: Path, tmp_path: Path, name: str) -> None:
+    run = read_run(folder / "run")
+    records = list(run.records())
+    change(records[0], name)
+    (tmp_path / "times.parquet").write_bytes((folder / "run" / "times.parquet").read_bytes())
+    pq.write_table(table_of(records, CERTIFICATES), tmp_path / "certificates.parquet")
+    changed = Run(tmp_path, run.manifest | {"files": {}})
+    assert errors(changed)
+
+
+def test_verify_with_the_model_derives_the_integers_from_the_text(folder: Path, tmp_path: Path) -> None:
+    run, data = read_run(folder / "run"), Source(str(folder / "data.jsonl"))
+    model = load_model(folder / "model")
+    assert all(not wrong for _, wrong in verify_with_model(run, model, data))
+    assert command("verify", folder / "run", "--model", folder / "model") == 0
+    other = tmp_path / "other.jsonl"
+    other.write_text((folder / "data.jsonl").read_text().replace("sign1", "w1"))
+    assert command("verify", folder / "run", "--model", folder / "model", "--data", other) == 1
+    tighter = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*documents(150, 3, 3))
+    with pytest.raises(ValueError, match="another model"):
+        list(verify_with_model(run, tighter, data))
+
+
+def test_verify_checks_exact_certificates_in_a_file(folder: Path, tmp_path: Path) -> None:
+    (certificate, *_) = load_model(folder / "model").certify([documents(1, 5, 3)[0][0]])
+    values = certificate.to_dict()
+    (tmp_path / "c.json").write_text(json.dumps(values))
+    assert command("verify", tmp_path / "c.json") == 0
+    values["derived"]["radius"] += 1
+    (tmp_path / "c.json").write_text(json.dumps(values))
+    assert command("verify", tmp_path / "c.json") == 1
