@@ -123,7 +123,10 @@ def test_a_saved_scikit_learn_model_is_the_same_on_the_command_line(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"model": Function()}, "model must be a SmoothedClassifier, an AdditiveClassifier or its folder, got .*: wrap it in one"),
+        (
+            {"model": Function()},
+            "model must be a SmoothedClassifier, an AdditiveClassifier or its folder, got .*: wrap it in one",
+        ),
         ({"labels": LABELS[:3]}, "labels must be one for each of the 300 texts, got 3"),
         ({"workers": 2}, "workers must be 1 for a model that cannot be saved: "),
         ({"data": "missing.csv", "labels": LABELS}, "labels must be None for a data file"),
