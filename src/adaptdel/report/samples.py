@@ -14,8 +14,8 @@ from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.threat import Threat
 from adaptdel.report.entries import Entry, clip, file_name
 from adaptdel.runs.records import label_value
-from adaptdel.text.data import read_rows
-from adaptdel.text.data_files import HUB, data_files
+from adaptdel.text.data import Row, read_each_row
+from adaptdel.text.records import HUB, data_files
 from adaptdel.text.units import unit_from_dict
 
 COPIES = 2  # noisy copies that are shown for each certificate
@@ -103,9 +103,13 @@ def find_texts(entry: Entry, rows: Sequence[int], data: str | None) -> tuple[dic
     try:
         if path is None or (data is None and any(file.kind == HUB or file.is_remote for file in data_files(path))):
             raise ValueError("not a local file")
-        for row in read_rows(path, **columns, on_problem=lambda number, sentence: None):
+        for row in read_each_row(path, **columns):
             record = entry.rows[row.number] if row.number in rows else None
-            if record is not None and content_key(unit.split(row.text)).hex() == record["input_hash"]:
+            if (
+                isinstance(row, Row)
+                and record is not None
+                and content_key(unit.split(row.text)).hex() == record["input_hash"]
+            ):
                 texts[row.number] = row.text
             if row.number >= max(rows):
                 break

@@ -33,7 +33,7 @@ from adaptdel.runs.storage import MANIFEST, STORE, Run, read_manifest, read_run,
 from adaptdel.store import FULL, delete_store, locked
 from adaptdel.tables import number, percent
 from adaptdel.text.data import DATA
-from adaptdel.text.data_files import DataPath, standard_input
+from adaptdel.text.records import DataPath, standard_input
 
 _log = logging.getLogger(__name__)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import json
 import re
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,23 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.core.checks import check_probability
-from adaptdel.text.data_files import DataPath, data_files, shown_name, unreadable
-from adaptdel.text.file_formats import (
-    Columns,
+from adaptdel.text.records import (
+    DataPath,
     Record,
-    UnreadableError,
+    check_column,
+    data_files,
     file_records,
-    missing_column,
-    not_in,
     short_text,
+    shown_name,
+    unreadable,
 )
 from adaptdel.text.units import Tokens
 
 Label = int | str
-Problem = Callable[[int, str], None]
 TextHashes = npt.NDArray[np.uint64]
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True)
@@ -70,11 +66,12 @@ class Row:
 
 @dataclass(frozen=True)
 class InvalidRow:
-    """A row that cannot be used, and the reason."""
+    """A row that cannot be used, and the reason; ``where`` is its file and its number there."""
 
     number: int
     problem: str
     id: str | None = None
+    where: str = ""
 
 
 def read_rows(
@@ -83,30 +80,22 @@ def read_rows(
     text: str = DATA.text,
     label: str = DATA.label,
     encoding: str = DATA.encoding,
-    labelled: bool = False,
-    on_problem: Problem | None = None,
 ) -> Iterator[Row]:
     """Iterate over the rows of one or several files, in bounded memory.
 
     Args:
         path: a file, several, a glob, a folder, an address, "-" for standard input, or the name of a Hugging Face data
-            set: see `adaptdel.text.data_files`.
+            set: see `adaptdel.text.records`.
         text: the name of the column of texts.
         label: the name of the column of labels.
-        encoding: the encoding of CSV, TSV and JSON lines files.
-        labelled: whether a row without a label is invalid.
-        on_problem: called with the row number and a message for each invalid row, which is then skipped. Without it, an
-            invalid row raises a ValueError that names the file and the row. A file whose remaining rows cannot be read
-            always raises one.
+        encoding: the encoding of CSV, TSV and JSON files.
+
+    A ValueError names the file and the row that cannot be used.
     """
-    columns = Columns(text, label)
-    for row, place in _each_row(path, columns, encoding, labelled=labelled):
-        if isinstance(row, Row):
-            yield row
-        elif on_problem is None:
-            raise ValueError(f"{place}: {row.problem}")
-        else:
-            on_problem(row.number, row.problem)
+    for row in read_each_row(path, text=text, label=label, encoding=encoding):
+        if isinstance(row, InvalidRow):
+            raise ValueError(f"{row.where}: {row.problem}")
+        yield row
 
 
 def read_each_row(
@@ -116,76 +105,51 @@ def read_each_row(
     label: str = DATA.label,
     encoding: str = DATA.encoding,
 ) -> Iterator[Row | InvalidRow]:
-    """Iterate over the rows like `read_rows`, invalid ones included."""
-    return (row for row, _ in _each_row(path, Columns(text, label), encoding, labelled=False))
-
-
-def _each_row(
-    path: DataPath, columns: Columns, encoding: str, *, labelled: bool
-) -> Iterator[tuple[Row | InvalidRow, str]]:
-    """The rows of all files, numbered throughout, and for messages the place of each: its file and its number there."""
+    """Iterate over the rows like `read_rows`, invalid ones included; they are numbered throughout all files."""
     earlier = 0
     for file in data_files(path):
-        number, name = 0, file.name
-        loose = file.kind in ("csv", "tsv")
+        number = 0
+        is_typed = file.kind not in ("csv", "tsv")
         try:
-            for number, record in enumerate(file_records(file, encoding, columns), start=1):
+            for number, record in enumerate(file_records(file, encoding, (text, label)), start=1):
                 try:
-                    row: Row | InvalidRow = _row(earlier + number, record, columns, labelled=labelled, loose=loose)
+                    row: Row | InvalidRow = _row(earlier + number, record, text, label, is_typed=is_typed)
                 except ValueError as error:
-                    row = InvalidRow(earlier + number, str(error))
-                yield row, f"{name}, row {number}"
-        except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise ValueError(f"{name}: the gzip file is damaged after row {number}: create or copy it again") from None
-        except csv.Error as error:
-            advice = "put fields that hold commas, quotes or line breaks in double quotes"
-            raise ValueError(f"{name}, row {number + 1}: not CSV: {error}: {advice}") from None
-        except UnicodeError as error:
-            raise ValueError(f"{name}, row {number + 1}: {not_in(encoding, error)}") from None
-        except UnreadableError as error:
-            raise ValueError(f"{name}, row {number + 1}: {error}") from None
-        except OSError as error:
-            raise ValueError(f"{name}: cannot be read: {error.strerror or error}") from None
-        except Exception as error:
-            if isinstance(error, (ValueError, ImportError)) or not file.is_remote:
-                raise
-            raise unreadable(file, error) from None  # every file system raises its own errors
+                    row = InvalidRow(earlier + number, str(error), where=f"{file.name}, row {number}")
+                yield row
+        except ImportError:
+            raise
+        except Exception as error:  # every format and every file system raises its own
+            raise unreadable(f"{file.name}, after row {number}" if number else file.name, error) from None
         earlier += number
 
 
-def _row(number: int, record: Record, columns: Columns, *, labelled: bool, loose: bool) -> Row:
-    text, label = columns.text, columns.label
+def _row(number: int, record: Record, text: str, label: str, *, is_typed: bool) -> Row:
     if isinstance(record, str):
         raise ValueError(record)
-    for column in (text, label) if labelled else (text,):
-        if column not in record:
-            names = [str(name) for name in record]
-            raise ValueError(missing_column(column, names, "text" if column == text else "label"))
+    check_column(text, record)
     content = record[text]
     if not isinstance(content, str):
         raise ValueError(f"the column {text!r} must hold text, got {short_text(content)}")
-    answer = _label(record.get(label), label, loose=loose)
-    if labelled and answer is None:
-        raise ValueError(f"no label in the column {label!r}: give every row one, or leave the row out")
-    for column, value in ((text, content), (label, answer)):
+    row = Row(number, content, _label(record.get(label), label, is_typed=is_typed))
+    for column, value in ((text, content), (label, row.label)):
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
-            if loose:
-                raise ValueError("not UTF-8: save the file as UTF-8, or name its encoding, such as --encoding latin-1")
-            raise ValueError(f"the column {column!r} holds half of a surrogate pair: remove it")
-    return Row(number, content, answer)
+            raise ValueError(
+                f"the column {column!r} holds bytes that are not UTF-8, or half of a surrogate pair: save the file as "
+                "UTF-8, or name its encoding, such as --encoding latin-1"
+            )
+    return row
 
 
-def _label(value: Any, column: str, *, loose: bool) -> Label | None:
-    """The label as int or str, or None if it is empty; ``loose`` converts digits to int, for formats without types."""
+def _label(value: Any, column: str, *, is_typed: bool) -> Label | None:
+    """The label as int or str, or None if it is empty; digits become int in formats without types."""
     if value is None or value == "":
         return None
     if isinstance(value, str):
-        return int(value) if loose and _WHOLE.fullmatch(value.strip()) else value
-    if isinstance(value, (bool, int)) or (isinstance(value, float) and value.is_integer()):
-        if abs(value) >= 2**63:
-            raise ValueError(f"the column {column!r} must hold names or numbers below 2**63, got {short_text(value)}")
+        return value if is_typed or not _INTEGER.fullmatch(value.strip()) else int(value)
+    if (isinstance(value, int) or (isinstance(value, float) and value.is_integer())) and abs(value) < 2**63:
         return int(value)
-    raise ValueError(f"the column {column!r} must hold whole numbers or names, got {short_text(value)}")
+    raise ValueError(f"the column {column!r} must hold integers or names, got {short_text(value)}")
 
 
 @dataclass(frozen=True)
@@ -223,9 +187,8 @@ def read_examples(
 
     Rows without a label and rows with an empty text are skipped; `Examples.notes` says how many.
     """
-    columns: dict[str, Any] = {"text": text, "label": label, "encoding": encoding}
     rows, empty, unlabelled, first = [], 0, 0, 0
-    for row in read_rows(path, **columns):
+    for row in read_rows(path, text=text, label=label, encoding=encoding):
         if row.label is None:
             unlabelled, first = unlabelled + 1, first or row.number
         elif row.text.strip():
@@ -233,7 +196,7 @@ def read_examples(
         else:
             empty += 1
     if not rows and unlabelled:
-        next(read_rows(path, **columns, labelled=True))  # which says why row 1 has no label
+        raise ValueError(f"{shown_name(path)}: no row has a label in the column {label!r}: name it with --label-column")
     if not rows:
         raise ValueError(f"{shown_name(path)}: holds no {'rows' if not empty else 'text that is not empty'}")
     labels = same_type([row.label for row in rows if row.label is not None])

@@ -14,7 +14,7 @@ import pytest
 
 from adaptdel.runs.inputs import Source
 from adaptdel.text.data import Row, read_examples, read_rows
-from adaptdel.text.data_files import data_files
+from adaptdel.text.records import data_files
 
 fsspec = pytest.importorskip("fsspec")
 ROWS = [{"text": f"text {number}", "label": number % 2} for number in range(9)]
@@ -64,9 +64,6 @@ def test_the_place_of_a_bad_row_is_that_in_its_file(folder: Path) -> None:
     (folder / "more" / "c.jsonl").write_bytes(lines(ROWS[6:8]) + b"{}\n")
     with pytest.raises(ValueError, match=r"c.jsonl, row 3: no column 'text'"):
         list(read_rows(folder))
-    problems: list[int] = []
-    assert len(list(read_rows(folder, on_problem=lambda number, _: problems.append(number)))) == 8
-    assert problems == [9]
 
 
 def test_identity(folder: Path, tmp_path: Path) -> None:
@@ -115,22 +112,20 @@ def test_what_cannot_be_read(folder: Path, memory: str, monkeypatch: pytest.Monk
     (folder / "empty").mkdir()
     for data, words in (
         (folder, "holds files of several formats"),
-        (folder / "empty", "got a folder without any"),
-        (str(folder / "*.parquet"), "no file matches"),
-        ([folder / "a.jsonl"] * 2, "a.jsonl: named twice"),
-        (["-", folder / "a.jsonl"], "standard input"),
-        ([], "at least one file"),
-        (f"{memory}/none.jsonl", "memory://bucket/none.jsonl: there is no such file"),
-        (f"{memory}/*.csv", "no file matches"),
+        (folder / "empty", "there is no such file"),
+        (folder / "notes.txt", "must be a .jsonl"),
+        (str(folder / "*.parquet"), "there is no such file"),
+        (f"{memory}/none.jsonl", "none.jsonl: there is no such file"),
+        (f"{memory}/*.csv", "there is no such file"),
         ("nonsense://x/y.jsonl", "nonsense://x/y.jsonl: "),
     ):
         with pytest.raises(ValueError, match=re.escape(words)) as caught:
-            data_files(data)  # type: ignore[arg-type]
+            data_files(data)
         assert "\n" not in str(caught.value)
 
     def refused(*arguments: object, **options: object) -> None:
         raise RuntimeError("Access\nDenied")  # not an OSError, as of some libraries for buckets
 
     monkeypatch.setattr(fsspec.filesystem("memory"), "open", refused)
-    with pytest.raises(ValueError, match=r"a.jsonl: cannot be read: Access Denied: check the address, the credentials"):
+    with pytest.raises(ValueError, match=r"a.jsonl: cannot be read: Access Denied"):
         list(read_rows(f"{memory}/a.jsonl"))

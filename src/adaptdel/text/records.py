@@ -1,0 +1,349 @@
+"""The records of the files that ``--data`` names: files, globs, folders, addresses such as s3://, standard input.
+
+Files are JSON (an object a line, or an array), CSV, TSV or Parquet, also gzipped. Those of a glob or a folder are read
+in the order of their names, so that the rows have the same numbers everywhere. fsspec, an extra, opens addresses with a
+scheme. A name that is no file is a data set of Hugging Face. Everything is read as a stream.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import hashlib
+import io
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from glob import glob, has_magic
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+DataPath = str | Path | Sequence[str | Path]
+Record = Mapping[str, Any] | str  # a str is the error message of an invalid row
+
+ENDINGS = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+ACCEPTED = (
+    "a .jsonl, .json, .csv, .tsv or .parquet file, also with .gz, a folder of such files, - for standard input, or a "
+    "Hugging Face data set such as stanfordnlp/imdb"
+)
+STANDARD_INPUT = "-"
+HUB = "hub"
+CHUNK = 2**20  # characters of a JSON array that are read at a time
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:\w+)?")
+_SPACE = re.compile(r"\s*")
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a data set, or the name of a data set of Hugging Face.
+
+    Attributes:
+        name: how messages call it.
+        path: where it is; on a remote file system, its path there.
+        kind: the format: "json", "csv", "tsv", "parquet" or "hub"; "" if the ending is unknown.
+        zipped: whether it is gzipped.
+        system: the file system of fsspec; None for a local file.
+    """
+
+    name: str
+    path: str
+    kind: str
+    zipped: bool = False
+    system: Any = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether fsspec reads the file."""
+        return self.system is not None
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """The bytes of the file, unpacked if it is gzipped."""
+        with Path(self.path).open("rb") if self.system is None else self.system.open(self.path, "rb") as data:
+            if not self.zipped:
+                yield data
+                return
+            with gzip.open(data) as unpacked:
+                yield unpacked  # type: ignore[misc]
+
+    def identity(self) -> tuple[int, str]:
+        """The size in bytes, and the SHA-256 of the file as it is stored; of a remote file, of what its system states.
+
+        A remote file is not read for that: its path, its size and the checksum of the file system, such as an ETag,
+        stand for the content.
+        """
+        try:
+            if self.system is None:
+                with Path(self.path).open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                return Path(self.path).stat().st_size, digest
+            size = int(self.system.size(self.path) or 0)
+            stated = f"{self.name} {size} {self.system.ukey(self.path)}"
+        except Exception as error:  # every file system raises its own
+            raise unreadable(self.name, error) from None
+        return size, hashlib.sha256(stated.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def unreadable(name: str, error: Exception) -> ValueError:
+    """The error for data that cannot be read, in one sentence."""
+    reason = " ".join((getattr(error, "strerror", None) or str(error)).split())[:200] or type(error).__name__
+    if isinstance(error, UnicodeError):
+        reason += ": save the file as UTF-8, or name its encoding, such as --encoding latin-1"
+    elif isinstance(error, csv.Error):
+        reason += ": put fields that hold commas, quotes or line breaks in double quotes"
+    return ValueError(f"{name}: cannot be read: {reason}")
+
+
+def data_files(data: DataPath) -> list[DataFile]:
+    """The files of a data set in the order in which they are read; ValueError if there is none, or one is missing."""
+    listed = [data] if isinstance(data, (str, Path)) else data
+    return [file for name in listed for file in _files(str(name))]
+
+
+def shown_name(data: DataPath) -> str:
+    """The name of a data set in messages.
+
+    >>> shown_name(["a.jsonl", "b.jsonl", "c.jsonl"]), shown_name("-")
+    ('a.jsonl and 2 more', 'standard input')
+    """
+    if isinstance(data, (str, Path)):
+        return "standard input" if str(data) == STANDARD_INPUT else str(data)
+    return ", ".join(map(str, data[:1])) + (f" and {len(data) - 1} more" if len(data) > 1 else "")
+
+
+def _files(name: str) -> list[DataFile]:
+    if name == STANDARD_INPUT:
+        return [_data_file("standard input", str(standard_input()))]
+    if _ADDRESS.match(name):
+        return _remote_files(name)
+    path = Path(name)
+    if path.is_dir():
+        below = [file for file in path.rglob("*") if file.is_file() and _is_visible(file.relative_to(path).parts)]
+        return _data_files_of(name, [_data_file(str(file), str(file)) for file in sorted(below)])
+    if path.exists():
+        return _data_files_of(name, [_data_file(name, name)])
+    if has_magic(name):
+        return _data_files_of(name, [_data_file(file, file) for file in sorted(glob(name, recursive=True))])
+    if not _data_file(name, name).kind and _NAME.fullmatch(name):
+        return [DataFile(name, name, HUB)]
+    raise ValueError(f"{name}: there is no such file")
+
+
+def _remote_files(address: str) -> list[DataFile]:
+    """The files at an address, in a folder there, or of a glob."""
+    try:
+        import fsspec.core
+
+        system, path = fsspec.core.url_to_fs(address)
+        depth = len(PurePosixPath(path).parts)
+        paths = sorted(map(str, system.glob(path) if has_magic(path) else system.find(path)))
+    except ImportError as error:
+        raise ImportError(f"{address}: {error}: pip install 'adaptdel[remote]', or what it names") from None
+    except Exception as error:  # every file system raises its own
+        raise unreadable(address, error) from None
+    visible = [path for path in paths if _is_visible(PurePosixPath(path).parts[depth:])]
+    return _data_files_of(address, [_data_file(str(system.unstrip_protocol(path)), path, system) for path in visible])
+
+
+def _is_visible(parts: Sequence[str]) -> bool:
+    """Whether a file below a folder is not hidden and not left by another tool, such as _SUCCESS."""
+    return not any(part.startswith((".", "_")) for part in parts)
+
+
+def _data_file(name: str, path: str, system: Any = None) -> DataFile:
+    """A file with the format that its ending names."""
+    suffixes = [suffix.lower() for suffix in PurePosixPath(path).suffixes]
+    zipped = suffixes[-1:] == [".gz"]
+    named = suffixes[:-1] if zipped else suffixes
+    return DataFile(name, path, ENDINGS.get(named[-1], "") if named else "", zipped, system)
+
+
+def _data_files_of(name: str, files: list[DataFile]) -> list[DataFile]:
+    """The data files among those that a name stands for; they must have one format."""
+    known = [file for file in files if file.kind]
+    kinds = sorted({file.kind for file in known})
+    if not files:
+        raise ValueError(f"{name}: there is no such file")
+    if not known:
+        raise ValueError(f"{name}: must be {ACCEPTED}")
+    if len(kinds) > 1:
+        raise ValueError(
+            f"{name}: holds files of several formats ({', '.join(kinds)}): name those to read, as in *.csv"
+        )
+    return known
+
+
+def standard_input() -> Path:
+    """A temporary file with everything that standard input holds, whose name ends like its format.
+
+    Standard input can be read once, and most commands read their data more often.
+    """
+    try:
+        return _copied(sys.stdin.buffer)[1]
+    except (OSError, EOFError) as error:
+        raise unreadable("standard input", error) from None
+
+
+@cache
+def _copied(stream: IO[bytes]) -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    """A temporary folder, which is removed when the process ends, and the copy in it."""
+    folder = tempfile.TemporaryDirectory(prefix="adaptdel-")
+    start = stream.read(4096)
+    zipped = ".gz" if start.startswith(b"\x1f\x8b") else ""
+    rest = chain([start], iter(lambda: stream.read(2**20), b""))
+    copy = Path(folder.name) / "stdin"
+    with copy.open("wb") as file:
+        file.writelines(rest)
+    with gzip.open(copy) if zipped else copy.open("rb") as data:
+        beginning = data.read(100).removeprefix(codecs.BOM_UTF8).lstrip()
+    kind = ".parquet" if beginning[:4] == b"PAR1" else ".jsonl" if beginning[:1] in (b"{", b"[") else ".csv"
+    return folder, copy.rename(copy.with_name(f"stdin{kind}{zipped}"))
+
+
+def file_records(file: DataFile, encoding: str, columns: Sequence[str]) -> Iterator[Record]:
+    """Iterate over the records of a file, in bounded memory; ``columns`` are those of the texts and the labels."""
+    if file.kind == HUB:
+        yield from _hub_records(file.name)
+        return
+    with file.open() as data:
+        if file.kind == "parquet" and file.zipped:
+            with tempfile.TemporaryFile() as unpacked:
+                shutil.copyfileobj(data, unpacked)
+                yield from _parquet_records(unpacked, columns)
+        elif file.kind == "parquet":
+            yield from _parquet_records(data, columns)
+        elif file.kind == "json":
+            yield from _json_records(data, encoding)
+        else:
+            yield from _csv_records(data, encoding, "\t" if file.kind == "tsv" else ",")
+
+
+def _json_records(data: IO[bytes], encoding: str) -> Iterator[Record]:
+    """One record per line, or an array of records."""
+    with _text(data, encoding, "\n") as lines:
+        start = lines.readline(64)
+        while start.isspace():
+            start = lines.readline(64)
+        if start.lstrip().startswith("["):
+            yield from _json_array(start, lines)
+            return
+        first = start if start.endswith("\n") else start + lines.readline()
+        yield from (_json_record(line) for line in chain([first], lines) if line.strip())
+
+
+def _json_array(start: str, file: IO[str]) -> Iterator[Record]:
+    """The elements of an array, in bounded memory."""
+    decoder, buffer = json.JSONDecoder(), start
+    position = buffer.index("[") + 1
+    while True:
+        position = _skip(buffer, position)
+        if buffer.startswith("]", position):
+            if (buffer[position + 1 :] + file.read(CHUNK)).strip():
+                raise ValueError("not JSON: there is text after the end of the array")
+            return
+        try:
+            element, end = decoder.raw_decode(buffer, position)
+            end = _skip(buffer, end)
+        except ValueError:  # the element is not there as a whole
+            end = len(buffer)
+        if buffer[end : end + 1] in ("]", ","):
+            yield element if isinstance(element, dict) else f"must be a JSON object, got {short_text(element)}"
+            position = end + (buffer[end] == ",")
+            continue
+        block = file.read(max(CHUNK, len(buffer)))  # twice as much each time, for an element that is very long
+        if not block:
+            raise ValueError("not JSON: the file must hold an array of objects, or one object a line")
+        buffer, position = buffer[position:] + block, 0
+
+
+def _skip(text: str, position: int) -> int:
+    """The position of the next character that is not a space."""
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
+
+
+def _json_record(text: str) -> Record:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return f"not JSON ({error}): every line must be one object"
+    return record if isinstance(record, dict) else f"must be a JSON object, got {short_text(record)}"
+
+
+def _text(data: IO[bytes], encoding: str, newline: str) -> io.TextIOWrapper:
+    """Decode a file; a byte that is not in the encoding becomes a surrogate, so that only its row is invalid."""
+    try:
+        name = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+        return io.TextIOWrapper(data, name, errors="surrogateescape", newline=newline)
+    except (LookupError, ValueError):
+        raise ValueError(f"the encoding must be one of text, such as utf-8, got {encoding!r:.60}") from None
+
+
+def _csv_records(data: IO[bytes], encoding: str, delimiter: str) -> Iterator[Record]:
+    csv.field_size_limit(2**28)  # characters: a text may have a million words
+    with _text(data, encoding, "") as lines:
+        first = lines.readline()
+        if delimiter == "," and "," not in first:  # spreadsheets of many countries write semicolons
+            delimiter = next((other for other in (";", "\t") if other in first), delimiter)
+        rows = csv.reader(chain([first] if first else [], lines), delimiter=delimiter, strict=True)
+        header = next(rows, [])
+        named = [name for name in header if name.strip()]  # spreadsheets add empty columns, which have no name
+        if len(set(named)) < len(named):
+            raise ValueError(f"the header names a column twice: {', '.join(map(repr, named))[:200]}")
+        for values in rows:
+            if len(values) == len(header):
+                yield dict(zip(header, values, strict=True))
+            elif values:
+                yield f"must have {len(header)} fields as the header has, got {len(values)}"
+
+
+def _parquet_records(source: Any, columns: Sequence[str]) -> Iterator[Record]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(source) as file:
+        names = file.schema_arrow.names
+        check_column(columns[0], names)
+        for batch in file.iter_batches(batch_size=1024, columns=[name for name in columns if name in names]):
+            yield from batch.to_pylist()
+
+
+def check_column(column: str, names: Iterable[str]) -> None:
+    """Raise a ValueError unless the column of the texts is there."""
+    known = list(map(str, names))
+    if column not in known:
+        near = get_close_matches(column, known, n=1)
+        hint = f"did you mean {near[0]!r:.60}" if near else f"there are {', '.join(map(repr, known))[:200] or 'none'}"
+        raise ValueError(f"no column {column!r:.60}: {hint}: name it with --text-column")
+
+
+def _hub_records(name: str) -> Iterator[Record]:
+    """Iterate over a Hugging Face data set, given as NAME or NAME:SPLIT; the default split is train."""
+    try:
+        import datasets
+    except ImportError:
+        raise ImportError(
+            f"{name}: there is no such file, and Hugging Face data sets need: pip install 'adaptdel[datasets]'"
+        ) from None
+    path, _, split = name.partition(":")
+    try:
+        data = datasets.load_dataset(path, split=split or "train", streaming=True)
+    except Exception as error:
+        raise ValueError(f"neither a file nor a data set of Hugging Face: {error}") from None
+    yield from data
+
+
+def short_text(value: Any) -> str:
+    """A short description of any value, for messages."""
+    if isinstance(value, (dict, list)):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    return repr(value)[:40] if not isinstance(value, (str, bytes)) else repr(value[:40])
