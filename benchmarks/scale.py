@@ -37,10 +37,10 @@ import pyarrow.parquet as pq
 
 from adaptdel import Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers import LinearClassifier
-from adaptdel.engines.engine import EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.report.write import write_report
 from adaptdel.runs import certify as certify_module
 from adaptdel.runs.certify import CertificationJob, CertificationTask, certify_data
+from adaptdel.runs.engine import EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import RunInput, Source
 from adaptdel.runs.parts import ROWS_PER_PART
 from adaptdel.runs.records import record_of

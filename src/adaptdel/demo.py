@@ -14,7 +14,6 @@ from typing import Any
 
 from adaptdel.calibration.calibration import calibrate_folder
 from adaptdel.core.checks import check_int
-from adaptdel.engines.engine import EngineSettings
 from adaptdel.files import write_json, write_text
 from adaptdel.models.model_files import EXAMPLES
 from adaptdel.report.comparison import overview_table
@@ -22,6 +21,7 @@ from adaptdel.report.entries import Entry, read_entries
 from adaptdel.report.samples import certificate_words
 from adaptdel.report.write import write_report
 from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import CALIBRATION, TrainingSettings
 from adaptdel.text.data import read_examples, read_rows

@@ -19,15 +19,14 @@ from adaptdel.attacks import attack_run
 from adaptdel.attacks.attack_run import AttackJob, AttackTask, InputAttack, attack_data, read_attack_run
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.outcomes import measure_attack, robustness_curves, wilson_interval
-from adaptdel.engines.engine import EngineSettings
-from adaptdel.engines.local import LocalEngine
 from adaptdel.hyperparameters import ATTACK
 from adaptdel.report.attack_report import write_attack_report
+from adaptdel.runs.engine import EngineSettings, LocalEngine
 from adaptdel.runs.inputs import Source
 from adaptdel.store import Store
 
-from ..engines.tasks import PoisonedAttack
 from ..run_files import run, write_rows
+from ..runs.tasks import PoisonedAttack
 from .conftest import fitted, texts
 
 FEW = replace(ATTACK, inputs=8, queries=300, search_votes=200, verify_votes=2000)

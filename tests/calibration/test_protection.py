@@ -18,7 +18,6 @@ from adaptdel.calibration.protection import (
     LEAST_SHARE,
     SmoothedScores,
     allowed_false_positives,
-    changed_plan,
     class_number,
     lowest_threshold,
     needed_negatives,
@@ -190,11 +189,11 @@ def test_no_rate_is_stated_for_other_answers(tmp_path: Path) -> None:
     model = linear()
     held, labels = documents(200, 10)
     protect(model, held, ["spam" if y else "ham" for y in labels], label="spam", max_false_positives=0.2, certify=0)
-    assert changed_plan(model) is None
+    assert model.changed_plan() is None
     model.save(tmp_path / "model")
     for name, value in (("n_select", 50), ("sampling", "fixed"), ("threshold", 0.9)):
         changed = ad.SmoothedClassifier.load(tmp_path / "model").set_params(**{name: value})
-        assert name in str(changed_plan(changed))
+        assert name in str(changed.changed_plan())
         changed.save(tmp_path / name)
         assert not hasattr(ad.SmoothedClassifier.load(tmp_path / name), "protection_")
     notes: list[str] = []

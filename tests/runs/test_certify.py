@@ -13,10 +13,10 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
 from adaptdel.core.noise import Noise
-from adaptdel.engines.engine import ModelSource
 from adaptdel.measures.summary import AnswerCounts
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data, certify_here, describe
+from adaptdel.runs.engine import ModelSource
 from adaptdel.runs.inputs import RunInput, Source
 from adaptdel.runs.records import Totals
 from adaptdel.runs.rederive import recertify

@@ -62,7 +62,7 @@ def test_an_array_of_json_gives_the_same_rows(
     path.write_text("\n " + json.dumps(RECORDS, indent=indent), encoding="utf-8-sig")
     expected = [Row(i, r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
     for size in (7, 64, 2**20):  # elements may be cut anywhere
-        monkeypatch.setattr("adaptdel.text.records.CHUNK", size)
+        monkeypatch.setattr("adaptdel.text.formats.CHUNK", size)
         assert list(read_rows(path)) == expected
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
@@ -27,12 +27,11 @@ from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.core.noise import registered_noise_modules
-from adaptdel.engines.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.files import parse_object, read_json, write_json, write_text
 from adaptdel.hyperparameters import ATTACK, AttackSettings
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import ProgressBar, reporter
-from adaptdel.runs.certify import row_numbers
+from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.records import label_text
@@ -43,7 +42,6 @@ from adaptdel.text.units import Tokens, Unit, check_unit
 ADAPTIVE = "adaptive"
 RECIPES = (ADAPTIVE, *TEXTATTACK)
 TEXT_UNITS = ("word", "char")
-ALONE = 10**6  # characters: an item of this size is sent to a worker alone
 MANIFEST, RECORDS, STORE = "manifest.json", "attacks.jsonl", "unfinished.sqlite"
 FORMAT = "adaptdel attack 1"
 _JOB = {"kind": "attack"}
@@ -185,6 +183,7 @@ class AttackTask(Task):
     """
 
     kept: ClassVar[str] = "everything attacked so far is kept"
+    chunk: ClassVar[int] = 1  # an attack takes seconds to hours, and its record is stored when it ends
 
     recipe: str = ADAPTIVE
     settings: AttackSettings = ATTACK
@@ -210,14 +209,6 @@ class AttackTask(Task):
         """A record that states the problem."""
         problem = {"outcome": ERROR, "problem": reason}
         return {"id": item.id, "row": item.row, "truth": label_text(item.label), **problem}
-
-    def size(self, item: Any) -> int:
-        """Every input is sent alone: an attack takes seconds to hours, and its record is stored when it ends."""
-        return ALONE
-
-    def describe(self, items: Sequence[Any]) -> str:
-        """The rows in the data."""
-        return row_numbers(item.row for item in items)
 
     def paths(self) -> tuple[Path, ...]:
         """The folder of the model, and the parts that are files or folders here."""

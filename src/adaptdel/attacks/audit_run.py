@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,17 +13,15 @@ from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.certification.sampling import content_key
 from adaptdel.core.checks import check_int
-from adaptdel.engines.engine import ModelSource, Task, Work, WorkerError
-from adaptdel.engines.local import LocalEngine
 from adaptdel.hyperparameters import AUDIT, AttackSettings
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
+from adaptdel.runs.engine import LocalEngine, ModelSource, Task, Work, WorkerError
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.records import Record, certificate_of, label_text
 from adaptdel.runs.storage import Run, read_run
 from adaptdel.text.units import check_unit
 
-ALONE = 10**6  # characters: an item of this size is sent to a worker alone
 _CLAIMED = ("input_hash", "answer", "radius", "p1", "p2")  # rows that agree in these make the same claim
 
 
@@ -37,6 +35,7 @@ class AuditTask(Task):
     """
 
     kept: ClassVar[str] = "an audit keeps no results"
+    chunk: ClassVar[int] = 1  # a claim takes seconds
 
     vocabulary: Vocabulary
     settings: AttackSettings
@@ -55,14 +54,6 @@ class AuditTask(Task):
     def failed(self, item: Any, reason: str) -> ClaimAudit:
         """An audit needs every certificate that was drawn."""
         raise WorkerError(f"{item.name}: {reason}: {self.try_again} with fewer workers")
-
-    def size(self, item: Any) -> int:
-        """Every claim is sent alone: it takes seconds."""
-        return ALONE
-
-    def describe(self, items: Sequence[Claim]) -> str:
-        """The names of the inputs."""
-        return ", ".join(claim.name for claim in items)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from adaptdel.calibration.measurement import (
 from adaptdel.certification.certifier import Certifier
 from adaptdel.core.checks import FloatArray, IntArray, check_int, check_list
 from adaptdel.core.rates import BinnedRate, InterpolatedRate
-from adaptdel.engines.engine import Engine
 from adaptdel.measures.class_measures import constant_answer
 from adaptdel.measures.summary import AnswerCounts, Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.runs.engine import Engine
 from adaptdel.settings import CalibrationSettings
 
 TRIMMED = 1.0  # percent of the shortest and of the longest inputs that automatic bins ignore

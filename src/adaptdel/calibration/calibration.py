@@ -17,10 +17,10 @@ from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import Rate, rate_from_dict
-from adaptdel.engines.engine import ENGINE, Engine, EngineSettings, start_engine
 from adaptdel.models.model_files import CONFIG, check_free, save_model, update_copy
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.plots import new_figure, save
+from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, start_engine
 from adaptdel.settings import CalibrationSettings
 from adaptdel.store import FULL, delete_store
 from adaptdel.text.data import Examples, known_texts, text_hashes
@@ -79,7 +79,7 @@ def calibrate(
             then trained again under every candidate rate.
         checkpoint: a file for the measurements; after an interruption, the same call resumes from it.
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
-        engine: where to certify, such as `adaptdel.engines.engine.start_engine` gives; None for this process.
+        engine: where to certify, such as `adaptdel.runs.engine.start_engine` gives; None for this process.
         **settings: fields of `CalibrationSettings`.
     """
     checked = CalibrationSettings(**settings)

@@ -21,9 +21,9 @@ from adaptdel.core.checks import IntArray
 from adaptdel.core.noise import Deletion, registered_noise_modules
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.core.threat import Threat
-from adaptdel.engines.engine import Engine, ModelSource, Task, Work, WorkerError
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
+from adaptdel.runs.engine import Engine, ModelSource, Task, Work, WorkerError
 from adaptdel.settings import CalibrationSettings
 from adaptdel.store import START_AGAIN, Store
 from adaptdel.text.units import Tokens, Unit
@@ -162,10 +162,6 @@ class ExampleTask(Task):
     def failed(self, item: Any, reason: str) -> Any:
         """A calibration needs every example."""
         raise WorkerError(f"an example of {len(item[1])} tokens: {reason}: leave it out, or give workers more memory")
-
-    def size(self, item: Any) -> int:
-        """The number of characters, about."""
-        return 6 * len(item[1])
 
 
 def _certified(

@@ -283,16 +283,3 @@ def lowest_threshold(scores: ClassScores, negatives: Sequence[Any], allowed: int
         else:
             low, undecided = middle, undecided[exceeds]
     return high, above
-
-
-def changed_plan(model: SmoothedClassifier) -> str | None:
-    """A sentence if the answers of a model are no longer those whose rate of false positives was proved; else None."""
-    known = getattr(model, "protection_", None)
-    if known is None or known["plan"] == (plan := model.answer_plan()):
-        return None
-    changed = [name for name in plan if plan[name] != known["plan"].get(name)]
-    shown = ", ".join(f"{name} was {known['plan'].get(name)!r:.40} and is {plan[name]!r:.40}" for name in changed)
-    return (
-        f"the rate of false positives of {known['label']!s} was proved for other answers ({shown}): nothing is known "
-        "about it here; run adaptdel protect on a model with these settings"
-    )

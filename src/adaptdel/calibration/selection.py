@@ -33,10 +33,10 @@ from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import FixedRate, LengthRate
-from adaptdel.engines.engine import Engine
 from adaptdel.measures.class_measures import answer_warnings, measure_classes
 from adaptdel.measures.summary import Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.runs.engine import Engine
 from adaptdel.settings import CalibrationSettings, adaptdel_rate, default_rate
 from adaptdel.text.data import held_out, without_spacing
 from adaptdel.training.training import TrainAgain, retraining

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from adaptdel.engines.engine import ENGINE, ENGINES, EngineSettings
+from adaptdel.runs.engine import ENGINE, ENGINES, EngineSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DATA_HELP = (

@@ -15,7 +15,7 @@ from adaptdel.core.threat import Threat
 from adaptdel.report.entries import Entry, clip, file_name
 from adaptdel.runs.records import label_value
 from adaptdel.text.data import Row, read_each_row
-from adaptdel.text.records import HUB, data_files
+from adaptdel.text.formats import HUB, data_files
 from adaptdel.text.units import unit_from_dict
 
 COPIES = 2  # noisy copies that are shown for each certificate

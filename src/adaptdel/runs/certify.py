@@ -13,17 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from adaptdel.calibration.protection import changed_plan
 from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice, check_int
 from adaptdel.core.noise import registered_noise_modules
-from adaptdel.engines.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
 from adaptdel.files import replacing, write_json
 from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.model_files import data_columns
 from adaptdel.progress import ProgressBar, reporter
+from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
 from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import RunModel, check_resumable, new_manifest, session, timestamp
 from adaptdel.runs.parts import ROWS_PER_PART
@@ -33,7 +32,7 @@ from adaptdel.runs.storage import MANIFEST, STORE, Run, read_manifest, read_run,
 from adaptdel.store import FULL, delete_store, locked
 from adaptdel.tables import number, percent
 from adaptdel.text.data import DATA
-from adaptdel.text.records import DataPath, standard_input
+from adaptdel.text.formats import DataPath, standard_input
 
 _log = logging.getLogger(__name__)
 
@@ -71,24 +70,6 @@ class CertificationTask(Task):
     def failed(self, item: Any, reason: str) -> Record:
         """A record that states the problem."""
         return problem_record(reason, id=item.id, row=item.row) | {"seconds": None}
-
-    def size(self, item: Any) -> int:
-        """The number of characters."""
-        return len(item.text)
-
-    def describe(self, items: Sequence[Any]) -> str:
-        """The rows in the data."""
-        return row_numbers(item.row for item in items)
-
-
-def row_numbers(rows: Iterable[int]) -> str:
-    """Rows of the data in a message.
-
-    >>> row_numbers([4, 3])
-    'rows 3, 4'
-    """
-    ordered = sorted(rows)
-    return f"rows {', '.join(map(str, ordered[:8]))}" + (", ..." if len(ordered) > 8 else "")
 
 
 def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[Record, None, None]:
@@ -184,7 +165,7 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
             model_source = ModelSource(job.model, job.settings, backend=job.backend)
             model = model_source.load()
         manifest = new_manifest(name, model, job.source, job.limit)
-        if (sentence := changed_plan(model)) is not None:
+        if (sentence := model.changed_plan()) is not None:
             note(sentence)
         task = CertificationTask(None, model.certifier())
         if model_source is not None and job.engine.is_distributed:

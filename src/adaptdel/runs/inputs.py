@@ -17,7 +17,7 @@ import numpy as np
 
 from adaptdel.runs.records import label_text
 from adaptdel.text.data import DATA, InvalidRow, Row, read_each_row
-from adaptdel.text.records import HUB, STANDARD_INPUT, data_files, shown_name
+from adaptdel.text.formats import HUB, STANDARD_INPUT, data_files, shown_name
 
 GIVE_UP_ROWS = 1000  # invalid rows at the start of a file after which reading ends
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -29,10 +26,10 @@ from adaptdel.core.checks import (
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.engines.engine import ENGINES, EngineSettings
 from adaptdel.files import check_finite
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.runs.engine import ENGINES, EngineSettings, versions
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import EXACT
 from adaptdel.store import check_same_job
@@ -290,18 +287,6 @@ def session(engine: EngineSettings, rows: int, done: int = 0) -> dict[str, Any]:
     workers = 1 if engine.engine == "local" and engine.workers is None else engine.workers
     described = {"started": timestamp(), "engine": engine.engine, "workers": workers, "rows": rows, "done": done}
     return described | {"versions": versions()}
-
-
-def versions() -> dict[str, str]:
-    """The versions of this library and of those it uses."""
-    installed = {"python": platform.python_version()}
-    names = [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules]
-    for name in ("adaptdel", "numpy", "scipy", "pyarrow", *names):
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return installed
 
 
 # What a run can only be resumed with, and what else the records depend on.

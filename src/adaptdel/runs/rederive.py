@@ -33,8 +33,8 @@ from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.engines.engine import ENGINE, with_settings
 from adaptdel.files import replacing_folder, write_json
+from adaptdel.runs.engine import ENGINE, with_settings
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.parts import RESTORE, RunTables

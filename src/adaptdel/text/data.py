@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.core.checks import check_probability
-from adaptdel.text.records import (
+from adaptdel.text.formats import (
     DataPath,
     Record,
     check_column,
@@ -85,7 +85,7 @@ def read_rows(
 
     Args:
         path: a file, several, a glob, a folder, an address, "-" for standard input, or the name of a Hugging Face data
-            set: see `adaptdel.text.records`.
+            set: see `adaptdel.text.formats`.
         text: the name of the column of texts.
         label: the name of the column of labels.
         encoding: the encoding of CSV, TSV and JSON files.

@@ -14,7 +14,7 @@ import pytest
 
 from adaptdel.runs.inputs import Source
 from adaptdel.text.data import Row, read_examples, read_rows
-from adaptdel.text.records import data_files
+from adaptdel.text.formats import data_files
 
 fsspec = pytest.importorskip("fsspec")
 ROWS = [{"text": f"text {number}", "label": number % 2} for number in range(9)]

@@ -10,21 +10,24 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import signal
 import sys
-import time
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from math import ceil
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, ClassVar
 
-from adaptdel import __version__
 from adaptdel.core.checks import check_choice, check_int, check_real
 from adaptdel.models.model_files import load_model
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -33,12 +36,10 @@ Work = Callable[[Iterable[tuple[int, Any]]], Iterator[tuple[int, Any]]]  # from 
 
 ENGINES = ("local", "ray")
 DEPTH = 2  # chunks in flight for each worker: one is worked on, one waits
-CHUNK, LARGEST_CHUNK = 8, 128  # items in a chunk at the beginning, and at most
-CHUNK_CHARACTERS = 200_000
-LONG = 20_000  # characters: an item of this size is sent alone
-QUICK, SLOW = 0.5, 3.0  # seconds that a chunk should take at least and at most
+CHUNK = 8  # items in a chunk: what a worker that is killed has to do again
 POLL = 1.0  # seconds between two looks at the workers
-ATTEMPTS = 2  # workers that an item may end, each alone, until it counts as failed
+ATTEMPTS = 3  # workers that an item may end, each alone, until it counts as failed
+STARTS = 5  # failures to start a worker, in succession, until the work ends
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -106,9 +107,11 @@ class Task(ABC):
     Attributes:
         source: the model; None if `load` needs none.
         kept: in messages, what an error does not lose.
+        chunk: the number of items that are sent together.
     """
 
     kept: ClassVar[str] = "everything certified so far is kept"
+    chunk: ClassVar[int] = CHUNK
 
     source: ModelSource | None
 
@@ -122,14 +125,6 @@ class Task(ABC):
     @abstractmethod
     def failed(self, item: Any, reason: str) -> Any:
         """The result for an item that ends every worker that tries it."""
-
-    def size(self, item: Any) -> int:
-        """How long an item is, in characters: long items are not sent together."""
-        return 0
-
-    def describe(self, items: Sequence[Any]) -> str:
-        """Items in messages, such as "rows 3, 4"."""
-        return f"{len(items)} items"
 
     def paths(self) -> tuple[Path, ...]:
         """The files and folders that `load` reads: machines that do not have them get copies."""
@@ -164,6 +159,7 @@ class Worker(ABC):
     Attributes:
         in_flight: chunks by the future of their results.
         ready: ends when the process has started; None if it has.
+        failed_starts: how often it has failed to start since it last did.
     """
 
     lost: ClassVar[type[BaseException]]  # what a future raises if the process has ended
@@ -171,26 +167,19 @@ class Worker(ABC):
     def __init__(self) -> None:
         self.in_flight: dict[Future[Any], Chunk] = {}
         self.ready: Future[Any] | None = None
+        self.failed_starts = 0
 
     @abstractmethod
     def start(self) -> None:
         """Start the process, or start it again; sets `ready`."""
 
     @abstractmethod
-    def started(self, value: Any) -> None:
-        """Called with the result of `ready`."""
-
-    @abstractmethod
     def submit(self, task: Task, chunk: Chunk) -> Future[Any]:
-        """The future of what `do_chunk` returns."""
+        """The future of what `Loaded.do` returns."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End the process."""
-
-    def is_elsewhere(self, error: BaseException) -> bool:
-        """Whether the process ended for a reason that has nothing to do with its items, such as a node that died."""
-        return False
+        """End the process, also in the middle of its work."""
 
 
 class Loaded:
@@ -200,15 +189,14 @@ class Loaded:
         self.task: Task | None = None
         self.work: Work | None = None
 
-    def do(self, task: Task, load: Callable[[], Work], items: list[tuple[int, Any]]) -> tuple[float, list[Any] | str]:
-        """The time and the results of items, or a sentence if the whole work cannot go on."""
+    def do(self, task: Task, load: Callable[[], Work], items: list[tuple[int, Any]]) -> list[Any] | str:
+        """The results of items, or a sentence if the whole work cannot go on."""
         try:
             if self.work is None or task != self.task:
                 self.task, self.work = task, load()
-            start = time.perf_counter()
-            return time.perf_counter() - start, [result for _, result in self.work(items)]
+            return [result for _, result in self.work(items)]
         except Exception as error:
-            return 0.0, sentence_of(error)
+            return sentence_of(error)
 
 
 class Engine(ABC):
@@ -252,29 +240,28 @@ class Engine(ABC):
 
     def _greet(self, task: Task, worker: Worker, future: Future[Any]) -> None:
         try:
-            worker.started(future.result())
-            worker.ready = None
+            future.result()
+            worker.ready, worker.failed_starts = None, 0
         except worker.lost as error:
-            if "No module named" in str(error):
-                raise WorkerError(f"a worker cannot import what it needs: {error}: {task.try_again}") from None
+            worker.failed_starts += 1
+            if worker.failed_starts >= STARTS:
+                raise WorkerError(f"workers cannot start: {error}: {task.try_again}") from None
             worker.start()
 
     def _collect(self, chunks: _Chunks, worker: Worker, future: Future[Any]) -> Iterator[Any]:
         try:
-            seconds, results = future.result()
+            results = future.result()
         except worker.lost as error:
             _log.info("a worker was lost: %s", error)
-            elsewhere = any(chunk.ended is not None for chunk in worker.in_flight.values())
-            elsewhere = elsewhere and worker.is_elsewhere(error)
             lost, worker.in_flight = worker.in_flight, {}
             worker.start()
             for chunk in lost.values():
-                yield from chunks.lost(chunk, elsewhere=elsewhere)
+                yield from chunks.lost(chunk)
             return
         chunk = worker.in_flight.pop(future)
         if isinstance(results, str):
             raise WorkerError(f"{results}: {chunks.task.try_again}")
-        chunks.done(chunk, seconds)
+        chunks.done(chunk)
         yield from results
 
     @abstractmethod
@@ -302,20 +289,18 @@ class Engine(ABC):
 
 
 class _Chunks:
-    """The items of a call of `Engine.map`, in chunks whose size follows the time that they take."""
+    """The items of a call of `Engine.map`, in chunks."""
 
     def __init__(self, task: Task, items: Iterator[Any], total: int | None) -> None:
         self.task, self.left = task, total
         self._items = enumerate(items)
-        self._held: tuple[int, Any] | None = None  # an item that was too long for the chunk
         self._suspects: deque[Chunk] = deque()
         self._exhausted = False
-        self._size = CHUNK
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to send."""
-        return self._exhausted and self._held is None and not self._suspects
+        return self._exhausted and not self._suspects
 
     def next(self, in_flight: Collection[Chunk], workers: int) -> Chunk | None:
         """The next chunk for a worker, or None; items that may have ended a worker come first, each alone."""
@@ -323,53 +308,146 @@ class _Chunks:
             return None
         if self._suspects:
             return self._suspects.popleft() if not in_flight else None
-        size = self._size
+        size = self.task.chunk
         if self.left is not None:
             size = min(size, max(1, ceil(self.left / (2 * DEPTH * max(workers, 1)))))
-        items: list[tuple[int, Any]] = []
-        characters = 0
-        while len(items) < size and characters < CHUNK_CHARACTERS:
-            numbered = self._held or self._next_item()
-            self._held = None
-            if numbered is None:
-                break
-            length = self.task.size(numbered[1])
-            if length >= LONG and items:
-                self._held = numbered
-                break
-            items.append(numbered)
-            characters += max(length, CHUNK_CHARACTERS if length >= LONG else 0)
+        items = list(islice(self._items, size))
+        self._exhausted = len(items) < size
         return Chunk(items) if items else None
 
-    def done(self, chunk: Chunk, seconds: float) -> None:
+    def done(self, chunk: Chunk) -> None:
         """Count the results of a chunk."""
         if self.left is not None:
             self.left -= len(chunk.items)
-        if chunk.ended is None and seconds < QUICK and len(chunk.items) >= self._size:
-            self._size = min(2 * self._size, LARGEST_CHUNK)
-        elif chunk.ended is None and seconds > SLOW:
-            self._size = max(self._size // 2, 1)
 
-    def lost(self, chunk: Chunk, *, elsewhere: bool) -> Iterator[Any]:
+    def lost(self, chunk: Chunk) -> Iterator[Any]:
         """Try the items of a chunk again, each alone; the failure of one that has ended `ATTEMPTS` workers."""
         if chunk.ended is None:
             self._suspects.extend(Chunk([item], ended=0) for item in chunk.items)
             return
-        chunk.ended += not elsewhere
+        chunk.ended += 1
         if chunk.ended < ATTEMPTS:
             self._suspects.append(chunk)
             return
-        if self.left is not None:
-            self.left -= 1
+        self.done(chunk)
         yield self.task.failed(chunk.items[0][1], f"it ended its worker {ATTEMPTS} times, as when memory runs out")
 
-    def _next_item(self) -> tuple[int, Any] | None:
-        if not self._exhausted:
-            try:
-                return next(self._items)
-            except StopIteration:
-                self._exhausted = True
-        return None
+
+class LocalEngine(Engine):
+    """Work in this process, or in ``workers`` processes on this machine."""
+
+    def __init__(self, workers: int = 1) -> None:
+        self._workers = workers
+        self._pool: list[LocalWorker] = []
+
+    def map(self, task: Task, items: Iterable[Any], total: int | None = None) -> Generator[Any, None, None]:
+        """Yield the result of every item, in the order in which they are finished."""
+        if self._workers == 1:
+            yield from (result for _, result in task.load()(enumerate(items)))
+        else:
+            yield from super().map(task, items, total)
+
+    def current_workers(self, left: int | None) -> Sequence[LocalWorker]:
+        """The worker processes, of which at most ``left`` are started."""
+        size = self._workers if left is None else max(min(self._workers, left), len(self._pool), 1)
+        while len(self._pool) < size:
+            worker = LocalWorker(self._workers)
+            worker.start()
+            self._pool.append(worker)
+        return self._pool
+
+    def abandon(self) -> None:
+        """Stop all processes."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop the processes."""
+        for worker in self._pool:
+            worker.stop()
+        self._pool = []
+
+
+class LocalWorker(Worker):
+    """A pool of one process, so that a process that ends takes nothing else with it."""
+
+    lost = BrokenExecutor
+
+    def __init__(self, workers: int) -> None:
+        super().__init__()
+        self._workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._pid: Future[int] | None = None
+
+    def start(self) -> None:
+        """Start the process, or start it again."""
+        self.stop()
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _prepare)
+        with _worker_environment(self._workers):  # which the process inherits when it gets its first call
+            self.ready = self._pid = self._pool.submit(os.getpid)
+
+    def submit(self, task: Task, chunk: Chunk) -> Future[Any]:
+        """The future of the results of a chunk; that of a process that has just ended fails as well."""
+        assert self._pool is not None
+        try:
+            return self._pool.submit(_do, task, chunk.items)
+        except BrokenExecutor as error:
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def stop(self) -> None:
+        """End the process, also in the middle of its work."""
+        if self._pool is None:
+            return
+        if self.in_flight and self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid.result(), signal.SIGTERM)
+        self._pool.shutdown(cancel_futures=True)
+        self._pool = self._pid = None
+
+
+_LOADED = Loaded()
+
+
+def _do(task: Task, items: list[tuple[int, Any]]) -> list[Any] | str:
+    return _LOADED.do(task, task.load, items)
+
+
+def _prepare() -> None:
+    """What a worker process does first: the parent stops it, also by its own end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """Exit when the parent process ends, even if it is killed."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def _worker_environment(workers: int) -> Iterator[None]:
+    """Give every worker its share of the cores and no progress bars, unless the environment sets them."""
+    wanted = thread_settings(cores() // workers)
+    ours = [name for name in wanted if name not in os.environ]
+    os.environ.update({name: wanted[name] for name in ours})
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+def thread_settings(threads: int) -> dict[str, str]:
+    """Environment variables that give a worker so many threads, and no progress bars."""
+    return dict.fromkeys(_THREADS, str(max(1, threads))) | {"TQDM_DISABLE": "1"}
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -416,37 +494,23 @@ def start_engine(settings: EngineSettings) -> Engine:
     ImportError if Ray is not installed; ValueError if there is no cluster at the address.
     """
     if settings.engine == "ray":
-        from adaptdel.engines.cluster import RayEngine
+        from adaptdel.runs.cluster import RayEngine
 
         return RayEngine(settings)
-    from adaptdel.engines.local import LocalEngine
-
     return LocalEngine(settings.workers or 1)
 
 
-def thread_settings(threads: int) -> dict[str, str]:
-    """Environment variables that give a worker so many threads, and no progress bars."""
-    return dict.fromkeys(_THREADS, str(max(1, threads))) | {"TQDM_DISABLE": "1"}
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def library_versions(names: Iterable[str] | None = None) -> dict[str, str]:
-    """The versions of libraries; by default of those that results depend on: Python, this library, what computes."""
+def versions(names: Iterable[str] | None = None) -> dict[str, str]:
+    """The versions of libraries; by default of those that results depend on, as far as they are loaded."""
     if names is None:
-        loaded = [name for name in ("torch", "transformers", "onnxruntime") if name in sys.modules]
-        names = ("python", "adaptdel", "numpy", "scipy", *loaded)
-    installed = {"python": platform.python_version(), "adaptdel": __version__}
+        optional = ("pyarrow", "torch", "transformers", "onnxruntime")
+        names = ("python", "adaptdel", "numpy", "scipy", *(name for name in optional if name in sys.modules))
+    installed = {"python": platform.python_version()}
     for name in names:
         if name not in installed:
-            try:
+            with suppress(PackageNotFoundError):
                 installed[name] = version(name)
-            except PackageNotFoundError:
-                installed[name] = "none"
-    return {name: installed[name] for name in names}
+    return installed
 
 
 def sentence_of(error: Exception) -> str:

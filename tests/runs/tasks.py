@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.attacks.attack_run import AttackTask
-from adaptdel.engines.engine import Task, Work
 from adaptdel.runs.certify import CertificationTask
+from adaptdel.runs.engine import Task, Work
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,6 @@ class Square(Task):
 
     def failed(self, item: Any, reason: str) -> str:
         return f"{item}: {reason}"
-
-    def size(self, item: Any) -> int:
-        return 10**6 if isinstance(item, float) else 1
 
 
 @dataclass(frozen=True)

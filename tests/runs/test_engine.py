@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adaptdel.engines.engine import EngineSettings, WorkerError, start_engine
-from adaptdel.engines.local import LocalEngine
-from tests.engines.tasks import Square
+from adaptdel.runs.engine import ATTEMPTS, EngineSettings, LocalEngine, WorkerError, start_engine
+from tests.runs.tasks import Square
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -50,14 +49,14 @@ def test_an_item_that_ends_its_workers_is_a_failure() -> None:
         results = list(engine.map(Square(None), [*range(30), -1, *range(30, 60)]))
         assert sorted(result for result in results if isinstance(result, int)) == [n * n for n in range(60)]
         assert [result for result in results if isinstance(result, str)] == [
-            "-1: it ended its worker 2 times, as when memory runs out"
+            f"-1: it ended its worker {ATTEMPTS} times, as when memory runs out"
         ]
         assert sorted(engine.map(Square(None), range(30), 30)) == [n * n for n in range(30)]
 
 
 def test_a_driver_that_stops_ends_busy_workers() -> None:
     with LocalEngine(2) as engine:
-        results = engine.map(Square(None), [1, 2, 600.0, 600.0, 3, 4])
+        results = engine.map(Square(None), [1, 2, 600.0, 600.0, 3, 4], 6)
         next(results)
         results.close()  # in the middle of ten minutes
         assert sorted(engine.map(Square(None), range(9), 9)) == [n * n for n in range(9)]
@@ -77,3 +76,13 @@ def test_a_driver_that_stops_ends_busy_workers() -> None:
 def test_settings(settings: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         EngineSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adaptdel.runs.engine._prepare", print_and_fail)
+    with LocalEngine(2) as engine, pytest.raises(WorkerError, match="cannot start"):
+        list(engine.map(Square(None), range(9)))
+
+
+def print_and_fail() -> None:
+    raise RuntimeError("no worker")

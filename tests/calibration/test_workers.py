@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from adaptdel.calibration.calibration import calibrate
-from adaptdel.engines.local import LocalEngine
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.runs.engine import LocalEngine
 from tests.run_files import examples, make_data, make_model, run
 
 

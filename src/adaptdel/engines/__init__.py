@@ -1,1 +1,0 @@
-"""Engines that distribute work: local processes, or a Ray cluster."""

@@ -1,0 +1,218 @@
+"""The Ray engine: workers are Ray actors, on a cluster that is running or on this machine.
+
+Every actor gets the files of the model from Ray's object store and loads the task once; no shared file system is
+needed. Plain actors, and not the actor pools of Ray Data, which do not tell which item was with the actor that ended.
+This module decides which actors there are; `adaptdel.runs.engine.Engine` hands out the items.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from adaptdel.runs.engine import (
+    POLL,
+    Chunk,
+    Engine,
+    EngineSettings,
+    Loaded,
+    Task,
+    Work,
+    Worker,
+    cores,
+    sentence_of,
+    thread_settings,
+    versions,
+)
+
+
+class RayEngine(Engine):
+    """Work in Ray actors: as many as the settings say, or as fit with one CPU of the cluster left free."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._actors: list[ActorWorker] = []
+        self.ray, self._owns, self._dashboard = _connect(settings)
+        self._class = self.ray.remote(_Actor)
+        self._looked = 0.0
+        self._shipped: tuple[Task, Any] | None = None  # the last task, and the reference of what actors load for it
+
+    @property
+    def description(self) -> str | None:
+        """Where to watch the cluster."""
+        nodes = self._nodes()
+        cpus = sum(node.get("CPU", 0) for node in nodes)
+        where = f"; dashboard: http://{self._dashboard}" if self._dashboard else ""
+        return f"Ray with {len(nodes)} node{'s' if len(nodes) != 1 else ''} and {cpus:g} CPUs{where}"
+
+    def current_workers(self, left: int | None) -> Sequence[ActorWorker]:
+        """The actors; new nodes get some. Ray starts those that do not fit yet as soon as they do."""
+        if time.monotonic() - self._looked >= POLL:
+            self._looked = time.monotonic()
+            settings = self._settings
+            fitting = capacity(self._nodes(), settings.cpus_per_worker, settings.gpus_per_worker)
+            for _ in range(max(1, settings.workers or fitting) - len(self._actors)):
+                self._actors.append(ActorWorker(self))
+                self._actors[-1].start()
+        return self._actors
+
+    def new_actor(self) -> Any:
+        """The handle of a new actor."""
+        settings = self._settings
+        options: dict[str, Any] = {"num_cpus": settings.cpus_per_worker, "num_gpus": settings.gpus_per_worker}
+        environment = {"env_vars": thread_settings(settings.cpus_per_worker)}
+        return self._class.options(**options, runtime_env=environment).remote()
+
+    def shipped(self, task: Task) -> list[Any]:
+        """The reference of what actors load for a task, in a list, so that it is not fetched with every chunk."""
+        if self._shipped is None or self._shipped[0] != task:
+            try:
+                files = {path: _contents(path) for path in task.paths()}
+            except OSError as error:
+                raise ValueError(f"{error.filename}: cannot be read: {error.strerror or error}") from None
+            self._shipped = task, self.ray.put((files, versions()))
+        return [self._shipped[1]]
+
+    def abandon(self) -> None:
+        """Stop the actors that are busy."""
+        for actor in self._actors:
+            if actor.in_flight:
+                actor.stop()
+        self._actors = [actor for actor in self._actors if not actor.in_flight]
+
+    def close(self) -> None:
+        """Stop the actors, and Ray if it was started here."""
+        for actor in self._actors:
+            actor.stop()
+        self._actors = []
+        if self._owns:
+            self.ray.shutdown()
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """The resources of the nodes that are there."""
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+
+def capacity(nodes: list[dict[str, float]], cpus: int, gpus: float) -> int:
+    """How many actors fit on nodes with these resources if one CPU of the cluster stays free for everything else.
+
+    >>> capacity([{"CPU": 4}, {"CPU": 4}], 1, 0)
+    7
+    """
+    most = [int(node.get("GPU", 0) / gpus) if gpus else 10**9 for node in nodes]
+    total = sum(min(int(node.get("CPU", 0) // cpus), limit) for node, limit in zip(nodes, most, strict=True))
+    all_cpus = sum(node.get("CPU", 0) for node in nodes)
+    return total - 1 if total > 1 and total * cpus > all_cpus - 1 else total
+
+
+class ActorWorker(Worker):
+    """The driver's end of an actor."""
+
+    def __init__(self, engine: RayEngine) -> None:
+        super().__init__()
+        self._engine = engine
+        self.lost = engine.ray.exceptions.RayError  # type: ignore[misc]
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Create an actor."""
+        self._handle = self._engine.new_actor()
+        self.ready = self._handle.start.remote().future()
+
+    def submit(self, task: Task, chunk: Chunk) -> Future[Any]:
+        """The future of the results of a chunk."""
+        future: Future[Any] = self._handle.run.remote(task, self._engine.shipped(task), chunk.items).future()
+        return future
+
+    def stop(self) -> None:
+        """Kill the actor."""
+        with suppress(Exception):
+            self._engine.ray.kill(self._handle)
+
+
+class _Actor:
+    """The actor: it loads a task when it gets one that it does not have, and works on chunks."""
+
+    def __init__(self) -> None:
+        self._loaded = Loaded()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def start(self) -> None:
+        """Nothing: the call ends when the actor is there."""
+
+    def run(self, task: Task, shipped: list[Any], items: list[tuple[int, Any]]) -> list[Any] | str:
+        """The results, or a sentence if the whole work cannot go on."""
+        return self._loaded.do(task, lambda: self._load(task, shipped[0]), items)
+
+    def _load(self, task: Task, reference: Any) -> Work:
+        import ray
+
+        files, expected = ray.get(reference)
+        node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        installed = versions(expected)
+        for name in expected:
+            if installed.get(name) != expected[name]:
+                raise ValueError(
+                    f"the node {node} has {name} {installed.get(name)}, and the driver {expected[name]}: install the "
+                    "same versions everywhere"
+                )
+        self._folder = tempfile.TemporaryDirectory(prefix="adaptdel-")
+        copies = {path: Path(self._folder.name) / f"{number}{path.suffix}" for number, path in enumerate(files)}
+        for path, contents in files.items():
+            for name, content in contents.items():
+                target = copies[path] / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        try:
+            return task.at(copies).load()
+        except Exception as error:
+            what = sentence_of(error)
+            for original, copy in copies.items():
+                what = what.replace(str(copy), str(original))
+            raise ValueError(f"the node {node} cannot load the model: {what}") from None
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    """The contents of a file, or of all files in a folder by their names there."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+def _connect(settings: EngineSettings) -> tuple[Any, bool, str]:
+    """Ray's module, whether Ray was started or connected to here, and the address of the dashboard."""
+    try:
+        import ray
+        import ray.util
+    except ImportError:
+        raise ImportError("the engine 'ray' needs Ray: pip install 'adaptdel[ray]'") from None
+    if ray.is_initialized():
+        return ray, False, ""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "adaptdel"}
+    if settings.ray_address is None:
+        # "local" never connects to a cluster that somebody else runs on this machine. Ray's CPUs only count actors: on
+        # a machine with fewer, the workers that were asked for share them.
+        cpus = max(cores(), (settings.workers or 1) * settings.cpus_per_worker + 1)
+        options |= {"address": "local", "num_cpus": cpus}
+    else:
+        options["address"] = settings.ray_address
+    try:
+        context = ray.init(**options)
+    except Exception as error:  # Ray raises errors of several kinds
+        reason = " ".join(str(error).split())[:300]
+        if settings.ray_address is None:
+            raise ValueError(f"Ray cannot be started on this machine: {reason}") from None
+        raise ValueError(
+            f"{settings.ray_address}: no Ray cluster answers: start one with: ray start --head, or omit --ray-address "
+            f"to use this machine: {reason}"
+        ) from None
+    return ray, True, str(getattr(context, "dashboard_url", "") or "")
