@@ -28,7 +28,7 @@ def test_labels_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run("certify", model, "--data", named, "--out", tmp_path / "named", *options) == 0
     captured = capsys.readouterr()
     assert captured.err == f"note: {named}: no row has a label in the column 'label': no accuracy is known\n"
-    assert json.loads(captured.out)["accuracy"] is None
+    assert json.loads(captured.out)["clean_accuracy"] is None
     table = read_run(tmp_path / "named").table
     assert table["correct"].to_pylist() == [None] * 4
 
