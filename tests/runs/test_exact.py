@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from adaptdel.engines.engine import EngineSettings
 
 import adaptdel as ad
-from adaptdel.engines.engine import EngineSettings
 from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.models.model_files import load_model
 from adaptdel.runs.certify import CertificationJob, certify_data
