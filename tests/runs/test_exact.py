@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from adaptdel.engines.engine import EngineSettings
+from adaptdel.runs.engine import EngineSettings
 
 import adaptdel as ad
 from adaptdel.hyperparameters import AdditiveTrainingSettings
