@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from adaptdel.runs.engine import EngineSettings
 
 import adaptdel as ad
 from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.models.model_files import load_model
 from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.parts import table_of
 from adaptdel.runs.records import CERTIFICATES
