@@ -41,7 +41,7 @@ LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex", "text")
 
 # Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that
 # what they name exists.
-NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate", "docker", "systemctl")
+NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate", "docker", "systemctl", "ssh-keygen")
 # Options that are added to a command to make it quick on small data.
 QUICKER = {
     "calibrate": ["--set", "n_select=16", "--set", "n_estimate=64"],
@@ -83,7 +83,7 @@ def write_data(folder: Path) -> None:
     """Texts of two classes and many lengths, as CSV; bytes with a pattern in them."""
     rng = random.Random(0)
     kinds = {"spam": ["buy", "cheap", "pills", "offer", "now"], "ham": ["lunch", "noon", "friday", "see", "you"]}
-    for name, count in (("train.csv", 240), ("test.csv", 12), ("held-out.csv", 640)):
+    for name, count in (("train.csv", 240), ("test.csv", 12), ("held-out.csv", 640), ("emails.csv", 1600)):
         lines = ["text,label"]
         for number in range(count):
             label = ("spam", "ham")[number % 2]
