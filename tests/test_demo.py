@@ -46,9 +46,9 @@ def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         main(arguments)
     assert not stop.value.code
     said = capsys.readouterr()
-    for name in ("NoSmooth", "RanMASK", "CERT-ED", "AdaptDel", "AdaptDel+"):
+    for name in ("Exact", "NoSmooth", "RanMASK", "CERT-ED", "AdaptDel", "AdaptDel+"):
         assert f"\n{name} " in said.out
-    assert "With 95% confidence" in said.out
+    assert "With certainty" in said.out  # the exact model is the best one
     page = tmp_path / "out" / "report" / "index.html"
     assert str(page) in said.out
     assert page.stat().st_size > 100_000
@@ -75,15 +75,15 @@ def test_without_the_reviews_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "out").exists()
 
 
-def test_the_model_for_the_server_has_examples_and_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_for_the_server_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = reviews(tmp_path)
     monkeypatch.setattr(demo, "find_spec", lambda name: ModuleSpec(name, None, origin=str(origin)))
     notes: list[str] = []
-    model = demo.demo_model(tmp_path / "out", reviews=40, note=notes.append)
-    assert (model, notes) == (
-        tmp_path / "out" / "models" / "adaptdel",
-        ["train a model on film reviews"],
-    )
+    models = demo.demo_models(tmp_path / "out", reviews=40, note=notes.append)
+    assert list(models) == ["film-reviews", "film-reviews-smoothed"]
+    assert len(notes) == 2
+    exact, model = models.values()
+    assert (exact / EXAMPLES).read_bytes() == (model / EXAMPLES).read_bytes()
     examples = json.loads((model / EXAMPLES).read_text(encoding="utf-8"))["examples"]
     lengths = [len(example["text"].split()) for example in examples]
     assert [lengths[1], lengths[2], lengths[0], *lengths[3:]] == sorted(lengths)  # the page begins with the median
@@ -95,7 +95,7 @@ def test_the_model_for_the_server_has_examples_and_is_reused(tmp_path: Path, mon
     assert loaded.certify([examples[0]["text"]])[0].length == lengths[0]
     trained = (model / "adaptdel.json").stat().st_mtime_ns
     (model / EXAMPLES).write_text('{"examples": []}')
-    assert demo.demo_model(tmp_path / "out", reviews=40, note=notes.append) == model
-    assert len(notes) == 1
+    assert demo.demo_models(tmp_path / "out", reviews=40, note=notes.append) == models
+    assert len(notes) == 2
     assert (model / "adaptdel.json").stat().st_mtime_ns == trained
     assert (model / EXAMPLES).read_text() == '{"examples": []}'  # a user's own examples stay

@@ -1,4 +1,4 @@
-"""The demonstration: train, calibrate, certify and compare every method of the paper on real film reviews."""
+"""The demonstration: exact certificates and every method of the paper on real film reviews, from data to report."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from adaptdel.report.write import write_report
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.inputs import Source
-from adaptdel.settings import CALIBRATION, TrainingSettings
+from adaptdel.settings import CALIBRATION, EXACT, TrainingSettings
 from adaptdel.text.data import read_examples, read_rows
 from adaptdel.training.jobs import TrainingJob, train_job
 
-METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
+METHODS = (EXACT, "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 CLASS_NAMES = ("negative", "positive")
 DEMO_FOLDER = Path("out/demo")  # for data, models, runs and report
-SERVED = "adaptdel"  # the method of the model for `adaptdel serve`
+SERVED = {"film-reviews": EXACT, "film-reviews-smoothed": "adaptdel"}  # names of models for `adaptdel serve`
 EXAMPLE_SHARES = (0.5, 0.02, 0.25, 0.75, 0.98)  # quantiles of the lengths of its examples; the page shows the first
 
 Note = Callable[[str], None]
@@ -94,32 +94,38 @@ def run_demo(
         certify_data(CertificationJob(model, Source(str(test)), run, {}, engine=EngineSettings(workers=workers)))
         runs.append(run)
     note("report")
-    write_report(runs, folder / "report", title="Film reviews: every method of the paper", baseline=2, seed=seed)
+    title = "Film reviews: exact certificates, and every method of the paper"
+    write_report(runs, folder / "report", title=title, baseline=METHODS.index("cert-ed"), seed=seed)
     entries = read_entries(runs)
-    return Demo(comparison(entries), explain(entries[-1], test), folder / "report" / "index.html")
+    best = max(entries, key=lambda entry: entry.measures.mean_radius)
+    return Demo(comparison(entries), explain(best, test), folder / "report" / "index.html")
 
 
-def demo_model(
+def demo_models(
     folder: Path, *, reviews: int = DEMO.reviews, seed: int = DEMO.seed, note: Note = lambda text: None
-) -> Path:
-    """The folder of the demonstration's AdaptDel model, trained unless it exists, with examples for `adaptdel serve`.
+) -> dict[str, Path]:
+    """The folders of the demonstration's models for `adaptdel serve`, trained unless they exist, with examples.
 
     The examples are held-out reviews of different lengths, chosen by their lengths alone.
     """
     check_int("reviews", reviews, least=10, most=5000)
     train, test = write_reviews(folder / "data", reviews, seed)
-    if not (folder / "models" / SERVED).exists():
-        note("train a model on film reviews")
-    model = _train(folder, SERVED, train, seed)
-    if not (model / EXAMPLES).exists():
-        ranked = sorted(read_rows(test), key=lambda row: (len(row.text.split()), row.number))
-        chosen = [ranked[round(share * (len(ranked) - 1))] for share in EXAMPLE_SHARES]
-        examples = [
-            {"title": f"Review of {len(row.text.split())} words", "text": row.text, "label": row.label}
-            for row in chosen
-        ]
-        write_json(model / EXAMPLES, {"examples": examples})
-    return model
+    models = {}
+    for name, method in SERVED.items():
+        if not (folder / "models" / method).exists():
+            note(f"train the model {name} ({method})")
+        models[name] = _train(folder, method, train, seed)
+        if not (models[name] / EXAMPLES).exists():
+            write_json(models[name] / EXAMPLES, {"examples": _examples(test)})
+    return models
+
+
+def _examples(test: Path) -> list[dict[str, Any]]:
+    ranked = sorted(read_rows(test), key=lambda row: (len(row.text.split()), row.number))
+    chosen = [ranked[round(share * (len(ranked) - 1))] for share in EXAMPLE_SHARES]
+    return [
+        {"title": f"Review of {len(row.text.split())} words", "text": row.text, "label": row.label} for row in chosen
+    ]
 
 
 def _train(folder: Path, method: str, train: Path, seed: int) -> Path:
@@ -164,7 +170,8 @@ def explain(entry: Entry, test: Path) -> str:
     certificates = entry.certificates(list(entry.rows))
     right = {row: certificates[row] for row, record in entry.rows.items() if record["truth"] == record["answer"]}
     ranked = sorted(
-        (row for row, c in right.items() if c.radius > 0 and c.exact is None), key=lambda r: right[r].radius
+        (row for row, c in right.items() if c.radius > 0 and (c.alpha > 0 or entry.is_exact)),
+        key=lambda row: right[row].radius,
     )
     if not ranked:
         return "No review has a certified radius above 0."
@@ -172,6 +179,6 @@ def explain(entry: Entry, test: Path) -> str:
     text = next(row.text for row in read_rows(test) if row.number == chosen)
     return "\n".join([
         f'Review {entry.rows[chosen]["id"]} ({right[chosen].length} words): "{" ".join(text.split()[:22])} ..."',
-        *certificate_words(right[chosen]),
+        *certificate_words(right[chosen], text),
         "The certificate does not state that the answer is correct, and it applies to this review only.",
     ])  # fmt: skip

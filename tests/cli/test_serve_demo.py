@@ -28,17 +28,17 @@ def test_the_model_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     asked, served = [], []
 
-    def demo_model(folder: Path, **options: Any) -> Path:
+    def demo_models(folder: Path, **options: Any) -> dict[str, Path]:
         asked.append(folder)
         model = saved(folder / "model")
         write_json(model / EXAMPLES, {"examples": [{"title": "Short", "text": "good film"}]})
-        return model
+        return {"film-reviews": model}
 
     def serve(service: Any, opened: Any, ready: Any) -> None:
         served.append(service)
         ready()
 
-    monkeypatch.setattr(command, "demo_model", demo_model)
+    monkeypatch.setattr(command, "demo_models", demo_models)
     monkeypatch.setattr(app, "serve", serve)
     other = saved(tmp_path / "mine")
     for arguments, names in ((["--demo"], ["film-reviews"]), (["--demo", str(other)], ["film-reviews", "mine"])):

@@ -21,7 +21,7 @@ from adaptdel.demo import DEMO, DEMO_FOLDER, run_demo
 @click.option("--workers", default=DEMO.workers, show_default=True, help="Number of worker processes.")
 @click.option("--seed", default=DEMO.seed, show_default=True, help="Seed of the split and of all random numbers.")
 def demo_command(out: Path, reviews: int, workers: int, seed: int) -> None:
-    """Compare every method of the paper on real film reviews, and write a report.
+    """Compare exact certificates and every method of the paper on real film reviews, and write a report.
 
     Resumable: run the same command again.
     """

@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 
-from adaptdel.demo import DEMO_FOLDER, demo_model
+from adaptdel.demo import DEMO_FOLDER, demo_models
 from adaptdel.serve.configuration import SERVE, TOKEN_VARIABLE, ServeSettings
 
 SHORT_TOKEN = 16  # characters
-DEMO_NAME = "film-reviews"
 # Options that set a field of `ServeSettings`, with what they limit.
 LIMITS = {
     "texts": ("--max-texts", "Largest number of texts in a request."),
@@ -38,7 +37,7 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("serve")
 @click.argument("models", nargs=-1, metavar="MODEL [MODEL]...")
 @click.option(
-    "--demo", is_flag=True, help=f"Serve a model of film reviews; without {DEMO_FOLDER}, it is trained in seconds."
+    "--demo", is_flag=True, help=f"Serve models of film reviews; without {DEMO_FOLDER}, they are trained in seconds."
 )
 @click.option("--host", default=SERVE.host, show_default=True, help="Address to listen on.")
 @click.option("--port", default=SERVE.port, show_default=True, help="Port to listen on; 0 for any free one.")
@@ -93,8 +92,8 @@ def serve_command(
     settings = ServeSettings(**options)
     with bind(settings.host, settings.port) as opened:  # fails before the models are loaded
         if demo:
-            folder = demo_model(DEMO_FOLDER, note=lambda text: click.echo(text, err=True))
-            models = (f"{DEMO_NAME}={folder}", *models)
+            folders = demo_models(DEMO_FOLDER, note=lambda text: click.echo(text, err=True))
+            models = (*(f"{name}={folder}" for name, folder in folders.items()), *models)
         service = Service.load(models, settings, token_file=token_file, seed_file=seed_file, seed=seed)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         for sentence in warnings(settings, service.token, seed):
