@@ -74,7 +74,7 @@ class ServedExact:
             result: dict[str, Any] = {"label": certificate.label, "scores": dict(scores)}
         else:
             certificate = certificate.rederive(ops=threat.ops)
-            result = certified(certificate) | {"character_radius": certificate.character_radius}
+            result = certified(certificate)
             if job.influence:
                 shown = [token.hex() if isinstance(token, bytes) else token for token in tokens]
                 result |= {"tokens": shown, "margin": margin(certificate)}

@@ -242,6 +242,7 @@ def certified(certificate: Certificate | ExactCertificate) -> dict[str, Any]:
         "ops": list(certificate.ops),
         "radii": radii,
         "covers_every_text": certificate.covers_every_text,
+        "character_radius": certificate.character_radius,
     }
 
 
