@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from adaptdel import AdditiveClassifier
+from adaptdel.calibration.protection import allowed_false_positives, protect
 from adaptdel.models.model_files import load_model
 from adaptdel.text.data import known_texts
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
+from tests.calibration.documents import documents
 from tests.training.test_training import mails, run, write
 
 FIELDS: dict[str, Any] = {"method": "exact", "levels": 4, "iterations": 20}
@@ -61,3 +63,64 @@ def test_a_training_gives_what_the_estimator_gives(tmp_path: Path) -> None:
     expected = AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
     assert trained.base_.fingerprint() == expected.base_.fingerprint()
     assert json.loads(json.dumps(trained.front_)) == expected.front_
+
+
+def test_calibrate_moves_along_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts, labels = documents(160, 1)
+    settings = TrainingSettings.from_dict(FIELDS).additive
+    model = AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
+    model.save(tmp_path / "m")
+    assert run("calibrate", tmp_path / "m", "--max-accuracy-loss", "100") == 0
+    largest = max(model.front_, key=lambda point: point["mean_radius"])
+    loose = load_model(tmp_path / "m-calibrated")
+    assert loose.base_.point == largest["point"]
+    assert loose.front_ == model.front_
+    assert run("calibrate", tmp_path / "m", "--max-accuracy-loss", "100") == 0
+    assert run("calibrate", tmp_path / "m-calibrated", "--max-accuracy-loss", "0", "--in-place") == 0
+    strict = load_model(tmp_path / "m-calibrated")
+    assert strict.base_.fingerprint() == model.choose(0).base_.fingerprint()
+    assert run("calibrate", tmp_path / "m") == 2
+    assert "--max-accuracy-loss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_protect_proves_the_rate_of_the_answers(label: int) -> None:
+    texts, labels = documents(160, 1)
+    settings = TrainingSettings.from_dict(FIELDS).additive
+    model = AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
+    texts, labels = documents(400, 2)
+    chosen = protect(model, texts, labels, label=label, max_false_positives=0.05)
+    answers = model.predict(texts)
+    wrong = sum(answer == label != truth for answer, truth in zip(answers, labels, strict=True))
+    assert chosen.false_positives == wrong <= allowed_false_positives(200, 0.05)
+    assert wrong == allowed_false_positives(200, 0.05)  # scores are rarely equal: the allowance is used
+    right = sum(answer == label == truth for answer, truth in zip(answers, labels, strict=True))
+    assert chosen.detected == right
+    certificates = [c for c, y in zip(model.certify(texts), labels, strict=True) if y == label]
+    withstood = sum(c.label == label and c.radius >= 2 for c in certificates)
+    assert chosen.certified["2"] == withstood / 200
+    assert chosen.same == 0 or withstood <= sum(
+        c.label == label and (c.character_radius or 0) >= chosen.same for c in certificates
+    )
+
+
+def test_one_command_trains_a_filter_with_a_proved_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = write(tmp_path / "data.jsonl", 500), tmp_path / "filter"
+    command = ["train", "--method", "exact", "--protect", "spam", "--max-false-positives", "0.05", "--data", data]
+    command += ["--out", out, "--set", "levels=4"]
+    assert run(*command) == 0
+    shown = capsys.readouterr().out
+    model = load_model(out)
+    known = model.protection_
+    assert known["sentence"] in shown
+    assert known["sentence"] in (out / "README.md").read_text()
+    assert known["negatives"] + known["positives"] == 500 - model.training_["data"]["rows"] >= 300 * 2 // 5
+    texts = mails(500)[0]
+    trained, proof = (known_texts(texts, model.texts_[use]) for use in ("training", "threshold"))
+    assert (trained ^ proof).all()
+    assert run(*command) == 0
+    assert "trained already" in capsys.readouterr().out
+    assert run("certify", out, "--data", data, "--out", tmp_path / "run") == 0
+    assert "protects spam" in capsys.readouterr().out
+    assert run("verify", tmp_path / "run") == 0
+    assert run("train", "--method", "exact", "--protect", "eggs", *command[5:]) == 2

@@ -13,22 +13,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
-from math import ceil, log
+from math import ceil, floor, log
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import beta
 
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import AT_ONCE, EXACT_COPIES
 from adaptdel.core.checks import BoolArray, check_real
+from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.text.data import known_texts, text_hashes
+from adaptdel.text.units import check_unit
 
 CONFIDENCE = 0.95  # of the bound on the rate of false positives
 LEAST_SHARE = 0.01  # of the votes that decide for a class, at least
 CERTIFIED = 100  # texts of the protected class that are certified, at most
 RADII = (1, 2, 5, 10, 20)
+MOST_CHARACTERS = 1000  # edits of characters that the sentence counts
+TOKENS = {"word": "words", "char": "characters", "byte": "bytes"}
+SHOWN_RADIUS = 2  # the one of `RADII` in the sentence
 FREE = ("held out",)  # uses of texts that leave them fit for a proof: see `adaptdel.training.training`
 
 
@@ -68,6 +74,7 @@ class SmoothedScores:
 
     model: SmoothedClassifier
     number: int
+    certified = CERTIFIED
 
     @property
     def grid(self) -> tuple[float, float, float]:
@@ -97,6 +104,37 @@ class SmoothedScores:
         self.model.threshold = limit if self.number == 1 else 1.0 - limit
 
 
+@dataclass
+class ExactScores:
+    """The score of an additive classifier: an integer, the score of the class minus that of the other one.
+
+    Attributes:
+        model: the model.
+        number: the number of the class, 0 or 1.
+    """
+
+    model: AdditiveClassifier
+    number: int
+    certified = None
+
+    @property
+    def grid(self) -> tuple[float, float, float]:
+        """All integers that a threshold can be; fractions stand for the integer below."""
+        return -(2.0**53) + 1, 2.0**53 - 1, 1.0
+
+    def exceed(self, texts: Sequence[Any], limit: float) -> BoolArray:
+        """From the scores themselves."""
+        scores = self.model.decision_function(list(texts))
+        return np.asarray((scores if self.number == 1 else -scores) > floor(limit), dtype=np.bool_)
+
+    def set_threshold(self, limit: float) -> None:
+        """The threshold of a model is that of class 1, which loses where its score is not above it."""
+        self.model.threshold = floor(limit) if self.number == 1 else -floor(limit) - 1
+
+
+SCORES: dict[str, Any] = {"smoothed": SmoothedScores, "additive": ExactScores}  # by the kind of model
+
+
 @dataclass(frozen=True)
 class Protection:
     """A decision threshold that protects one class, with what is proved about its false positives.
@@ -112,7 +150,10 @@ class Protection:
         positives: held-out texts of the protected class.
         detected: how many of them get the protected answer.
         certified: the fraction of the protected texts that are detected whatever an attacker does, by number of edits;
-            measured on `CERTIFIED` of them.
+            of a smoothed classifier measured on `CERTIFIED` of them.
+        characters: the same by the number of edited characters, where these are known.
+        same: so many edited characters are withstood by at least as many texts as `SHOWN_RADIUS` edits; 0 for none.
+        tokens: what the edits change, in the plural.
         plan: all that the answers of the model depend on: the rate is about these answers only.
     """
 
@@ -126,6 +167,9 @@ class Protection:
     positives: int
     detected: int
     certified: Mapping[str, float]
+    characters: Mapping[str, float]
+    same: int
+    tokens: str
     plan: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,18 +183,21 @@ class Protection:
         if not self.positives:
             return f"{text}an unknown part of {self.label!s}: the data holds no text of this class"
         text += f"{100 * self.detected / self.positives:.1f}% of {self.label!s}"
-        shown = [f"{100 * share:.0f}% up to {radius}" for radius, share in self.certified.items()]
-        return text + (f"; certified against edits: {', '.join(shown)}" if shown else "")
+        if not self.certified:
+            return text
+        share, noun = 100 * self.certified[str(SHOWN_RADIUS)], "character" if self.same == 1 else "characters"
+        same = f" (or {self.same} {noun})" if self.same and self.tokens != "characters" else ""
+        return f"{text}, and {share:.1f}% whatever {SHOWN_RADIUS} {self.tokens}{same} of each text are changed"
 
 
 def protect(
-    model: SmoothedClassifier,
+    model: SmoothedClassifier | AdditiveClassifier,
     texts: Sequence[Any],
     labels: Sequence[Any],
     *,
     label: Any,
     max_false_positives: float,
-    certify: int = CERTIFIED,
+    certify: int | None = None,
 ) -> Protection:
     """Choose the decision threshold of a model on held-out texts, and set it.
 
@@ -160,7 +207,8 @@ def protect(
         labels: their labels.
         label: the class whose answers are protected from being changed.
         max_false_positives: the rate of texts of the other class that may get its answer.
-        certify: how many texts of the class are certified to report radii; 0 for none.
+        certify: how many texts of the class are certified to report radii, 0 for none; by default `CERTIFIED`, and all
+            of them for exact certificates.
     """
     seen = np.flatnonzero(seen_texts(model, texts))
     if len(seen):
@@ -177,15 +225,21 @@ def protect(
         raise ValueError(f"labels must be classes of the model, got {strange[0]!r}")
     positives, negatives = ([texts[n] for n in np.flatnonzero(mask).tolist()] for mask in (own, ~own))
     allowed = allowed_false_positives(len(negatives), max_false_positives)
-    scores = SmoothedScores(model, number)
+    scores = SCORES[model.kind](model, number)
     limit, false_positives = lowest_threshold(scores, negatives, allowed)
     # The threshold is an order statistic of the scores: the rate above it follows a beta distribution, whatever the
     # number of texts above it, and a bound for that number would fail more often. The lowest threshold is fixed.
     judged = false_positives if limit == scores.grid[0] else allowed
     detected = int(scores.exceed(positives, limit).sum()) if positives else 0
     scores.set_threshold(limit)
-    certificates = model.certify(positives[:certify]) if certify else []
-    reached = np.array([each.radius if each.label == name else -1 for each in certificates])
+    most = scores.certified if certify is None else certify
+    certificates: Sequence[Any] = model.certify(positives[:most]) if most != 0 and positives else []
+    detections = [each.label == name for each in certificates]
+    reached = np.array([each.radius for each in certificates], dtype=np.int64)[detections]
+    known = [each.character_radius for each in certificates if each.character_radius is not None]
+    reached_characters = np.array(known, dtype=np.int64)[detections if known else []]
+    certified = shares(reached, len(certificates))
+    enough = [r for r in range(MOST_CHARACTERS) if (reached_characters > r).sum() >= (reached >= SHOWN_RADIUS).sum()]
     chosen = Protection(
         label=name,
         max_false_positives=max_false_positives,
@@ -196,12 +250,20 @@ def protect(
         upper=float(beta.ppf(CONFIDENCE, judged + 1, len(negatives) - judged)),
         positives=len(positives),
         detected=detected,
-        certified={str(radius): float((reached >= radius).mean()) for radius in RADII} if len(reached) else {},
+        certified=certified,
+        characters=shares(reached_characters, len(known)),
+        same=len(enough) if (reached >= SHOWN_RADIUS).any() else 0,
+        tokens=TOKENS.get(str((check_unit(model.unit).description() or {}).get("kind")), "tokens"),
         plan=model.answer_plan(),
     )
     model.protection_ = chosen.to_dict()
     model.texts_ = {**(getattr(model, "texts_", None) or {}), "threshold": text_hashes(texts)}
     return chosen
+
+
+def shares(radii: npt.NDArray[np.int64], count: int) -> dict[str, float]:
+    """The fraction of ``count`` texts that have one of these radii and reach each of `RADII`."""
+    return {str(radius): float((radii >= radius).sum() / count) for radius in RADII} if count else {}
 
 
 def class_number(classes: Sequence[Any], label: Any) -> int:
@@ -215,7 +277,7 @@ def class_number(classes: Sequence[Any], label: Any) -> int:
     return matching[0]
 
 
-def seen_texts(model: SmoothedClassifier, texts: Sequence[Any]) -> BoolArray:
+def seen_texts(model: Any, texts: Sequence[Any]) -> BoolArray:
     """Which texts influenced a model, so that they prove nothing about it, shape (texts,).
 
     These are the texts that it was trained and calibrated on, and those that decided which weights were kept.

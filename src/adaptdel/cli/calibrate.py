@@ -15,10 +15,12 @@ from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_set
 from adaptdel.cli.options import described, read_settings, set_option
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
-from adaptdel.models.model_files import data_columns
+from adaptdel.models.card import front_table
+from adaptdel.models.model_files import check_free, data_columns, load_model, model_kind, save_model
 from adaptdel.settings import CALIBRATION, OBJECTIVES, CalibrationSettings
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, read_examples
+from adaptdel.training.training import plot_front
 
 OPTIMISTIC = "these figures may be optimistic; `adaptdel certify` on other data gives the true ones."
 
@@ -32,7 +34,12 @@ def _list_settings(context: click.Context, option: click.Parameter, value: bool)
 
 @click.command("calibrate", epilog="All settings: --list-settings.")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--data", required=True, multiple=True, help=DATA_HELP)
+@click.option("--data", multiple=True, help=DATA_HELP)
+@click.option(
+    "--max-accuracy-loss",
+    type=float,
+    help="Additive models: percentage points to give up for a larger radius; no data.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the result.  [default: MODEL-calibrated]")
 @click.option("--in-place", is_flag=True, help="Change MODEL itself.")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
@@ -61,6 +68,7 @@ def _list_settings(context: click.Context, option: click.Parameter, value: bool)
 def calibrate_command(
     model: Path,
     data: tuple[str, ...],
+    max_accuracy_loss: float | None,
     out: Path | None,
     in_place: bool,
     as_json: bool,
@@ -74,6 +82,8 @@ def calibrate_command(
     two; a linear model is trained again under each candidate. paper: the largest radius at the --threshold in every bin
     of lengths. mean: the largest mean radius at --min-accuracy in every bin.
 
+    Of an additive model, --max-accuracy-loss alone chooses another bound, from what training measured: no data.
+
     Rows that the model was not trained on are used if there are enough, and all rows otherwise (--set on=all, held-out
     or auto). Resumable: run the same command again after an interruption. A finished calibration is shown again.
     """
@@ -85,6 +95,14 @@ def calibrate_command(
 
     if in_place and out is not None:
         raise ValueError("--out and --in-place cannot be given together")
+    target = model if in_place else out or model.with_name(f"{model.name}-calibrated")
+    if model_kind(model) == "additive":
+        if max_accuracy_loss is None or data:
+            raise ValueError(f"{model}: an additive model is calibrated with --max-accuracy-loss, and without --data")
+        click.echo(_choose_bound(model, target, max_accuracy_loss, overwrite=options["overwrite"], as_json=as_json))
+        return
+    if max_accuracy_loss is not None or not data:
+        raise ValueError(f"{model}: a smoothed model is calibrated with --data, and without --max-accuracy-loss")
     engine, overwrite = engine_settings(options), options.pop("overwrite")
     columns = data_columns(model, options.pop("text_column"), options.pop("label_column"))
     examples = read_examples(data_path(data), **columns, encoding=options.pop("encoding"))
@@ -96,7 +114,7 @@ def calibrate_command(
         model,
         examples,
         chosen,
-        out=None if in_place else out or model.with_name(f"{model.name}-calibrated"),
+        out=None if in_place else target,
         overwrite=overwrite,
         engine=engine,
         progress="log",
@@ -111,6 +129,26 @@ def calibrate_command(
         click.echo(json.dumps(shared | dict(done.record), indent=2))
     else:
         click.echo(next_certify(done.folder))
+
+
+def _choose_bound(model: Path, target: Path, loss: float, *, overwrite: bool, as_json: bool) -> str:
+    """Save an additive model with another of its bounds; what the bounds give, as a table or as JSON."""
+    loaded = load_model(model)
+    if loaded.__dict__.pop("protection_", None) is not None:
+        loaded.threshold = 0
+        click.echo(
+            "note: the threshold of the protected class belongs to the earlier bound: run adaptdel protect", err=True
+        )
+    loaded.choose(loss)
+    if target != model:
+        is_same = target.exists() and any(target.iterdir()) and load_model(target).answer_plan() == loaded.answer_plan()
+        check_free(target, overwrite=overwrite or is_same)
+    save_model(loaded, target, lambda folder: plot_front(loaded, folder / "front.png"))
+    point = loaded.base_classifier().options()["point"]
+    if as_json:
+        return json.dumps({"out": str(target), "point": point, "front": loaded.front_}, indent=2)
+    table = front_table(loaded.front_, point).to_terminal()
+    return f"{table}\n\n{target}: calibrated\n{next_certify(target)}"
 
 
 def describe(done: FinishedCalibration) -> str:

@@ -11,8 +11,7 @@ import numpy as np
 from adaptdel.calibration.protection import CERTIFIED, protect, seen_texts
 from adaptdel.cli.certify import next_certify
 from adaptdel.cli.engine import DATA_HELP, data_path
-from adaptdel.models.model_files import check_free, data_columns, update_copy
-from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.models.model_files import check_free, data_columns, load_model, update_copy
 from adaptdel.text.data import DATA, read_examples
 
 
@@ -21,7 +20,9 @@ from adaptdel.text.data import DATA, read_examples
 @click.option("--class", "label", required=True, help="Of two classes, the one that nobody may be able to evade.")
 @click.option("--max-false-positives", required=True, type=float, help="Rate of other texts that may get its answer.")
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
-@click.option("--certify", default=CERTIFIED, show_default=True, help="Texts of the class to certify; 0 for none.")
+@click.option(
+    "--certify", type=int, help=f"Texts of the class to certify; 0 for none.  [default: {CERTIFIED}; all if exact]"
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of a protected copy.  [default: change MODEL]")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
@@ -33,7 +34,7 @@ def protect_command(
     label: str,
     max_false_positives: float,
     data: tuple[str, ...],
-    certify: int,
+    certify: int | None,
     out: Path | None,
     as_json: bool,
     **options: str | bool | None,
@@ -47,7 +48,7 @@ def protect_command(
     """
     if out is not None:
         check_free(out, overwrite=bool(options["overwrite"]))
-    loaded = SmoothedClassifier.load(model)
+    loaded = load_model(model)
     columns = data_columns(model, _text(options["text_column"]), _text(options["label_column"]))
     examples = read_examples(data_path(data), **columns, encoding=str(options["encoding"]))
     seen = seen_texts(loaded, examples.texts)

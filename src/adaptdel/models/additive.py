@@ -20,6 +20,7 @@ from adaptdel.core.margins import TokenEdit
 from adaptdel.core.threat import Threat
 from adaptdel.files import write_text
 from adaptdel.hyperparameters import ADDITIVE, CLASS_WEIGHTS, AdditiveTrainingSettings
+from adaptdel.models.card import check_protection
 from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
 from adaptdel.models.model_files import load_model, save_model
 from adaptdel.progress import reporter
@@ -29,7 +30,7 @@ from adaptdel.text.units import Bytes, Tokens, Unit, Words, check_unit
 BATCH = 1024  # texts whose new tokens are looked up together
 GROUP = 64  # inputs of a stream that are certified together
 FRONT = "front.csv"
-_FIELDS = {"ops": "a list", "threshold": "a whole number", "front": "a list"}
+_FIELDS = {"ops": "a list", "threshold": "a whole number", "front": "a list", "protection": "an object?"}
 
 
 class AdditiveClassifier(TextEstimator):
@@ -221,7 +222,12 @@ class AdditiveClassifier(TextEstimator):
         """What certificates depend on besides the base classifier and the unit, as the manifest of a run states it."""
         unused = dict.fromkeys(("noise", "bound", "sampling", "votes", "seed"))
         ops, threshold = list(Threat(self.ops).ops), self._threshold(self.base_classifier())
-        return {"method": "exact", "ops": ops, "threshold": threshold or None, "alpha": 0.0} | unused
+        return {
+            "method": "exact",
+            "ops": ops,
+            "threshold": threshold if threshold or hasattr(self, "protection_") else None,
+            "alpha": 0.0,
+        } | unused
 
     @property
     def bound_(self) -> int:
@@ -248,11 +254,19 @@ class AdditiveClassifier(TextEstimator):
 
     def to_settings(self) -> dict[str, Any]:
         """What a folder holds beside the token scores, in plain values."""
-        return {
+        settings = {
             "ops": list(Threat(self.ops).ops),
             "threshold": self._threshold(self.base_classifier()),
             "front": self.front_,
         }
+        known = getattr(self, "protection_", None)
+        return settings if known is None or known["plan"] != self.answer_plan() else settings | {"protection": known}
+
+    def answer_plan(self) -> dict[str, Any]:
+        """All that `predict` depends on besides the text, in plain values."""
+        base = self.base_classifier()
+        described = check_unit(self.unit).description()
+        return {"model": base.fingerprint(), "unit": described, "threshold": self._threshold(base)}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], base: Any, unit: Any) -> Self:
@@ -265,6 +279,9 @@ class AdditiveClassifier(TextEstimator):
             check_fields(point, {"point": "a whole number", "bound": "a whole number"} | numbers)
         model = cls(ops=Threat(settings["ops"]).ops, unit=unit, threshold=settings["threshold"])
         model._with(base, settings["front"])._threshold(base)
+        if settings.get("protection") is not None:
+            check_protection(settings["protection"], base.classes_)
+            model.protection_ = dict(settings["protection"])
         return model
 
     def _with(self, base: BoundedClassifier, front: list[dict[str, Any]]) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from adaptdel.core.checks import check_fields, check_probability
@@ -71,6 +71,27 @@ def check_training(record: Mapping[str, Any]) -> None:
         check_fields(row, dict.fromkeys(row, "a number?"))
 
 
+_PROTECTION_FIELDS = {
+    "sentence": "a text",
+    "threshold": "a number",
+    "max_false_positives": "a number",
+    "upper": "a number",
+    "negatives": "a whole number",
+    "false_positives": "a whole number",
+    "positives": "a whole number",
+    "detected": "a whole number",
+    "certified": "an object",
+    "plan": "an object",
+}
+
+
+def check_protection(record: Mapping[str, Any], classes: Sequence[Any]) -> None:
+    """Raise unless the record of a protected class has its fields, and the class is one of the model's."""
+    check_fields(record, _PROTECTION_FIELDS)
+    if record.get("label") not in classes:
+        raise ValueError(f"label must be one of the classes, got {record.get('label')!r:.60}")
+
+
 def check_calibration(record: Mapping[str, Any]) -> None:
     """Raise unless the record of a calibration has the fields that cards and reports use."""
     check_fields(record, {"warnings": "a list?", "settings": "an object?", "classes": "a list?"})
@@ -90,8 +111,9 @@ def model_card(
     ]
     if "noise" in settings:
         parts.append(f"- Noise: {_noise_text(settings['noise'])}")
-    if settings.get("threshold") is not None:
-        decided = f"**{settings['classes'][1]}** iff its probability exceeds {settings['threshold']:.4g}"
+    if settings.get("threshold") is not None and (settings["kind"] == "smoothed" or settings["threshold"]):
+        what = "probability" if settings["kind"] == "smoothed" else "score"
+        decided = f"**{settings['classes'][1]}** iff its {what} exceeds {settings['threshold']:.4g}"
         proved = (settings.get("protection") or {}).get("sentence")
         parts.append(f"- Decision threshold: the answer is {decided}" + (f"; {proved}" if proved else ""))
     parts += [

@@ -171,6 +171,11 @@ def _settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def model_kind(path: Path) -> str:
+    """The kind of a saved model, one of `MODELS`."""
+    return str(_settings(path)["kind"])
+
+
 def read_noise(path: Path) -> tuple[Noise, Any]:
     """The noise and the unit of a saved model, without its base classifier."""
     settings = _settings(path)

@@ -23,6 +23,7 @@ from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.hyperparameters import LINEAR
+from adaptdel.models.card import check_protection
 from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
 from adaptdel.models.model_files import CONFIG, load_model, save_model
 from adaptdel.progress import reporter
@@ -42,18 +43,6 @@ _FIELDS = {
     "n_estimate": "a whole number",
     "copies": "a whole number",
     "protection": "an object?",
-}
-_PROTECTION_FIELDS = {
-    "sentence": "a text",
-    "threshold": "a number",
-    "max_false_positives": "a number",
-    "upper": "a number",
-    "negatives": "a whole number",
-    "false_positives": "a whole number",
-    "positives": "a whole number",
-    "detected": "a whole number",
-    "certified": "an object",
-    "plan": "an object",
 }
 
 
@@ -302,9 +291,7 @@ class SmoothedClassifier(TextEstimator):
             check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
         model.base_, model.noise_, model.classes_ = base, plan.rule.noise, np.array(base.classes_)
         if settings.get("protection") is not None:
-            check_fields(settings["protection"], _PROTECTION_FIELDS)
-            if settings["protection"].get("label") not in (base.classes_ or []):
-                raise ValueError(f"label must be one of the classes, got {settings['protection'].get('label')!r:.60}")
+            check_protection(settings["protection"], base.classes_ or [])
             model.protection_ = dict(settings["protection"])
         return model
 

@@ -502,9 +502,15 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def plot_front(model: AdditiveClassifier, path: Path) -> None:
-    """Plot the held-out accuracy of an additive classifier against its mean radius, for each of its bounds."""
+    """Plot the held-out accuracy of an additive classifier against its mean radius, for each of its bounds.
+
+    Without matplotlib, which is an extra, nothing is drawn.
+    """
     front, point = model.front_, model.base_classifier().options()["point"]
-    figure = plots.new_figure(5, 3.6)
+    try:
+        figure = plots.new_figure(5, 3.6)
+    except ImportError:
+        return
     axes = figure.subplots()
     radii = [each["mean_radius"] for each in front]
     for name, colour in (("accuracy", "#1d6f65"), ("balanced_accuracy", "#c8553d")):
