@@ -53,3 +53,18 @@ def test_a_notebook_shows_label_and_radius() -> None:
     assert "&lt;b&gt;" in shown
     assert "<b>" not in shown
     assert f"<th>radius</th><td>{certificate.radius}</td>" in shown
+
+
+@pytest.mark.parametrize(("threshold", "label"), [(0.2, "b"), (0.9, "a")])
+def test_a_protected_model_has_a_frontier_that_reaches_its_radius(threshold: float, label: str) -> None:
+    def classify(texts: list[str]) -> list[str]:
+        return ["b" if len(text.split()) % 5 > 2 else "a" for text in texts]
+
+    model = SmoothedClassifier(classify, Deletion(FixedRate(0.9)), classes=["a", "b"], threshold=threshold)
+    certificate = model.certify(["word " * 60])[0]
+    assert (certificate.label, certificate.radius >= 1) == (label, True)
+    frontier = certificate.frontier()
+    for kind in range(3):
+        single = tuple(certificate.radius if place == kind else 0 for place in range(3))
+        assert any(all(a <= b for a, b in zip(single, triple, strict=True)) for triple in frontier)
+    assert certificate.radius_for("sub") == max(triple[2] for triple in frontier)

@@ -87,22 +87,25 @@ def test_no_certificate_is_violated_at_length(block: int) -> None:
     assert sum(certified for certified, _ in counts) > 70
 
 
+@pytest.mark.parametrize("threshold", [None, 0.25, 0.7])
 @pytest.mark.parametrize("seed", range(60))
-def test_no_frontier_is_violated(seed: int) -> None:
+def test_no_frontier_is_violated(seed: int, threshold: float | None) -> None:
     rng = random.Random(seed)
     word = tuple(rng.randrange(2) for _ in range(rng.randrange(5)))
     rate, classify = random_rate(rng), random_classifier(rng, 2)
     exact = probabilities(word, classify, rate, 2)
-    answer = int(exact[1] > exact[0])
+    level = Fraction(0.5 if threshold is None else threshold)
+    answer = int(exact[1] > level)
+    p1 = round_down(exact[answer]) if threshold is None or answer else round_up(exact[1])
     for bound in ("tight", "paper"):
-        frontier = certified_frontier(round_down(exact[answer]), length=len(word), noise=Deletion(rate), bound=bound)
+        frontier = certified_frontier(p1, length=len(word), noise=Deletion(rate), bound=bound, threshold=threshold)
         for dels, inss, subs in frontier:
             reached = {word}
             for op, count in (("del", min(dels, 3)), ("ins", min(inss, 2)), ("sub", min(subs, 3))):
                 for _ in range(count):
                     reached |= {n for w in reached for n, d in neighbours(w, 2, (op,), 1, 10**6) if d == 1}
             for other in list(reached)[:200]:
-                assert probabilities(other, classify, rate, 2)[answer] > Fraction(1, 2)
+                assert (probabilities(other, classify, rate, 2)[1] > level) == answer
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -50,11 +50,12 @@ def test_frontiers_by_enumeration(ops: tuple[str, ...], bound: str, length: int)
             assert found == sorted(found)
 
 
+@pytest.mark.parametrize(("p", "threshold"), [(0.97, None), (0.9, 0.2), (0.03, 0.2)])
 @pytest.mark.parametrize("bound", ["tight", "paper"])
-def test_the_radius_is_the_diagonal(bound: str) -> None:
+def test_the_radius_is_the_diagonal(bound: str, p: float, threshold: float | None) -> None:
     noise = Deletion(LengthRate(0.9, 9))
-    radius = certified_radius(0.97, length=150, noise=noise, bound=bound)
-    frontier = certified_frontier(0.97, length=150, noise=noise, bound=bound)
+    radius = certified_radius(p, length=150, noise=noise, bound=bound, threshold=threshold)
+    frontier = certified_frontier(p, length=150, noise=noise, bound=bound, threshold=threshold)
 
     def under(triple: Triple) -> bool:
         return any(all(a <= b for a, b in zip(triple, corner, strict=True)) for corner in frontier)

@@ -264,10 +264,20 @@ class Certificate:
 
     def frontier(self) -> list[tuple[int, int, int]]:
         """The maximal triples (deletions, insertions, substitutions) that are certified together."""
+        p1, rival = self.bounds[0], self.rival
         if self.threshold is not None:
-            raise ValueError("threshold must be None for a frontier, which compares classes")
+            p = self.rule.threshold_probability(p1, self.answer)
+            if p is None:
+                return []
+            p1, rival = p, None
         return certified_frontier(
-            self.bounds[0], self.rival, length=self.length, noise=self.noise, ops=self.ops, bound=self.bound
+            p1,
+            rival,
+            length=self.length,
+            noise=self.noise,
+            ops=self.ops,
+            bound=self.bound,
+            threshold=self.threshold,
         )
 
     def log10_cardinality(self, vocab_size: int = ROBERTA_VOCABULARY) -> float:

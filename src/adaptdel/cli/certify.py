@@ -141,8 +141,9 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     is_exact = "method" in manifest
     how = "exactly" if is_exact else f"at alpha {manifest['alpha']:g}; {totals['abstained']} abstained"
     ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
+    counted, answers = (totals["labelled"], "right answers") if totals["labelled"] else (certified, "answers")
     lines = [
-        f"{certified - totals['abstained']} of {totals['inputs']} inputs certified{ops} {how}"
+        f"{totals['certified_at_1']} of {counted} inputs have {answers} with a radius of at least 1{ops} {how}"
         + (f", {totals['problems']} could not be read or certified" if totals["problems"] else "")
     ]
     rows = [(column.title, column.text(totals)) for column in MEASURE_COLUMNS]

@@ -9,7 +9,7 @@ import numpy as np
 from adaptdel.core.bounds import BOUNDS, capped_rival, tolerance
 from adaptdel.core.checks import LARGEST_LENGTH, IntArray, check_choice, check_int, check_probability
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius import Test, certified_radius, check_noise, pair_test
+from adaptdel.core.radius import Test, certified_radius, check_noise, pair_test, threshold_test
 from adaptdel.core.threat import Threat
 
 MOST_CELLS = 2**24
@@ -23,6 +23,7 @@ def certified_frontier(
     noise: Noise,
     ops: str | Iterable[str] = "edit",
     bound: str = "tight",
+    threshold: float | None = None,
 ) -> list[tuple[int, int, int]]:
     """The maximal triples (deletions, insertions, substitutions) that are certified together.
 
@@ -36,6 +37,7 @@ def certified_frontier(
         noise: the noise that smooths the classifier.
         ops: the operations of the attacker.
         bound: "tight" or "paper".
+        threshold: for two classes, a decision threshold below 1, with p1 as in `certified_radius`.
 
     Returns:
         The triples in increasing order; an empty list if not even the prediction for the unedited input is certain.
@@ -50,12 +52,14 @@ def certified_frontier(
     p1 = check_probability("p1", p1)
     p2 = None if p2 is None else check_probability("p2", p2)
     length = check_int("length", length, most=LARGEST_LENGTH)
+    if threshold == 1:
+        raise ValueError("threshold must be below 1 for a frontier: at 1 no edit changes the answer")
     bound = noise.used_bound(bound)
 
     def most(op: str) -> int:
         if op not in threat.ops:
             return 0
-        return certified_radius(p1, p2, length=length, noise=noise, ops=[op], bound=bound)
+        return certified_radius(p1, p2, length=length, noise=noise, ops=[op], bound=bound, threshold=threshold)
 
     dels, inss, subs = most("del"), most("ins"), most("sub")
     if min(dels, inss, subs) < 0:
@@ -65,7 +69,7 @@ def certified_frontier(
             f"the frontier of {dels} deletions by {inss} insertions at length {length} has over {MOST_CELLS} cells, "
             "which is too many: leave out one of the two operations"
         )
-    test = _pair_test(p1, p2, noise, length, bound)
+    test = _test(p1, p2, noise, length, bound, threshold)
     other = np.arange(length - dels, length + inss + 1, dtype=np.int64)
     floor = max(0, length - dels - subs)
     least = _least_certified(test, length, other, floor, monotone=bound == "tight" and noise.shortest_is_worst)
@@ -78,10 +82,15 @@ def certified_frontier(
     return [(int(a), int(b), int(most_subs[a, b])) for a, b in zip(*np.nonzero(maximal), strict=True)]
 
 
-def _pair_test(p1: float, p2: float | None, noise: Noise, length: int, bound: str) -> Test:
+def _test(p1: float, p2: float | None, noise: Noise, length: int, bound: str, threshold: float | None) -> Test:
+    """A test of neighbours (n', N): whether the prediction provably stays the same."""
     if p2 is None and bound == "tight":
-        q = 1 - p1
-        return lambda other, common: tolerance(0.5, noise.overlap(length, other, common)) >= q
+        is_below = threshold is not None and p1 <= threshold
+        level = 0.5 if threshold is None else 1 - threshold if is_below else threshold
+        q = p1 if is_below else 1 - p1
+        return lambda other, common: tolerance(level, noise.overlap(length, other, common)) >= q
+    if threshold is not None:
+        return threshold_test(p1, threshold, noise, length, bound)
     return pair_test(p1, capped_rival(p1, p2), noise, length, bound)
 
 

@@ -309,7 +309,8 @@ class Totals:
 
     def to_dict(self) -> dict[str, Any]:
         """The totals as a manifest states them."""
-        values = measure(self.outcomes(), self.threat).to_dict()
+        outcomes = self.outcomes()
+        values = measure(outcomes, self.threat).to_dict()
         characters = self.characters[bool(self.labelled.inputs)]
         return {
             "inputs": self.inputs,
@@ -317,6 +318,7 @@ class Totals:
             "labelled": self.labelled.inputs,
             "abstained": self.abstained,
             "calls": self.calls,
+            "certified_at_1": outcomes.number(outcomes.certified & (outcomes.radius >= 1)),
             **{name: values[name] for name in _MEASURES},
             "mean_character_radius": characters.mean_radius if characters.inputs else None,
             **self.by_class().to_dict(),
