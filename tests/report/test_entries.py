@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import adaptdel as ad
+from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.measures.summary import measure
 from adaptdel.report import entries
 from adaptdel.report.comparison import default_baseline, differences, paired
 from adaptdel.report.entries import read_entries, read_inputs, table_outcomes
 from adaptdel.report.write import write_report
 from adaptdel.runs.storage import read_run
-from tests.run_files import make_data, make_model, run
+from tests.run_files import examples, make_data, make_model, run
 
 ROWS = 300
 
@@ -102,19 +104,19 @@ def test_unlabelled_rows_and_problems(tmp_path: Path) -> None:
         assert entry.outcomes.labelled == (name == "some")
 
 
-def test_an_exact_run_has_no_votes_and_certain_certificates(runs: list[Path], tmp_path: Path) -> None:
-    """Until the exact method writes runs of its own, a run whose manifest says so."""
-    for path in runs[0].iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    manifest = json.loads((tmp_path / "manifest.json").read_text()) | {
-        "method": "exact",
-        "alpha": 0,
-        "noise": {"kind": "none"},
-    }
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    write_report([tmp_path], tmp_path / "report", sample=0)
+def test_exact_and_smoothed_runs_in_one_report(runs: list[Path], tmp_path: Path) -> None:
+    texts, labels = zip(*examples(200, seed=1), strict=True)
+    settings = AdditiveTrainingSettings(levels=4, iterations=20)
+    ad.AdditiveClassifier(settings=settings, progress=False).fit(texts, labels).save(tmp_path / "model")
+    run("certify", tmp_path / "model", "--data", runs[0].parent / "data.jsonl", "--out", tmp_path / "exact")
+    write_report([runs[0], tmp_path / "exact"], tmp_path / "report", sample=3)
     page = (tmp_path / "report" / "report.md").read_text()
+    exact, smoothed = read_entries([tmp_path / "exact", runs[0]])
+    characters = [entry.mean_character_radius for entry in (exact, smoothed)]
+    assert None not in characters
     [line] = [line for line in page.splitlines() if line.startswith("| Exact |") and "certain" in line and "±" in line]
     assert "| certain | none |" in line
-    assert "Exact answers" in page
+    assert f"{characters[0]:.2f}"[:4] in line
     assert "certified against an attacker who deletes, inserts or substitutes 1 word" in page
+    assert page.count("The score of “") == page.count("of which an inserted word takes at most") == 3
+    assert "The words with the largest parts of this lead" in page

@@ -184,6 +184,7 @@ def differences(entries: Sequence[Entry], baseline: Entry, *, resamples: int, se
 
 _NAME = Column("run", ("run",), number=False)
 _RADIUS = Column(MEAN_RADIUS, ("mean_radius", "mean_radius_se"), with_error, "max")
+_CHARACTERS = Column("mean radius in characters", ("mean_character_radius",), number, "max")
 _BALANCED = Column(BALANCED_ACCURACY, ("balanced_accuracy",), percent, "max")
 
 
@@ -209,6 +210,7 @@ def main_table(entries: Sequence[Entry]) -> Table:
         *(Column(each.title, (each.keys[0], f"{each.keys[0]}_spread"), _spread, "max") for each in ACCURACY_COLUMNS),
         _RADIUS,
         Column("median radius", ("median_radius",), lambda value: f"{value:g}", "max"),
+        *([_CHARACTERS] if any(entry.mean_character_radius is not None for entry in entries) else []),
         _BALANCED,
         Column(BALANCED_RADIUS, ("class_balanced_mean_radius", "class_balanced_mean_radius_se"), with_error, "max"),
         Column("median log₁₀ size", ("median_log_cardinality",), number, "max"),
@@ -241,6 +243,7 @@ def _measured(entry: Entry) -> dict[str, Any]:
             spread = float(np.std([getattr(each, name) for each in entry.by_seed], ddof=1))
             values[f"{name}_se" if "radius" in name else f"{name}_spread"] = spread
     known = {"run": entry.name, "title": title, "group": entry.group, "confidence": entry.confidence}
+    known["mean_character_radius"] = entry.mean_character_radius
     return known | entry.measures.to_dict() | values | ({"calls": 0.0} if entry.is_exact else {})
 
 

@@ -219,6 +219,12 @@ class Entry:
         """The measures over all inputs."""
         return measure(self.outcomes, Threat(self.ops))
 
+    @property
+    def mean_character_radius(self) -> float | None:
+        """The mean radius in edited characters, of finished runs; None for units without characters."""
+        totals = [(part.run.manifest.get("totals") or {}).get("mean_character_radius") for part in self.parts]
+        return None if None in totals else sum(totals) / len(totals)
+
     @cached_property
     def by_seed(self) -> list[Measures]:
         """The measures of each run."""
