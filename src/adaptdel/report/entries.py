@@ -223,7 +223,7 @@ class Entry:
     def mean_character_radius(self) -> float | None:
         """The mean radius in edited characters, of finished runs; None for units without characters."""
         totals = [(part.run.manifest.get("totals") or {}).get("mean_character_radius") for part in self.parts]
-        return None if None in totals else sum(totals) / len(totals)
+        return None if None in totals else float(np.mean(totals))
 
     @cached_property
     def by_seed(self) -> list[Measures]:
