@@ -242,7 +242,7 @@ def _measured(entry: Entry) -> dict[str, Any]:
         for name in ("clean_accuracy", "certified_accuracy", "mean_radius", "class_balanced_mean_radius"):
             spread = float(np.std([getattr(each, name) for each in entry.by_seed], ddof=1))
             values[f"{name}_se" if "radius" in name else f"{name}_spread"] = spread
-    values |= {"group": entry.group, "confidence": entry.confidence, "mean_character_radius": entry.mean_character_radius}
+    values |= {name: getattr(entry, name) for name in ("group", "confidence", "mean_character_radius")}
     known = {"run": entry.name, "title": title}
     return known | entry.measures.to_dict() | values | ({"calls": 0.0} if entry.is_exact else {})
 
