@@ -223,7 +223,8 @@ class Entry:
     def mean_character_radius(self) -> float | None:
         """The mean radius in edited characters, of finished runs; None for units without characters."""
         totals = [(part.run.manifest.get("totals") or {}).get("mean_character_radius") for part in self.parts]
-        return None if None in totals else float(np.mean(totals))
+        known = [value for value in totals if value is not None]
+        return float(np.mean(known)) if len(known) == len(totals) else None
 
     @cached_property
     def by_seed(self) -> list[Measures]:
