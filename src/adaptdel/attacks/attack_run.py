@@ -12,16 +12,17 @@ from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.attacks.adaptive import OUTCOMES, SKIPPED, SUCCESS, AdaptiveAttack
+from adaptdel.attacks.adaptive import FAILURE, OUTCOMES, SKIPPED, SUCCESS, AdaptiveAttack
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.outcomes import ERROR, AttackRecord, measure_attack, robustness_curves
-from adaptdel.attacks.target import SmoothedTarget, Target
+from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_of
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.classifiers.base import registered_modules
@@ -29,7 +30,6 @@ from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.core.noise import registered_noise_modules
 from adaptdel.files import parse_object, read_json, write_json, write_text
 from adaptdel.hyperparameters import ATTACK, AttackSettings
-from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
@@ -97,16 +97,17 @@ class InputAttack:
     Args:
         target: the model.
         recipe: one of `RECIPES`.
-        words: what the adaptive attack writes.
+        words: what the adaptive attack writes; None if it is not used.
         parts: of a recipe of TextAttack.
     """
 
     def __init__(self, target: Target, recipe: str, words: Vocabulary | None, parts: Mapping[str, str]) -> None:
         self.target = target
         self.attack: Callable[[str, Tokens, int], AttackRecord]
-        if words is not None:
-            if not isinstance(target, SmoothedTarget):
-                raise ValueError("the adaptive attack is for smoothed classifiers: choose a recipe of TextAttack")
+        if isinstance(target, ExactTarget) and recipe == ADAPTIVE:
+            self.attack = partial(self._counterexample, target)
+        elif words is not None:
+            assert isinstance(target, SmoothedTarget)
             self.adaptive = AdaptiveAttack(target, words)
             self.attack = self._adaptive
         else:
@@ -128,6 +129,22 @@ class InputAttack:
             "queries": result.queries,
             "votes": result.votes,
             "verified": True if result.tokens is not None else None,  # by fresh votes, within the attack
+        }
+
+    @staticmethod
+    def _counterexample(target: ExactTarget, text: str, tokens: Tokens, label: int) -> AttackRecord:
+        """The text that the certificate of an additive classifier names: no closer one has another answer."""
+        target.begin()
+        certificate = target.certificate(text)
+        is_right = certificate.answer == label
+        attacked = certificate.counterexample() if is_right else None
+        return {
+            "outcome": SKIPPED if not is_right else SUCCESS if attacked is not None else FAILURE,
+            "text": attacked,
+            "words_changed": None if attacked is None else certificate.radius + 1,
+            "queries": 1,
+            "votes": 0,
+            "verified": True if attacked is not None else None,
         }
 
     def __call__(self, run_input: RunInput) -> AttackRecord:
@@ -196,7 +213,7 @@ class AttackTask(Task):
         attack = self.attack
         if attack is None:
             assert self.source is not None
-            target = SmoothedTarget(self.source.load().certifier(), self.settings)
+            target = target_of(self.source.load(), self.settings)
             attack = InputAttack(target, self.recipe, self.words, self.parts)
 
         def work(items: Iterable[tuple[int, RunInput]]) -> Iterator[tuple[int, AttackRecord]]:
@@ -264,7 +281,7 @@ def read_attack_run(folder: Path) -> AttackRun:
         raise ValueError(f"{path}: not the manifest of a run of attacks: the format must be {FORMAT!r}")
     try:
         kinds = {"recipe": "a text", "model": "an object", "data": "an object", "settings": "an object"}
-        check_fields(manifest, kinds | {"finished": "a text?", "noise": "an object", "method": "a text?"})
+        check_fields(manifest, kinds | {"finished": "a text?", "noise": "an object?", "method": "a text?"})
     except ValueError as error:
         raise ValueError(f"{path}: not the manifest of a run of attacks: {error}") from None
     if manifest["finished"] is None:
@@ -301,11 +318,15 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
         raise ValueError(
             f"{job.model}: the model must be a classifier of texts to be attacked, got one whose unit is {unit.kind!r}"
         )
-    target = SmoothedTarget(model.certifier(), job.settings)
+    target = target_of(model, job.settings)
     manifest = _new_manifest(job, model)
     chosen = draw_inputs(job.source, LabelMap(target.labels), unit, job.settings, note)
     words = None
-    if job.recipe == ADAPTIVE:
+    if isinstance(target, ExactTarget) and job.vocabulary is not None:
+        raise ValueError(
+            "vocabulary has no meaning for an additive model, whose weights name the worst words: leave it out"
+        )
+    if isinstance(target, SmoothedTarget) and job.recipe == ADAPTIVE:
         words = vocabulary_of(target.certifier, job.vocabulary or job.source)
     attack = InputAttack(target, job.recipe, words, job.parts)  # before anything is written: a part may be missing
     modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
@@ -438,8 +459,8 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder}: holds something that is not a run of attacks: choose another --out")
 
 
-def _new_manifest(job: AttackJob, model: SmoothedClassifier) -> dict[str, Any]:
-    rule, base = model.rule(), model.base_classifier()
+def _new_manifest(job: AttackJob, model: Any) -> dict[str, Any]:
+    stated, base = model.run_settings(), model.base_classifier()
     training = getattr(model, "training_", None) or {}
     calibrated = hasattr(model, "calibration_")
     return {
@@ -448,12 +469,10 @@ def _new_manifest(job: AttackJob, model: SmoothedClassifier) -> dict[str, Any]:
         "model": {"path": str(job.model), "base": repr(base), "calibrated": calibrated},
         "method": training.get("method"),
         "model_hash": base.fingerprint(),
-        "noise": rule.noise.to_dict(),
+        "noise": stated["noise"],
         "unit": check_unit(model.unit).to_dict(),
         "classes": list(base.classes_ or []),
-        "ops": list(rule.ops),
-        "threshold": rule.threshold,
-        "alpha": model.alpha,
+        **{name: stated[name] for name in ("ops", "threshold", "alpha")},
         "settings": asdict(job.settings),
         "data": job.source.identity(),
         "vocabulary": None if job.vocabulary is None else job.vocabulary.identity(),

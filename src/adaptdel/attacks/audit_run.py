@@ -84,6 +84,11 @@ def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
     """Audit the certificates of a run, or a random sample of them."""
     run = read_run(job.run)
     manifest = run.manifest
+    if "method" in manifest:
+        raise ValueError(
+            f"{run.folder}: exact certificates have no votes to audit: adaptdel verify --model derives each again, and "
+            "adaptdel attack shows the closest text with another answer"
+        )
     named = manifest.get("model") or {}
     folder = Path(named.get("path", "")) if job.model is None else job.model
     if not (folder / "adaptdel.json").exists():

@@ -18,14 +18,17 @@ import numpy.typing as npt
 
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.certifier import Certifier, Input
+from adaptdel.certification.exact import ExactCertificate
 from adaptdel.certification.sampling import SamplingPlan, content_key, stream
 from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.classifiers.features import best
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.confidence import clopper_pearson, exact_shares
 from adaptdel.core.noise import MANY_CHOICES
+from adaptdel.core.threat import Threat
 from adaptdel.hyperparameters import ATTACK, AttackSettings
-from adaptdel.text.units import Tokens, Unit
+from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.text.units import Tokens, Unit, check_unit
 
 PHASES = ("attack query", "attack estimate")  # random streams of queries
 FRESH = 1000  # votes of the first check of a change; each further check takes four times as many
@@ -336,6 +339,47 @@ class SmoothedTarget(Target):
                     return True
                 behind += high < 0.5
         return False if behind == self.classes - 1 else None
+
+
+class ExactTarget(Target):
+    """An additive classifier under attack: its scores are exact, so one query settles everything."""
+
+    def __init__(self, model: AdditiveClassifier, settings: AttackSettings = ATTACK) -> None:
+        super().__init__(model.classes_.tolist(), check_unit(model.unit), Threat(model.ops).ops, settings)
+        self.model = model
+
+    def certificate(self, text: str, name: str = "an attacked text") -> ExactCertificate:
+        """The certificate of a text, which messages call ``name``."""
+        (result,) = list(self.model.certifier()([Input(text, name)]))
+        if result.certificate is None:
+            raise ValueError(f"{name}: {result.failure}")
+        certificate: ExactCertificate = result.certificate
+        return certificate
+
+    def certify(self, text: str, name: str) -> tuple[int, int]:
+        """The answer and the certified radius."""
+        certificate = self.certificate(text, name)
+        return certificate.answer, certificate.radius
+
+    def query(self, texts: Sequence[str]) -> FloatArray:
+        """The softmax of the scores, in units of the largest effect of a token."""
+        self.check_time()
+        self.spent.queries += len(texts)
+        totals = np.array([self.certificate(text).totals for text in texts], dtype=np.float64)
+        powers = np.exp(np.maximum((totals - totals.max(axis=1, keepdims=True)) / self.model.bound_, -30.0))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    def verify(self, tokens: Tokens, label: int, *, level: float | None = None, phase: str = "verify") -> FreshVotes:
+        """Whether the answer to a text is another than ``label``: certain at every level."""
+        answer = self.certificate(self.unit.join(tokens)).answer
+        return FreshVotes(answer != label, answer, tuple(float(number == answer) for number in range(self.classes)), 0)
+
+
+def target_of(model: Any, settings: AttackSettings = ATTACK) -> Target:
+    """The target that a model is."""
+    if isinstance(model, AdditiveClassifier):
+        return ExactTarget(model, settings)
+    return SmoothedTarget(model.certifier(), settings)
 
 
 def decided_at_one_half(shares: FloatArray, threshold: float | None) -> FloatArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import click
@@ -18,10 +19,11 @@ from adaptdel.calibration.planner import (
     plot_plan,
 )
 from adaptdel.core.checks import check_int
-from adaptdel.models.model_files import read_noise
+from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.models.model_files import load_model, model_kind, read_noise
 from adaptdel.plots import check_figure_path
 from adaptdel.settings import CERTIFICATION, FEW_KEPT
-from adaptdel.tables import percent, text_table
+from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, read_rows
 from adaptdel.text.units import check_unit
 
@@ -71,6 +73,11 @@ def plan_command(
 
     With --data: what is kept of the texts of a file, and the largest radii, for several rates. No model is needed.
     """
+    if model is not None and model_kind(model) == "additive":
+        loaded = load_model(model)
+        figures = {"front": loaded.front_, **loaded.base_classifier().options()}
+        click.echo(json.dumps(figures, indent=2) if as_json else f"{model}: {_reachable(loaded)}")
+        return
     if (length is None) == (data is None):
         raise ValueError("give either --length or --data")
     if rate is not None and model is not None:
@@ -105,6 +112,22 @@ def plan_command(
         plot_plan(result, figure)
         click.echo(f"wrote {figure}", err=True)
     click.echo(json.dumps(result.to_dict(), indent=2) if as_json else describe(result))
+
+
+def _reachable(model: AdditiveClassifier) -> str:
+    """What the certificates of an additive model reach, in a sentence: they depend on its weights, not on lengths."""
+    front = model.front_
+    if not front:
+        return "exact certificates need no votes: certify texts to see their radii"
+    points = [front[model.base_classifier().options()["point"]], max(front, key=itemgetter("mean_radius"))]
+    chosen, largest = (
+        f"a mean radius of {number(point['mean_radius'])} (median {number(point['median_radius'], 1)}) at "
+        f"{percent(point['accuracy'])} accuracy"
+        for point in points
+    )
+    return (
+        f"exact certificates need no votes. On held-out texts: {chosen}; at most, after adaptdel calibrate, {largest}."
+    )
 
 
 def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan]) -> str:

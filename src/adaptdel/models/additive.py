@@ -214,10 +214,6 @@ class AdditiveClassifier(TextEstimator):
         """The engine that certifies a stream of inputs for this model."""
         return ExactCertifier(self)
 
-    def changed_plan(self) -> str | None:
-        """None: no setting of a run changes the answers, so what was proved about them holds."""
-        return None
-
     def run_settings(self) -> dict[str, Any]:
         """What certificates depend on besides the base classifier and the unit, as the manifest of a run states it."""
         unused = dict.fromkeys(("noise", "bound", "sampling", "votes", "seed"))

@@ -51,6 +51,22 @@ class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Read a model that `save` wrote."""
         raise NotImplementedError
 
+    def answer_plan(self) -> dict[str, Any]:
+        """All that `predict` depends on besides the text and the seed."""
+        raise NotImplementedError
+
+    def changed_plan(self) -> str | None:
+        """A sentence if the answers are no longer those whose rate of false positives was proved; else None."""
+        known = getattr(self, "protection_", None)
+        if known is None or known["plan"] == (plan := self.answer_plan()):
+            return None
+        changed = [name for name in plan if plan[name] != known["plan"].get(name)]
+        shown = ", ".join(f"{name} was {known['plan'].get(name)!r:.40} and is {plan[name]!r:.40}" for name in changed)
+        return (
+            f"the rate of false positives of {known['label']!s} was proved for other answers ({shown}): nothing is "
+            "known about it here; run adaptdel protect on a model with these settings"
+        )
+
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
         """Upload the folder that `save` writes to the Hugging Face Hub, and return its address.
 

@@ -214,18 +214,6 @@ class SmoothedClassifier(TextEstimator):
             "exact": plan.exact,
         }
 
-    def changed_plan(self) -> str | None:
-        """A sentence if the answers are no longer those whose rate of false positives was proved; else None."""
-        known = getattr(self, "protection_", None)
-        if known is None or known["plan"] == (plan := self.answer_plan()):
-            return None
-        changed = [name for name in plan if plan[name] != known["plan"].get(name)]
-        shown = ", ".join(f"{name} was {known['plan'].get(name)!r:.40} and is {plan[name]!r:.40}" for name in changed)
-        return (
-            f"the rate of false positives of {known['label']!s} was proved for other answers ({shown}): nothing is "
-            "known about it here; run adaptdel protect on a model with these settings"
-        )
-
     def rule(self) -> Rule:
         """The noise, the threat model and the bound, checked."""
         noise = getattr(self, "noise_", None) or self.noise
