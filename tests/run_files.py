@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel import Certifier, Deletion, LengthRate
+from adaptdel.certification.certificate import Certificate
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.cli import main
-from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.core.noise import Noise
 from adaptdel.files import write_json
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -107,7 +107,7 @@ def write_run(folder: Path, manifest: Mapping[str, Any], records: Iterable[Mappi
     rows = [{"seconds": None, **record} for record in records]
     now = timestamp()
     usual = {
-        "format": FORMAT, "sampling": "adaptive", "votes": [100, 400], "limit": None, "vocab_size": ROBERTA_VOCABULARY,
+        "format": FORMAT, "sampling": "adaptive", "votes": [100, 400], "limit": None,
         "model": None, "data": None, "started": now, "finished": now,
         "sessions": [session(EngineSettings(), len(rows))],
     }  # fmt: skip
@@ -122,6 +122,13 @@ def write_run(folder: Path, manifest: Mapping[str, Any], records: Iterable[Mappi
         totals.add(row)
     stated = {"totals": totals.to_dict(), "rows": len(rows), "files": tables.digests()}
     write_json(folder / MANIFEST, manifest | stated)
+
+
+def setting_of(certificate: Certificate) -> dict[str, Any]:
+    """The fields of a manifest that all certificates of a run share."""
+    names = ("model_hash", "unit", "threshold", "bound", "alpha", "seed")
+    lists = {"classes": list(certificate.classes), "ops": list(certificate.ops)}
+    return {name: getattr(certificate, name) for name in names} | lists | {"noise": certificate.noise.to_dict()}
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:

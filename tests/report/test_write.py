@@ -22,11 +22,11 @@ from adaptdel.core.noise import Noise
 from adaptdel.report import samples, write
 from adaptdel.report.entries import read_entries
 from adaptdel.report.write import write_report
-from adaptdel.runs.records import problem_record, record_of, setting_of
+from adaptdel.runs.records import problem_record, record_of
 from adaptdel.store import delete_store
 from adaptdel.text.units import Words
 from tests.chromium import chromium, needs_chromium
-from tests.run_files import run, store_records, write_run
+from tests.run_files import run, setting_of, store_records, write_run
 
 HOSTILE = (
     "<script>window.hacked = 1</script> & <img src=http://example.com/x.png onerror='window.hacked = 2'> \"' `$x` | "

@@ -13,12 +13,10 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
 from adaptdel.core.noise import Noise
-from adaptdel.measures.summary import AnswerCounts
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.certify import CertificationJob, certify_data, certify_here, describe
+from adaptdel.runs.certify import CertificationJob, certify_data, certify_here
 from adaptdel.runs.engine import ModelSource
 from adaptdel.runs.inputs import RunInput, Source
-from adaptdel.runs.records import Totals
 from adaptdel.runs.rederive import recertify
 from adaptdel.runs.storage import read_run
 from adaptdel.store import locked
@@ -162,7 +160,7 @@ def test_a_bad_row_is_noted_and_the_rest_goes_on(
     [
         ("test.csv", b"text,label\n", "holds no rows"),
         ("test.jsonl", b'{"txt": "a"}\n' * 5, "none of the 5 rows can be used; row 1: no column 'text': did you mean"),
-        ("test.jsonl", b'{"txt": "a"}\n' * 2000, "none of the first 1000 rows can be used; row 1: no column 'text'"),
+        ("test.jsonl", b'{"txt": "a"}\n' * 2000, "none of the 2000 rows can be used; row 1: no column 'text'"),
         ("test.jsonl", b'{"text": "a", "label": 5}\n' * 5, "none of the 5 rows can be used; row 1: the label 5 is not"),
         ("test.parquet", b"no parquet", "cannot be read"),
         ("test.csv", b"text,label\na,0\nb\nc,1,2\n", None),
@@ -279,11 +277,7 @@ def test_recertify_that_is_stopped_leaves_nothing(tmp_path: Path, whole: Path, m
 
 
 def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal a bar with the results so far; a callable gets the numbers; silence elsewhere."""
-    assert (
-        describe(Totals(inputs=5, problems=1, labelled=AnswerCounts(4, correct=3, certified=2, radius=8)))
-        == "clean accuracy 75.0%, mean certified radius 2.00, 1 not certified"
-    )
+    """On a terminal a bar; a callable gets the numbers; silence elsewhere."""
     data = make_data(tmp_path / "test.jsonl", 12)
     reports: list[tuple[int, int]] = []
     order = CertificationJob(model, Source(str(data)), tmp_path / "run", {})
@@ -293,10 +287,8 @@ def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("adaptdel.progress.DELAY", 0.0)
     for number, error in enumerate((Terminal(), io.StringIO())):
         monkeypatch.setattr("sys.stderr", error)
-        result = certify_data(replace(order, out=tmp_path / f"run{number}"))
+        certify_data(replace(order, out=tmp_path / f"run{number}"))
         assert ("12/12 [" in error.getvalue()) == error.isatty()
-        accuracy = f"clean accuracy {result.manifest['totals']['clean_accuracy']:.1%}, mean certified radius "
-        assert (accuracy in error.getvalue()) == error.isatty()
     assert error.getvalue() == ""
 
 

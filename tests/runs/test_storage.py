@@ -14,7 +14,7 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs import certify as certify_module
 from adaptdel.runs.parts import TABLE, RunTables
-from adaptdel.runs.records import label_text, label_value, record_of, setting_of
+from adaptdel.runs.records import label_text, label_value, record_of
 from adaptdel.runs.storage import Run, read_run
 from tests.run_files import examples, make_data, make_model, rewrite, run, write_run
 

@@ -19,18 +19,24 @@ from adaptdel.core.checks import check_choice, check_int
 from adaptdel.core.noise import registered_noise_modules
 from adaptdel.files import replacing, write_json
 from adaptdel.hyperparameters import BACKENDS
-from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.model_files import data_columns
-from adaptdel.progress import ProgressBar, reporter
+from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
 from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import RunModel, check_resumable, new_manifest, session, timestamp
 from adaptdel.runs.parts import ROWS_PER_PART
 from adaptdel.runs.records import TOTALLED, Record, Totals, problem_record, record_of
-from adaptdel.runs.results import ResultStore, fill_store
-from adaptdel.runs.storage import MANIFEST, STORE, Run, read_manifest, read_run, remove_leftovers
+from adaptdel.runs.storage import (
+    MANIFEST,
+    STORE,
+    ResultStore,
+    Run,
+    fill_store,
+    read_manifest,
+    read_run,
+    remove_leftovers,
+)
 from adaptdel.store import FULL, delete_store, locked
-from adaptdel.tables import number, percent
 from adaptdel.text.data import DATA
 from adaptdel.text.formats import DataPath, standard_input
 
@@ -87,23 +93,6 @@ def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[
         now = time.perf_counter()
         yield record | {"seconds": now - last}
         last = now
-
-
-def describe(totals: Totals) -> str:
-    """The results of an unfinished run so far, beside its progress bar.
-
-    >>> from adaptdel.measures.summary import AnswerCounts
-    >>> describe(Totals(inputs=150, labelled=AnswerCounts(150, correct=120, certified=117, radius=600)))
-    'clean accuracy 80.0%, mean certified radius 4.00'
-    """
-    parts = []
-    if totals.clean_accuracy is not None:
-        parts.append(f"{CLEAN_ACCURACY} {percent(totals.clean_accuracy)}")
-    if totals.mean_radius is not None:
-        parts.append(f"{MEAN_RADIUS} {number(totals.mean_radius)}")
-    if totals.problems:
-        parts.append(f"{totals.problems} not certified")
-    return ", ".join(parts)
 
 
 FAILURES = 25  # after so many failures in succession the run stops
@@ -223,7 +212,6 @@ def evaluate(
     limit: int | None = None,
     engine: str | EngineSettings = ENGINE.engine,
     workers: int | None = None,
-    files: bool = False,
     backend: str | None = None,
     progress: Any = "auto",
 ) -> Run:
@@ -244,7 +232,6 @@ def evaluate(
         limit: the number of rows to certify, from the first; it can be raised later. None for all.
         engine: "local", "ray", or `EngineSettings`; other processes need a model that can be saved.
         workers: the number of processes; None for 1, and on Ray for as many as fit.
-        files: whether a list holds names of files instead of texts.
         backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
         progress: True, False, "auto" (a bar if standard error is a terminal) or a callable (done, total).
     """
@@ -258,12 +245,11 @@ def evaluate(
         engine = EngineSettings(engine, workers)
     elif workers is not None:
         raise ValueError("workers must be None if engine is EngineSettings, which have a field for them")
-    if isinstance(data, (str, Path)) or files:
+    if isinstance(data, (str, Path)):
         if labels is not None:
             raise ValueError("labels must be None for a data file, which has a column of labels")
         columns = data_columns(model, text_column, label_column)
-        path = str(data) if isinstance(data, (str, Path)) else tuple(map(str, data))
-        source = Source(path, **columns, encoding=encoding)
+        source = Source(str(data), **columns, encoding=encoding)
     else:
         texts: list[Any] = list(data)
         if labels is not None and len(labels) != len(texts):
@@ -390,8 +376,6 @@ class _Session:
 
         def count(record: Record) -> None:
             totals.add(record)
-            if isinstance(report, ProgressBar):
-                report.note(describe(totals))
             if report is not None:
                 report(totals.inputs, data_survey.rows)
 

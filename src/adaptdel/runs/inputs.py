@@ -19,8 +19,6 @@ from adaptdel.runs.records import label_text
 from adaptdel.text.data import DATA, InvalidRow, Row, read_each_row
 from adaptdel.text.formats import HUB, STANDARD_INPUT, data_files, shown_name
 
-GIVE_UP_ROWS = 1000  # invalid rows at the start of a file after which reading ends
-
 
 @dataclass(frozen=True)
 class Source:
@@ -63,18 +61,8 @@ class Source:
 
     def rows(self, limit: int | None = None) -> Iterator[Row | InvalidRow]:
         """The rows in order up to row number ``limit``, including invalid rows."""
-        first: InvalidRow | None = None
-        useful = False
         rows = read_each_row(self.path, text=self.text, label=self.label, encoding=self.encoding)
-        for row in islice(rows, limit):
-            useful = useful or isinstance(row, Row)
-            if isinstance(row, InvalidRow) and not useful:
-                first = first or row
-                if row.number >= GIVE_UP_ROWS:
-                    raise UnusableFileError(
-                        f"{self.name}: none of the first {row.number} rows can be used; row 1: {first.problem}"
-                    )
-            yield row
+        return islice(rows, limit)
 
 
 @dataclass(frozen=True)
@@ -120,10 +108,6 @@ class RunInput:
     id: str
     text: str
     label: Any
-
-
-class UnusableFileError(ValueError):
-    """A file without a single valid row."""
 
 
 class LabelMap:
@@ -198,7 +182,7 @@ def survey(source: Source, label_map: LabelMap, limit: int | None, known: Iterab
         raise ValueError(f"{source.name}: holds no rows")
     if counts.invalid == counts.rows and counts.first:
         where = f"row {counts.first.number}: {counts.first.problem}"
-        raise UnusableFileError(f"{source.name}: none of the {counts.rows} rows can be used; {where}")
+        raise ValueError(f"{source.name}: none of the {counts.rows} rows can be used; {where}")
     counts.digest = digest.hexdigest()
     return counts
 

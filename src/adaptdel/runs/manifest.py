@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.certification.certificate import MOST_VOTES, check_classes
-from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.core.bounds import BOUNDS
-from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.core.checks import (
     check_alpha,
     check_choice,
@@ -20,7 +18,6 @@ from adaptdel.core.checks import (
     check_int,
     check_names,
     check_probability,
-    check_real,
     check_text,
 )
 from adaptdel.core.noise import noise_from_dict
@@ -56,19 +53,12 @@ def check_manifest(values: Any) -> dict[str, Any]:
     _check_method(values)
     if values["threshold"] is not None and len(classes) != 2:
         raise ValueError("threshold must be null unless there are two classes")
-    if values["vocab_size"] != ROBERTA_VOCABULARY:
-        raise ValueError(f"vocab_size must be {ROBERTA_VOCABULARY}, for which regions are counted")
-    self_test = (values["model"] or {}).get("self_test")
-    if self_test is not None and self_test["model_hash"] != values["model_hash"]:
-        raise ValueError("model.self_test is that of another model")
     if values["finished"] is not None:
         missing = [name for name in ("totals", "rows") if values[name] is None]
         if missing or not values["sessions"] or not values["files"]:
             raise ValueError(f"a finished run must state {', '.join(missing) or 'sessions and files'}")
         if values["sessions"][-1]["rows"] != values["rows"]:
             raise ValueError(f"it counts {values['rows']} rows, and its last session {values['sessions'][-1]['rows']}")
-        if datetime.fromisoformat(values["finished"]) < datetime.fromisoformat(values["started"]):
-            raise ValueError("it was finished before it was started")
     return dict(values)
 
 
@@ -162,14 +152,6 @@ def _list_of(check: Check) -> Check:
     return check_list
 
 
-def _self_test(name: str, value: Any) -> None:
-    _object(name, value)
-    known = {field: value.get(field) for field in ("batching", "margin", "model_hash")}
-    check_choice(f"{name}.batching", known["batching"], BATCHING)
-    check_real(f"{name}.margin", known["margin"], accepted="at least 0", least=0.0, most=inf)
-    check_text(f"{name}.model_hash", known["model_hash"])
-
-
 def _files(name: str, value: Any) -> None:
     """The SHA-256 of every table by its name."""
     _object(name, value)
@@ -202,7 +184,6 @@ _FIELDS: dict[str, Check] = {
     "votes": _or_null(_votes),
     "seed": _or_null(_integer(0)),
     "limit": _or_null(_integer(1)),
-    "vocab_size": _integer(1),
     "model": _or_null(
         _object_of(
             {
@@ -211,7 +192,7 @@ _FIELDS: dict[str, Check] = {
                 "method": _or_null(check_text),
                 "training": _or_null(_object),
                 "calibrated": _bool,
-                "self_test": _or_null(_self_test),
+                "self_test": _or_null(_object),
                 "backend": _or_null(check_text),
                 "protects": _or_null(check_text),
             }
@@ -270,7 +251,6 @@ def new_manifest(name: str, model: RunModel, source: Source, limit: int | None) 
         "classes": list(base.classes_ or []),
         **model.run_settings(),
         "limit": limit,
-        "vocab_size": ROBERTA_VOCABULARY,
         "model": _model(name, model),
         "data": source.identity(),
         "started": timestamp(),

@@ -141,21 +141,6 @@ def problem_record(sentence: str, *, id: str | None, row: int) -> Record:
     return dict.fromkeys(CERTIFICATES.names) | {"id": id, "row": row, "problem": sentence}
 
 
-def setting_of(certificate: Certificate) -> dict[str, Any]:
-    """The fields of a manifest that all certificates of a run share."""
-    return {
-        "model_hash": certificate.model_hash,
-        "noise": certificate.noise.to_dict(),
-        "unit": certificate.unit,
-        "classes": list(certificate.classes),
-        "threshold": certificate.threshold,
-        "ops": list(certificate.ops),
-        "bound": certificate.bound,
-        "alpha": certificate.alpha,
-        "seed": certificate.seed,
-    }
-
-
 def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
     """Rebuild the certificate of a row from its votes or integers; the radius is computed again.
 
@@ -230,7 +215,6 @@ class Totals:
         problems: rows without a certificate.
         abstained: rows for which the classifier abstains.
         calls: votes.
-        seconds: time.
         labelled: counts over the rows with a label.
         unlabelled: counts over the rows without a label, each counted as correct.
         characters: the same by the radius in characters, where it is known; the key is whether the rows have a label.
@@ -243,7 +227,6 @@ class Totals:
     problems: int = 0
     abstained: int = 0
     calls: int = 0
-    seconds: float = 0.0
     labelled: AnswerCounts = field(default_factory=AnswerCounts)
     unlabelled: AnswerCounts = field(default_factory=AnswerCounts)
     characters: dict[bool, AnswerCounts] = field(default_factory=lambda: {True: AnswerCounts(), False: AnswerCounts()})
@@ -263,7 +246,6 @@ class Totals:
     def add(self, record: Record) -> None:
         """Count a row."""
         self.inputs += 1
-        self.seconds += record.get("seconds") or 0.0
         if record["problem"] is not None:
             self.problems += 1
             return

@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from adaptdel import tables
 from adaptdel.files import parse
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.runs.manifest import check_manifest
 from adaptdel.runs.parts import GROUP, RESTORE, TABLE, TIMES_TABLE, RunTables, table_of, with_seconds
 from adaptdel.runs.records import CERTIFICATES, TIMES, Record, Totals, certificate_of
-from adaptdel.store import Store, is_locked, read_records
-from adaptdel.tables import notebook_table, number, percent
+from adaptdel.store import Store, delete_store, is_locked, read_records
 
 MANIFEST = "manifest.json"
 STORE = "unfinished.sqlite"
 JOB = {"kind": "run"}  # the manifest says which
 FINISHED, RUNNING, STOPPED = "finished", "running", "not finished, and no process works on it"
+BLOCK = 10_000  # rows that are looked up together in a run without parts
 _LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".part-")
 
 
@@ -68,7 +68,7 @@ class Run:
         return f"<Run {str(self.folder)!r}: {shown}>"
 
     def _repr_html_(self) -> str:
-        return notebook_table(f"Run {self.folder}", self._summary())
+        return tables.notebook_table(f"Run {self.folder}", self._summary())
 
     def _summary(self) -> dict[str, str]:
         """The state of the run, and its main figures once it is finished."""
@@ -77,9 +77,9 @@ class Run:
             return {"state": FINISHED if self.finished else "unfinished"}
         shown = {"inputs": f"{totals['inputs']:,}"}
         if totals["clean_accuracy"] is not None:
-            shown[CLEAN_ACCURACY] = percent(totals["clean_accuracy"])
+            shown[CLEAN_ACCURACY] = tables.percent(totals["clean_accuracy"])
         if totals["mean_radius"] is not None:
-            shown[MEAN_RADIUS] = number(totals["mean_radius"])
+            shown[MEAN_RADIUS] = tables.number(totals["mean_radius"])
         return shown
 
     def to_arrow(self) -> pa.Table:
@@ -107,17 +107,12 @@ class Run:
     @cached_property
     def table(self) -> pa.Table:
         """A row for each input, in the order of the data; see `adaptdel.runs.records` for the columns."""
-        return self.columns()
+        return pa.Table.from_batches(self._batches(TABLE), schema=CERTIFICATES)
 
     @cached_property
     def times(self) -> pa.Table:
         """The columns id, row and seconds."""
         return pa.Table.from_batches(self._batches(TIMES_TABLE), schema=TIMES)
-
-    def columns(self, names: Sequence[str] | None = None) -> pa.Table:
-        """Some columns of the table, or all."""
-        schema = CERTIFICATES if names is None else pa.schema([CERTIFICATES.field(name) for name in names])
-        return pa.Table.from_batches(self._batches(TABLE, names), schema=schema)
 
     def records(self, columns: Sequence[str] | None = None) -> Iterator[Record]:
         """Iterate over the rows as dictionaries, in bounded memory."""
@@ -132,12 +127,6 @@ class Run:
         """Iterate over the times of the rows."""
         for batch in self._batches(TIMES_TABLE):
             yield from batch.column("seconds").to_pylist()
-
-    def with_ids(self, ids: Sequence[str]) -> Iterator[Record]:
-        """The rows with these ids, in the order of the data."""
-        wanted = pa.array(sorted(set(ids)), pa.string())
-        for batch in self._batches(TABLE):
-            yield from batch.filter(pc.is_in(batch.column("id"), wanted)).to_pylist()
 
     def timed_records(self) -> Iterator[Record]:
         """Iterate over the rows with their ``seconds``, which are None if they are unknown."""
@@ -220,6 +209,123 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())  # names of fields can hold line breaks
         raise ValueError(f"{path}: not the manifest of a run: {reason}: {RESTORE}") from None
+
+
+class ResultStore:
+    """Results by row; only the process that certifies uses it.
+
+    Args:
+        folder: the folder of the run.
+        rows: the number of rows of the data.
+        part_rows: the rows of a part; None if the tables of the run are one file each.
+    """
+
+    def __init__(self, folder: Path, rows: int, part_rows: int | None = None) -> None:
+        self.rows = rows
+        self.tables = RunTables(folder, part_rows)
+        self._store = open_store(folder)
+        self._final: set[int] = set()
+        self._left: dict[int, int] = {}  # rows without a result, by part
+        self._failed: set[int] = set()  # parts with rows that a later session tries again
+        try:
+            # Rows without a certificate are tried again.
+            self._store.remove([row for row, record in self._store.records() if record["problem"] is not None])
+            if part_rows is not None:
+                self._open_parts(part_rows)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def put(self, record: Record, *, failed: bool = False) -> None:
+        """Add the result of a row that has none; ``failed`` if a later session has to try the row again."""
+        self._store.put(record["row"], record)
+        if self.tables.part_rows is not None:
+            number = self.tables.part_of(record["row"])
+            self._left[number] -= 1
+            if failed:
+                self._failed.add(number)
+            if not self._left[number] and number not in self._failed:
+                self._write(number)
+
+    def records(self) -> Iterator[Record]:
+        """All results in the order of the data."""
+        return merged_records(self.tables, sorted(self._final), self._stored())
+
+    def block(self, row: int) -> tuple[int, set[int]]:
+        """The last row of the block of a row, and the rows of the block that have a result."""
+        size = self.tables.part_rows or BLOCK
+        first = (row - 1) // size * size + 1
+        last = first + size - 1
+        if self.tables.part_rows is not None and self.tables.part_of(row) in self._final:
+            return last, {*range(first, last + 1)}
+        return last, {record["row"] for record in self._stored(first, last)}
+
+    def write_tables(self) -> None:
+        """Write the tables, or the parts that are not written yet."""
+        if self.tables.part_rows is None:
+            self.tables.write(self.records())
+        for number in sorted(self._failed & {*self._left}):
+            self._write(number)
+        self.tables.remove_others()
+
+    def delete(self) -> None:
+        """Delete the store: the tables hold everything."""
+        self._store.delete()
+
+    def __enter__(self) -> ResultStore:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._store.__exit__(kind, error, trace)
+
+    def _size(self, number: int) -> int:
+        """The number of rows that a part has when it is final."""
+        assert self.tables.part_rows is not None
+        return min(self.tables.part_rows, self.rows - number * self.tables.part_rows)
+
+    def _stored(self, first: int | None = None, last: int | None = None) -> Iterator[Record]:
+        return (record for _, record in self._store.records(first, last))
+
+    def _open_parts(self, part_rows: int) -> None:
+        """Count what is left of every part; a part that was final for a smaller limit is opened again."""
+        sizes = {number: self._size(number) for number in range(-(-self.rows // part_rows))}
+        for number in self.tables.final_parts():
+            if self.tables.part_size(number) == sizes[number]:
+                self._final.add(number)
+                # if the process was killed in between
+                self._store.remove_range(number * part_rows + 1, (number + 1) * part_rows)
+            else:
+                for record in self.tables.part_records(number):
+                    self._store.put(record["row"], record)
+                self._store.flush()
+                self.tables.remove_part(number)
+        self._left = {number: size for number, size in sizes.items() if number not in self._final}
+        for record in self._stored():
+            self._left[self.tables.part_of(record["row"])] -= 1
+        for number in [number for number, left in self._left.items() if left <= 0]:
+            self._write(number)
+
+    def _write(self, number: int) -> None:
+        """Write a part, and remove its records from the store."""
+        assert self.tables.part_rows is not None
+        first, last = number * self.tables.part_rows + 1, (number + 1) * self.tables.part_rows
+        self.tables.write_part(number, self._stored(first, last))
+        self._store.remove_range(first, last)
+        self._final.add(number)
+        del self._left[number]
+
+
+def fill_store(folder: Path, tables: RunTables) -> None:
+    """Write the tables of a finished run into a new store, so that more rows can be certified.
+
+    The parts of a long run stay where they are: `ResultStore` opens the last one again.
+    """
+    delete_store(folder / STORE)
+    if tables.part_rows is not None:
+        return
+    with open_store(folder) as store:
+        for record in with_seconds(tables.rows(), tables.rows(TIMES_TABLE), folder / TIMES_TABLE):
+            store.put(record["row"], record)
 
 
 @dataclass(frozen=True)
