@@ -16,7 +16,7 @@ from adaptdel.runs import certify as certify_module
 from adaptdel.runs.parts import TABLE, RunTables
 from adaptdel.runs.records import label_text, label_value, record_of
 from adaptdel.runs.storage import Run, read_run
-from tests.run_files import examples, make_data, make_model, rewrite, run, write_run
+from tests.run_files import examples, make_data, make_model, rewrite, run, setting_of, write_run
 
 
 def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
