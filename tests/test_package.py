@@ -69,14 +69,6 @@ def test_every_dependency_is_pinned() -> None:
     assert unpinned <= {"datasets", "s3fs", "tensorflow", "tensorflow-hub"}  # by no target of the Makefile
 
 
-def test_the_demo_leaves_the_environment_of_the_user_alone() -> None:
-    shown = subprocess.run(
-        ["make", "--dry-run", "demo", "serve"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert ".venv-demo/bin/adaptdel serve" in shown
-    assert ".venv/" not in shown
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
 def test_workflows_run_targets_that_exist(path: Path) -> None:
     jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
@@ -138,7 +130,7 @@ def check_installed(python: Path) -> None:
     (folder / "train.csv").write_text("text,label\n" + "\n".join(ROWS * 20) + "\n", encoding="utf-8")
     run(command, "train", "--data", "train.csv", "--out", "model", folder=folder)
     summary = run(command, "certify", "model", "--data", "train.csv", "--limit", "4", "--out", "run", folder=folder)
-    assert "of 4 inputs have right answers" in summary
+    assert "4 of 4 inputs certified" in summary
 
 
 @pytest.fixture(scope="module")
@@ -180,13 +172,4 @@ def test_the_wheel_runs_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> N
             if not (packages / name).exists():
                 (packages / name).symlink_to(Path(str(installed.locate_file(name))).resolve())
         waiting += [Requirement(text) for text in installed.requires or []]
-    check_installed(python)
-
-
-@pytest.mark.slow
-def test_the_wheel_installs_from_the_package_index(tmp_path: Path) -> None:
-    """What a user does: an isolated build, and dependencies from the package index. Fails without an index."""
-    wheel = build(tmp_path)
-    python = fresh_environment(tmp_path)
-    install(python, wheel, "-c", ROOT / "constraints.txt")
     check_installed(python)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from adaptdel.tables import Column, Table, number, percent, signed, text_table
+from adaptdel.tables import Column, Table, number, percent, text_table
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,20 +69,3 @@ def test_the_best_value_is_emphasised_unless_all_show_the_same() -> None:
     assert [line[0].strong for line in table.cells()] == [True, True, False]
     same = Table("t", "", [Column("x", ("x",), number, "min")], [{"x": 1.001}, {"x": 1.002}])
     assert [line[0].strong for line in same.cells()] == [False, False]
-
-
-@pytest.mark.parametrize(("value", "text"), [(-1670.4, "−1,670"), (0.2, "0"), (12.0, "+12")])
-def test_signed_numbers(value: float, text: str) -> None:
-    assert signed(value, 0) == text
-
-
-def test_no_other_module_writes_tables() -> None:
-    """Neither for a terminal (padded cells) nor for Markdown (a rule under the heading)."""
-    writers = re.compile(r"\.[lr]just\(|:[<>]\{?\w+\}|\|\s*:?---")
-    modules = [
-        *(ROOT / "src").rglob("*.py"),
-        *(ROOT / "benchmarks").rglob("*.py"),
-        *(ROOT / "experiments").rglob("*.py"),
-    ]
-    names = [str(path.relative_to(ROOT)) for path in modules if writers.search(path.read_text(encoding="utf-8"))]
-    assert names == ["src/adaptdel/tables.py"]

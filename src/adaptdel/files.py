@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
@@ -54,20 +54,6 @@ def parse_object(content: str | bytes, *, finite: bool = False) -> dict[str, Any
     if not isinstance(values, dict):
         raise ValueError("it must hold an object")
     return values
-
-
-def check_finite(values: Any, *, where: str = "", skip: Collection[str] = ()) -> None:
-    """Raise a ValueError for the first number that is not finite; fields in ``skip``, such as "model.training", may."""
-    if isinstance(values, dict):
-        for name, value in values.items():
-            field = f"{where}.{name}" if where else name
-            if field not in skip:
-                check_finite(value, where=field, skip=skip)
-    elif isinstance(values, list):
-        for value in values:
-            check_finite(value, where=where, skip=skip)
-    elif isinstance(values, float) and not isfinite(values):
-        raise ValueError(f"{where} must hold finite numbers, got {values}")
 
 
 def _check_depth(values: Any) -> None:
@@ -124,10 +110,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def replacing_folder(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
+def replacing_folder(path: Path) -> Iterator[Path]:
     """Create a temporary folder that replaces ``path`` when the block ends; if the block fails, ``path`` is unchanged.
 
-    ``check`` runs immediately before the replacement. It can raise an error to keep the existing folder.
+    An error that is raised as the last thing in the block keeps the existing folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -135,7 +121,6 @@ def replacing_folder(path: Path, check: Callable[[], None] = lambda: None) -> It
     try:
         partial.chmod(0o755)
         yield partial
-        check()
         if path.exists():
             os.replace(path, old)
         try:

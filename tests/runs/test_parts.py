@@ -12,8 +12,7 @@ import pytest
 
 from adaptdel.runs import certify as certify_module
 from adaptdel.runs.records import problem_record
-from adaptdel.runs.results import ResultStore
-from adaptdel.runs.storage import STORE, open_store, read_run
+from adaptdel.runs.storage import STORE, ResultStore, open_store, read_run
 from adaptdel.store import Store
 from tests.run_files import call, make_data, run, write_rows
 

@@ -141,8 +141,9 @@ def report_folder(out: Path) -> Iterator[Path]:
     """A temporary folder that replaces ``out``, which must be new, empty or a report as it was written."""
     _check_out(out)
     environment()  # raises at once if Jinja2 is missing
-    with replacing_folder(out, lambda: _check_out(out)) as partial:
+    with replacing_folder(out) as partial:
         yield partial
+        _check_out(out)
 
 
 def _check_out(out: Path) -> None:

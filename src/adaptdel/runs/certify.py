@@ -260,39 +260,35 @@ def evaluate(
     return read_run(out)
 
 
+@dataclass
 class _Session:
     """A call of `certify_data`: it starts or resumes a run."""
 
-    def __init__(
-        self,
-        job: CertificationJob,
-        task: CertificationTask,
-        note: Note,
-        progress: Any,
-        training: Mapping[str, Any] | None,
-    ) -> None:
-        self.job, self.task, self.note, self.progress, self.training = job, task, note, progress, training
-        self.folder = job.out
-        self.engine: Engine | None = None
+    job: CertificationJob
+    task: CertificationTask
+    note: Note
+    progress: Any
+    training: Mapping[str, Any] | None
+    engine: Engine | None = None
 
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
         """Certify what is left, and write the tables."""
-        remove_leftovers(self.folder)
-        old = Run(self.folder, read_manifest(self.folder)) if (self.folder / MANIFEST).exists() else None
+        remove_leftovers(self.job.out)
+        old = Run(self.job.out, read_manifest(self.job.out)) if (self.job.out / MANIFEST).exists() else None
         if old is not None:
-            check_resumable(self.folder, old.manifest, manifest)
+            check_resumable(self.job.out, old.manifest, manifest)
             if old.finished and old.manifest["limit"] == manifest["limit"]:
                 self._check_data(old, manifest)
                 old.check()
-                delete_store(self.folder / STORE)  # of a process that was killed after it had written everything
+                delete_store(self.job.out / STORE)  # of a process that was killed after it had written everything
                 return FinishedRun(old.manifest, already_done=True)
         label_map = LabelMap(manifest["classes"])
-        data_survey, totals = self._survey(old, manifest, label_map)
+        data_survey = self._survey(old, manifest, label_map)
         with ExitStack() as resources:
             if old is None:  # an engine that cannot start leaves nothing behind
                 self.engine = resources.enter_context(start_engine(self.job.engine))
             elif old.finished:  # the limit was raised
-                fill_store(self.folder, old.tables)
+                fill_store(self.job.out, old.tables)
             if old is not None:
                 manifest = old.manifest | {"limit": manifest["limit"], "data": manifest["data"]}
                 manifest |= {"finished": None, "totals": None, "rows": None, "files": {}}
@@ -300,14 +296,14 @@ class _Session:
                 manifest.setdefault("part_rows", ROWS_PER_PART)
             manifest["sessions"] = [
                 *manifest["sessions"],
-                session(self.job.engine, data_survey.rows, totals.inputs),  # a rate must not count the time of those
+                session(self.job.engine, data_survey.rows, data_survey.done),  # a rate must not count the time of those
             ]
             if self.job.source.is_standard_input:
-                manifest["data"] = manifest["data"] | {"path": str(self.folder / standard_input().name)}
-            write_json(self.folder / MANIFEST, manifest)
+                manifest["data"] = manifest["data"] | {"path": str(self.job.out / standard_input().name)}
+            write_json(self.job.out / MANIFEST, manifest)
             self._keep_data(manifest)
-            with ResultStore(self.folder, data_survey.rows, manifest.get("part_rows")) as results:
-                self._certify(results, label_map, data_survey, totals)
+            with ResultStore(self.job.out, data_survey.rows, manifest.get("part_rows")) as results:
+                self._certify(results, label_map, data_survey)
                 self._finish(results, manifest, data_survey)
         return FinishedRun(manifest)
 
@@ -317,35 +313,24 @@ class _Session:
         if then is not None and any(now[name] != then[name] for name in ("sha256", "remote", "files")):
             survey(self.job.source, LabelMap(manifest["classes"]), manifest["limit"], _known(old))  # names the row
             raise ValueError(
-                f"{self.job.source.name}: not the data of the run in {self.folder}, though the rows that were "
+                f"{self.job.source.name}: not the data of the run in {self.job.out}, though the rows that were "
                 "certified are the same: choose another folder for --out"
             )
 
-    def _survey(self, old: Run | None, manifest: dict[str, Any], label_map: LabelMap) -> tuple[Survey, Totals]:
-        """Read the data once, compare them with the rows that are known, and report what is wrong with them.
-
-        With it, the totals of the rows that have a certificate.
-        """
-        totals = Totals()
-
-        def known() -> Iterator[Record]:
-            for record in old.timed_records() if old is not None else ():
-                if record["problem"] is None:
-                    totals.add(record)
-                yield record
-
+    def _survey(self, old: Run | None, manifest: dict[str, Any], label_map: LabelMap) -> Survey:
+        """Read the data once, compare them with the rows that are known, and report what is wrong with them."""
         if old is not None:
             self._check_data(old, manifest)
             if old.finished:
                 old.check()
-        data_survey = survey(self.job.source, label_map, self.job.limit, known())
+        data_survey = survey(self.job.source, label_map, self.job.limit, () if old is None else _known(old))
         self._report_invalid_rows(data_survey)
         if self.job.limit is None and data_survey.digest == ((self.training or {}).get("data") or {}).get("digest"):
             self.note(
                 f"{self.job.source.name}: the model was trained on these data: accuracy and radii are larger than on "
                 "new texts; certify other data"
             )
-        return data_survey, totals
+        return data_survey
 
     def _keep_data(self, manifest: dict[str, Any]) -> None:
         """Copy standard input into the folder, which is needed to resume the run and to show its texts."""
@@ -370,24 +355,25 @@ class _Session:
             column = self.job.source.label
             self.note(f"{path}: {count} no label in the column {column!r}: certified, but left out of the measures")
 
-    def _certify(self, results: ResultStore, label_map: LabelMap, data_survey: Survey, totals: Totals) -> None:
-        """Certify the inputs that have no result yet; ``totals`` are those of the others."""
-        report = reporter(self.progress, "inputs")
+    def _certify(self, results: ResultStore, label_map: LabelMap, data_survey: Survey) -> None:
+        """Certify the inputs that have no certificate yet."""
+        report, done = reporter(self.progress, "inputs"), data_survey.done
 
-        def count(record: Record) -> None:
-            totals.add(record)
+        def count() -> None:
+            nonlocal done
+            done += 1
             if report is not None:
-                report(totals.inputs, data_survey.rows)
+                report(done, data_survey.rows)
 
         failures = 0
-        left = data_survey.rows - data_survey.invalid - totals.certified
+        left = data_survey.rows - data_survey.invalid - data_survey.done
         with closing(self._records(self._jobs(results, label_map, count), left)) as records:
             for record in records:
                 failures = self._count_failure(record, failures)
                 results.put(record, failed=record["problem"] is not None)
-                count(record)
+                count()
 
-    def _jobs(self, results: ResultStore, label_map: LabelMap, count: Callable[[Record], None]) -> Iterator[RunInput]:
+    def _jobs(self, results: ResultStore, label_map: LabelMap, count: Callable[[], None]) -> Iterator[RunInput]:
         """The inputs that are left; invalid rows are stored immediately."""
         last, known = 0, set[int]()
         for row in inputs(self.job.source, label_map, self.job.limit):
@@ -401,7 +387,7 @@ class _Session:
             else:
                 record = problem_record(row.problem, id=row.id, row=row.number) | {"seconds": None}
                 results.put(record)
-                count(record)
+                count()
 
     def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
         """Certify the inputs on the engine, which a resumed run starts only if an input is left."""
@@ -431,7 +417,7 @@ class _Session:
             raise ValueError(f"{self.job.source.name}: the data were changed during the run")
         manifest |= {"totals": totals.to_dict(), "rows": totals.inputs, "files": results.tables.digests()}
         manifest["finished"] = timestamp()
-        write_json(self.folder / MANIFEST, manifest)
+        write_json(self.job.out / MANIFEST, manifest)
         results.delete()
 
 

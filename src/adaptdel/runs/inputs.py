@@ -142,6 +142,7 @@ class Survey:
         labelled: the number of rows with a label.
         unlabelled: the number of rows that can be certified and have none.
         invalid: the number of invalid rows.
+        done: the number of rows that have a certificate.
         first: the first invalid row.
         digest: the SHA-256 of the texts and labels that training would use, as `adaptdel.text.data.content_digest`.
     """
@@ -150,6 +151,7 @@ class Survey:
     labelled: int = 0
     unlabelled: int = 0
     invalid: int = 0
+    done: int = 0
     first: InvalidRow | None = None
     digest: str = ""
 
@@ -175,6 +177,7 @@ def survey(source: Source, label_map: LabelMap, limit: int | None, known: Iterab
             counts.first = counts.first or checked
         if record is not None and record["row"] == row.number:
             _check_same(source, record, checked)
+            counts.done += record["problem"] is None
             record = next(earlier, None)
     if record is not None:
         raise ValueError(f"{source.name}: row {record['row']}, which was certified, is gone: {_CHANGED}")

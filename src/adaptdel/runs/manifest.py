@@ -23,7 +23,6 @@ from adaptdel.core.checks import (
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.files import check_finite
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.engine import ENGINES, EngineSettings, versions
@@ -43,7 +42,6 @@ def check_manifest(values: Any) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise ValueError("it must hold an object")
     check_format(values.get("format"), FORMAT)
-    check_finite(values, skip=("model.training",))
     _object_of(_FIELDS, OPTIONAL)("the manifest", values)
     classes = check_classes(values["classes"])
     if len(classes) < 2:

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import pyarrow as pa
@@ -152,18 +152,10 @@ class RunTables:
 
 def with_seconds(rows: Iterator[Record], times: Iterator[Record], path: Path) -> Iterator[Record]:
     """Rows together with their times; ValueError if the table of times has other rows."""
-    for record in rows:
-        time = next(times, None)
-        if time is None or (time["id"], time["row"]) != (record["id"], record["row"]):
-            raise other_rows(path)
+    for record, time in zip_longest(rows, times):
+        if record is None or time is None or (time["id"], time["row"]) != (record["id"], record["row"]):
+            raise ValueError(f"{path}: must have the rows of {TABLE}, with the same ids: {RESTORE}")
         yield record | {"seconds": time["seconds"]}
-    if next(times, None) is not None:
-        raise other_rows(path)
-
-
-def other_rows(path: Path) -> ValueError:
-    """The error for a table of times that does not belong to the certificates."""
-    return ValueError(f"{path}: must have the rows of {TABLE}, with the same ids: {RESTORE}")
 
 
 def table_of(records: Sequence[Record], schema: pa.Schema) -> pa.Table:
@@ -213,8 +205,8 @@ def _parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file with the columns of a schema; ValueError says in one sentence what is wrong with it."""
     try:
         with path.open("rb") as file, pq.ParquetFile(file) as parquet:
-            wrong = _wrong_columns(parquet.schema_arrow, schema)
-            if wrong is None:
+            is_right = parquet.schema_arrow.equals(schema)
+            if is_right:
                 yield parquet
     except FileNotFoundError:
         raise _missing(path) from None
@@ -222,15 +214,5 @@ def _parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise ValueError(f"{path}: must be readable") from None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
         raise ValueError(f"{path}: not a Parquet file, or a damaged one: {RESTORE}") from None
-    if wrong is not None:
-        raise ValueError(f"{path}: {wrong}: {RESTORE}")
-
-
-def _wrong_columns(stored: pa.Schema, schema: pa.Schema) -> str | None:
-    """Describe what is wrong with the columns of a table; None if nothing is."""
-    if stored.names != schema.names:
-        return f"must have the columns {', '.join(schema.names)}, got {', '.join(stored.names)}"
-    for name in schema.names:
-        if stored.field(name).type != schema.field(name).type:
-            return f"the column {name} must be of type {schema.field(name).type}, got {stored.field(name).type}"
-    return None
+    if not is_right:
+        raise ValueError(f"{path}: must have the columns {', '.join(schema.names)} with their types: {RESTORE}")

@@ -261,11 +261,6 @@ class Totals:
             self.labelled.add(record["correct"], record["radius"])
 
     @property
-    def certified(self) -> int:
-        """Rows with a certificate."""
-        return self.inputs - self.problems
-
-    @property
     def clean_accuracy(self) -> float | None:
         """The fraction of correct answers; abstentions count by their predicted label. None without labels."""
         return self.labelled.clean_accuracy if self.labelled.inputs else None
