@@ -116,6 +116,8 @@ def test_exact_and_smoothed_runs_in_one_report(runs: list[Path], tmp_path: Path)
     assert None not in characters
     [line] = [line for line in page.splitlines() if line.startswith("| Exact |") and "certain" in line and "±" in line]
     assert "| certain | none |" in line
+    assert exact.group == smoothed.group
+    assert "different error levels" not in page
     assert f"{characters[0]:.2f}"[:4] in line
     assert "certified against an attacker who deletes, inserts or substitutes 1 word" in page
     assert page.count("The score of “") == page.count("of which an inserted word takes at most") == 3

@@ -27,6 +27,7 @@ from adaptdel.measures.class_measures import ClassTable, measure_classes
 from adaptdel.measures.summary import Measures, Outcomes, measure
 from adaptdel.runs.records import Record, label_value, protected_label
 from adaptdel.runs.storage import Run, read_run
+from adaptdel.settings import CERTIFICATION
 
 SAMPLE = 30_000  # inputs
 MERGED = 64  # batches of counts that are kept apart
@@ -287,8 +288,12 @@ class Entry:
 
     @cached_property
     def group(self) -> tuple[str, ...] | None:
-        """The same for entries among which a table emphasises the best; None for a constant run."""
-        confidence = (str(self.manifest.get("alpha")), str(self.manifest.get("bound")))
+        """The same for entries among which a table emphasises the best; None for a constant run.
+
+        Exact certificates hold at every error level: they are compared with runs at the default one.
+        """
+        own = (self.manifest.get("alpha"), self.manifest.get("bound"))
+        confidence = map(str, (CERTIFICATION.alpha, CERTIFICATION.bound) if self.is_exact else own)
         return None if self.is_constant else (*self.data, *self.attacker, *confidence)
 
     @property

@@ -129,7 +129,7 @@ def _different_settings(entries: Sequence[Entry]) -> list[str]:
         f"{listed(names)} are the same model with the same noise." for names in models.values() if len(names) > 1
     ]
     for key, noun in (("alpha", "error levels"), ("bound", "bounds"), ("unit", "units"), ("threshold", "thresholds")):
-        values = {str(entry.manifest.get(key)) for entry in entries}
+        values = {str(each.manifest.get(key)) for each in entries if not (each.is_exact and key in ("alpha", "bound"))}
         if len(values) > 1:
             sentences.append(f"The runs have different {noun} ({listed(sorted(values))}).")
     return sentences
