@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from adaptdel.core.checks import check_choice, check_int, check_known_fields, check_probability, check_real
-from adaptdel.core.noise import Deletion, Noise
+from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import LengthRate
 from adaptdel.hyperparameters import (
     CLASS_WEIGHTS,
@@ -397,7 +397,6 @@ DEFAULT_K = 23
 
 KEPT = 4  # tokens of a text of median length that the default rate keeps, at least
 LEAST_RATE = 0.6  # the smallest default rate: below 1/2 no radius above 0 can be certified
-FEW_KEPT = 2  # tokens: if fewer are kept of a text of median length, a warning says so
 SMALL_K = 10  # the paper rounds k down to a whole number; a smaller k keeps a decimal
 
 
@@ -446,24 +445,3 @@ def default_noise(lengths: Iterable[int] | None = None) -> Deletion:
         return Deletion(LengthRate(METHOD.rate, DEFAULT_K))
     counted = list(lengths)
     return Deletion(adaptdel_rate(counted, default_rate(counted)))
-
-
-def few_kept(noise: Noise, lengths: Iterable[int], *, short_texts: bool = True) -> str | None:
-    """A sentence if the noise leaves fewer than two tokens of a text of median length, on average; otherwise None.
-
-    Of texts of fewer than 5 tokens no rate that certifies an edit keeps two; ``short_texts`` is whether to say so.
-    """
-    counted = list(lengths)
-    if not counted or not noise.changes_inputs:
-        return None
-    middle = round(median(counted))
-    kept = middle * (1 - noise.share_removed(middle))
-    if kept >= FEW_KEPT - 1e-6:
-        return None
-    advice = f"choose a lower rate, such as {default_rate(counted):g}"
-    if middle * (1 - LEAST_RATE) < FEW_KEPT:
-        if not short_texts:
-            return None
-        advice = "such short texts need a finer unit, such as char"
-    start = f"the noise keeps {kept:.2g} of the {middle} tokens of a typical text"
-    return f"{start}: the answer hardly depends on the text; {advice}"

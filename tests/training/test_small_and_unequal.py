@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from adaptdel.advice import few_kept
 from adaptdel.calibration.planner import plan_lengths
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.linear_training import balanced_weights, train
 from adaptdel.cli.plan import plan_command
 from adaptdel.cli.train import train_command
-from adaptdel.settings import TrainingSettings, default_rate, few_kept
+from adaptdel.settings import TrainingSettings, default_rate
 from adaptdel.text.data import held_out_rows
 from adaptdel.training import train as train_model
 from adaptdel.training.training import method_noises
@@ -154,7 +155,7 @@ def test_texts_for_which_no_rate_is_low_enough() -> None:
     noise = method_noises("adaptdel", default_rate([3]), [3]).smoothing
     assert few_kept(noise, [3]) == (
         "the noise keeps 1.2 of the 3 tokens of a typical text: the answer hardly depends on the text; such short "
-        "texts need a finer unit, such as char"
+        "texts need a finer unit, such as char, or exact certificates (--method exact)"
     )
     assert few_kept(noise, [3], short_texts=False) is None
 
@@ -169,6 +170,8 @@ def test_a_plan_for_a_file(tmp_path: Path) -> None:
     shown = run_plan("--data", str(data))
     assert "9 texts of 10 tokens on average; quartiles 10, 10 and 10." in shown.stdout
     assert "warning: adaptdel 0.9: the noise keeps 1 of the 10 tokens" in shown.stdout
+    assert "smoothing certifies at most 1 edit" in shown.stdout
+    assert "smoothing certifies" not in run_plan("--data", str(data), "--unit", "char").stdout
     values = json.loads(run_plan("--data", str(data), "--json").stdout)
     assert values["rates"][0]["name"] == "adaptdel 0.6 (default)"
     single = json.loads(run_plan("--data", str(data), "--rate", "cert-ed:p=0.8", "--json").stdout)
@@ -194,6 +197,7 @@ def test_what_the_held_out_texts_cannot_tell(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("\n".join(["text,label", *rows]))
     arguments = ["--data", str(tmp_path / "data.csv"), "--out", str(tmp_path / "model"), "--set", "bits=10"]
     ran = CliRunner().invoke(train_command, arguments)
+    assert "--class-weight balanced" not in ran.stderr  # it is on
     assert "unknown, since none is held out: rare" in ran.stdout
     assert ran.stdout.index("recall by class") < ran.stdout.index("next: adaptdel")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptdel.advice import FEW_KEPT, few_kept
 from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, check_int
 from adaptdel.core.confidence import clopper_pearson
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise
@@ -17,7 +18,7 @@ from adaptdel.core.radius import certified_radius, check_noise, table, to_probab
 from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate
 from adaptdel.core.threat import Threat
 from adaptdel.plots import new_figure, save
-from adaptdel.settings import CERTIFICATION, FEW_KEPT, adaptdel_rate, default_noise, default_rate, few_kept
+from adaptdel.settings import CERTIFICATION, adaptdel_rate, default_noise, default_rate
 
 _BUILDERS: dict[str, tuple[Callable[..., Noise], tuple[str, ...], tuple[str, ...]]] = {
     # name: (constructor, required arguments, optional arguments)
@@ -210,7 +211,7 @@ class LengthPlan:
         lengths: the lower quartile, the median and the upper quartile of the lengths.
         kept: the tokens that are kept on average at these lengths.
         radii: the radii that unanimous votes certify at these lengths, for two classes.
-        few: the share of texts of which fewer than `adaptdel.settings.FEW_KEPT` tokens are kept on average.
+        few: the share of texts of which fewer than `adaptdel.advice.FEW_KEPT` tokens are kept on average.
         warning: a sentence if that is so for a text of median length.
     """
 

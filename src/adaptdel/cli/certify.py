@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
+from adaptdel.advice import what_may_help_run
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.core.checks import check_int
 from adaptdel.hyperparameters import BACKENDS
-from adaptdel.measures.class_measures import ADVICE, SHOWN_CLASSES, class_table, confusion_table
+from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import data_columns
 from adaptdel.runs.records import protected_label
@@ -157,7 +158,7 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     lines += [] if protected is None else _protection(totals, protected)
     lines += ["", *_by_class(totals), ""] if totals["classes"] else []
     lines += [f"warning: {sentence}" for sentence in totals["warnings"]]
-    lines += [f"what may help: {ADVICE}"] if totals["warnings"] else []
+    lines += [f"what may help: {what_may_help_run(manifest)}"] if totals["warnings"] else []
     return "\n".join([*lines, f"run: {out}"])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from adaptdel.advice import FEW_KEPT, short_texts
 from adaptdel.calibration.planner import (
     EXAMPLES,
     LengthPlan,
@@ -22,7 +23,7 @@ from adaptdel.core.checks import check_int
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import load_model, model_kind, read_noise
 from adaptdel.plots import check_figure_path
-from adaptdel.settings import CERTIFICATION, FEW_KEPT
+from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, read_rows
 from adaptdel.text.units import check_unit
@@ -88,7 +89,8 @@ def plan_command(
         for option, value in (("--votes", votes), ("--plot", figure)):
             if value is not None:
                 raise ValueError(f"{option} needs --length instead of --data")
-        split = check_unit(unit or (stored[1] if stored is not None else CERTIFICATION.unit)).split
+        described = check_unit(unit or (stored[1] if stored is not None else CERTIFICATION.unit))
+        split = described.split
         lengths = [len(split(row.text)) for row in read_rows(data, text=text_column, encoding=encoding)]
         if not lengths:
             raise ValueError(f"{data}: holds no rows")
@@ -96,7 +98,7 @@ def plan_command(
         plans = plan_lengths(lengths, noises, ops=ops, alpha=alpha)
         values = {"inputs": len(lengths), "mean_length": sum(lengths) / len(lengths)}
         listed = values | {"rates": [entry.to_dict() for entry in plans]}
-        click.echo(json.dumps(listed, indent=2) if as_json else describe_lengths(lengths, plans))
+        click.echo(json.dumps(listed, indent=2) if as_json else describe_lengths(lengths, plans, unit=described.kind))
         return
     if unit is not None:
         raise ValueError("--unit needs --data")
@@ -130,7 +132,7 @@ def _reachable(model: AdditiveClassifier) -> str:
     )
 
 
-def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan]) -> str:
+def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan], *, unit: str) -> str:
     """Lengths of a file, and a row for each noise."""
     short, middle, long = plans[0].lengths
     mean = sum(lengths) / len(lengths)
@@ -146,6 +148,8 @@ def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan]) -> str
     lines += ["", text_table(titles, rows).to_terminal()]
     warned = [f"warning: {entry.name}: {entry.warning}" for entry in plans if entry.warning]
     lines += ["", *warned] if warned else []
+    if unit == "word" and (sentence := short_texts(lengths)):
+        lines += ["", sentence]
     return "\n".join(lines)
 
 

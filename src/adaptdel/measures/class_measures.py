@@ -36,10 +36,6 @@ CERTIFIED = 0.5  # certified recall at radius 1 of a class, beside which a class
 MOST_CLASSES = 50  # of a confusion matrix in JSON and in tables
 SHOWN_CLASSES = 20  # rows of a table by class
 UNLABELLED_LEAST, UNLABELLED_FRACTION = 50, 0.98  # without labels: inputs, and the fraction with the same answer
-ADVICE = (
-    "train at a lower rate, which keeps more words of each text, with --class-weight balanced, or on more examples of "
-    "the classes that it misses"
-)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from adaptdel.advice import few_kept
 from adaptdel.certification.certificate import MOST_VOTES, Certificate, Rule
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import SamplingPlan, Tally
@@ -27,7 +28,7 @@ from adaptdel.models.card import check_protection
 from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
 from adaptdel.models.model_files import CONFIG, load_model, save_model
 from adaptdel.progress import reporter
-from adaptdel.settings import CERTIFICATION, default_noise, few_kept
+from adaptdel.settings import CERTIFICATION, default_noise
 from adaptdel.text.units import Tokens, check_unit
 
 _PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "copies")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adaptdel.measures.class_measures import ADVICE
+from adaptdel.advice import what_may_help_run
 from adaptdel.report.comparison import Differences, certified_at_one
 from adaptdel.report.entries import SAMPLE, Entry
 from adaptdel.report.samples import attack_words, listed, plural, token
@@ -77,9 +77,11 @@ def _protection(entry: Entry) -> str:
 
 def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> list[str]:
     """What a reader has to know before comparing the numbers: warnings, inputs left out, different settings."""
-    sentences = [f"{entry.name}: {warning}." for entry in entries for warning in entry.classes.warnings]
-    if sentences:
-        sentences.append(f"What may help such a class: {ADVICE}.")
+    sentences = []
+    for entry in entries:
+        sentences += [f"{entry.name}: {warning}." for warning in entry.classes.warnings]
+        if entry.classes.warnings:
+            sentences.append(f"What may help {entry.name}: {what_may_help_run(entry.manifest)}.")
     for entry in entries:
         name = entry.name
         problems, unlabelled = (sum(getattr(part, key) for part in entry.parts) for key in ("problems", "unlabelled"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from adaptdel.advice import unordered
 from adaptdel.core.checks import check_real
 from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.models.additive import AdditiveClassifier
@@ -128,6 +129,8 @@ def train_job(
     work = out.parent / f".{out.name}.training"
     if not settings.is_linear:  # a linear model trains in seconds and has no checkpoints
         _open_checkpoints(work, identity, out)
+    if settings.is_linear and (sentence := unordered(settings.unit)):
+        note(sentence)
     validation = None if held is None else (held.texts, held.labels)
     checkpoints = work / "checkpoints"
     try:

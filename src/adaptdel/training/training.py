@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel import plots
+from adaptdel.advice import few_kept, short_texts, what_may_help
 from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
@@ -27,7 +28,7 @@ from adaptdel.measures.class_measures import NAMED, answer_warnings, balanced_ac
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
-from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate, few_kept
+from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate
 from adaptdel.tables import text_table
 from adaptdel.text.data import (
     ExampleSet,
@@ -135,7 +136,7 @@ def train(
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
     model.base_, model.noise_ = base, noises.smoothing
     model.classes_ = np.array(base.classes_)
-    checked = _held_out_check(model, held, quick=settings.is_linear)
+    checked = _held_out_check(model, held, settings.class_weight, quick=settings.is_linear)
     if settings.is_linear and checked is not None:
         history = [*history[:-1], {**history[-1], "valid_accuracy": checked["accuracy"]}]
     effective = settings.effective()
@@ -160,6 +161,9 @@ def train(
     sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
+    is_smoothed = settings.method not in UNSMOOTHED
+    if is_smoothed and settings.unit == "word" and (sentence := short_texts(training_set.lengths)):
+        note(sentence)
     sentences += (checked or {}).pop("warnings", []) + _differing_in_case(labels)
     model.training_["warnings"] = sentences
     return model
@@ -327,7 +331,9 @@ def retraining(record: Mapping[str, Any]) -> TrainAgain | None:
     return train_again
 
 
-def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool) -> dict[str, Any] | None:
+def _held_out_check(
+    model: SmoothedClassifier, held: ExampleSet, class_weight: str | None, *, quick: bool
+) -> dict[str, Any] | None:
     """The answers of the smoothed classifier on held-out examples, as users see them: by the vote, and by class.
 
     Of many examples some are chosen by a hash of their content: the first ones of a file can all be of one class.
@@ -345,6 +351,7 @@ def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool)
     correct = [answer == label for answer, label in zip(given, labels, strict=True)]
     counts = Counter(labels)
     hits = Counter(label for label, is_right in zip(labels, correct, strict=True) if is_right)
+    advice = what_may_help(model.noise_, held.lengths, class_weight)
     return {
         "inputs": len(labels),
         "votes": votes,
@@ -352,19 +359,19 @@ def _held_out_check(model: SmoothedClassifier, held: ExampleSet, *, quick: bool)
         "balanced_accuracy": balanced_accuracy(labels, correct),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
         "absent": [str(label) for label in model.classes_.tolist() if label not in counts],
-        "warnings": answer_warnings(given, labels, held.lengths) or _missed_rare_classes(counts, hits),
+        "warnings": answer_warnings(given, labels, held.lengths) or _missed_rare_classes(counts, hits, advice),
     }
 
 
-def _missed_rare_classes(counts: Counter[Label], hits: Counter[Label]) -> list[str]:
+def _missed_rare_classes(counts: Counter[Label], hits: Counter[Label], advice: str) -> list[str]:
     """A sentence if no held-out example of a class is recognised, and there are too few of them to conclude from it."""
     missed = [f"{count} of {label!s}" for label, count in counts.items() if not hits[label]]
     if not missed:
         return []
     return [
         f"none of the few held-out examples of some classes is recognised ({', '.join(sorted(missed)[:NAMED])}): hold "
-        "out more, with --validation, to see whether the model finds these classes at all, or train at a "
-        "lower rate with --class-weight balanced; of two classes, --protect answers the rare one more often"
+        f"out more, with --validation, to see whether the model finds these classes at all, or {advice}; of two "
+        "classes, --protect answers the rare one more often"
     ]
 
 
