@@ -129,8 +129,8 @@ def train_job(
     work = out.parent / f".{out.name}.training"
     if not settings.is_linear:  # a linear model trains in seconds and has no checkpoints
         _open_checkpoints(work, identity, out)
-    if settings.is_linear and (sentence := unordered(settings.unit)):
-        note(sentence)
+    if settings.is_linear and (remark := unordered(settings.unit)):
+        note(remark)
     validation = None if held is None else (held.texts, held.labels)
     checkpoints = work / "checkpoints"
     try:
