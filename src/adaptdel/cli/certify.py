@@ -140,7 +140,7 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
         return json.dumps({"run": str(out), **totals, **shared}, indent=2, ensure_ascii=False)
     certified = totals["inputs"] - totals["problems"]
     is_exact = "method" in manifest
-    how = "exactly" if is_exact else f"at alpha {manifest['alpha']:g}; {totals['abstained']} abstained"
+    how = "(exact)" if is_exact else f"at alpha {manifest['alpha']:g}; {totals['abstained']} abstained"
     ops = "" if len(manifest["ops"]) == 3 else f" against {','.join(manifest['ops'])}"
     counted, answers = (totals["labelled"], "right answers") if totals["labelled"] else (certified, "answers")
     lines = [
