@@ -15,8 +15,21 @@ from adaptdel.certification.sampling import SamplingPlan
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.cli.options import described, read_settings
 from adaptdel.cli.train import train_command
+from adaptdel.core.confidence import Looks, vote_bounds
 from adaptdel.hyperparameters import LINEAR, LinearTrainingSettings, TransformerTrainingSettings
-from adaptdel.settings import CERTIFICATION, METHODS, NOT_SET, TRAINING, TrainingSettings, default_noise, paper_training
+from adaptdel.settings import (
+    CERTIFICATION,
+    METHODS,
+    NOT_SET,
+    PAPER_CALIBRATION,
+    TRAINING,
+    CalibrationSettings,
+    TrainingSettings,
+    default_noise,
+    paper_calibration,
+    paper_certification,
+    paper_training,
+)
 from adaptdel.training import train
 from adaptdel.training.training import method_noises
 
@@ -75,6 +88,7 @@ def test_options_and_settings_are_the_same_fields() -> None:
         "protect",
         "max_false_positives",
         "max_accuracy_loss",
+        "sample",
     }
     assert options - own <= names
     assert len(options) <= 23
@@ -97,6 +111,37 @@ def test_the_settings_of_the_paper_are_those_it_prints() -> None:
     assert method_noises("adaptdel", given.noise.rate, [400], k=given.k).smoothing == ad.Deletion(
         ad.LengthRate(0.9, 23)
     )
+
+
+# The paper's table of AdaptDel+'s parameters (Appendix D): inner bin edges, threshold, examples per bin.
+PRINTED = {
+    "yelp": ("28 82 135 189 243 296 350 404 457 511 565 619 672 726 780 887", 0.40, 200),
+    "imdb": ("72 133 194 256 318 379 440 502 564 625 686 748 810 871 932", 0.75, 200),
+    "spamassassin": ("137 230 324", 0.75, 50),
+    "lun": ("85 150 216 282 347", 0.75, 200),
+}
+
+
+def test_the_calibration_of_the_paper_is_what_it_prints() -> None:
+    assert set(PRINTED) == set(PAPER_CALIBRATION)
+    for name, (edges, threshold, per_bin) in PRINTED.items():
+        chosen = CalibrationSettings.from_dict(paper_calibration(f"paper:{name}"))
+        assert list(chosen.bins) == [0, *map(int, edges.split())]
+        assert (chosen.threshold, chosen.per_bin) == (threshold, per_bin)
+        assert (chosen.objective, chosen.n_select, chosen.n_estimate, chosen.on) == ("paper", 32, 256, "all")
+        assert (chosen.interpolate, chosen.monotone) == (False, False)
+    assert CalibrationSettings.from_dict(paper_calibration()).bins == "auto"
+
+
+def test_the_certification_of_the_paper_is_what_it_prints() -> None:
+    chosen = paper_certification(5)
+    printed = {"alpha": 0.05, "n_select": 1000, "n_estimate": 4000, "sampling": "fixed", "bound": "paper"}
+    assert chosen == printed
+    assert set(chosen) <= set(asdict(CERTIFICATION))
+    # Two classes: alpha / 2 for the lower bound and alpha / 2 for the rival's upper bound, which is its complement.
+    alpha = paper_certification(2)["alpha"]
+    low, high = ad.clopper_pearson(3900, 4000, 0.05 / 2)[0], ad.clopper_pearson(100, 4000, 0.05 / 2)[1]
+    assert vote_bounds(Looks.fixed(4000, alpha), [[100, 3900]], 1) == pytest.approx((low, high), abs=1e-12)
 
 
 def test_the_default_noise() -> None:

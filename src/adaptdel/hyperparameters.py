@@ -117,6 +117,7 @@ class TransformerTrainingSettings:
         adv_init: FreeLB's size of the random initial perturbation; 0 starts at the text itself.
         adv_norm: FreeLB's largest norm of a perturbation; 0 sets no limit.
         dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
+        max_length: the largest number of ids of a copy, the rest of which is cut off; 0 for what the model takes.
         backend: what runs the trained transformer. None is "onnxruntime" in int8, and "torch" otherwise.
 
     >>> settings = TransformerTrainingSettings().for_examples(25_000)
@@ -140,12 +141,14 @@ class TransformerTrainingSettings:
     adv_init: float = 0.2
     adv_norm: float = 0.0
     dtype: str = DTYPE
+    max_length: int = 0
     backend: str | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, float | int] = {
             name: check_int(name, getattr(self, name), least=0 if name in _FOLLOWING else 1) for name in _COUNTS
         }
+        checked["max_length"] = check_int("max_length", self.max_length)
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("dtype", self.dtype, DTYPES)
         if self.backend is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from adaptdel.runs.rederive import recertify
 from adaptdel.runs.storage import read_run
 from adaptdel.store import locked
 from adaptdel.text.data import read_rows
-from tests.run_files import Terminal, call, examples, make_data, make_model, picky, run, write_rows
+from tests.run_files import Terminal, call, examples, make_data, make_model, picky, rewrite, run, write_rows
 
 
 def table_bytes(folder: Path) -> bytes:
@@ -117,6 +118,43 @@ def test_the_limit_can_be_raised(tmp_path: Path, model: Path, data: Path, whole:
     assert run("certify", model, "--data", data, "--out", out) == 0
     assert table_bytes(out) == table_bytes(whole)
     assert len(read_run(out).times.filter(pc.field("seconds") > 0)) == 60
+
+
+def test_a_sample_is_drawn_with_the_seed(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:
+    out = tmp_path / "run"
+    assert run("certify", model, "--data", data, "--out", out, "--sample", 20) == 0
+    found = read_run(out)
+    rows = found.table["row"].to_pylist()
+    assert len(set(rows)) == 20
+    assert rows == sorted(rows) != list(range(1, 21))
+    assert found.table.equals(read_run(whole).table.take([row - 1 for row in rows]))
+    assert found.manifest["data"]["sample"] == {"rows": 20, "seed": 0}
+    assert run("verify", out) == run("report", out, "--out", tmp_path / "report") == 0
+    others = tmp_path / "others"
+    shutil.copytree(out, others)
+    rewrite(others, lambda manifest: manifest["data"]["sample"].update(seed=1))
+    assert run("verify", others) == 1  # rows that were not drawn
+    assert run("certify", model, "--data", data, "--out", out, "--sample", 21) == 2
+    assert run("certify", model, "--data", data, "--out", out) == 2
+    assert run("certify", model, "--data", data, "--out", tmp_path / "both", "--sample", 5, "--limit", 5) == 2
+    assert run("certify", model, "--data", data, "--out", tmp_path / "other", "--sample", 20, "--seed", 1) == 0
+    assert read_run(tmp_path / "other").table["row"].to_pylist() != rows
+
+
+def test_the_paper_s_settings(tmp_path: Path, model: Path, data: Path) -> None:
+    """As printed, with half of alpha for each bound; an option replaces a setting."""
+    three = make_model(tmp_path / "three", labels=("a", "b", "c"))
+    names = write_rows(tmp_path / "three.jsonl", [{"text": "w1 w2", "label": "a"}])
+    for folder, file, alpha in ((model, data, 0.025), (three, names, 0.05)):
+        out = tmp_path / f"run-{alpha}"
+        assert run("certify", folder, "--data", file, "--out", out, "--settings", "paper", "--limit", 1) == 0
+        chosen = read_run(out).manifest
+        printed = {"alpha": alpha, "votes": [1000, 4000], "sampling": "fixed", "bound": "paper"}
+        assert {name: chosen[name] for name in printed} == printed
+    out = tmp_path / "own"
+    options = ["--settings", "paper", "--limit", 1, "--alpha", 0.05, "--votes", "10,40"]
+    assert run("certify", model, "--data", data, "--out", out, *options) == 0
+    assert (read_run(out).manifest["alpha"], read_run(out).manifest["votes"]) == (0.05, [10, 40])
 
 
 BAD_ROWS: list[tuple[Any, str]] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,26 @@ def test_every_method_from_a_file_to_a_certificate(encoder: str, tmp_path: Path,
     )
     assert [each.label for each in result] == ["pos", "neg"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "model"]
+
+
+def test_a_sample_of_the_rows(encoder: str, tmp_path: Path) -> None:
+    small = replace(job(encoder, tmp_path, "model", "nosmooth", epochs=1), sample=40)
+    data = train_job(small, progress=False).model.training_["data"]
+    assert data["rows"] + data["held_out"] == 40
+    assert train_job(small, progress=False).already_done
+    with pytest.raises(ValueError, match="choose another --out"):
+        train_job(replace(small, sample=41), progress=False)
+
+
+def test_the_maximum_length_is_kept(encoder: str, tmp_path: Path) -> None:
+    short = job(encoder, tmp_path, "short", "nosmooth", epochs=1, max_length=4)
+    train_job(short, progress=False)
+    usual = train_job(job(encoder, tmp_path, "usual", "nosmooth", epochs=1), progress=False).model.base_classifier()
+    base = SmoothedClassifier.load(tmp_path / "short").base_classifier()
+    rows = base.subwords.encode(["good the film", "good the film was bad"])  # type: ignore[attr-defined]
+    assert [len(row) for row in rows] == [4, 4]
+    assert len(usual.subwords.encode(["good the film was bad"])[0]) > 4  # type: ignore[attr-defined]
+    assert base.options()["max_length"] == 4
 
 
 def test_a_stopped_job_goes_on_and_another_is_refused(encoder: str, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ class TransformersClassifier(SubwordClassifier):
             int8. Scores of backends differ in their last digits, so the backend is part of the fingerprint, and a saved
             model keeps it.
         batch_tokens: the largest number of ids in a batch; None for 1024 on a CPU and 16384 elsewhere.
+        max_length: the largest number of ids of a copy; 0 for the most that the model takes.
         revision: of a model on the hub.
         margin: two scores closer than this are a near tie; the self-test can only raise it.
         batching: the least strict mode that the self-test may choose: "padded" (copies of any length share a batch),
@@ -122,6 +123,7 @@ class TransformersClassifier(SubwordClassifier):
         dtype: str = DTYPE,
         backend: str | None = None,
         batch_tokens: int | None = None,
+        max_length: int = 0,
         revision: str | None = None,
         margin: float = MARGIN,
         batching: str = "padded",
@@ -137,6 +139,7 @@ class TransformersClassifier(SubwordClassifier):
         self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         usual = BATCH_TOKENS if self.device == "cpu" else 16 * BATCH_TOKENS
         size = usual if batch_tokens is None else batch_tokens
+        self.max_length = check_int("max_length", max_length)
         self.batch_tokens = check_int("batch_tokens", size, least=1, most=MOST_BATCH_TOKENS)
         self.backend = self._checked_backend(backend)
         self.name = str(model) if self.has_source else type(model).__name__
@@ -173,7 +176,7 @@ class TransformersClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class."""
-        check_names("options", options, (), ("dtype", "backend", "margin", "batching"))
+        check_names("options", options, (), ("dtype", "backend", "max_length", "margin", "batching"))
         check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
 
     def save(self, folder: str | Path) -> None:
@@ -236,10 +239,11 @@ class TransformersClassifier(SubwordClassifier):
         return chosen
 
     def options(self) -> dict[str, Any]:
-        """Precision, backend, margin and batching."""
+        """Precision, backend, maximum length, margin and batching."""
         return {
             "dtype": self.dtype,
             "backend": self.backend,
+            "max_length": self.max_length,
             "margin": self.margin,
             "batching": self.batching,
         }
@@ -382,7 +386,7 @@ class TransformersClassifier(SubwordClassifier):
         self._accepted = set(inspect.signature(model.forward).parameters)
         self.classes_ = _classes(model.config)
         check_labels(self.classes_)
-        most = _longest(self.tokenizer, model)
+        most = min(filter(None, (self.max_length, _longest(self.tokenizer, model))), default=None)
         self.subwords = Subwords(self.tokenizer, max_length=most, name=self.name)
         self._running: Any = None
         self._exported: OnnxRuntime | None = None

@@ -17,7 +17,7 @@ from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusi
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.card import front_table
 from adaptdel.models.model_files import check_free, data_columns, load_model, model_kind, save_model
-from adaptdel.settings import CALIBRATION, OBJECTIVES, CalibrationSettings
+from adaptdel.settings import CALIBRATION, OBJECTIVES, PAPER_PRESETS, CalibrationSettings, paper_calibration
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, read_examples
 from adaptdel.training.training import plot_front
@@ -34,6 +34,9 @@ def _list_settings(context: click.Context, option: click.Parameter, value: bool)
 
 @click.command("calibrate", epilog="All settings: --list-settings.")
 @click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--settings", "preset", type=click.Choice(PAPER_PRESETS), help="Start from the paper's settings, of a data set."
+)
 @click.option("--data", multiple=True, help=DATA_HELP)
 @click.option(
     "--max-accuracy-loss",
@@ -73,6 +76,7 @@ def calibrate_command(
     in_place: bool,
     as_json: bool,
     settings: tuple[str, ...],
+    preset: str | None,
     **options: Any,
 ) -> None:
     """Choose how many tokens the saved model MODEL keeps of inputs of every length (AdaptDel+).
@@ -97,8 +101,8 @@ def calibrate_command(
         raise ValueError("--out and --in-place cannot be given together")
     target = model if in_place else out or model.with_name(f"{model.name}-calibrated")
     if model_kind(model) == "additive":
-        if max_accuracy_loss is None or data:
-            raise ValueError(f"{model}: an additive model is calibrated with --max-accuracy-loss, and without --data")
+        if max_accuracy_loss is None or data or preset is not None:
+            raise ValueError(f"{model}: an additive model is calibrated with --max-accuracy-loss alone")
         click.echo(_choose_bound(model, target, max_accuracy_loss, overwrite=options["overwrite"], as_json=as_json))
         return
     if max_accuracy_loss is not None or not data:
@@ -107,7 +111,8 @@ def calibrate_command(
     columns = data_columns(model, options.pop("text_column"), options.pop("label_column"))
     examples = read_examples(data_path(data), **columns, encoding=options.pop("encoding"))
     given = {name: value for name, value in options.items() if value is not None}
-    chosen = CalibrationSettings.from_dict({**given, **read_settings(settings)})
+    start = {} if preset is None else paper_calibration(preset)
+    chosen = CalibrationSettings.from_dict({**start, **given, **read_settings(settings)})
     for sentence in examples.notes:
         note(f"{', '.join(data)}: {sentence}")
     done = calibrate_folder(

@@ -17,17 +17,18 @@ from adaptdel.core.checks import check_int
 from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
-from adaptdel.models.model_files import data_columns
+from adaptdel.models.model_files import class_count, data_columns
 from adaptdel.runs.records import protected_label
-from adaptdel.settings import CERTIFICATION
+from adaptdel.settings import CERTIFICATION, PAPER_ALPHA, paper_certification
 from adaptdel.tables import number, percent, text_table
-from adaptdel.text.data import DATA
+from adaptdel.text.data import DATA, Sample
 
 _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
 
 @click.command("certify")
 @click.argument("model", type=click.Path(path_type=Path))
+@click.option("--settings", "preset", type=click.Choice(["paper"]), help="Start from the paper's settings.")
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
@@ -64,6 +65,7 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.option(
     "--limit", default=None, type=int, help="Certify only the first rows, up to this number. It can be raised later."
 )
+@click.option("--sample", default=None, type=int, help="Certify this number of rows, drawn at random with the seed.")
 @engine_options
 @click.option(
     "--backend",
@@ -84,6 +86,8 @@ def certify_command(
     out: Path,
     as_json: bool,
     votes: str | None,
+    preset: str | None,
+    sample: int | None,
     **options: Any,
 ) -> None:
     """Certify the inputs of a file with the model in the folder MODEL.
@@ -94,21 +98,34 @@ def certify_command(
     from adaptdel.runs.certify import CertificationJob, certify_data
     from adaptdel.runs.inputs import Source
 
-    settings = {name: options[name] for name in ("ops", "alpha", "sampling", "bound", "seed", "threshold")}
+    def note(text: str) -> None:
+        click.echo(f"note: {text}", err=True)
+
+    names = ("ops", "alpha", "sampling", "bound", "seed", "threshold")
+    settings = {name: options[name] for name in names if options[name] is not None}
     if votes is not None:
         settings |= read_votes(votes)
+    if preset is not None:
+        settings = paper_certification(class_count(model)) | settings
+        if settings["alpha"] == PAPER_ALPHA / 2:
+            note(
+                f"two classes: alpha is {PAPER_ALPHA / 2}, half of the paper's {PAPER_ALPHA} for each of its two bounds"
+            )
+    if sample is not None and options["limit"] is not None:
+        raise ValueError("--sample and --limit cannot be given together")
+    drawn = None if sample is None else Sample(sample, settings.get("seed", CERTIFICATION.seed))
     columns = data_columns(model, options["text_column"], options["label_column"])
-    source = Source(data_path(data), **columns, encoding=options["encoding"])
+    source = Source(data_path(data), **columns, encoding=options["encoding"], sample=drawn)
     job = CertificationJob(
         model,
         source,
         out,
-        {name: value for name, value in settings.items() if value is not None},
+        settings,
         **{name: options[name] for name in ("limit", "backend")},
         engine=engine_settings(options),
     )
     with redirect_stdout(sys.stderr):  # Ray prints the errors of its processes
-        result = certify_data(job, note=lambda text: click.echo(f"note: {text}", err=True), progress="log")
+        result = certify_data(job, note=note, progress="log")
     if result.already_done:
         click.echo(f"{out}: the run is finished already, since {result.manifest['finished']}", err=True)
     click.echo(summary(result.manifest, out, as_json=as_json))

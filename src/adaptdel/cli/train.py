@@ -78,6 +78,7 @@ def _beside_the_paper() -> str:
 @click.option("--method", type=click.Choice((*METHODS, EXACT)), help=f"Training method.  [default: {TRAINING.method}]")
 @click.option("--model", help=f"linear, or folder or hub name of a transformer.  [default: {TRAINING.model}]")
 @click.option("--rate", type=float, help="Fraction of tokens that is removed.  [default: by the lengths, at most 0.9]")
+@click.option("--sample", type=int, help="Train on this number of rows, drawn at random with the seed.")
 @click.option(
     "--validation",
     callback=_fraction_or_file,

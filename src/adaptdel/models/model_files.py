@@ -184,6 +184,11 @@ def read_noise(path: Path) -> tuple[Noise, Any]:
         return noise_from_dict(settings["noise"]), unit_from_dict(settings["unit"])
 
 
+def class_count(path: Path) -> int:
+    """The number of classes of the model in a folder, without reading its base classifier."""
+    return len(_settings(path)["classes"])
+
+
 def data_columns(model: Model | Path, text: str | None, label: str | None) -> dict[str, str]:
     """The names of the columns of text and label: those given, or else those of the model's training data.
 

@@ -126,6 +126,8 @@ class CertificationJob:
     def __post_init__(self) -> None:
         if self.limit is not None:
             check_int("limit", self.limit, least=1)
+        if self.source.sample is not None:  # parts hold rows that follow each other
+            check_int("sample", self.source.sample.rows, least=1, most=ROWS_PER_PART)
         if self.backend is not None:
             check_choice("backend", self.backend, BACKENDS)
 

@@ -9,25 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from adaptdel.runs.records import label_text
-from adaptdel.text.data import DATA, InvalidRow, Row, read_each_row
+from adaptdel.text.data import DATA, InvalidRow, Row, Sample, read_each_row
 from adaptdel.text.formats import HUB, STANDARD_INPUT, data_files, shown_name
 
 
 @dataclass(frozen=True)
 class Source:
-    """Data files, their columns and their encoding."""
+    """Data files, their columns and their encoding, and which rows are drawn; None for all."""
 
     path: str | tuple[str, ...]
     text: str = DATA.text
     label: str = DATA.label
     encoding: str = DATA.encoding
+    sample: Sample | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +49,12 @@ class Source:
         it is identified by its name.
         """
         path = self.path if isinstance(self.path, str) else list(self.path)
-        described = {"path": path, "text": self.text, "label": self.label, "encoding": self.encoding}
+        described: dict[str, Any] = {
+            "path": path,
+            **{name: getattr(self, name) for name in ("text", "label", "encoding")},
+        }
+        if self.sample is not None:
+            described["sample"] = asdict(self.sample)
         files = data_files(self.path)
         unknown = {**described, "files": len(files), "bytes": None, "sha256": None, "remote": None}
         if any(file.kind == HUB for file in files):
@@ -61,8 +68,18 @@ class Source:
 
     def rows(self, limit: int | None = None) -> Iterator[Row | InvalidRow]:
         """The rows in order up to row number ``limit``, including invalid rows."""
-        rows = read_each_row(self.path, text=self.text, label=self.label, encoding=self.encoding)
+        rows = self._everything()
+        if self._drawn is not None:
+            rows = (row for row in rows if row.number in self._drawn)
         return islice(rows, limit)
+
+    def _everything(self) -> Iterator[Row | InvalidRow]:
+        return read_each_row(self.path, text=self.text, label=self.label, encoding=self.encoding)
+
+    @cached_property
+    def _drawn(self) -> frozenset[int] | None:
+        """The numbers of the rows of the sample."""
+        return None if self.sample is None else frozenset(n + 1 for n in self.sample.places(self._everything()))
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,9 @@ _FIELDS: dict[str, Check] = {
                 "bytes": _or_null(_integer(0)),
                 "sha256": _or_null(_sha256),
                 "remote": _or_null(_sha256),
-            }
+                "sample": _object_of({"rows": _integer(1), "seed": _integer(0)}),
+            },
+            optional=("sample",),
         )
     ),
     "started": _time,
@@ -294,7 +296,14 @@ def check_resumable(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]
 def _job(manifest: Mapping[str, Any]) -> dict[str, Any]:
     data = manifest["data"] or {}
     columns = {f"the {name} column": data.get(name) for name in ("text", "label")}
-    return {name: manifest[name] for name in _JOB} | columns | {"the encoding": data.get("encoding")}
+    return (
+        {name: manifest[name] for name in _JOB}
+        | columns
+        | {
+            "the encoding": data.get("encoding"),
+            "the sample": data.get("sample"),
+        }
+    )
 
 
 def _model(name: str, model: RunModel) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from adaptdel.runs.records import (
     values_of,
 )
 from adaptdel.runs.storage import MANIFEST, Run, read_run
+from adaptdel.text.data import Sample
 
 ROUNDING = 1e-12  # relative difference of numbers that are derived again
 COMPARED = 1_000_000  # inputs whose votes are remembered, to compare them with those of later rows of the same text
@@ -66,12 +67,15 @@ def verify_run(
     plan = StatedModel(run.manifest) if "method" in run.manifest else StatedPlan(run.manifest)
     totals = Totals.of(run.manifest)
     whole: list[str] = []
-    previous = 0
+    stated = (run.manifest["data"] or {}).get("sample")
+    previous, drawn = 0, list[int]()
     for record in run.timed_records():
         row, place = record["row"], f"row {record['row']}"
-        if row != previous + 1 and (run.finished or row <= previous):
+        if row <= previous or (run.finished and stated is None and row != previous + 1):
             whole = whole or [f"row {row} follows row {previous}: rows are missing, repeated or out of order"]
         previous = row
+        if stated is not None:
+            drawn.append(row)
         if record["problem"] is None:
             wrong = plan.errors(record, work)
             yield place, wrong
@@ -92,6 +96,8 @@ def verify_run(
         whole.append(f"row {previous} is beyond the limit {limit}")
     if run.finished:
         whole += _totals(run.manifest, totals)
+        if stated is not None and drawn != [place + 1 for place in Sample(**stated).places(range(previous))]:
+            whole.append("its rows are not those that the seed of its sample draws")
     if whole:
         yield "the run", whole
 

@@ -8,12 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.core.checks import check_probability
+from adaptdel.core.checks import check_int, check_probability
 from adaptdel.text.formats import (
     DataPath,
     Record,
@@ -48,6 +49,27 @@ class DataSettings:
 
 
 DATA = DataSettings()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows that are drawn at random: the same for the same seed and number of rows, whatever they hold."""
+
+    rows: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_int("sample", self.rows, least=1)
+        check_int("the seed of the sample", self.seed, most=2**63 - 1)
+
+    def places(self, everything: Iterable[Any]) -> list[int]:
+        """The places of the drawn rows from 0, ascending; a larger sample of the same seed holds them all."""
+        key = f"sample {self.seed}".encode()
+
+        def drawn(place: int) -> bytes:
+            return hashlib.blake2b(place.to_bytes(8, "little"), digest_size=16, key=key).digest()
+
+        return sorted(nsmallest(self.rows, (place for place, _ in enumerate(everything)), key=drawn))
 
 
 @dataclass(frozen=True)

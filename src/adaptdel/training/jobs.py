@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from adaptdel.advice import unordered
-from adaptdel.core.checks import check_real
+from adaptdel.core.checks import check_int, check_real
 from adaptdel.files import read_bytes, read_json, write_json, write_text
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
-from adaptdel.text.data import DATA, Examples, held_out_rows, read_examples
+from adaptdel.text.data import DATA, Examples, Sample, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
 from adaptdel.training.training import history_csv, plot_front, plot_history, train, train_exact
 
@@ -39,6 +39,7 @@ class TrainingJob:
         encoding: the character encoding of the file.
         protect: of two classes, the one that gets a decision threshold with a proved rate of false positives.
         max_false_positives: that rate.
+        sample: the number of rows to train on, drawn at random with the seed; None for all.
     """
 
     data: str
@@ -49,8 +50,11 @@ class TrainingJob:
     encoding: str = DATA.encoding
     protect: str | None = None
     max_false_positives: float | None = None
+    sample: int | None = None
 
     def __post_init__(self) -> None:
+        if self.sample is not None:
+            check_int("sample", self.sample, least=1)
         if (self.protect is None) != (self.max_false_positives is None):
             raise ValueError("protect and max_false_positives must be given together")
         if self.max_false_positives is not None:
@@ -71,7 +75,7 @@ class TrainingJob:
         for name in names:
             if (
                 name in values
-                and name != "max_false_positives"
+                and name not in ("max_false_positives", "sample")
                 and (not isinstance(values[name], str) or "\0" in values[name])
             ):
                 raise ValueError(f"{name} must be a text, got {values[name]!r:.60}")
@@ -112,6 +116,9 @@ def train_job(
     held = None if isinstance(settings.validation, (int, float)) else _read(job, settings.validation)
     for sentence in examples.notes:
         note(f"{job.data}: {sentence}")
+    if job.sample is not None:
+        examples = examples.take(Sample(job.sample, settings.seed).places(examples.texts))
+        examples = replace(examples, digest=content_digest(examples.texts, examples.labels))
     everything = examples
     examples, proof = (everything, None) if job.protect is None else _without_proof(job, everything)
     unit = check_unit(settings.unit)

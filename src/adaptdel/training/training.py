@@ -396,6 +396,7 @@ def _train_transformer(
         settings.model,
         dtype=settings.transformer.dtype,
         backend=settings.transformer.run_by,
+        max_length=settings.transformer.max_length,
         training=settings.transformer,
     )
     classifier.fit(
