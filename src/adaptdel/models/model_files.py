@@ -189,7 +189,7 @@ def class_count(path: Path) -> int:
     return len(_settings(path)["classes"])
 
 
-def data_columns(model: Model | Path, text: str | None, label: str | None) -> dict[str, str]:
+def data_columns(model: Model | Path, text: str | None, label: str | None) -> dict[str, Any]:
     """The names of the columns of text and label: those given, or else those of the model's training data.
 
     ``model`` is a model or the folder of a saved one. The names in the settings are used if the model has none.
