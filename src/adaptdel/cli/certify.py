@@ -21,7 +21,7 @@ from adaptdel.models.model_files import class_count, data_columns
 from adaptdel.runs.records import protected_label
 from adaptdel.settings import CERTIFICATION, PAPER_ALPHA, paper_certification
 from adaptdel.tables import number, percent, text_table
-from adaptdel.text.data import DATA, Sample
+from adaptdel.text.data import DATA, DrawnRows
 
 _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 
@@ -113,7 +113,7 @@ def certify_command(
             )
     if sample is not None and options["limit"] is not None:
         raise ValueError("--sample and --limit cannot be given together")
-    drawn = None if sample is None else Sample(sample, settings.get("seed", CERTIFICATION.seed))
+    drawn = None if sample is None else DrawnRows(sample, settings.get("seed", CERTIFICATION.seed))
     columns = data_columns(model, options["text_column"], options["label_column"])
     source = Source(data_path(data), **columns, encoding=options["encoding"], sample=drawn)
     job = CertificationJob(

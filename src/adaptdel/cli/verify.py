@@ -16,7 +16,7 @@ from adaptdel.files import NotJSON, parse
 from adaptdel.models.model_files import load_model
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import Run
-from adaptdel.text.data import Sample
+from adaptdel.text.data import DrawnRows
 
 WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."
 Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for every certificate
@@ -109,7 +109,7 @@ class _Check:
 
         stated = run.manifest["data"]
         path = data_path(self.data or tuple(stated["path"] if isinstance(stated["path"], list) else [stated["path"]]))
-        drawn = Sample(**stated["sample"]) if "sample" in stated else None
+        drawn = DrawnRows(**stated["sample"]) if "sample" in stated else None
         source = Source(path, stated["text"], stated["label"], stated["encoding"], drawn)
         assert self.model is not None
         self.how = "derived again from the weights of the model and the texts"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.runs.records import label_text
-from adaptdel.text.data import DATA, InvalidRow, Row, Sample, read_each_row
+from adaptdel.text.data import DATA, DrawnRows, InvalidRow, Row, read_each_row
 from adaptdel.text.formats import HUB, STANDARD_INPUT, data_files, shown_name
 
 
@@ -29,7 +29,7 @@ class Source:
     text: str = DATA.text
     label: str = DATA.label
     encoding: str = DATA.encoding
-    sample: Sample | None = None
+    sample: DrawnRows | None = None
 
     @property
     def name(self) -> str:

@@ -49,7 +49,7 @@ from adaptdel.runs.records import (
     values_of,
 )
 from adaptdel.runs.storage import MANIFEST, Run, read_run
-from adaptdel.text.data import Sample
+from adaptdel.text.data import DrawnRows
 
 ROUNDING = 1e-12  # relative difference of numbers that are derived again
 COMPARED = 1_000_000  # inputs whose votes are remembered, to compare them with those of later rows of the same text
@@ -96,7 +96,7 @@ def verify_run(
         whole.append(f"row {previous} is beyond the limit {limit}")
     if run.finished:
         whole += _totals(run.manifest, totals)
-        if stated is not None and drawn != [place + 1 for place in Sample(**stated).places(range(previous))]:
+        if stated is not None and drawn != [place + 1 for place in DrawnRows(**stated).places(range(previous))]:
             whole.append("its rows are not those that the seed of its sample draws")
     if whole:
         yield "the run", whole

@@ -52,7 +52,7 @@ DATA = DataSettings()
 
 
 @dataclass(frozen=True)
-class Sample:
+class DrawnRows:
     """Rows that are drawn at random: the same for the same seed and number of rows, whatever they hold."""
 
     rows: int

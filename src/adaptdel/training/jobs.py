@@ -19,7 +19,7 @@ from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
-from adaptdel.text.data import DATA, Examples, Sample, content_digest, held_out_rows, read_examples
+from adaptdel.text.data import DATA, DrawnRows, Examples, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
 from adaptdel.training.training import history_csv, plot_front, plot_history, train, train_exact
 
@@ -117,7 +117,7 @@ def train_job(
     for sentence in examples.notes:
         note(f"{job.data}: {sentence}")
     if job.sample is not None:
-        examples = examples.take(Sample(job.sample, settings.seed).places(examples.texts))
+        examples = examples.take(DrawnRows(job.sample, settings.seed).places(examples.texts))
         examples = replace(examples, digest=content_digest(examples.texts, examples.labels))
     everything = examples
     examples, proof = (everything, None) if job.protect is None else _without_proof(job, everything)
