@@ -11,7 +11,7 @@ DEMO := .venv-demo
 
 help:
 	@echo "make demo      compare all methods on real film reviews; writes out/demo/report/index.html"
-	@echo "make serve     serve a model of film reviews, with a page to try it; prints the address"
+	@echo "make serve     serve models of film reviews, with a page to try them; prints the address"
 	@echo "make test      linters, type checks and the quick tests; installs Chromium and openssl if it may (PROGRAMS=no: not)"
 	@echo "make test-all  make test with the exhaustive and statistical tests"
 	@echo "make wheel     build the wheel and install it in a fresh environment (needs the package index)"
