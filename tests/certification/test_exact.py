@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,33 @@ def test_a_million_tokens() -> None:
         ((["a"], 0, 3), "scores"),
         (([2**61], 0, 2**61), "64 bits"),
         (([2**63], 0, 2**63), "scores"),
+        (([0], 2**61, 1), "64 bits"),
     ],
 )
 def test_bad_arrays(arguments: Any, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         ad.exact_certificate(*arguments)
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), "1", True])
+def test_bad_thresholds(threshold: Any) -> None:
+    with pytest.raises(ValueError, match="threshold"):
+        ad.exact_certificate([1.5], 0, 3, threshold=threshold)
+
+
+def test_restricted_edits_never_cover_every_text() -> None:
+    for unrestricted, touchable in ((True, None), (False, [True, False])):
+        certificate = ad.exact_certificate([5, 5], 0, 5, ops="del,sub", touchable=touchable)
+        certificate = replace(certificate, replacements=None if unrestricted else np.full((2, 2), -5))
+        assert certificate.radius == (0 if unrestricted else 2)
+        assert not certificate.covers_every_text
+    assert certificate.log10_cardinality() == 0.0  # the input itself
+
+
+@pytest.mark.parametrize("unit", ["char", "byte"])
+def test_synonyms_do_not_limit_edits_of_characters(unit: str) -> None:
+    free = ad.exact_certificate([1] * 40, 0, 1, unit=unit)
+    assert replace(free, replacements=np.full((40, 2), -1)).character_radius == free.character_radius
 
 
 @pytest.mark.parametrize(
@@ -98,7 +121,12 @@ def test_bad_arrays(arguments: Any, word: str) -> None:
         ({"reach": [2**70, 0]}, "reach"),
         ({"offsets": None}, "offsets"),
         ({"touchable": [1, 0]}, "touchable"),
-        ({"classes": ["a"]}, "shape"),
+        ({"classes": [1], "scores": [[3], [2]], "offsets": [0], "reach": [3]}, "classes"),
+        ({"reach": [-1, 3]}, "reach"),
+        ({"reach": [3, -1]}, "reach"),
+        ({"scores": [[4, 0], [0, 9]]}, "reach"),
+        ({"replacements": [[2**62, 2**62]] * 2}, "64 bits"),
+        ({"input_hash": "\x1b[31m"}, "input_hash"),
         ({"unit": {"kind": "none"}}, "unit"),
         ({"extra": 1}, "extra"),
     ],

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import adaptdel as ad
+from adaptdel.classifiers.bounded import BoundedClassifier, BoundedLinearClassifier
 from adaptdel.core.threat import EVERY_SET
 from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.models import load
@@ -137,6 +138,67 @@ def test_immovable_tokens_and_synonyms(model: ad.AdditiveClassifier) -> None:
     assert changed
 
 
+@pytest.mark.parametrize(
+    ("unit", "synonyms"),
+    [
+        ("word", {"good": "bad"}),
+        ("word", {"good": ["fine", "bad awful"]}),
+        ("word", {"well made": ["bad"]}),
+        ("word", {"good": [""]}),
+        ("word", {"good": [1]}),
+        ("char", {"g": ["bad"]}),
+        ("byte", {103: [256]}),
+    ],
+)
+def test_synonyms_are_single_tokens(unit: str, synonyms: Any) -> None:
+    model = ad.AdditiveClassifier(unit=unit, settings=SETTINGS, progress=False).fit(*films(2, rows=24))
+    with pytest.raises(ValueError, match="synonyms"):
+        model.certify(["good"], synonyms=synonyms)
+
+
+def test_synonyms_do_not_limit_edits_of_characters() -> None:
+    model = ad.AdditiveClassifier(unit="char", settings=SETTINGS, progress=False)
+    model.fit(["aaab", "aaba", "bbbc", "cbbb"] * 10, [1, 1, 0, 0] * 10)
+    free, limited = model.certify(["aaaaaa"])[0], model.certify(["aaaaaa"], synonyms={})[0]
+    assert limited.radius_for("sub") > free.radius_for("sub")
+    assert limited.character_radius == free.character_radius
+
+
+def test_bounds_whose_sums_overflow(tmp_path: Path) -> None:
+    model = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*films(2, rows=24))
+    base = model.base_
+    assert isinstance(base, BoundedLinearClassifier)
+    parts = (base.features, base.classes_, base.weights, base.bias)
+    model.base_ = BoundedLinearClassifier(*parts, [2**61] * 4)
+    with pytest.raises(ValueError, match="64 bits"):
+        model.certify(["good"])
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="bounds"):
+        load(tmp_path / "model")
+
+
+def test_long_tokens_are_not_cached() -> None:
+    scored: list[str] = []
+
+    class Lengths(BoundedClassifier):
+        classes_, offsets, bound = [0, 1], np.zeros(2, dtype=np.int64), 10**6
+
+        def free_scores(self, tokens: Any) -> Any:
+            scored.extend(tokens)
+            return np.array([[len(token)] for token in tokens])
+
+        def vocabulary(self) -> list[str]:
+            return []
+
+        def fingerprint(self) -> str:
+            return ""
+
+    base = Lengths()
+    for tokens in (["a", "b" * 999, "cc"], ["b" * 999, "ddd"], ["ddd", "cc", "a"]):
+        assert base.token_scores(tokens)[:, 1].tolist() == [len(token) for token in tokens]
+    assert sorted(scored) == ["a", "b" * 999, "b" * 999, "cc", "ddd"]
+
+
 def test_thresholds_move_answers_and_radii() -> None:
     base = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*films(2))
     texts, _ = films(2, rows=40, seed=4)
@@ -216,6 +278,19 @@ def test_pipelines(kind: str, tmp_path: Path) -> None:
     assert [c.to_dict() for c in load(tmp_path / "model").certify(texts)] == [c.to_dict() for c in certificates]
 
 
+def test_a_pipeline_that_is_fitted_again() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    texts, labels = films(2)
+    pipeline = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, labels)
+    model = ad.AdditiveClassifier.from_sklearn(pipeline, bound=1.0)
+    pipeline.fit(["apple bad", "zebra good"], ["pos", "neg"])
+    assert model.predict(texts).tolist() == labels
+
+
 def test_pipelines_that_are_not_additive() -> None:
     pytest.importorskip("sklearn")
     from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
@@ -229,8 +304,11 @@ def test_pipelines_that_are_not_additive() -> None:
         (CountVectorizer(ngram_range=(1, 2)), "ngram_range"),
         (CountVectorizer(binary=True), "binary"),
         (CountVectorizer(analyzer="char_wb"), "analyzer"),
+        (CountVectorizer(input="filename"), "input"),
     ]:
-        pipeline = make_pipeline(vectorizer, LogisticRegression()).fit(texts, labels)
+        pipeline = make_pipeline(vectorizer, LogisticRegression())
+        if word != "input":
+            pipeline.fit(texts, labels)
         with pytest.raises(ValueError, match=word):
             ad.AdditiveClassifier.from_sklearn(pipeline, bound=1.0)
     pipeline = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, labels)

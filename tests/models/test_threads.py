@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adaptdel import Deletion, LengthRate, SmoothedClassifier
+from adaptdel import AdditiveClassifier, Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers import CallableClassifier, LinearClassifier
+from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.text.units import Words
 from tests.models.test_smoothed import by_words, sklearn_pipeline, texts
 
@@ -21,6 +24,25 @@ def linear() -> Any:
     return LinearClassifier(bits=10).fit(
         [tuple(text.split()) for text in inputs], by_words(inputs), noise=NOISE, copies=2
     )
+
+
+def test_threads_share_an_additive_model(tmp_path: Path) -> None:
+    """They look up new tokens at the same time; a tiny switch interval makes them meet."""
+    inputs = [" ".join(f"{word}-{number}-{k}" for k in range(4) for word in ("a", "b")) for number in range(200)]
+    AdditiveClassifier(settings=AdditiveTrainingSettings(iterations=5, levels=2), progress=False).fit(
+        texts(60, seed=1), by_words(texts(60, seed=1))
+    ).save(tmp_path)
+    expected = [certificate.to_dict() for certificate in AdditiveClassifier.load(tmp_path).certify(inputs)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(10):
+            model = AdditiveClassifier.load(tmp_path)
+            with ThreadPoolExecutor(8) as threads:
+                mine = list(threads.map(lambda text, model=model: model.certify([text])[0].to_dict(), inputs))
+            assert mine == expected
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize(

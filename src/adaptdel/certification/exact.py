@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -174,26 +175,36 @@ class ExactCertificate:
         """The number of character edits that cannot change the label; None for units without characters.
 
         A character is a Unicode code point. For words see `adaptdel.core.margins.Margin.character_radius`. For the
-        unit "char" every character is a token. One character has at most 4 bytes in UTF-8.
+        unit "char" every character is a token. One character has at most 4 bytes in UTF-8. A table of synonyms does not
+        limit this attacker.
         """
         if (self.unit or {}).get("kind") == "word":
             return margins.character_radius(self.margins, self.length)
         units = units_per_character(self.unit)
-        return None if units is None else max(-1, self.radius_for("edit") // units)
+        return None if units is None else max(-1, replace(self, replacements=None).radius_for("edit") // units)
 
     @property
     def covers_every_text(self) -> bool:
-        """Whether the radius reaches every text of this length."""
+        """Whether the radius reaches every text of this length; False if the edits are restricted."""
         needed = Threat(self.ops).covering_radius(self.length)
-        return needed is not None and self.radius >= needed
+        return needed is not None and self.radius >= needed and not self._is_restricted
+
+    @property
+    def _is_restricted(self) -> bool:
+        """Whether there are edits of the operations that the attacker may not make."""
+        return self.touchable is not None or self.replacements is not None
 
     def frontier(self) -> list[tuple[int, int, int]]:
         """The maximal triples (deletions, insertions, substitutions) that are certified together."""
         return margins.frontier(self.margins, Threat(self.ops), self.length)
 
     def log10_cardinality(self, vocab_size: int = ROBERTA_VOCABULARY) -> float:
-        """log10 of the number of inputs within the radius; permutations are not counted."""
-        return log10_cardinality(self.radius, length=self.length, ops=self.ops, vocab_size=vocab_size)
+        """log10 of the number of inputs within the radius; permutations are not counted.
+
+        If the edits are restricted, the number is not known, and only the input itself is counted.
+        """
+        radius = min(0, self.radius) if self._is_restricted else self.radius
+        return log10_cardinality(radius, length=self.length, ops=self.ops, vocab_size=vocab_size)
 
     def worst_edits(self) -> tuple[list[TokenEdit], int]:
         """The fewest edits that could change the label, and the class number that it would change to.
@@ -242,6 +253,8 @@ class ExactCertificate:
         if values["format"] != FORMAT:
             raise ValueError(f"format must be {FORMAT!r}, got {values['format']!r:.60}")
         classes = tuple(check_classes(values["classes"]))
+        if len(classes) < 2:
+            raise ValueError(f"classes must hold at least 2 labels, got {len(classes)}")
         width, scores = len(classes), check_list("scores", values["scores"], "rows")
         shapes = {
             "scores": (len(scores), width),
@@ -251,14 +264,22 @@ class ExactCertificate:
             "replacements": (len(scores), width),
         }
         arrays = {name: _array(name, values[name], shapes[name]) for name in _ARRAYS}
-        margins.check_sums(arrays["scores"], arrays["offsets"], arrays["reach"])
+        margins.check_sums(**{name: arrays[name] for name in ("scores", "offsets", "reach", "replacements")})
         if values["unit"] is not None:
             unit_from_dict(values["unit"])
         raw: dict[str, Any] = {name: check_text(name, values[name]) for name in ("model_hash", "input_hash")}
+        if not re.fullmatch("([0-9a-f]{64})?", raw["input_hash"]):
+            raise ValueError(f"input_hash must be 64 hexadecimal digits, got {raw['input_hash']!r:.60}")
         raw |= {"rounding": check_int("rounding", values["rounding"], most=1), "unit": values["unit"]}
         certificate = cls(values["label"], classes, **arrays, ops=Threat(values["ops"]).ops, **raw)
         if label_key(certificate.label) != label_key(classes[certificate.answer]):
             raise ValueError(f"the label is not the answered class: it must be {classes[certificate.answer]!r}")
+        gains = certificate.scores - certificate.scores[:, [certificate.answer]]
+        if (gains.max(axis=0, initial=0) > certificate.reach).any():
+            raise ValueError(
+                "reach must be at least 0 and at least what each token of the text adds to a class over the label, got "
+                f"{certificate.reach.tolist()!s:.60}"
+            )
         return certificate
 
     def to_json(self) -> str:
@@ -323,6 +344,7 @@ def exact_certificate(
     labels = tuple(range(max(2, base.size)) if classes is None else check_classes(classes))
     if len(labels) != max(2, base.size):
         raise ValueError(f"classes must hold {max(2, base.size)} labels, got {len(labels)}")
+    check_real("threshold", threshold, accepted="a finite number", least=-1e300, most=1e300)
     limit = check_real("bound", bound, accepted="a positive number", least=0.0, most=1e300, open_ends=True)
     if values.size and (largest := np.abs(values).max()) > limit:
         raise ValueError(f"bound must be at least the largest score in size, {largest}, got {bound}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from copy import deepcopy
 from math import frexp
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -40,6 +42,8 @@ from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.text.units import Tokens
 
 CACHED_TOKENS = 2**18  # tokens whose scores are cached
+LONGEST_CACHED = 256  # characters or bytes of a token whose scores are cached
+CACHE_LOCK = Lock()  # of all classifiers, so that they can be pickled and copied
 JOINED = 64  # tokens that are joined to a hostile one, at most
 COUNTING = ("CountVectorizer", "HashingVectorizer")
 LINEAR_MODELS = (
@@ -56,6 +60,7 @@ LINEAR_MODELS = (
 ADDITIVE_SETTINGS = {  # of a vectorizer that adds up the terms of the words at white space, and nothing else
     "analyzer": "word",
     "binary": False,
+    "input": "content",
     "ngram_range": (1, 1),
     "norm": None,
     "preprocessor": None,
@@ -100,19 +105,29 @@ class BoundedClassifier(BaseClassifier):
 
     def token_scores(self, tokens: Sequence[Hashable]) -> IntArray:
         """The scores of tokens, shape (tokens, classes); best for the tokens of many texts at once."""
-        rows: list[Any] = list(map(self._rows.get, tokens))
-        if None in rows:
-            self._learn({token for token, row in zip(tokens, rows, strict=True) if row is None}, tokens)
-            rows = [self._rows[token] for token in tokens]
+        with CACHE_LOCK:
+            rows: list[Any] = list(map(self._rows.get, tokens))
+            if None not in rows:
+                return self._scores_at(rows)
+            new = self._learn({token for token, row in zip(tokens, rows, strict=True) if row is None}, tokens)
+            scores = self._scores_at([self._rows[token] for token in tokens])
+            while new and _is_long(new[-1]):  # forgotten, since long tokens fill the memory
+                del self._rows[new.pop()]
+            self._table = self._table[: len(self._rows)]
+            return scores
+
+    def _scores_at(self, rows: Sequence[int]) -> IntArray:
         return self._table[np.array(rows, dtype=np.int64)].reshape(len(rows), len(self.classes_))
 
-    def _learn(self, new: Collection[Hashable], tokens: Iterable[Hashable]) -> None:
-        """Cache the scores of new tokens; if the cache is full, of these tokens alone."""
-        if len(self._rows) + len(new) > CACHED_TOKENS:
-            self._rows, new = {}, set(tokens)
-        scores = bounded_scores(self.free_scores(list(new)), self.bound)
+    def _learn(self, unknown: set[Hashable], tokens: Sequence[Hashable]) -> list[Hashable]:
+        """Cache the scores of new tokens; if the cache is full, of these tokens alone. Returns them, long ones last."""
+        if len(self._rows) + len(unknown) > CACHED_TOKENS:
+            self._rows, unknown = {}, set(tokens)
+        new = sorted(unknown, key=_is_long)
+        scores = bounded_scores(self.free_scores(new), self.bound)
         self._table = np.concatenate([self._table, scores]) if self._rows else scores
         self._rows |= {token: row for row, token in enumerate(new, start=len(self._rows))}
+        return new
 
     def worst_token(self, answer: int, rival: int) -> Hashable:
         """The known token that adds most to a rival over the answer.
@@ -120,7 +135,8 @@ class BoundedClassifier(BaseClassifier):
         If no single token reaches the bound, the worst ones are also joined by hyphens, which adds up their features.
         """
         if (answer, rival) not in self._worst:
-            tokens = [*self.vocabulary(), *self._rows]
+            with CACHE_LOCK:
+                tokens = [*self.vocabulary(), *self._rows]
 
             def gains(tokens: Sequence[Hashable]) -> IntArray:
                 scores = bounded_scores(self.free_scores(tokens), self.bound)
@@ -141,6 +157,10 @@ class BoundedClassifier(BaseClassifier):
         """The class of every copy: the largest sum over the kept tokens, the lowest class number on a tie."""
         tables = ((request.kept, self.token_scores(request.prepared.tokens)) for request in requests)
         return [np.argmax(kept.astype(np.int64) @ scores + self.offsets, axis=1) for kept, scores in tables]
+
+
+def _is_long(token: Hashable) -> bool:
+    return isinstance(token, (str, bytes)) and len(token) > LONGEST_CACHED
 
 
 @register_classifier("additive")
@@ -295,6 +315,7 @@ class AdditivePipeline(BoundedClassifier):
     def __init__(self, estimator: Any, bound: float) -> None:
         super().__init__()
         self.real_bound = check_bound(bound)
+        estimator = deepcopy(estimator)  # which the caller may fit again
         self._stored = SklearnClassifier(estimator)
         self._vectorizer, weights, bias = additive_parts(estimator)
         self.classes_ = np.asarray(estimator.classes_).tolist()

@@ -52,6 +52,7 @@ from adaptdel.text.units import Tokens, Unit
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"
 VERSION = 1
+LARGEST_BOUND = 2**40  # of token scores, so that sums of the scores of many tokens fit into 64 bits
 LARGEST_BITS = 28  # 2**28 hashed columns: a gigabyte per score
 
 
@@ -97,7 +98,9 @@ def read_model(folder: Path) -> StoredLinearModel:
         classes = _labels(values.get("classes"))
         exponent = check_int("exponent", values.get("exponent"), least=-1100, most=1100)
         min_count = check_int("min_count", values.get("min_count"), least=1)
-        bounds = [check_int("bounds", bound, least=1, most=2**62) for bound in check_list("bounds", values["bounds"])]
+        bounds = [
+            check_int("bounds", bound, least=1, most=LARGEST_BOUND) for bound in check_list("bounds", values["bounds"])
+        ]
         training, fingerprint = values.get("training"), values.get("fingerprint")
         if not isinstance(training, dict) or not isinstance(fingerprint, str):
             raise ValueError("training must be a dictionary and fingerprint a text")

@@ -162,15 +162,19 @@ def margins(
     return [margin(rival) for rival in range(classes) if rival != answer]
 
 
-def check_sums(scores: IntArray, offsets: IntArray, reach: IntArray) -> None:
+def check_sums(scores: IntArray, offsets: IntArray, reach: IntArray, replacements: IntArray | None = None) -> None:
     """Raise ValueError if the cost of edits could exceed 64 bits; the arguments are those of `margins`."""
-    arrays, tokens = (scores, offsets, reach), len(scores)
-    largest = max(max(int(array.max(initial=0)), -int(array.min(initial=0))) for array in arrays)
-    if largest * 8 * (tokens + 1 + ANY_EDIT.search_limit(tokens)) > LARGEST_SUM:
+    tokens, costs = len(scores), [scores, reach] if replacements is None else [scores, reach, replacements]
+    largest, offset = max(map(_size, costs)), _size(offsets)
+    if 8 * (largest * (tokens + 1 + ANY_EDIT.search_limit(tokens)) + offset) > LARGEST_SUM:
         raise ValueError(
-            f"scores must be small enough for sums of 64 bits, got {largest} with {tokens} tokens: divide all scores, "
-            "offsets and bounds by the same number"
+            f"scores must be small enough for sums of 64 bits, got {max(largest, offset)} with {tokens} tokens: divide all "
+            "scores, offsets and bounds by the same number"
         )
+
+
+def _size(array: IntArray) -> int:
+    return max(int(array.max(initial=0)), -int(array.min(initial=0)))
 
 
 def radius(rivals: Sequence[Margin], threat: Threat, length: int) -> int:

@@ -15,8 +15,17 @@ from adaptdel.certification.exact import ExactCertificate
 from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.bounded import AdditivePipeline, BoundedClassifier, BoundedLinearClassifier
 from adaptdel.classifiers.linear_training import check_examples, class_numbers
-from adaptdel.core.checks import BoolArray, FloatArray, IntArray, check_choice, check_fields, check_int, check_real
-from adaptdel.core.margins import TokenEdit
+from adaptdel.core.checks import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    check_choice,
+    check_fields,
+    check_int,
+    check_list,
+    check_real,
+)
+from adaptdel.core.margins import TokenEdit, check_sums
 from adaptdel.core.threat import Threat
 from adaptdel.files import write_text
 from adaptdel.hyperparameters import ADDITIVE, CLASS_WEIGHTS, AdditiveTrainingSettings
@@ -25,7 +34,7 @@ from adaptdel.models.estimator import TextEstimator, input_name, label_array, li
 from adaptdel.models.model_files import load_model, save_model
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, TRAINING
-from adaptdel.text.units import Bytes, Tokens, Unit, Words, check_unit
+from adaptdel.text.units import Bytes, Labelled, Tokens, Unit, Words, check_unit
 
 BATCH = 1024  # texts whose new tokens are looked up together
 GROUP = 64  # inputs of a stream that are certified together
@@ -206,8 +215,10 @@ class AdditiveClassifier(TextEstimator):
             X: the inputs.
             immovable: tokens that the attacker can neither delete nor substitute.
             synonyms: the tokens that may replace each token, where the attacker cannot write any token he wants; he can
-                still insert any token, unless ``ops`` forbids it.
+                still insert any token, unless ``ops`` forbids it. Each must be one token of the unit.
         """
+        if synonyms is not None:
+            check_synonyms(synonyms, check_unit(self.unit))
         return self._certificates(self.base_classifier(), self._split(listed(X)), frozenset(immovable), synonyms)
 
     def certifier(self) -> ExactCertifier:
@@ -333,6 +344,7 @@ class AdditiveClassifier(TextEstimator):
                 tokens=tokens,
                 **shared,
             )
+            check_sums(scores, offsets, certificate.reach, certificate.replacements)
             certificates.append(certificate)
         return certificates
 
@@ -428,8 +440,23 @@ def reach_over(base: BoundedClassifier, unit: Unit, answer: int) -> IntArray:
     """
     if isinstance(unit, Bytes):
         scores = base.token_scores(range(256))
-        return np.asarray((scores - scores[:, [answer]]).max(axis=0))
+        return np.asarray((scores - scores[:, [answer]]).max(axis=0, initial=0))
     return np.full(len(base.classes_), base.reach)
+
+
+def check_synonyms(synonyms: Mapping[Any, Collection[Any]], unit: Unit) -> None:
+    """Raise ValueError unless these are lists of tokens for tokens: a phrase has the scores of its words, not one."""
+    for token, others in synonyms.items():
+        for each in (token, *check_list(f"synonyms of {token!r:.60}", others, "tokens")):
+            if not _is_token(each, unit):
+                raise ValueError(f"synonyms must be single tokens of the unit {unit.kind!r}, got {each!r:.60}")
+
+
+def _is_token(value: Any, unit: Unit) -> bool:
+    try:
+        return isinstance(unit, Labelled) or unit.split(unit.join((value,))) == (value,)
+    except (ValueError, TypeError):
+        return False
 
 
 def held_out_examples(answers: IntArray, fraction: float, seed: int) -> BoolArray:

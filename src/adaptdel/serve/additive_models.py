@@ -57,7 +57,7 @@ class ServedExact:
             "ops": list(Threat(self.model.ops).ops),
             "certified_ops": list(Threat("edit").ops),
             "votes": None,
-            "threshold": None,
+            "threshold": self.model.run_settings()["threshold"],
             "fingerprint": base.fingerprint(),
             "examples": list(self.examples),
         }
