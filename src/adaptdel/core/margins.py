@@ -168,8 +168,8 @@ def check_sums(scores: IntArray, offsets: IntArray, reach: IntArray, replacement
     largest, offset = max(map(_size, costs)), _size(offsets)
     if 8 * (largest * (tokens + 1 + ANY_EDIT.search_limit(tokens)) + offset) > LARGEST_SUM:
         raise ValueError(
-            f"scores must be small enough for sums of 64 bits, got {max(largest, offset)} with {tokens} tokens: divide all "
-            "scores, offsets and bounds by the same number"
+            f"scores must be small enough for sums of 64 bits, got {max(largest, offset)} with {tokens} tokens: divide "
+            "all scores, offsets and bounds by the same number"
         )
 
 
