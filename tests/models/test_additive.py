@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from copy import copy
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.classifiers.bounded import BoundedClassifier, BoundedLinearClassifier
+from adaptdel.classifiers.features import HashedFeatures
 from adaptdel.core.threat import EVERY_SET
 from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.models import load
@@ -331,3 +333,13 @@ def test_odd_texts() -> None:
     for certificate in model.certify(["", " \t", "a", "b", "a " * 5000]):
         other = certificate.counterexample()
         assert other is None or model.predict([other])[0] != certificate.label
+
+
+def test_the_features_of_long_tokens_are_not_cached() -> None:
+    features = HashedFeatures(4, lowercase=True)
+    tracemalloc.start()
+    for number in range(20):
+        features.table([f"{number}" + "x" * 100_000])
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 500_000

@@ -22,6 +22,7 @@ from adaptdel.classifiers.features import (
     LARGEST_WEIGHT,
     VocabularyFeatures,
     bounded_scores,
+    is_long,
     numbered,
     summed,
 )
@@ -42,7 +43,6 @@ from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.text.units import Tokens
 
 CACHED_TOKENS = 2**18  # tokens whose scores are cached
-LONGEST_CACHED = 256  # characters or bytes of a token whose scores are cached
 CACHE_LOCK = Lock()  # of all classifiers, so that they can be pickled and copied
 JOINED = 64  # tokens that are joined to a hostile one, at most
 COUNTING = ("CountVectorizer", "HashingVectorizer")
@@ -111,7 +111,7 @@ class BoundedClassifier(BaseClassifier):
                 return self._scores_at(rows)
             new = self._learn({token for token, row in zip(tokens, rows, strict=True) if row is None}, tokens)
             scores = self._scores_at([self._rows[token] for token in tokens])
-            while new and _is_long(new[-1]):  # forgotten, since long tokens fill the memory
+            while new and is_long(new[-1]):  # forgotten
                 del self._rows[new.pop()]
             self._table = self._table[: len(self._rows)]
             return scores
@@ -123,7 +123,7 @@ class BoundedClassifier(BaseClassifier):
         """Cache the scores of new tokens; if the cache is full, of these tokens alone. Returns them, long ones last."""
         if len(self._rows) + len(unknown) > CACHED_TOKENS:
             self._rows, unknown = {}, set(tokens)
-        new = sorted(unknown, key=_is_long)
+        new = sorted(unknown, key=is_long)
         scores = bounded_scores(self.free_scores(new), self.bound)
         self._table = np.concatenate([self._table, scores]) if self._rows else scores
         self._rows |= {token: row for row, token in enumerate(new, start=len(self._rows))}
@@ -157,10 +157,6 @@ class BoundedClassifier(BaseClassifier):
         """The class of every copy: the largest sum over the kept tokens, the lowest class number on a tie."""
         tables = ((request.kept, self.token_scores(request.prepared.tokens)) for request in requests)
         return [np.argmax(kept.astype(np.int64) @ scores + self.offsets, axis=1) for kept, scores in tables]
-
-
-def _is_long(token: Hashable) -> bool:
-    return isinstance(token, (str, bytes)) and len(token) > LONGEST_CACHED
 
 
 @register_classifier("additive")

@@ -115,6 +115,7 @@ LARGEST_WEIGHT = 2**20  # a weight is a whole number of at most this size times 
 
 
 CACHED_TOKENS = 2**18  # tokens whose columns are cached
+LONGEST_CACHED = 256  # characters or bytes of a token that is cached, since long ones fill the memory
 PLAIN = {str, bytes, int}
 _WORD = re.compile(r"\w+")
 
@@ -131,6 +132,11 @@ def parts(token: Hashable, *, lowercase: bool) -> tuple[Hashable, ...]:
         return (token,)
     text = token.lower() if lowercase else token
     return (text, *sorted(set(_WORD.findall(text)) - {text}))
+
+
+def is_long(token: Hashable) -> bool:
+    """Whether a token is too long to be cached."""
+    return isinstance(token, (str, bytes)) and len(token) > LONGEST_CACHED
 
 
 def token_bytes(token: Hashable) -> bytes:
@@ -195,7 +201,8 @@ class Features(ABC):
             columns = tuple(place for place in places if place is not None)
             if len(self._known) >= CACHED_TOKENS:
                 self._known.clear()
-            self._known[token] = columns
+            if not is_long(token):
+                self._known[token] = columns
         return columns
 
     def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray]:
