@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,12 @@ def test_operations_predictions_and_the_models(exact: ad.AdditiveClassifier) -> 
     assert [entry["votes"] is None for entry in models.json()["models"]] == [True, False]
     schemas.ModelsResponse.model_validate(models.json())
     assert ready.status == 200
+
+
+def test_the_threshold_is_told(exact: ad.AdditiveClassifier) -> None:
+    moved = copy(exact).set_params(threshold=7)
+    [models] = call(running(moved), lambda c: c.get("/v1/models"))
+    assert models.json()["models"][0]["threshold"] == 7
 
 
 def test_limits_and_the_end(exact: ad.AdditiveClassifier) -> None:
