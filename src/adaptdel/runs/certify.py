@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -163,7 +163,8 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
             modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
             source = replace(model_source, fingerprint=manifest["model_hash"], modules=modules)
             task = CertificationTask(source)
-        training = getattr(model, "training_", None)
+        hashes = (getattr(model, "texts_", None) or {}).get("training", ())
+        training = frozenset(map(int, hashes))
         del model  # each worker loads its own
         return _certify_into(job, task, manifest, note, progress, training)
 
@@ -184,7 +185,7 @@ def _certify_into(
     manifest: dict[str, Any],
     note: Note,
     progress: Any,
-    training: Mapping[str, Any] | None,
+    training: frozenset[int],
 ) -> FinishedRun:
     _check_folder(job.out)
     fresh = not job.out.exists()
@@ -270,7 +271,7 @@ class _Session:
     task: CertificationTask
     note: Note
     progress: Any
-    training: Mapping[str, Any] | None
+    training: frozenset[int]
     engine: Engine | None = None
 
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
@@ -325,12 +326,15 @@ class _Session:
             self._check_data(old, manifest)
             if old.finished:
                 old.check()
-        data_survey = survey(self.job.source, label_map, self.job.limit, () if old is None else _known(old))
+        data_survey = survey(
+            self.job.source, label_map, self.job.limit, () if old is None else _known(old), self.training
+        )
         self._report_invalid_rows(data_survey)
-        if self.job.limit is None and data_survey.digest == ((self.training or {}).get("data") or {}).get("digest"):
+        if data_survey.learnt:
             self.note(
-                f"{self.job.source.name}: the model was trained on these data: accuracy and radii are larger than on "
-                "new texts; certify other data"
+                f"{self.job.source.name}: the model was trained on {len(data_survey.learnt):,} of the "
+                f"{data_survey.rows:,} texts, the first is row {min(data_survey.learnt)}: on these, accuracy and radii "
+                "are larger than on new texts"
             )
         return data_survey
 
@@ -412,15 +416,23 @@ class _Session:
     def _finish(self, results: ResultStore, manifest: dict[str, Any], data_survey: Survey) -> None:
         """Write the tables, then mark the manifest as finished, then delete the store."""
         results.write_tables()
-        totals = Totals.of(manifest)
+        totals, of_new = Totals.of(manifest), Totals.of(manifest)
         for record in results.tables.rows(columns=TOTALLED):
             totals.add(record)
+            if data_survey.learnt and record["row"] not in data_survey.learnt:
+                of_new.add(record)
         if totals.inputs != data_survey.rows:
             raise ValueError(f"{self.job.source.name}: the data were changed during the run")
         manifest |= {"totals": totals.to_dict(), "rows": totals.inputs, "files": results.tables.digests()}
         manifest["finished"] = timestamp()
         write_json(self.job.out / MANIFEST, manifest)
         results.delete()
+        if of_new.labelled.inputs:
+            counts = of_new.labelled
+            self.note(
+                f"without them, {counts.inputs:,} labelled texts: clean accuracy {100 * counts.clean_accuracy:.1f}%, "
+                f"mean certified radius {counts.mean_radius:.2f}"
+            )
 
 
 def _known(run: Run) -> Iterator[Record]:

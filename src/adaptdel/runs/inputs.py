@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.runs.records import label_text
-from adaptdel.text.data import DATA, DrawnRows, InvalidRow, Row, read_each_row
+from adaptdel.text.data import DATA, DrawnRows, InvalidRow, Row, read_each_row, short_hash
 from adaptdel.text.formats import HUB, STANDARD_INPUT, data_files, shown_name
 
 
@@ -161,7 +161,7 @@ class Survey:
         invalid: the number of invalid rows.
         done: the number of rows that have a certificate.
         first: the first invalid row.
-        digest: the SHA-256 of the texts and labels that training would use, as `adaptdel.text.data.content_digest`.
+        learnt: the numbers of the rows whose text the model was trained on.
     """
 
     rows: int = 0
@@ -170,25 +170,31 @@ class Survey:
     invalid: int = 0
     done: int = 0
     first: InvalidRow | None = None
-    digest: str = ""
+    learnt: set[int] = field(default_factory=set)
 
 
-def survey(source: Source, label_map: LabelMap, limit: int | None, known: Iterable[Mapping[str, Any]] = ()) -> Survey:
+def survey(
+    source: Source,
+    label_map: LabelMap,
+    limit: int | None,
+    known: Iterable[Mapping[str, Any]] = (),
+    training: Collection[int] = (),
+) -> Survey:
     """Read the data once: count the rows and check their labels.
 
     ``known`` are the records of earlier calls in the order of the rows; ValueError if a row is no longer the same.
+    ``training`` are the hashes of the texts that the model was trained on: see `adaptdel.text.data.short_hash`.
     """
-    counts, digest, earlier = Survey(), hashlib.sha256(), iter(known)
+    counts, earlier = Survey(), iter(known)
     record = next(earlier, None)
-    are_numbers = all(isinstance(label, int) for label in label_map.classes)
     for row in source.rows(limit):
         counts.rows += 1
         checked = _checked(row, label_map)
         if isinstance(row, Row):
             counts.labelled += row.label is not None
             counts.unlabelled += row.label is None
-            if row.label is not None and row.text.strip():
-                digest.update(json.dumps([row.text, row.label if are_numbers else str(row.label)]).encode() + b"\n")
+            if training and short_hash(row.text) in training:
+                counts.learnt.add(row.number)
         if isinstance(checked, InvalidRow):
             counts.invalid += 1
             counts.first = counts.first or checked
@@ -203,7 +209,6 @@ def survey(source: Source, label_map: LabelMap, limit: int | None, known: Iterab
     if counts.invalid == counts.rows and counts.first:
         where = f"row {counts.first.number}: {counts.first.problem}"
         raise ValueError(f"{source.name}: none of the {counts.rows} rows can be used; {where}")
-    counts.digest = digest.hexdigest()
     return counts
 
 

@@ -271,7 +271,12 @@ def known_texts(texts: Iterable[Any], *hashes: TextHashes) -> npt.NDArray[np.boo
 
 
 def _short_hashes(texts: Iterable[Any]) -> TextHashes:
-    return np.array([int(text_hash(without_spacing(str(text)))[:16], 16) for text in texts], dtype=np.uint64)
+    return np.array([short_hash(text) for text in texts], dtype=np.uint64)
+
+
+def short_hash(text: Any) -> int:
+    """The hash of a text in 64 bits, as in `text_hashes`."""
+    return int(text_hash(without_spacing(str(text)))[:16], 16)
 
 
 def held_out(text: str, share: float, seed: int) -> bool:
