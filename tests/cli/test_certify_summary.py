@@ -158,12 +158,13 @@ def test_texts_of_the_training_are_counted_and_left_out(
     columns = ("--text-column", "message", "--label-column", "kind", "--validation", 0)
     assert run("train", "--data", train, "--out", tmp_path / "model", *columns) == 0
     capsys.readouterr()
-    assert run("certify", tmp_path / "model", "--data", write_csv(tmp_path / "x.csv", shown), "--out", tmp_path / "r") == 0
+    assert (
+        run("certify", tmp_path / "model", "--data", write_csv(tmp_path / "x.csv", shown), "--out", tmp_path / "r") == 0
+    )
     said = capsys.readouterr().err
     new = [text for text, _ in shown if text.strip() not in {text for text, _ in rows[:50]}]
     assert f"trained on {len(shown) - len(new)} of the {len(shown)} texts" in said
     assert f"without them, {len(new)} labelled texts: clean accuracy" in said
-
 
 
 def test_radii_of_different_decisions_are_not_compared(
