@@ -86,7 +86,7 @@ def test_a_file_that_is_not_completed_leaves_the_old_one(tmp_path: Path) -> None
     [
         ("", "not JSON: Expecting value (line 1, column 1)"),
         ('{"a": 1, "b": 2, "a": 3}', "the field 'a' is repeated"),
-        ('{"a": ' + "9" * 65 + "}", "a whole number must have at most 64 digits, got 65"),
+        ('{"a": ' + "9" * 65 + "}", "an integer must have at most 64 digits, got 65"),
         ('{"a": ' + "[" * 32 + "]" * 32 + "}", "nested too deeply"),
         ("[" * 100_000, "nested too deeply"),
     ],

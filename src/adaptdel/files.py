@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
-MAX_DIGITS = 64  # of a whole number
+MAX_DIGITS = 64  # of an integer
 MAX_DEPTH = 32  # of nested lists and objects
 
 
@@ -25,7 +25,7 @@ def parse(content: str | bytes, *, finite: bool = True) -> Any:
     """Parse JSON strictly. Bytes are read as UTF-8, with or without a byte order mark.
 
     Raises a ValueError that does not name the file if ``content`` is not JSON, repeats a field, nests values deeper
-    than `MAX_DEPTH`, holds a whole number of more than `MAX_DIGITS` digits, or, with ``finite``, holds a number that is
+    than `MAX_DEPTH`, holds an integer of more than `MAX_DIGITS` digits, or, with ``finite``, holds a number that is
     not finite.
 
     >>> parse('{"a": 1, "a": 2}')
@@ -87,7 +87,7 @@ def _finite_float(text: str) -> float:
 
 def _bounded_int(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise ValueError(f"a whole number must have at most {MAX_DIGITS} digits, got {len(text)}")
+        raise ValueError(f"an integer must have at most {MAX_DIGITS} digits, got {len(text)}")
     return int(text)
 
 

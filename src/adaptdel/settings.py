@@ -447,7 +447,7 @@ DEFAULT_K = 23
 
 KEPT = 4  # tokens of a text of median length that the default rate keeps, at least
 LEAST_RATE = 0.6  # the smallest default rate: below 1/2 no radius above 0 can be certified
-SMALL_K = 10  # the paper rounds k down to a whole number; a smaller k keeps a decimal
+SMALL_K = 10  # the paper rounds k down to an integer; a smaller k keeps a decimal
 
 
 def default_rate(lengths: Iterable[int]) -> float:
@@ -468,7 +468,7 @@ def default_rate(lengths: Iterable[int]) -> float:
 
 
 def adaptdel_rate(lengths: Iterable[int], rate: float) -> LengthRate:
-    """AdaptDel's rate, with k from the lengths as in the paper; a k below `SMALL_K` is not rounded to a whole number.
+    """AdaptDel's rate, with k from the lengths as in the paper; a k below `SMALL_K` is not rounded to an integer.
 
     Of texts of 15 words at 0.9, the paper's k = 1 would keep one word instead of one and a half.
 

@@ -172,9 +172,3 @@ def test_an_empty_text_and_three_classes() -> None:
         assert result.tokens is not None, tokens
         assert result.distance is not None
         assert result.distance > certificate.radius
-
-
-def test_a_model_without_known_classes_is_refused() -> None:
-    model = ad.SmoothedClassifier(lambda batch: ["a"] * len(batch), ad.Deletion(ad.FixedRate(0.5)))
-    with pytest.raises(ValueError, match="an attack needs a model whose classes are known"):
-        SmoothedTarget(model.certifier())

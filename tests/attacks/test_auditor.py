@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,6 +19,7 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import doubling_looks
 from adaptdel.core.confidence import Looks, vote_bounds
 from adaptdel.hyperparameters import AttackSettings
+from tests.run_files import forge_rows
 
 from ..run_files import run, write_rows
 from .conftest import fitted, texts, vocabulary_of
@@ -256,11 +256,8 @@ def test_the_audit_of_a_run(folder: Path, tmp_path: Path, capsys: pytest.Capture
 def test_forged_radii_fail_the_audit(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The radii that the table states are audited, not those that follow from the votes."""
     out = certified(folder, tmp_path / "run")
-    path = out / "certificates.parquet"
-    table = pq.read_table(path)
-    place = table.schema.get_field_index("radius")
-    forged = pa.array([radius + 12 for radius in table["radius"].to_pylist()], pa.int64())
-    pq.write_table(table.set_column(place, table.schema.field(place), forged), path)
+    rows = pq.read_table(out / "certificates.parquet").to_pylist()
+    forge_rows(out, [row | {"radius": row["radius"] + 12} for row in rows])
     capsys.readouterr()
     assert run("audit", out) == 1
     said = capsys.readouterr().out
@@ -275,12 +272,9 @@ def test_an_audit_counts_repeated_texts_once(folder: Path, tmp_path: Path, capsy
     data = write_rows(tmp_path / "repeated.jsonl", [*rows, *[rows[0]] * 20])
     out = tmp_path / "run"
     assert run("certify", folder / "model", "--data", data, "--out", out) == 0
-    path = out / "certificates.parquet"
-    table = pq.read_table(path)
-    hashes, radii = table["input_hash"].to_pylist(), table["radius"].to_pylist()
-    wrong = [radius + 12 * (own == hashes[0]) for radius, own in zip(radii, hashes, strict=True)]
-    place = table.schema.get_field_index("radius")
-    pq.write_table(table.set_column(place, table.schema.field(place), pa.array(wrong, pa.int64())), path)
+    certified_rows = pq.read_table(out / "certificates.parquet").to_pylist()
+    first = certified_rows[0]["input_hash"]
+    forge_rows(out, [row | {"radius": row["radius"] + 12 * (row["input_hash"] == first)} for row in certified_rows])
     capsys.readouterr()
     assert run("audit", out, "--json") == 0
     values = json.loads(capsys.readouterr().out)

@@ -212,7 +212,7 @@ def test_long_texts_are_not_absurd() -> None:
         ('{"format": NaN}', "a number must be finite, got NaN"),
         ('{"format": -Infinity}', "a number must be finite, got -Infinity"),
         ('{"format": 1e999}', "a number must be finite, got 1e999"),
-        ('{"format": ' + "9" * 5000 + "}", "a whole number must have at most 64 digits, got 5000"),
+        ('{"format": ' + "9" * 5000 + "}", "an integer must have at most 64 digits, got 5000"),
         ("[" * 100_000, "nested too deeply"),
         ("[" * 40 + "]" * 40, "nested too deeply"),
         ('{"format":', "not JSON: Expecting value (line 1, column 11)"),

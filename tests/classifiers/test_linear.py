@@ -199,9 +199,7 @@ def test_parts_of_a_token() -> None:
 
 
 def test_a_token_of_another_kind_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"^a token must be a text, bytes, a whole number or a tuple of these, got 0.5"
-    ):
+    with pytest.raises(ValueError, match=r"^a token must be a text, bytes, an integer or a tuple of these, got 0.5"):
         hashed(0.5, 18)
     with pytest.raises(ValueError, match=r"frozenset"):
         LinearClassifier().fit([(frozenset(),), ("a",)], [0, 1])
@@ -454,8 +452,8 @@ PAIR: list[Tokens] = [("a",), ("b",)]
             "first, as Words().split(text) does",
         ),
         ({"features": "tfidf"}, (PAIR, [0, 1]), "features must be one of 'hash', 'vocabulary', got 'tfidf'"),
-        ({"bits": 40}, (PAIR, [0, 1]), "bits must be a whole number of at least 1 and at most 28, got 40"),
-        ({"min_count": 0}, (PAIR, [0, 1]), "min_count must be a whole number of at least 1, got 0"),
+        ({"bits": 40}, (PAIR, [0, 1]), "bits must be an integer of at least 1 and at most 28, got 40"),
+        ({"min_count": 0}, (PAIR, [0, 1]), "min_count must be an integer of at least 1, got 0"),
         ({"lowercase": "no"}, (PAIR, [0, 1]), "lowercase must be True or False, got 'no'"),
     ],
 )
@@ -468,10 +466,10 @@ def test_bad_training_input(settings: dict[str, Any], arguments: tuple[Any, Any]
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"copies": 0}, "copies must be a whole number of at least 1, got 0"),
-        ({"iterations": 0}, "iterations must be a whole number of at least 1, got 0"),
+        ({"copies": 0}, "copies must be an integer of at least 1, got 0"),
+        ({"iterations": 0}, "iterations must be an integer of at least 1, got 0"),
         ({"l2": -1.0}, "l2 must be a finite number of at least 0, got -1.0"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({"noise": 0.9}, "noise must be None or a noise such as Deletion(FixedRate(0.9)), got 0.9"),
     ],
 )
@@ -494,14 +492,14 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"format": "other"}, "must describe a linear model of adaptdel, version 1"),
         ({"version": 2}, "must describe a linear model of adaptdel, version 1"),
         ({"features": "tfidf"}, "is damaged: features must be one of 'hash', 'vocabulary', got 'tfidf'"),
-        ({"features": "hash"}, "is damaged: bits must be a whole number of at least 1 and at most 28, got None"),
+        ({"features": "hash"}, "is damaged: bits must be an integer of at least 1 and at most 28, got None"),
         ({"vocabulary": "abc"}, "is damaged: vocabulary must be a list"),
         ({"vocabulary": ["a", "a"]}, "is damaged: vocabulary must not hold anything twice"),
         ({"vocabulary": [None]}, "is damaged: no token is written as None"),
         ({"lowercase": None}, "is damaged: lowercase must be true or false, got None"),
         ({"classes": "abc"}, "is damaged: classes must be a list of texts or numbers"),
         ({"classes": ["a"]}, "is damaged: classes must be two or more different labels"),
-        ({"exponent": "x"}, "is damaged: exponent must be a whole number of at least -1100 and at most 1100, got 'x'"),
+        ({"exponent": "x"}, "is damaged: exponent must be an integer of at least -1100 and at most 1100, got 'x'"),
         ({"training": None}, "is damaged: training must be a dictionary and fingerprint a text"),
         ({"classes": ["a", "b", "c"]}, "does not belong to the weights beside it: their fingerprint differs"),
         ({"lowercase": False}, "does not belong to the weights beside it: their fingerprint differs"),

@@ -66,7 +66,7 @@ class WordCounter(BaseClassifier):
     @classmethod
     def check_options(cls, options: Any) -> None:
         if not isinstance(options.get("least"), int):
-            raise ValueError(f"least must be a whole number, got {options.get('least')!r}")
+            raise ValueError(f"least must be an integer, got {options.get('least')!r}")
 
     def save(self, folder: Path) -> None:
         folder.mkdir()
@@ -108,7 +108,7 @@ class TestOwnClass:
         model().save(tmp_path / "model")
         config = tmp_path / "model" / "adaptdel.json"
         config.write_text(config.read_text(encoding="utf-8").replace('"least": 1', '"least": "x"'), encoding="utf-8")
-        with pytest.raises(ValueError, match=r"adaptdel\.json: damaged: least must be a whole number, got 'x'"):
+        with pytest.raises(ValueError, match=r"adaptdel\.json: damaged: least must be an integer, got 'x'"):
             ad.SmoothedClassifier.load(tmp_path / "model")
 
     def test_a_kind_that_nobody_registered(self, tmp_path: Path) -> None:

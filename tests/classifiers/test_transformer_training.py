@@ -525,8 +525,8 @@ def test_a_failed_fit_changes_nothing(encoder: str) -> None:
     fingerprint = base.fingerprint()
     for labelled, sentence in (
         (labels[:3], "labels must be one for each of at least 1 example, got 3 for 60"),
-        (["pos"] * 60, "labels must be texts or whole numbers of at least 2 classes"),
-        (["pos", 1] * 30, "labels must be texts or whole numbers of at least 2 classes"),
+        (["pos"] * 60, "labels must be texts or integers of at least 2 classes"),
+        (["pos", 1] * 30, "labels must be texts or integers of at least 2 classes"),
     ):
         with pytest.raises(ValueError) as error:
             base.fit(rows, labelled, noise=NOISE)

@@ -310,7 +310,7 @@ def test_fit_checks_labels() -> None:
         model.fit([("a",), ("b",)], [0, 1], noise=noise)
     with pytest.raises(ValueError) as single:
         model.fit([("a",), ("b",)], [1, 1], noise=noise)
-    assert str(single.value) == "labels must be texts or whole numbers of at least 2 classes, got [1]"
+    assert str(single.value) == "labels must be texts or integers of at least 2 classes, got [1]"
     assert str(error.value) == "labels must be of 3 classes for BertForSequenceClassification, got 2"
 
 

@@ -159,7 +159,7 @@ def test_the_rates_are_those_of_the_copies() -> None:
 
 
 def test_examples_without_words_and_unknown_losses() -> None:
-    model = LinearClassifier().fit([(), (), ()], ["a", "b", "b"], noise=Deletion(FixedRate(0.5)))
+    model = LinearClassifier().fit([(), (), ()], ["a", "b", "b"], noise=Deletion(FixedRate(0.5)), class_weight=None)
     assert model.predict([(), ("x",)]) == ["b", "b"]
     with pytest.raises(ValueError, match="loss must be one of 'auto', 'votes', 'copies', got 'votez'"):
         LinearClassifier().fit([("a",), ("b",)], [0, 1], loss="votez")
@@ -169,7 +169,7 @@ def test_examples_without_words_and_unknown_losses() -> None:
 
 def test_the_bias_is_penalised() -> None:
     """Texts without words: the loss of the bias b is (log(1 + e^2b) + 2 log(1 + e^-2b)) / 6 + 0.01 b² / 2."""
-    model = LinearClassifier().fit([(), (), ()], ["a", "b", "b"], noise=Deletion(FixedRate(0.5)))
+    model = LinearClassifier().fit([(), (), ()], ["a", "b", "b"], noise=Deletion(FixedRate(0.5)), class_weight=None)
     biases = np.linspace(0.0, 1.0, 100_001)
     losses = (np.logaddexp(0, 2 * biases) + 2 * np.logaddexp(0, -2 * biases)) / 6 + 0.01 * biases**2 / 2
     assert biases[losses.argmin()] < 0.345 < np.log(2) / 2

@@ -73,8 +73,8 @@ DELETED = object()
     [
         ("adaptdel.json", {"alpha": "x"}, "damaged: alpha must be a number, got 'x'"),
         ("adaptdel.json", {"alpha": 7}, "damaged: alpha must be in (0, 1), got 7"),
-        ("adaptdel.json", {"n_select": None}, "damaged: n_select must be a whole number, got None"),
-        ("adaptdel.json", {"n_estimate": 2**60}, "damaged: n_estimate must be a whole number"),
+        ("adaptdel.json", {"n_select": None}, "damaged: n_select must be an integer, got None"),
+        ("adaptdel.json", {"n_estimate": 2**60}, "damaged: n_estimate must be an integer"),
         ("adaptdel.json", {"ops": "edit"}, "damaged: ops must be a list, got 'edit'"),
         ("adaptdel.json", {"ops": [["del"]]}, "damaged: "),
         ("adaptdel.json", {"bound": "loose"}, "damaged: bound must be one of"),
@@ -90,7 +90,7 @@ DELETED = object()
         ("adaptdel.json", {"base": []}, "damaged: base must be a text, got []"),
         ("adaptdel.json", {"options": 3}, "damaged: options must be an object, got 3"),
         ("adaptdel.json", {"noise": {"kind": "deletion", "rate": 7}}, "damaged: "),
-        ("training.json", {"seed": "x"}, "damaged: seed must be a whole number, got 'x'"),
+        ("training.json", {"seed": "x"}, "damaged: seed must be an integer, got 'x'"),
         ("training.json", {"data": []}, "damaged: data must be an object, got []"),
         ("training.json", {"history": []}, "damaged: history must hold an object for every epoch"),
         ("training.json", {"validation": 7.5}, "damaged: validation must be a probability in [0, 1], got 7.5"),
@@ -118,7 +118,7 @@ def test_damaged_models(space: Workspace, file: str, changes: dict[str, Any], wo
         (b'{"a": 1, "a": 2}', "the field 'a' is repeated"),
         (b'{"a":' * 5000, "nested too deeply"),
         (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", "nested too deeply"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "a whole number must have at most 64 digits, got 5000"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "an integer must have at most 64 digits, got 5000"),
     ],
 )
 def test_json_that_is_none(space: Workspace, file: str, content: bytes, words: str) -> None:

@@ -105,7 +105,7 @@ def test_votes_that_settle_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--length", "-4"], "adaptdel: length must be a whole number of at least 0, got -4"),
+        (["--length", "-4"], "adaptdel: length must be an integer of at least 0, got -4"),
         (["--length", "x"], "adaptdel plan: Invalid value for '--length': 'x' is not a valid integer."),
         (["--rate", "adaptdl:k=3"], "adaptdel: rate must begin with one of adaptdel, adaptdel+, interpolated"),
         (["--rate", "adaptdel:k=3"], "adaptdel: rate adaptdel needs p_min=..., got 'adaptdel:k=3'"),
@@ -118,8 +118,8 @@ def test_votes_that_settle_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         (["--rate", "binned:edges=0/9/3,keep=1/1/1"], "adaptdel: edges must increase strictly, got [0.0, 9.0, 3.0]"),
         (["--ops", "swap"], 'adaptdel: ops must be "edit" or some of "del", "ins", "sub", got \'swap\''),
         (["--votes", "9/4"], "adaptdel: successes must be at most trials = 4, got 9"),
-        (["--votes", "many"], "adaptdel: votes must be two whole numbers such as 3960/4000, got 'many'"),
-        (["--votes", "0/0"], "adaptdel: votes must be a whole number of at least 1, got 0"),
+        (["--votes", "many"], "adaptdel: votes must be two integers such as 3960/4000, got 'many'"),
+        (["--votes", "0/0"], "adaptdel: votes must be an integer of at least 1, got 0"),
         (["--alpha", "1.5"], "adaptdel: alpha must be in (0, 1), got 1.5"),
         (["--rate", "ranmask:fraction=0.5", "--ops", "edit"], "adaptdel: ops must be ['sub'] under Masking"),
         (["--plot", "plan.gif"], "adaptdel: a figure's name must end in .png, .svg, .pdf, got 'plan.gif'"),

@@ -51,9 +51,9 @@ def test_a_large_region_is_quick_enough() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="radius must be a whole number of at least -1, got -2"):
+    with pytest.raises(ValueError, match="radius must be an integer of at least -1, got -2"):
         log10_cardinality(-2, length=3)
-    with pytest.raises(ValueError, match="vocab_size must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="vocab_size must be an integer of at least 1, got 0"):
         log10_cardinality(2, length=3, vocab_size=0)
 
 

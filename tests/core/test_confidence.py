@@ -130,15 +130,15 @@ def test_vote_bounds_keep_the_best_look() -> None:
     ("make", "sentence"),
     [
         (lambda: clopper_pearson(5, 4, 0.05), "successes must be at most trials = 4, got 5"),
-        (lambda: clopper_pearson(-1, 4, 0.05), "successes must be a whole number of at least 0, got -1"),
+        (lambda: clopper_pearson(-1, 4, 0.05), "successes must be an integer of at least 0, got -1"),
         (lambda: clopper_pearson(1, 4, 0.0), "alpha must be in (0, 1), got 0.0"),
         (lambda: clopper_pearson(1, 4, 1.0), "alpha must be in (0, 1), got 1.0"),
         (lambda: clopper_pearson(1, 4, 1e-200), "alpha must be in (0, 1) and at least 1e-100, got 1e-200"),
         (lambda: Looks(None, (0.1,)), "sizes must be a list of numbers, got None"),  # type: ignore[arg-type]
         (lambda: clopper_pearson(1, 4, float("nan")), "alpha must be in (0, 1), got nan"),
-        (lambda: clopper_pearson(1.5, 4, 0.1), "successes must be a whole number of at least 0, got 1.5"),
+        (lambda: clopper_pearson(1.5, 4, 0.1), "successes must be an integer of at least 0, got 1.5"),
         (lambda: class_bounds([5], 0, 0.05), "votes must hold a count for each of at least 2 classes, got 1"),
-        (lambda: class_bounds([5, 5], 2, 0.05), "label must be a whole number of at least 0 and at most 1, got 2"),
+        (lambda: class_bounds([5, 5], 2, 0.05), "label must be an integer of at least 0 and at most 1, got 2"),
         (lambda: Looks((10, 5), (0.1, 0.1)), "sizes must increase strictly, got [10, 5]"),
         (lambda: Looks((10,), (0.1, 0.1)), "sizes and alphas must be of one length of at least 1, got 1 and 2"),
         (lambda: Looks((1, 2), (0.5, 0.5)), "alphas must have a sum below 1, got 1.0"),

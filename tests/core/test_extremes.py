@@ -260,7 +260,7 @@ def test_likelihood_ratios_far_from_1() -> None:
 def honest_model(seed: int) -> tuple[SmoothedClassifier, str]:
     """A model under the paper's bound, and a short input; what it answers often depends on the length of the copy.
 
-    Then the probability of a class is a whole number of subsequences.
+    Then the probability of a class is an integer of subsequences.
     """
     rng = random.Random(seed)
     masking = rng.random() < 0.1
@@ -330,7 +330,7 @@ def test_honest_certificates_under_the_papers_bound_verify_at_length(block: int)
 @pytest.mark.parametrize("cut", range(1, 6))
 @pytest.mark.parametrize("rate", [LengthRate(0.5, 1), LengthRate(0.716, 0.1717), BinnedRate([0, 4, 7], [1, 4, 2])])
 def test_a_whole_number_of_subsequences_is_whole(rate: Rate, cut: int) -> None:
-    """The class of all copies of fewer than ``cut`` tokens is a whole number of subsequences, rounded to a double."""
+    """The class of all copies of fewer than ``cut`` tokens is an integer of subsequences, rounded to a double."""
     for length in range(cut, 9):
         for threshold in (None, 0.05):
             model = SmoothedClassifier(

@@ -201,8 +201,8 @@ def test_any_generator_will_do(bits: type[np.random.BitGenerator]) -> None:
     [
         (lambda: Masking(1.2), "fraction must be a probability in [0, 1], got 1.2"),
         (lambda: Deletion(0.9), "rate must be a Rate such as FixedRate(0.9), got 0.9"),  # type: ignore[arg-type]
-        (lambda: NoNoise().sample(-1, 2, rng()), "length must be a whole number of at least 0"),
-        (lambda: NoNoise().sample(1, -2, rng()), "size must be a whole number of at least 0, got -2"),
+        (lambda: NoNoise().sample(-1, 2, rng()), "length must be an integer of at least 0"),
+        (lambda: NoNoise().sample(1, -2, rng()), "size must be an integer of at least 0, got -2"),
         (lambda: noise_from_dict({"kind": "loud"}), "the kind of a noise must be one of deletion, masking, none"),
     ],
 )

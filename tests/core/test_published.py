@@ -76,7 +76,7 @@ def test_the_fast_knapsack_is_the_literal_one(seed: int) -> None:
     table, other = Sizes(n, t), Sizes(n, other_t)
     size = rng.randrange(n + 1)
     table.reach(size)
-    whole = Fraction(table.below[size] + table.items[size], table.total)  # a whole number of subsequences
+    whole = Fraction(table.below[size] + table.items[size], table.total)  # an integer of subsequences
     for target in (Fraction(0), Fraction(1), whole, Fraction(rng.random()), Fraction(rng.random() ** 20)):
         mass = int(target * (table.total << lift))
         for up in (True, False):

@@ -51,7 +51,7 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
 def test_names_of_classes_are_kept_and_columns_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path, "csv", [{"body": "one", "kind": "spam"}, {"body": "two", "kind": "1"}])
     examples = read_examples(path, text="body", label="kind")
-    assert examples.labels == ["spam", "1"]  # not all whole numbers: all names
+    assert examples.labels == ["spam", "1"]  # not all integers: all names
 
 
 @pytest.mark.parametrize("indent", [None, 2])

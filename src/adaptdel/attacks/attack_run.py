@@ -47,9 +47,9 @@ FORMAT = "adaptdel attack 1"
 _JOB = {"kind": "attack"}
 _SAME = ("recipe", "model_hash", "noise", "unit", "ops", "threshold", "settings", "data", "vocabulary", "parts")
 _FIELDS = {
-    "id": "a text?", "row": "a whole number", "truth": "a text", "answer": "a text", "outcome": "a text",
-    "length": "a whole number", "radius": "a whole number", "queries": "a whole number", "votes": "a whole number",
-    "seconds": "a number", "words_changed": "a whole number?", "distance": "a whole number?", "text": "a text?",
+    "id": "a text?", "row": "an integer", "truth": "a text", "answer": "a text", "outcome": "a text",
+    "length": "an integer", "radius": "an integer", "queries": "an integer", "votes": "an integer",
+    "seconds": "a number", "words_changed": "an integer?", "distance": "an integer?", "text": "a text?",
     "answer_after": "a text?", "verified": "true or false?", "covered": "true or false?",
 }  # fmt: skip
 _ERROR_FIELDS = {name: _FIELDS[name] for name in ("id", "row", "truth", "outcome")} | {"problem": "a text"}

@@ -23,7 +23,7 @@ BLOCK = 2**16  # entries of a mask that are converted to floats at a time
 
 @dataclass(frozen=True)
 class Rows:
-    """The weights of the tokens of one input: whole numbers, stored as floats.
+    """The weights of the tokens of one input: integers, stored as floats.
 
     Attributes:
         weights: shape (tokens, scores); in single precision if every sum of them is exact, else in double precision.
@@ -50,7 +50,7 @@ def token_rows(
         rows -= mask
         offset = offset + len(tokens) * mask
     largest = int(np.abs(rows).sum(axis=0).max(initial=0))
-    precision = np.float32 if largest <= 2**24 else np.float64  # up to 2**24, every whole number is a float32
+    precision = np.float32 if largest <= 2**24 else np.float64  # up to 2**24, every integer is a float32
     return Rows(rows.astype(precision), offset.astype(np.float64))
 
 
@@ -111,7 +111,7 @@ def best(scores: FloatArray) -> IntArray:
     return np.argmax(scores, axis=1).astype(np.int64)
 
 
-LARGEST_WEIGHT = 2**20  # a weight is a whole number of at most this size times a power of two
+LARGEST_WEIGHT = 2**20  # a weight is an integer of at most this size times a power of two
 
 
 CACHED_TOKENS = 2**18  # tokens whose columns are cached
@@ -165,7 +165,7 @@ def _whole(token: Hashable) -> int:
         return operator.index(token)  # type: ignore[arg-type]
     except TypeError:
         raise ValueError(
-            f"a token must be a text, bytes, a whole number or a tuple of these, got {token!r} ({type(token).__name__})"
+            f"a token must be a text, bytes, an integer or a tuple of these, got {token!r} ({type(token).__name__})"
         ) from None
 
 

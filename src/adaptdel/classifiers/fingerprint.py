@@ -32,11 +32,7 @@ class _OpaqueError(Exception):
 
 
 def fingerprint(value: Any) -> str:
-    """The SHA-256 of all that an object's answers can depend on; "" if a part of its state cannot be seen.
-
-    >>> fingerprint(lambda copies: [1]) == fingerprint(lambda copies: [2])
-    False
-    """
+    """The SHA-256 of all that an object's answers can depend on; "" if a part of its state cannot be seen."""
     try:
         return _Describer().describe(value)
     except (_OpaqueError, RecursionError):
@@ -86,7 +82,8 @@ class _Describer:
         if inner is not value and not isinstance(value, (FunctionType, type)):  # such as a cache around a function
             return [self.describe(inner)]
         if isinstance(value, (FunctionType, type)) or (callable(value) and hasattr(value, "__qualname__")):
-            if _is_installed(value.__module__ or "builtins"):
+            has_name = "<" not in value.__qualname__  # unlike a lambda, or a function inside another
+            if has_name and _is_installed(value.__module__ or "builtins"):
                 return [value.__qualname__, *_of_module(value.__module__ or "builtins")]
             return self._of_function(value) if isinstance(value, FunctionType) else self._of_class(value)
         return self._of_instance(value)

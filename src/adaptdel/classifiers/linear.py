@@ -185,9 +185,9 @@ class LinearClassifier(BaseClassifier):
 
     Attributes:
         classes_: the labels, sorted.
-        weights_: whole numbers, shape (columns + 1, scores); the last row is the mask. Two classes have one score.
-        bias_: whole numbers, shape (scores,).
-        exponent_: a weight is its whole number times 2**-exponent_.
+        weights_: integers, shape (columns + 1, scores); the last row is the mask. Two classes have one score.
+        bias_: integers, shape (scores,).
+        exponent_: a weight is its integer times 2**-exponent_.
         training_: how the model was trained, in plain values.
     """
 
@@ -374,7 +374,7 @@ class LinearClassifier(BaseClassifier):
         return [best(scores(request.prepared.data, request.kept)) for request in requests]
 
     def copy_scores(self, requests: Sequence[Request]) -> list[FloatArray]:
-        """The scores of the copies, shape (copies, classes), in whole numbers; of two classes, the first has 0."""
+        """The scores of the copies, shape (copies, classes), in integers; of two classes, the first has 0."""
         self._fitted()
         tables = [scores(request.prepared.data, request.kept) for request in requests]
         return [np.pad(table, ((0, 0), (1, 0))) if table.shape[1] == 1 else table for table in tables]

@@ -350,7 +350,7 @@ def _weighted_loss(scores: FloatArray, answers: IntArray, weights: FloatArray) -
 
 
 def rounded(fitted: Fitted) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
-    """Weights and bias as whole numbers of at most `LARGEST_WEIGHT`, and e: a value is its number times 2**-e."""
+    """Weights and bias as integers of at most `LARGEST_WEIGHT`, and e: a value is its number times 2**-e."""
     largest = max(float(np.abs(fitted.weights).max(initial=0.0)), float(np.abs(fitted.bias).max(initial=0.0)))
     exponent = LARGEST_WEIGHT.bit_length() - 1 - frexp(largest)[1]
     weights, bias = (np.rint(np.ldexp(table, exponent)).astype(np.int32) for table in (fitted.weights, fitted.bias))

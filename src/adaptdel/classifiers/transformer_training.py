@@ -184,7 +184,7 @@ def train_transformer(
 
     Args:
         classifier: the model to train; a model given by name gets a new head unless it has one for as many classes.
-        examples: the training set; labels are texts or whole numbers.
+        examples: the training set; labels are texts or integers.
         validation: the validation set, with labels of the training set.
         noise: applied to the examples; to those of the validation set once.
         unit: joins tokens.

@@ -274,7 +274,7 @@ class TransformersClassifier(SubwordClassifier):
 
         Args:
             tokens: the tokens of every example.
-            labels: the label of every example: texts or whole numbers.
+            labels: the label of every example: texts or integers.
             noise: applied to the examples.
             unit: what a token is.
             copies: the number of epochs if the classifier has no ``training``: every epoch draws a new copy of each
@@ -358,7 +358,7 @@ class TransformersClassifier(SubwordClassifier):
     def check_classes(self, classes: list[Any]) -> None:
         """Raise unless the model can be trained for these classes."""
         if len(classes) < 2 or {type(label) for label in classes} not in ({str}, {int}):
-            raise ValueError(f"labels must be texts or whole numbers of at least 2 classes, got {classes[:3]!r}")
+            raise ValueError(f"labels must be texts or integers of at least 2 classes, got {classes[:3]!r}")
         known = self.model.config.num_labels
         if not self.has_source and known != len(classes):
             raise ValueError(f"labels must be of {known} classes for {self.name}, got {len(classes)}")

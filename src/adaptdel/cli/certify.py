@@ -143,7 +143,7 @@ def read_votes(text: str) -> dict[str, int]:
     """Read "1000,4000"."""
     parts = text.split(",")
     if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"votes must be two whole numbers such as 1000,4000, got {text!r}")
+        raise ValueError(f"votes must be two integers such as 1000,4000, got {text!r}")
     select, estimate = (check_int("votes", int(part), least=1) for part in parts)
     return {"n_select": select, "n_estimate": estimate}
 

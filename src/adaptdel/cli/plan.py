@@ -157,7 +157,7 @@ def read_votes(text: str) -> tuple[int, int]:
     """Read "3960/4000"."""
     parts = text.split("/")
     if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"votes must be two whole numbers such as 3960/4000, got {text!r}")
+        raise ValueError(f"votes must be two integers such as 3960/4000, got {text!r}")
     successes, trials = (int(part) for part in parts)
     return successes, check_int("votes", trials, least=1)
 

@@ -20,7 +20,7 @@ are sound and never better than the tight bound. The paper fills a knapsack with
 subsequence, the sizes of least cost first, and rounds the number of subsequences of the last size down (lower bound)
 or up (upper bound). It does not condition on the common subsequence and divides by c at the end.
 
-This rounding jumps where a whole number of subsequences fits exactly. The probability of an enumerated input is such a
+This rounding jumps where an integer of subsequences fits exactly. The probability of an enumerated input is such a
 number, rounded to a double. Therefore the number is rounded at a mass that is better by the share `WHOLE`, both here
 and in ball arithmetic, and the result is never better than the value without rounding, which is sound by itself.
 """

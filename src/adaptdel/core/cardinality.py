@@ -46,7 +46,7 @@ def log10_cardinality(
     return _log10_cardinality(radius, length, threat, vocab_size)
 
 
-# A function of whole numbers and of the frozen threat alone, so a cached value is the one that would be computed.
+# A function of integers and of the frozen threat alone, so a cached value is the one that would be computed.
 @lru_cache(maxsize=2**14)
 def _log10_cardinality(radius: int, length: int, threat: Threat, vocab_size: int) -> float:
     if radius < 0:

@@ -31,11 +31,11 @@ def _show(value: object) -> str:
 
 
 def check_int(name: str, value: Any, *, least: int | None = 0, most: int | None = None) -> int:
-    """Return ``value`` as an int, or raise if it is not a whole number in the range."""
+    """Return ``value`` as an int, or raise if it is not an integer in the range."""
     limits = [f"at least {least}"] if least is not None else []
     if most is not None and (most < LARGEST_LENGTH or (isinstance(value, int) and value > most)):
         limits.append(f"at most {most}")
-    accepted = "a whole number" + (f" of {' and '.join(limits)}" if limits else "")
+    accepted = "an integer" + (f" of {' and '.join(limits)}" if limits else "")
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -89,21 +89,21 @@ def check_probabilities(name: str, value: Any) -> FloatArray:
 
 
 def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LENGTH) -> IntArray:
-    """Return a scalar or array of whole numbers as an array."""
+    """Return a scalar or array of integers as an array."""
     try:
         array = np.asarray(value)
     except ValueError:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {_show(value)}") from None
+        raise ValueError(f"{name} must be an integer of at least {least}, got {_show(value)}") from None
     if array.dtype.kind not in "iu" and not (array.dtype.kind == "O" and array.ndim == 0):
         if array.size == 0:
             return np.zeros(array.shape, dtype=np.int64)
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {_show(value)}")
+        raise ValueError(f"{name} must be an integer of at least {least}, got {_show(value)}")
     if array.dtype.kind == "O":
         return np.asarray(check_int(name, array.item(), least=least, most=most), dtype=np.int64)
     wrong = (array < least) | (array > most)
     if wrong.any():
         limit = f"at least {least}" if (array < least).any() else f"at most {most}"
-        raise ValueError(f"{name} must be a whole number of {limit}, got {_first(array, wrong)}")
+        raise ValueError(f"{name} must be an integer of {limit}, got {_first(array, wrong)}")
     return array.astype(np.int64)
 
 
@@ -165,7 +165,7 @@ def token_key(token: Any) -> Hashable:
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "a text": (str,),
-    "a whole number": (int,),
+    "an integer": (int,),
     "a number": (int, float),
     "true or false": (bool,),
     "an object": (dict,),
@@ -176,9 +176,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
 def check_fields(values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
     """Raise unless the values read from a file have the given types; a type that ends in "?" may be null or missing.
 
-    >>> check_fields({"seed": "0"}, {"seed": "a whole number"})
+    >>> check_fields({"seed": "0"}, {"seed": "an integer"})
     Traceback (most recent call last):
-    ValueError: seed must be a whole number, got '0'
+    ValueError: seed must be an integer, got '0'
     """
     for name, kind in kinds.items():
         value, wanted = values.get(name), kind.removesuffix("?")

@@ -66,7 +66,7 @@ def _scalar_bounds(count: int, total: int, alpha: float) -> tuple[float, float]:
     return _scalar_lower(count, total, alpha), min(nextafter(1 - other_low, 2.0), 1.0)
 
 
-# A function of two whole numbers and a level alone, so a cached bound is the one that would be computed.
+# A function of two integers and a level alone, so a cached bound is the one that would be computed.
 @lru_cache(maxsize=2**16)
 def _scalar_lower(count: int, total: int, alpha: float) -> float:
     if not 0 <= count <= total <= LARGEST_LENGTH:

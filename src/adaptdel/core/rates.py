@@ -193,7 +193,7 @@ def _keeps(keep: Sequence[float], name: str, count: int) -> tuple[float, ...]:
 
 
 def _plain(number: float) -> float:
-    """An int for a whole number, which has a shorter representation."""
+    """An int for an integer, which has a shorter representation."""
     return int(number) if number == int(number) else number
 
 

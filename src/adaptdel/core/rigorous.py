@@ -33,7 +33,7 @@ def _flint() -> Any:
 
 
 class _Unresolved(Exception):
-    """A rounding to a whole number is not decided at this precision."""
+    """A rounding to an integer is not decided at this precision."""
 
 
 def _decide(margin: Callable[[bool], Ball]) -> bool:

@@ -265,13 +265,13 @@ def in_order(labels: Iterable[Any]) -> list[Any]:
 
 
 CLASS_FIELDS = {
-    "inputs": "a whole number",
+    "inputs": "an integer",
     "recall": "a number?",
     "precision": "a number?",
     "mean_radius": "a number?",
     "mean_radius_se": "a number?",
     "median_radius": "a number?",
-    "abstained": "a whole number",
+    "abstained": "an integer",
     "certified_recall": "an object",
 }
 

@@ -39,7 +39,7 @@ from adaptdel.text.units import Bytes, Labelled, Tokens, Unit, Words, check_unit
 BATCH = 1024  # texts whose new tokens are looked up together
 GROUP = 64  # inputs of a stream that are certified together
 FRONT = "front.csv"
-_FIELDS = {"ops": "a list", "threshold": "a whole number", "front": "a list", "protection": "an object?"}
+_FIELDS = {"ops": "a list", "threshold": "an integer", "front": "a list", "protection": "an object?"}
 
 
 class AdditiveClassifier(TextEstimator):
@@ -283,7 +283,7 @@ class AdditiveClassifier(TextEstimator):
             raise ValueError(f"base must be a classifier with bounded token scores, got {type(base).__name__}")
         numbers = dict.fromkeys(("accuracy", "balanced_accuracy", "mean_radius", "median_radius"), "a number")
         for point in settings["front"]:
-            check_fields(point, {"point": "a whole number", "bound": "a whole number"} | numbers)
+            check_fields(point, {"point": "an integer", "bound": "an integer"} | numbers)
         model = cls(ops=Threat(settings["ops"]).ops, unit=unit, threshold=settings["threshold"])
         model._with(base, settings["front"])._threshold(base)
         if settings.get("protection") is not None:

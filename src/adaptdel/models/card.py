@@ -22,7 +22,7 @@ _TRAINING_FIELDS = {
     "method": "a text",
     "rate": "a number?",
     "settings": "an object",
-    "seed": "a whole number",
+    "seed": "an integer",
     "validation": "a number?",
     "noise": "an object?",
     "data": "an object",
@@ -36,15 +36,15 @@ _TRAINING_FIELDS = {
 }
 _DATA_FIELDS = {
     "digest": "a text",
-    "rows": "a whole number",
-    "held_out": "a whole number",
+    "rows": "an integer",
+    "held_out": "an integer",
     "mean_length": "a number",
     "classes": "an object",
     "columns": "an object?",
 }
 _HELD_OUT_FIELDS = {
-    "inputs": "a whole number",
-    "votes": "a whole number",
+    "inputs": "an integer",
+    "votes": "an integer",
     "accuracy": "a number",
     "balanced_accuracy": "a number",
     "recall": "an object",
@@ -76,10 +76,10 @@ _PROTECTION_FIELDS = {
     "threshold": "a number",
     "max_false_positives": "a number",
     "upper": "a number",
-    "negatives": "a whole number",
-    "false_positives": "a whole number",
-    "positives": "a whole number",
-    "detected": "a whole number",
+    "negatives": "an integer",
+    "false_positives": "an integer",
+    "positives": "an integer",
+    "detected": "an integer",
     "certified": "an object",
     "plan": "an object",
 }

@@ -39,10 +39,10 @@ _FIELDS = {
     "sampling": "a text",
     "alpha": "a number",
     "threshold": "a number?",
-    "seed": "a whole number",
-    "n_select": "a whole number",
-    "n_estimate": "a whole number",
-    "copies": "a whole number",
+    "seed": "an integer",
+    "n_select": "an integer",
+    "n_estimate": "an integer",
+    "copies": "an integer",
     "protection": "an object?",
 }
 

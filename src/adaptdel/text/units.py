@@ -180,7 +180,7 @@ class Labelled(Unit):
             raise ValueError(f"labels must be one for each of the {len(data)} bytes, got {len(labels)}")
         for kind in set(map(type, labels)):
             if not issubclass(kind, (int, np.integer, str)) or kind is bool:
-                raise ValueError(f"labels must be whole numbers or texts, got {kind.__name__}")
+                raise ValueError(f"labels must be integers or texts, got {kind.__name__}")
         chunks: dict[Any, bytes] = {}
         start = 0
         for label, run in groupby(labels):

@@ -104,7 +104,7 @@ def train(
 
     Args:
         texts: the examples.
-        labels: their labels, whole numbers or names.
+        labels: their labels, integers or names.
         settings: how to train; or give its fields by name: ``train(texts, labels, method="cert-ed", rate=0.95)``.
         tokens: the tokens of the texts, if they are split already.
         validation: the fraction of the examples to hold out; or a pair (texts, labels) that takes its place.
