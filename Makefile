@@ -65,6 +65,7 @@ ifdef DATA
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.sampling --data $(DATA) --out out
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.sampling --data $(DATA) --out out --sets spamassassin --side-by-side 24
 	$(BIN)/python -m benchmarks.optimiser --data $(DATA) --out out
+	$(BIN)/python -m benchmarks.exact --data $(DATA) --out out
 endif
 
 docs: $(STAMP)
