@@ -63,7 +63,6 @@ bench: $(STAMP)
 ifdef DATA
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.sampling --data $(DATA) --out out
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.sampling --data $(DATA) --out out --sets spamassassin --side-by-side 24
 	$(BIN)/python -m benchmarks.optimiser --data $(DATA) --out out
 	$(BIN)/python -m benchmarks.exact --data $(DATA) --out out
 endif
