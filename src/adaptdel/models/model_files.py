@@ -278,7 +278,7 @@ def _damaged(path: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{path}: damaged: {error!s:.300}: save or copy the model anew") from None
+        raise ValueError(f"{path}: damaged: {' '.join(str(error).split()):.300}: save or copy the model anew") from None
 
 
 def _load_base(folder: Path, settings: dict[str, Any], config: Path, backend: str | None) -> BaseClassifier:
