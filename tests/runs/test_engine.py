@@ -18,8 +18,10 @@ def test_every_item_once(tmp_path: Path, workers: int) -> None:
             assert sorted(engine.map(Square(None, log), range(100), total)) == [n * n for n in range(100)]
         assert list(engine.map(Square(None), [])) == []
     pids = [line.split()[1] for line in log.read_text().splitlines()]
-    assert len(pids) == (workers if workers > 1 else 2)  # a worker loads the task once
-    assert len(set(pids)) == workers
+    if workers == 1:
+        assert len(pids) == 2  # loaded for each of the two calls, in this process
+    else:
+        assert len(pids) == len(set(pids)) <= workers  # a worker loads the task once; a quick one may take every item
 
 
 def test_items_are_taken_as_they_are_needed() -> None:
