@@ -26,7 +26,7 @@ from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.sampling import doubling_looks
 from adaptdel.core.confidence import Looks, vote_bounds
-from adaptdel.hyperparameters import ATTACK, AUDIT
+from adaptdel.settings import ATTACK, AUDIT
 from adaptdel.text.data import read_rows
 
 STEP = 64  # texts of a search step

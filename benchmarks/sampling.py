@@ -40,12 +40,12 @@ from adaptdel.classifiers.base import Prepared
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.noise import Noise
-from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.summary import MEAN_RADIUS, AnswerCounts
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.inputs import Source
+from adaptdel.settings import BACKENDS
 from adaptdel.text.units import Words
 from benchmarks.real import fine_tuned, load
 

@@ -22,7 +22,7 @@ import numpy as np
 
 import adaptdel as ad
 from adaptdel.files import write_json
-from adaptdel.hyperparameters import ADDITIVE, AdditiveTrainingSettings
+from adaptdel.settings import ADDITIVE, AdditiveTrainingSettings
 
 SETS = ("sst2", "agnews", "lun", "spamassassin", "yelp", "imdb")
 # Accuracy: mean radius; for AG News the fractions that are certified at 1, 2 and 3 character edits.

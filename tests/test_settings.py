@@ -16,15 +16,17 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.cli.options import described, read_settings
 from adaptdel.cli.train import train_command
 from adaptdel.core.confidence import Looks, vote_bounds
-from adaptdel.hyperparameters import LINEAR, LinearTrainingSettings, TransformerTrainingSettings
 from adaptdel.settings import (
     CERTIFICATION,
+    LINEAR,
     METHODS,
     NOT_SET,
     PAPER_CALIBRATION,
     TRAINING,
     CalibrationSettings,
+    LinearTrainingSettings,
     TrainingSettings,
+    TransformerTrainingSettings,
     default_noise,
     paper_calibration,
     paper_certification,
@@ -108,9 +110,7 @@ def test_the_settings_of_the_paper_are_those_it_prints() -> None:
     for method in METHODS:
         TrainingSettings.from_dict(paper_training(method))
     given = TrainingSettings.from_dict({"k": 23}).resolved([400])
-    assert method_noises("adaptdel", given.noise.rate, [400], k=given.k).smoothing == ad.Deletion(
-        ad.LengthRate(0.9, 23)
-    )
+    assert method_noises("adaptdel", given.rate or 0, [400], k=given.k).smoothing == ad.Deletion(ad.LengthRate(0.9, 23))
 
 
 # The paper's table of AdaptDel+'s parameters (Appendix D): inner bin edges, threshold, examples per bin.

@@ -1,15 +1,15 @@
-"""All settings with their defaults: data, certification, training, calibration.
+"""All settings with their defaults: certification, training, calibration, attacks; the default noise; the paper's.
 
-Python signatures, options of the command line and fields of YAML files take their defaults from the instances `DATA`,
-`CERTIFICATION`, `METHOD`, `TRAINING` and `CALIBRATION`, and from those of `adaptdel.hyperparameters`. To change a
+Python signatures, options of the command line and fields of YAML files take their defaults from the instances
+`CERTIFICATION`, `TRAINING`, `LINEAR`, `ADDITIVE`, `TRANSFORMER`, `CALIBRATION`, `ATTACK` and `AUDIT`. To change a
 default, change the class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from math import floor, nextafter
+from math import floor, inf, nextafter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,14 +17,43 @@ from typing import Any
 from adaptdel.core.checks import check_choice, check_int, check_known_fields, check_probability, check_real
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import LengthRate
-from adaptdel.hyperparameters import (
-    CLASS_WEIGHTS,
-    AdditiveTrainingSettings,
-    LinearTrainingSettings,
-    TransformerTrainingSettings,
-    check_minutes,
-)
 from adaptdel.text.units import check_unit
+
+
+def _check(settings: Any, names: str, check: Callable[[str, Any], Any]) -> None:
+    """Check fields of settings, and store what the check returns."""
+    for name in names.split():
+        object.__setattr__(settings, name, check(name, getattr(settings, name)))
+
+
+def _count(least: int = 1, most: int = 2**63 - 1) -> Callable[[str, Any], int]:
+    return lambda name, value: check_int(name, value, least=least, most=most)
+
+
+def _choice(*values: str) -> Callable[[str, Any], str]:
+    return lambda name, value: check_choice(name, value, values)
+
+
+def _number(
+    accepted: str, least: float = 0.0, most: float = 1e300, *, open_ends: bool = False
+) -> Callable[[str, Any], float]:
+    return lambda name, value: check_real(name, value, accepted=accepted, least=least, most=most, open_ends=open_ends)
+
+
+def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+_POSITIVE = _number("a positive number", open_ends=True)
+_NOT_NEGATIVE = _number("a finite number of at least 0")
+_POINTS = _number("a number of percentage points from 0 to 100", most=100.0)
+_TOKENS = _number("a positive number of tokens", most=2.0**32, open_ends=True)
 
 
 @dataclass(frozen=True)
@@ -42,132 +71,169 @@ class CertificationSettings:
     threshold: float | None = None
 
 
-OBJECTIVES = ("balanced", "paper", "mean")
-# Settings of the search in bins, which the objective "balanced" does not use.
-_BIN_SEARCH = ("threshold", "min_accuracy", "bins", "interpolate", "monotone", "per_bin", "tol")
-_SELECTION = ("points", "examples", "refit")
+CERTIFICATION = CertificationSettings()
 
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationSettings:
-    """How a model is calibrated. Python, the command line and the demonstration take their defaults from here.
-
-    Attributes:
-        objective: "balanced": the largest class-balanced mean radius among whole rates, with an accuracy close to that
-            of the best rate that needs no calibration; "paper": in every bin the largest radius with a certified
-            accuracy of ``threshold``; or "mean": in every bin the largest mean radius with a clean accuracy of
-            ``min_accuracy``.
-        points: for "balanced", the percentage points of accuracy that may be lost.
-        examples: for "balanced", the largest number of examples that candidates are measured on.
-        refit: for "balanced", whether the base classifier is trained again under every candidate: None if that takes
-            seconds and the training data is given, as for a linear model.
-        threshold: the share of a bin's examples that must be certified at the radius that is maximised.
-        min_accuracy: the least clean accuracy for "mean": the share of right predictions, certified or not.
-        bins: "auto", or the lengths at which bins start, such as [0, 137, 230, 324].
-        interpolate: interpolate the kept length between the centres of bins, so that the rate has no jumps.
-        monotone: fit kept lengths that do not decrease from a bin to the next.
-        per_bin: the largest number of examples of a bin that are certified.
-        min_count: the least number of examples in an automatic bin.
-        n_select: votes that select the predicted class.
-        n_estimate: votes that bound its probability.
-        tol: the width of the interval at which the search for a kept length stops, in tokens.
-        seed: seed of the noise and of the choice of examples.
-        on: the rows of a labelled file that are used: "held-out": those that the model was not trained on; "all"; or
-            "auto": the former if there are enough.
-    """
-
-    objective: str = "balanced"
-    points: float = 1.0
-    examples: int = 4000
-    refit: bool | None = None
-    threshold: float = 0.75
-    min_accuracy: float | None = None
-    bins: str | Sequence[float] = "auto"
-    interpolate: bool = False
-    monotone: bool = False
-    per_bin: int = 200
-    min_count: int = 50
-    n_select: int = 32
-    n_estimate: int = 256
-    tol: float = 0.5
-    seed: int = 0
-    on: str = "auto"
-
-    def __post_init__(self) -> None:
-        least = nextafter(0.0, 1.0)
-        checked: dict[str, Any] = {
-            "threshold": check_real("threshold", self.threshold, accepted="in (0, 1]", least=least, most=1.0),
-            "objective": check_choice("objective", self.objective, OBJECTIVES),
-            "on": check_choice("on", self.on, ("auto", "held-out", "all")),
-            "min_accuracy": _check_min_accuracy(self.min_accuracy, self.objective),
-        }
-        accepted = "a number of percentage points from 0 to 100"
-        checked["points"] = check_real("points", self.points, accepted=accepted, least=0.0, most=100.0)
-        if self.refit not in (True, False, None):
-            raise ValueError(f"refit must be True, False or None, got {self.refit!r}")
-        if isinstance(self.bins, str):
-            check_choice("bins", self.bins, ("auto",))
-        for name in ("interpolate", "monotone"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        for name in ("per_bin", "examples", "min_count", "n_select", "n_estimate"):
-            checked[name] = check_int(name, getattr(self, name), least=1)
-        accepted = "a finite number of at least 0.001"
-        checked["tol"] = check_real("tol", self.tol, accepted=accepted, least=0.001, most=1e9)
-        checked["seed"] = check_int("seed", self.seed, most=2**63 - 1)
-        defaults = {field.name: field.default for field in fields(self)}
-        for name in _BIN_SEARCH if self.objective == "balanced" else _SELECTION:
-            if checked.get(name, getattr(self, name)) != defaults[name]:
-                raise ValueError(f"{name} has no meaning for the objective {self.objective!r}: leave it out")
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CalibrationSettings:
-        """The settings from named values, such as options of the command line."""
-        check_known_fields(values, [field.name for field in fields(cls)])
-        return cls(**values)
-
-
-def _check_min_accuracy(value: float | None, objective: str) -> float | None:
-    if objective != "mean":
-        if value is not None:
-            raise ValueError(f"min_accuracy must be None unless the objective is 'mean', got {value!r}")
-        return None
-    if value is None:
-        raise ValueError("min_accuracy must be given with the objective 'mean', got None")
-    return check_probability("min_accuracy", value)
+LINEAR_LOSSES = ("auto", "votes", "copies")
 
 
 @dataclass(frozen=True)
-class MethodSettings:
-    """The noise of a training method.
+class LinearTrainingSettings:
+    """How the linear model is trained.
 
     Attributes:
-        rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction. Less for short
-            texts: see `default_rate`.
-        rates: the range of the deletion rates that AdaptDel+ trains under; wider for a smaller rate.
+        loss: "votes" (of the vote on each example, in closed form), "copies" (of single noisy copies) or "auto":
+            "votes" for two classes, "copies" for more.
+        copies: noisy copies of each example; for the loss "votes", rates that are drawn if the noise has random ones.
+        l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
+        iterations: the largest number of iterations of the optimiser.
+        features: "hash" or "vocabulary".
+        bits: the base-2 logarithm of the number of hashed columns.
     """
 
-    rate: float = 0.9
-    rates: tuple[float, float] = (0.7, 0.99)
+    loss: str = "auto"
+    copies: int = 8
+    l2: float = 2e-6
+    iterations: int = 60
+    features: str = "hash"
+    bits: int = 18
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, LINEAR_LOSSES)
 
 
-CERTIFICATION = CertificationSettings()
-CALIBRATION = CalibrationSettings()
-METHOD = MethodSettings()
+@dataclass(frozen=True)
+class AdditiveTrainingSettings:
+    """How an additive classifier is trained: by the loss of votes, with bounded token scores.
 
+    Attributes:
+        kept: tokens that the copies of an example keep; 0 for a tenth of the median length, at least 2.
+        l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
+        iterations: the largest number of iterations of the optimiser without a bound; a fifth of it for each bound.
+        levels: the number of bounds, each a fifth smaller than the one before.
+        min_count: the smallest number of occurrences of a feature in the training set.
+        vectors: a safetensors file of word vectors, see `adaptdel.classifiers.word_vectors`; "" for none.
+        validation: the fraction of the examples that is held out to choose the bound.
+        max_accuracy_loss: percentage points of held-out accuracy, the mean of all classes, that the choice of the bound
+            may give up for a larger radius.
+    """
+
+    kept: int = 0
+    l2: float = 5e-7
+    iterations: int = 60
+    levels: int = 14
+    min_count: int = 2
+    vectors: str = ""
+    validation: float = 0.2
+    max_accuracy_loss: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self, "kept", _count(0))
+        _check(self, "iterations levels min_count", _count())
+        _check(self, "l2", _NOT_NEGATIVE)
+        _check(self, "validation", _number("in (0, 1)", most=1.0, open_ends=True))
+        _check(self, "max_accuracy_loss", _POINTS)
+
+
+DTYPES = ("float32", "bfloat16", "int8")
+DTYPE = "float32"  # the precision of a transformer that classifies
+BACKENDS = ("torch", "onnxruntime")
+BACKEND = "torch"  # the library that runs a transformer
+INT8_BACKEND = "onnxruntime"  # the only one that has int8
+CLASS_WEIGHTS = ("balanced",)
+PRECISIONS = ("float32", "bfloat16")
+PAPER_EPOCHS = 200
+STEPS, LEAST_EPOCHS = 2000, 3  # of a training whose epochs are not given
+SEEDS = 2**32  # NumPy's legacy generator, which the Trainer also seeds, accepts smaller seeds only
+
+
+@dataclass(frozen=True)
+class TransformerTrainingSettings:
+    """How a transformer is trained, and how it classifies after that.
+
+    The defaults are those of the paper's table of hyperparameters, but for the epochs and the patience, which follow
+    the number of examples unless they are given: the paper has 200 and 25.
+
+    The paper does not report its FreeLB settings. The defaults are those that the authors of FreeLB published for SST-2
+    and MNLI: a step size of 0.1, twice that to start with, no projection.
+
+    Attributes:
+        learning_rate: of AdamW after the warm-up; it then decays linearly to 0.
+        weight_decay: of AdamW; biases and norms are not decayed.
+        clip: the largest gradient norm.
+        batch_size: examples per step.
+        epochs: the largest number of epochs; 0 for as many as make about `STEPS` steps.
+        warmup: epochs in which the learning rate rises from 0; None is a 20th of ``epochs`` (the paper's 10 of 200).
+        patience: training stops after this number of epochs without a smaller validation loss; 0 for an eighth of
+            ``epochs``.
+        precision: of matrix products, "float32" or "bfloat16"; weights and optimiser state stay in float32. bfloat16 is
+            about 1.7 times as fast on a processor that supports it.
+        seed: of the classification head, the order of the examples, the noise and the dropout.
+        adv_steps: FreeLB's K: forward and backward passes per step.
+        adv_lr: FreeLB's step size of the perturbation.
+        adv_init: FreeLB's size of the random initial perturbation; 0 starts at the text itself.
+        adv_norm: FreeLB's largest norm of a perturbation; 0 sets no limit.
+        dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
+        max_length: the largest number of ids of a copy, the rest of which is cut off; 0 for what the model takes.
+        backend: what runs the trained transformer. None is "onnxruntime" in int8, and "torch" otherwise.
+
+    >>> settings = TransformerTrainingSettings().for_examples(25_000)
+    >>> settings.epochs, settings.patience, settings.warmup_epochs
+    (3, 2, 0.15)
+    >>> TransformerTrainingSettings(epochs=200).for_examples(25_000).patience
+    25
+    """
+
+    learning_rate: float = 2e-5
+    weight_decay: float = 1e-6
+    clip: float = 1.0
+    batch_size: int = 32
+    epochs: int = 0
+    warmup: float | None = None
+    patience: int = 0
+    precision: str = "float32"
+    seed: int = 0
+    adv_steps: int = 3
+    adv_lr: float = 0.1
+    adv_init: float = 0.2
+    adv_norm: float = 0.0
+    dtype: str = DTYPE
+    max_length: int = 0
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, "batch_size adv_steps", _count())
+        _check(self, "epochs patience max_length", _count(0))
+        _check(self, "precision", _choice(*PRECISIONS))
+        _check(self, "dtype", _choice(*DTYPES))
+        _check(self, "backend", _optional(_choice(*BACKENDS)))
+        _check(self, "seed", _count(0, SEEDS - 1))
+        _check(self, "learning_rate clip", _POSITIVE)
+        _check(self, "weight_decay adv_lr adv_init adv_norm", _NOT_NEGATIVE)
+        most = float(self.epochs or inf)
+        _check(self, "warmup", _optional(_number(f"a number of epochs from 0 to {most:g}", most=most)))
+
+    def for_examples(self, count: int) -> TransformerTrainingSettings:
+        """The settings with the epochs and the patience that suit the number of examples, where none were given."""
+        epochs = self.epochs or min(PAPER_EPOCHS, max(LEAST_EPOCHS, round(STEPS / -(-count // self.batch_size))))
+        return replace(self, epochs=epochs, patience=self.patience or max(2, epochs // 8))
+
+    @property
+    def warmup_epochs(self) -> float:
+        """The number of warm-up epochs, with the default filled in."""
+        return (self.epochs or PAPER_EPOCHS) / 20 if self.warmup is None else self.warmup
+
+    @property
+    def run_by(self) -> str:
+        """The backend, with the default filled in."""
+        return self.backend or (INT8_BACKEND if self.dtype == "int8" else BACKEND)
+
+
+RATE = 0.9  # the fraction of tokens that is removed; less for short texts: see `default_rate`
+RATES = (0.7, 0.99)  # the range of rates that AdaptDel+ trains under, at the default rate
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
 UNSMOOTHED = ("nosmooth", "freelb")
 EXACT = "exact"  # trains an additive classifier, whose certificates need no noise
 NOT_SET = ("seed", "validation")  # of the details, which are those of the training
-_KEPT = "positive numbers of tokens such as 4, 12"
-
-
-def _token_count(name: str, value: float, accepted: str = f"two {_KEPT}") -> float:
-    return check_real(name, value, accepted=accepted, least=0.0, most=2.0**32, open_ends=True)
-
-
 ModelSettings = LinearTrainingSettings | TransformerTrainingSettings | AdditiveTrainingSettings
 
 
@@ -176,6 +242,15 @@ def model_settings(model: str, method: str = "") -> type[ModelSettings]:
     if method == EXACT:
         return AdditiveTrainingSettings
     return LinearTrainingSettings if model == "linear" else TransformerTrainingSettings
+
+
+def _interval(name: str, value: Any, check: Callable[[str, Any], float]) -> tuple[float, float]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(f"{name} must be two numbers such as 4, 12, got {value!r:.60}")
+    low, high = (check(name, end) for end in value)
+    if high < low:
+        raise ValueError(f"{name} must rise, got {low} and {high}")
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -214,65 +289,48 @@ class TrainingSettings:
     details: ModelSettings | None = None
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, (*METHODS, EXACT))
-        check_int("seed", self.seed, most=2**63 - 1)
+        _check(self, "method", _choice(*METHODS, EXACT))
+        _check(self, "seed", _count(0))
         check_unit(self.unit)
         if not isinstance(self.model, str) or not self.model:
             raise ValueError(f"model must be 'linear', a folder or a name on the hub, got {self.model!r}")
-        if self.is_exact:
-            self._check_exact()
         if self.is_linear and self.method == "freelb":
             raise ValueError(
                 "method freelb perturbs embeddings, which the linear model does not have: give a transformer as model"
             )
-        if isinstance(self.validation, (int, float)):
-            check_probability("validation", self.validation)
-            if self.validation >= 0.9:
-                raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation}")
-        elif not isinstance(self.validation, str) or not self.validation:
+        is_fraction = isinstance(self.validation, (int, float)) and 0 <= self.validation < 0.9
+        if not is_fraction and not (isinstance(self.validation, str) and self.validation):
             raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation!r:.60}")
-        if self.class_weight is not None:
-            check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
-        if self.max_minutes is not None:
-            check_minutes(self.max_minutes)
-        if self.rate is not None:
-            check_probability("rate", self.rate)
-        self._check_noise()
+        _check(self, "class_weight", _optional(_choice(*CLASS_WEIGHTS)))
+        _check(self, "max_minutes", _optional(_POSITIVE))
+        _check(self, "rate", _optional(check_probability))
+        _check(self, "k", _optional(_TOKENS))
+        _check(self, "rates", _optional(lambda name, value: _interval(name, value, check_probability)))
+        _check(self, "kept", _optional(lambda name, value: _interval(name, value, _TOKENS)))
+        self._check_method()
         kind = model_settings(self.model, self.method)
         if self.details is None:
             object.__setattr__(self, "details", kind())
         if not isinstance(self.details, kind):
             raise ValueError(f"details must be {kind.__name__} for model {self.model} and method {self.method}")
 
-    def _check_exact(self) -> None:
+    def _check_method(self) -> None:
+        """Raise for settings that have no meaning for the method."""
+        used = {"adaptdel": ("rate", "k"), "adaptdel+": ("rate", "k", "rates", "kept")}
+        used |= dict.fromkeys((*UNSMOOTHED, EXACT), ())
+        for name in ("rate", "k", "rates", "kept"):
+            if getattr(self, name) is not None and name not in used.get(self.method, ("rate",)):
+                raise ValueError(f"{name} has no meaning for method {self.method}: leave it out")
+        if self.rates is not None and self.kept is not None:
+            raise ValueError("kept takes the place of rates: give one of them")
+        if not self.is_exact:
+            return
         if not self.is_linear:
             raise ValueError(f"model must be 'linear' for method {EXACT}, which certifies sums of word scores")
         if self.max_minutes is not None:
             raise ValueError(f"max_minutes has no meaning for method {EXACT}, which trains in seconds: leave it out")
         if not self.held_out_fraction:
             raise ValueError(f"validation must be a fraction above 0 for method {EXACT}: it chooses the bound")
-
-    def _check_noise(self) -> None:
-        used = {"adaptdel": ("rate", "k"), "adaptdel+": ("rate", "k", "rates", "kept")}
-        for name in ("rate", "k", "rates", "kept"):
-            meant = self.method not in (*UNSMOOTHED, EXACT) if name == "rate" else name in used.get(self.method, ())
-            if getattr(self, name) is not None and not meant:
-                raise ValueError(f"{name} has no meaning for method {self.method}: leave it out")
-        if self.k is not None:
-            object.__setattr__(self, "k", _token_count("k", self.k, "a positive number of tokens"))
-        if self.rates is not None and self.kept is not None:
-            raise ValueError("kept takes the place of rates: give one of them")
-        checks = (("rates", "rates such as 0.7, 0.99", check_probability), ("kept", _KEPT, _token_count))
-        for name, example, check in checks:
-            ends = getattr(self, name)
-            if ends is None:
-                continue
-            if not isinstance(ends, (tuple, list)) or len(ends) != 2:
-                raise ValueError(f"{name} must be two {example}, got {ends!r}")
-            low, high = (check(name, value) for value in ends)
-            if high < low:
-                raise ValueError(f"{name} must rise, got {low} and {high}")
-            object.__setattr__(self, name, (low, high))
 
     @property
     def is_linear(self) -> bool:
@@ -288,11 +346,6 @@ class TrainingSettings:
     def held_out_fraction(self) -> float:
         """The fraction of the examples that is held out; 0 if ``validation`` is a file."""
         return float(self.validation) if isinstance(self.validation, (int, float)) else 0.0
-
-    @property
-    def noise(self) -> MethodSettings:
-        """The settings of the noise, with the defaults filled in."""
-        return MethodSettings(self.rate or METHOD.rate, self.rates or METHOD.rates)
 
     @property
     def linear(self) -> LinearTrainingSettings:
@@ -323,8 +376,8 @@ class TrainingSettings:
             changed["details"] = self.transformer.for_examples(len(counted))
         if self.method not in (*UNSMOOTHED, EXACT) and self.rate is None:
             changed["rate"] = default_rate(counted)
-        rate = changed.get("rate", METHOD.rate)
-        if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != METHOD.rate:
+        rate = changed.get("rate", RATE)
+        if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != RATE:
             changed["rates"] = (round(max(0.5, 1 - 3 * (1 - rate)), 4), round(1 - (1 - rate) / 10, 4))
         return replace(self, **changed)
 
@@ -332,11 +385,11 @@ class TrainingSettings:
         """All fields that the result depends on, with the defaults filled in; two trainings are compared by it."""
         chosen: dict[str, Any] = {"method": self.method, "model": self.model}
         if self.method not in (*UNSMOOTHED, EXACT):
-            chosen["rate"] = self.noise.rate
+            chosen["rate"] = self.rate or RATE
         if self.k is not None:
             chosen["k"] = self.k
         if self.method == "adaptdel+":
-            chosen |= {"rates": list(self.noise.rates)} if self.kept is None else {"kept": list(self.kept)}
+            chosen |= {"rates": list(self.rates or RATES)} if self.kept is None else {"kept": list(self.kept)}
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
         chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
         chosen["class_weight"] = self.class_weight
@@ -368,7 +421,138 @@ class TrainingSettings:
         return cls(**chosen, details=details)
 
 
+LINEAR = LinearTrainingSettings()
+ADDITIVE = AdditiveTrainingSettings()
+TRANSFORMER = TransformerTrainingSettings()
 TRAINING = TrainingSettings()
+
+OBJECTIVES = ("balanced", "paper", "mean")
+# Settings of the search in bins, which the objective "balanced" does not use.
+_BIN_SEARCH = ("threshold", "min_accuracy", "bins", "interpolate", "monotone", "per_bin", "tol")
+_SELECTION = ("points", "examples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationSettings:
+    """How a model is calibrated. Python, the command line and the demonstration take their defaults from here.
+
+    Attributes:
+        objective: "balanced": the largest class-balanced mean radius among whole rates, with an accuracy close to that
+            of the best rate that needs no calibration; "paper": in every bin the largest radius with a certified
+            accuracy of ``threshold``; or "mean": in every bin the largest mean radius with a clean accuracy of
+            ``min_accuracy``.
+        points: for "balanced", the percentage points of accuracy that may be lost.
+        examples: for "balanced", the largest number of examples that candidates are measured on.
+        threshold: the share of a bin's examples that must be certified at the radius that is maximised.
+        min_accuracy: the least clean accuracy for "mean": the share of right predictions, certified or not.
+        bins: "auto", or the lengths at which bins start, such as [0, 137, 230, 324].
+        interpolate: interpolate the kept length between the centres of bins, so that the rate has no jumps.
+        monotone: fit kept lengths that do not decrease from a bin to the next.
+        per_bin: the largest number of examples of a bin that are certified.
+        min_count: the least number of examples in an automatic bin.
+        n_select: votes that select the predicted class.
+        n_estimate: votes that bound its probability.
+        tol: the width of the interval at which the search for a kept length stops, in tokens.
+        seed: seed of the noise and of the choice of examples.
+        on: the rows of a labelled file that are used: "held-out": those that the model was not trained on; "all"; or
+            "auto": the former if there are enough.
+    """
+
+    objective: str = "balanced"
+    points: float = 1.0
+    examples: int = 4000
+    threshold: float = 0.75
+    min_accuracy: float | None = None
+    bins: str | Sequence[float] = "auto"
+    interpolate: bool = False
+    monotone: bool = False
+    per_bin: int = 200
+    min_count: int = 50
+    n_select: int = 32
+    n_estimate: int = 256
+    tol: float = 0.5
+    seed: int = 0
+    on: str = "auto"
+
+    def __post_init__(self) -> None:
+        _check(self, "objective", _choice(*OBJECTIVES))
+        _check(self, "on", _choice("auto", "held-out", "all"))
+        _check(self, "threshold", _number("in (0, 1]", least=nextafter(0.0, 1.0), most=1.0))
+        _check(self, "min_accuracy", _optional(check_probability))
+        _check(self, "points", _POINTS)
+        _check(self, "interpolate monotone", _flag)
+        _check(self, "per_bin examples min_count n_select n_estimate", _count())
+        _check(self, "tol", _number("a finite number of at least 0.001", least=0.001, most=1e9))
+        _check(self, "seed", _count(0))
+        if isinstance(self.bins, str):
+            check_choice("bins", self.bins, ("auto",))
+        if self.objective == "mean" and self.min_accuracy is None:
+            raise ValueError("min_accuracy must be given with the objective 'mean', got None")
+        unused = _SELECTION if self.objective != "balanced" else _BIN_SEARCH
+        for field in fields(self):
+            if field.name in unused and getattr(self, field.name) != field.default:
+                raise ValueError(f"{field.name} has no meaning for the objective {self.objective!r}: leave it out")
+        if self.min_accuracy is not None and self.objective != "mean":
+            raise ValueError(f"min_accuracy has no meaning for the objective {self.objective!r}: leave it out")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CalibrationSettings:
+        """The settings from named values, such as options of the command line."""
+        check_known_fields(values, [field.name for field in fields(cls)])
+        return cls(**values)
+
+
+CALIBRATION = CalibrationSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackSettings:
+    """How texts are attacked. Inputs, votes, queries and seconds are those of the paper's protocol.
+
+    Attributes:
+        inputs: the number of inputs that are drawn at random.
+        votes: noisy copies that answer a query of a recipe.
+        queries: the largest number of texts that are evaluated in the attack on an input.
+        seconds: the time limit for an input.
+        budget: the largest number of edits; None for as many as the input has tokens, and at least 8.
+        search_votes: noisy copies by which the adaptive attack compares texts, the same for all texts of a step.
+        beam: texts that the adaptive attack keeps after each step; 1 is a greedy search.
+        positions: tokens of the input that a step tries to edit.
+        words: words that a step tries to write.
+        shortlist: words of the vocabulary that are compared for an input.
+        verify_votes: the largest number of fresh votes that check whether the answer really changed.
+        level: the probability with which, for an input, a change that did not happen may pass that check.
+        seed: of the choice of inputs and of all noise.
+        fresh: whether a recipe that queries a text again gets fresh votes; TextAttack otherwise keeps the first answer.
+    """
+
+    inputs: int = 200
+    votes: int = 100
+    queries: int = 3000
+    seconds: float = 7200.0
+    budget: int | None = None
+    search_votes: int = 1000
+    beam: int = 1
+    positions: int = 6
+    words: int = 6
+    shortlist: int = 64
+    verify_votes: int = 16_000
+    level: float = 1e-3
+    seed: int = 0
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, "inputs votes queries search_votes beam positions words shortlist", _count())
+        _check(self, "verify_votes", _count(100))
+        _check(self, "seed", _count(0))
+        _check(self, "budget", _optional(_count()))
+        _check(self, "seconds", _POSITIVE)
+        _check(self, "level", _number("in (0, 0.5)", most=0.5, open_ends=True))
+
+
+ATTACK = AttackSettings()
+# An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
+AUDIT = AttackSettings(inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)
 # The paper's table of parameters and its Section 5; FreeLB's settings are not printed there.
 PAPER_TRAINING: dict[str, Any] = {
     **{"model": "roberta-base", "rate": 0.9, "validation": 0.1, "class_weight": "none"},
@@ -464,7 +648,7 @@ def default_rate(lengths: Iterable[int]) -> float:
     if not counted:
         raise ValueError("lengths must hold at least one length, got none")
     middle = max(1.0, median(counted))
-    return min(METHOD.rate, max(LEAST_RATE, floor(100 * (1 - KEPT / middle)) / 100))
+    return min(RATE, max(LEAST_RATE, floor(100 * (1 - KEPT / middle)) / 100))
 
 
 def adaptdel_rate(lengths: Iterable[int], rate: float) -> LengthRate:
@@ -492,6 +676,6 @@ def default_noise(lengths: Iterable[int] | None = None) -> Deletion:
     Deletion(rate=LengthRate(p_min=0.9, k=23, p_max=1.0))
     """
     if lengths is None:
-        return Deletion(LengthRate(METHOD.rate, DEFAULT_K))
+        return Deletion(LengthRate(RATE, DEFAULT_K))
     counted = list(lengths)
     return Deletion(adaptdel_rate(counted, default_rate(counted)))

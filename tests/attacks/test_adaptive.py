@@ -11,7 +11,7 @@ from adaptdel.attacks.adaptive import AdaptiveAttack, AttackResult
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary, model_scores
-from adaptdel.hyperparameters import AttackSettings
+from adaptdel.settings import AttackSettings
 from adaptdel.text.units import Tokens
 
 from .conftest import HAM, SPAM, fitted, texts, texts_within, vocabulary_of

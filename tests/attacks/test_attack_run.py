@@ -19,10 +19,10 @@ from adaptdel.attacks import attack_run
 from adaptdel.attacks.attack_run import AttackJob, AttackTask, InputAttack, attack_data, read_attack_run
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.outcomes import measure_attack, robustness_curves, wilson_interval
-from adaptdel.hyperparameters import ATTACK
 from adaptdel.report.attack_report import write_attack_report
 from adaptdel.runs.engine import EngineSettings, LocalEngine
 from adaptdel.runs.inputs import Source
+from adaptdel.settings import ATTACK
 from adaptdel.store import Store
 
 from ..run_files import run, write_rows

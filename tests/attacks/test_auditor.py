@@ -18,7 +18,7 @@ from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import doubling_looks
 from adaptdel.core.confidence import Looks, vote_bounds
-from adaptdel.hyperparameters import AttackSettings
+from adaptdel.settings import AttackSettings
 from tests.run_files import forge_rows
 
 from ..run_files import run, write_rows

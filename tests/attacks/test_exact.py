@@ -11,9 +11,9 @@ import adaptdel as ad
 from adaptdel.attacks.attack_run import AttackJob, attack_data
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.target import ExactTarget
-from adaptdel.hyperparameters import AdditiveTrainingSettings, AttackSettings
 from adaptdel.runs.inputs import Source
 from adaptdel.runs.storage import read_run
+from adaptdel.settings import AdditiveTrainingSettings, AttackSettings
 from tests.attacks.conftest import texts
 from tests.training.test_training import run as command
 

@@ -11,7 +11,7 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.attacks.target import SmoothedTarget, TimeLimitReached
-from adaptdel.hyperparameters import ATTACK
+from adaptdel.settings import ATTACK
 
 from .conftest import HAM, SPAM, texts
 

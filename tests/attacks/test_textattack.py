@@ -24,8 +24,8 @@ from adaptdel.attacks.textattack import (
     read_vectors,
     read_words,
 )
-from adaptdel.hyperparameters import ATTACK
 from adaptdel.runs.inputs import Source
+from adaptdel.settings import ATTACK
 
 from ..run_files import run, write_rows
 from .conftest import BOTH, HAM, SPAM, fitted, texts

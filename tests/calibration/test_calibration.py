@@ -89,9 +89,6 @@ def test_a_linear_model_is_trained_again_on_its_training_set(monkeypatch: pytest
     assert fresh.training is not None
     assert len(fresh.first.examples.labels) == held.sum()
     assert task(texts[10:], labels[10:]).training is None  # a part of the training set is missing
-    assert task(texts, labels, refit=False).training is None
-    with pytest.raises(ValueError, match="refit needs"):
-        task(texts[10:], labels[10:], refit=True)
 
 
 def test_a_folder_is_calibrated_in_place_or_copied_and_goes_on(tmp_path: Path) -> None:

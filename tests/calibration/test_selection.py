@@ -95,13 +95,11 @@ def test_refits_need_the_training_set() -> None:
     assert result.base is not None
     assert result.base.fingerprint() != model.base_.fingerprint()
     assert result.base.classes_ == model.base_.classes_
-    with pytest.raises(ValueError, match="refit must be False"):
-        calibrate(model, texts, labels, refit=True, progress=False, **QUICK)
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"threshold": 0.5}, {"objective": "paper", "points": 2.0}, {"points": -1}, {"refit": "yes"}, {"on": "train"}],
+    [{"threshold": 0.5}, {"objective": "paper", "points": 2.0}, {"points": -1}, {"on": "train"}],
 )
 def test_wrong_settings(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{list(fields)[-1]} "):
@@ -221,7 +219,7 @@ def test_the_second_measurement_is_on_other_texts_where_there_are_enough() -> No
     assert [numbers for _, numbers in repeated.second.folds or ()] != [
         numbers for _, numbers in repeated.first.folds or ()
     ]
-    assert task(replace(everything, refit=False)).second is None
-    second = task(replace(few, refit=False)).second
+    assert task(everything).second is None
+    second = task(few).second
     assert second is not None
     assert second.folds is None

@@ -30,7 +30,7 @@ from adaptdel.classifiers.noisy_trainer import (  # noqa: E402
 )
 from adaptdel.classifiers.transformer_training import TrainedTransformer, train_transformer  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
-from adaptdel.hyperparameters import TransformerTrainingSettings  # noqa: E402
+from adaptdel.settings import TransformerTrainingSettings  # noqa: E402
 from adaptdel.text.data import ExampleSet  # noqa: E402
 from adaptdel.text.units import Words  # noqa: E402
 from adaptdel.training import train as train_smoothed  # noqa: E402

@@ -19,8 +19,8 @@ from adaptdel.classifiers.vote_margin import (
 )
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.noise import RandomDeletion, RandomLength
-from adaptdel.hyperparameters import LinearTrainingSettings
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.settings import LinearTrainingSettings
 
 
 def generator(seed: int = 0) -> np.random.Generator:

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 import adaptdel as ad
 from adaptdel.classifiers.word_vectors import read_vectors
-from adaptdel.hyperparameters import AdditiveTrainingSettings
+from adaptdel.settings import AdditiveTrainingSettings
 
 
 def write(path: Path, words: list[str], vectors: Any) -> Path:

@@ -15,8 +15,8 @@ import adaptdel as ad
 from adaptdel.classifiers.bounded import BoundedClassifier, BoundedLinearClassifier
 from adaptdel.classifiers.features import HashedFeatures
 from adaptdel.core.threat import EVERY_SET
-from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.models import load
+from adaptdel.settings import AdditiveTrainingSettings
 
 SETTINGS = AdditiveTrainingSettings(iterations=20, levels=4)
 WORDS = {

@@ -12,7 +12,7 @@ import pytest
 
 from adaptdel import AdditiveClassifier, Deletion, LengthRate, SmoothedClassifier
 from adaptdel.classifiers import CallableClassifier, LinearClassifier
-from adaptdel.hyperparameters import AdditiveTrainingSettings
+from adaptdel.settings import AdditiveTrainingSettings
 from adaptdel.text.units import Words
 from tests.models.test_smoothed import by_words, sklearn_pipeline, texts
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import adaptdel as ad
-from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.measures.summary import measure
 from adaptdel.report import entries
 from adaptdel.report.comparison import default_baseline, differences, paired
 from adaptdel.report.entries import read_entries, read_inputs, table_outcomes
 from adaptdel.report.write import write_report
 from adaptdel.runs.storage import read_run
+from adaptdel.settings import AdditiveTrainingSettings
 from tests.run_files import examples, make_data, make_model, run
 
 ROWS = 300

@@ -10,8 +10,8 @@ import pytest
 import adaptdel as ad
 from adaptdel.attacks.audit_run import AuditJob, audit_run
 from adaptdel.classifiers import transformers as module
-from adaptdel.hyperparameters import AUDIT
 from adaptdel.runs.storage import read_run
+from adaptdel.settings import AUDIT
 from tests.run_files import run, write_rows
 
 pytest.importorskip("onnxruntime")

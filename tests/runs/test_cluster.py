@@ -26,7 +26,6 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 from adaptdel.attacks import attack_run  # noqa: E402
 from adaptdel.attacks.attack_run import AttackJob, AttackTask, attack_data  # noqa: E402
-from adaptdel.hyperparameters import ATTACK  # noqa: E402
 from adaptdel.runs import certify as certify_module  # noqa: E402
 from adaptdel.runs import cluster  # noqa: E402
 from adaptdel.runs import engine as engine_module  # noqa: E402
@@ -39,6 +38,7 @@ from adaptdel.runs.engine import (  # noqa: E402
 )
 from adaptdel.runs.inputs import Source  # noqa: E402
 from adaptdel.runs.storage import read_run  # noqa: E402
+from adaptdel.settings import ATTACK  # noqa: E402
 from adaptdel.store import Store  # noqa: E402
 from tests.run_files import examples, make_model, run, write_rows  # noqa: E402
 from tests.runs.tasks import PoisonedAttack, Square, allow, begun, lines, watch  # noqa: E402

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import adaptdel as ad
-from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.models.model_files import load_model
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.engine import EngineSettings
@@ -19,6 +18,7 @@ from adaptdel.runs.parts import table_of
 from adaptdel.runs.records import CERTIFICATES
 from adaptdel.runs.rederive import recertify, verify_run, verify_with_model
 from adaptdel.runs.storage import Run, read_run, read_status
+from adaptdel.settings import AdditiveTrainingSettings
 from tests.calibration.documents import documents
 from tests.training.test_training import run as command
 

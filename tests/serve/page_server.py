@@ -18,10 +18,10 @@ from typing import Any
 
 import adaptdel as ad
 from adaptdel.classifiers.callables import CallableClassifier
-from adaptdel.hyperparameters import AdditiveTrainingSettings
 from adaptdel.serve.app import bind, serve
 from adaptdel.serve.configuration import SERVE
 from adaptdel.serve.service import ModelToServe, Service
+from adaptdel.settings import AdditiveTrainingSettings
 
 ROOT = Path(__file__).parents[2]
 CLASSES = ["negative", "positive"]

@@ -27,7 +27,7 @@ from adaptdel.attacks.target import (
 from adaptdel.attacks.vocabulary import Vocabulary, support
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.checks import BoolArray, FloatArray
-from adaptdel.hyperparameters import AttackSettings
+from adaptdel.settings import AttackSettings
 from adaptdel.text.units import Tokens
 
 SUCCESS, FAILURE, SKIPPED, TIMEOUT = OUTCOMES = ("success", "failure", "skipped", "timeout")

@@ -29,12 +29,12 @@ from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.core.noise import registered_noise_modules
 from adaptdel.files import parse_object, read_json, write_json, write_text
-from adaptdel.hyperparameters import ATTACK, AttackSettings
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.records import label_text
+from adaptdel.settings import ATTACK, AttackSettings
 from adaptdel.store import FULL, Store, check_same_job, delete_store, locked, read_records
 from adaptdel.tables import percent
 from adaptdel.text.units import Tokens, Unit, check_unit

@@ -13,13 +13,13 @@ from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.certification.sampling import content_key
 from adaptdel.core.checks import check_int
-from adaptdel.hyperparameters import AUDIT, AttackSettings
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import LocalEngine, ModelSource, Task, Work, WorkerError
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.records import Record, certificate_of, label_text
 from adaptdel.runs.storage import Run, read_run
+from adaptdel.settings import AUDIT, AttackSettings
 from adaptdel.text.units import check_unit
 
 _CLAIMED = ("input_hash", "answer", "radius", "p1", "p2")  # rows that agree in these make the same claim

@@ -35,7 +35,7 @@ from adaptdel.certification.sampling import content_key, stream
 from adaptdel.classifiers.base import Request
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson
-from adaptdel.hyperparameters import AUDIT, AttackSettings
+from adaptdel.settings import AUDIT, AttackSettings
 from adaptdel.text.units import Tokens
 
 LEVEL = 1e-3  # the probability with which the audit of a correct run fails, at most

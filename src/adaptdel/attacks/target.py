@@ -26,8 +26,8 @@ from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.confidence import clopper_pearson, exact_shares
 from adaptdel.core.noise import MANY_CHOICES
 from adaptdel.core.threat import Threat
-from adaptdel.hyperparameters import ATTACK, AttackSettings
 from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.settings import ATTACK, AttackSettings
 from adaptdel.text.units import Tokens, Unit, check_unit
 
 PHASES = ("attack query", "attack estimate")  # random streams of queries

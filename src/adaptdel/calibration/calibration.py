@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -214,13 +214,10 @@ def folder_task(
     trained = known_texts(examples.texts, known)
     is_training_file = len(known) > 0 and len(text_hashes(_rows(examples, trained)[0])) == len(known)
     can_refit = settings.objective == "balanced" and retraining(getattr(model, "training_", None) or {}) is not None
-    refits = can_refit and is_training_file and settings.refit is not False
-    if settings.refit and not refits:
-        raise ValueError("refit needs a linear model, and the file that it was trained on as --data")
     count = int((~trained).sum())
     if settings.on == "held-out" and not count:
         raise ValueError("on must be 'auto' or 'all' for data that the model was trained on, got 'held-out'")
-    if refits:
+    if can_refit and is_training_file:
         training = _rows(examples, trained)
         if settings.on == "held-out" or (settings.on == "auto" and count >= ENOUGH_ROWS):
             note(f"calibrating on {count} rows held out in training; the model is trained again for each candidate")
@@ -238,7 +235,7 @@ def folder_task(
             note(f"{seen}: the others are too few, all rows are used")
     rows = _rows(examples, chosen)
     if settings.objective == "balanced":
-        return SelectionTask(model, *rows, replace(settings, refit=False))
+        return SelectionTask(model, *rows, settings)
     return BinTask(model, *rows, settings)
 
 

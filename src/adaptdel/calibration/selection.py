@@ -122,10 +122,7 @@ class SelectionTask:
         if not self.classes:
             raise ValueError("the objective 'balanced' needs a base classifier that knows its classes: give classes=")
         record = getattr(model, "training_", None) or {}
-        self._train: TrainAgain | None = None if settings.refit is False else retraining(record)
-        if settings.refit and (self._train is None or training is None):
-            reason = "the training set has to be given" if training is None else "only linear models are trained again"
-            raise ValueError(f"refit must be False: {reason}")
+        self._train: TrainAgain | None = retraining(record)
         examples = self._examples(texts, labels)
         self.training = None if training is None or self._train is None else self._examples(*training)
         self.first, self.second = self._inputs(list(map(str, texts)), examples, settings, training, cross_validate)

@@ -39,7 +39,7 @@ from adaptdel.classifiers.linear_training import (
 from adaptdel.classifiers.vote_margin import train_margins
 from adaptdel.classifiers.word_vectors import WordVectors
 from adaptdel.core.checks import IntArray, check_int, check_names, check_real
-from adaptdel.hyperparameters import AdditiveTrainingSettings
+from adaptdel.settings import AdditiveTrainingSettings
 from adaptdel.text.units import Tokens
 
 CACHED_TOKENS = 2**18  # tokens whose scores are cached

@@ -24,8 +24,7 @@ from adaptdel.classifiers.fingerprint import fingerprint
 from adaptdel.core.checks import IntArray, check_int, check_names, token_key
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import replacing
-from adaptdel.hyperparameters import LINEAR
-from adaptdel.settings import CERTIFICATION
+from adaptdel.settings import CERTIFICATION, LINEAR
 from adaptdel.text.units import UNITS, Tokens, Unit
 
 ESTIMATOR = "estimator.skops"

@@ -46,8 +46,7 @@ from adaptdel.classifiers.vote_margin import keep_rates, train_margins
 from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_int, check_list, check_real
 from adaptdel.core.noise import Noise
 from adaptdel.files import parse_object, replacing
-from adaptdel.hyperparameters import CLASS_WEIGHTS, LINEAR, LINEAR_LOSSES
-from adaptdel.settings import TRAINING
+from adaptdel.settings import CLASS_WEIGHTS, LINEAR, LINEAR_LOSSES, TRAINING
 from adaptdel.text.units import Tokens, Unit
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"

@@ -23,7 +23,7 @@ from adaptdel.classifiers.transformer_training import LOSS, history_of, mark
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.checks import IntArray
 from adaptdel.core.noise import Noise
-from adaptdel.hyperparameters import TransformerTrainingSettings
+from adaptdel.settings import TransformerTrainingSettings
 from adaptdel.text.units import Tokens, Unit
 
 WINDOW = 50  # batches whose copies are sorted by length together, at most; the Trainer's grouping uses 50 as well

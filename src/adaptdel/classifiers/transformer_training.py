@@ -30,7 +30,7 @@ from adaptdel.classifiers.transformers import (
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Noise
 from adaptdel.files import read_json, write_json
-from adaptdel.hyperparameters import CLASS_WEIGHTS, TransformerTrainingSettings
+from adaptdel.settings import CLASS_WEIGHTS, TransformerTrainingSettings
 from adaptdel.text.data import ExampleSet
 from adaptdel.text.units import Unit
 

@@ -25,14 +25,14 @@ from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, MOST_BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
-from adaptdel.hyperparameters import (
+from adaptdel.settings import (
     BACKENDS,
     DTYPE,
     DTYPES,
+    TRAINING,
     TRANSFORMER,
     TransformerTrainingSettings,
 )
-from adaptdel.settings import TRAINING
 from adaptdel.text.data import ExampleSet, split_held_out
 from adaptdel.text.units import Tokens, check_unit
 

@@ -11,7 +11,7 @@ import click
 
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.cli.options import changed, list_settings_option, set_option
-from adaptdel.hyperparameters import ATTACK
+from adaptdel.settings import ATTACK
 from adaptdel.text.data import DATA
 
 NAMED = ("inputs", "budget", "seed")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.cli.options import changed, list_settings_option, set_option
-from adaptdel.hyperparameters import AUDIT
+from adaptdel.settings import AUDIT
 
 NAMED = ("inputs", "seed")
 

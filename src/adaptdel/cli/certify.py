@@ -14,12 +14,11 @@ import click
 from adaptdel.advice import what_may_help_run
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.core.checks import check_int
-from adaptdel.hyperparameters import BACKENDS
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import class_count, data_columns
 from adaptdel.runs.records import protected_label
-from adaptdel.settings import CERTIFICATION, PAPER_ALPHA, paper_certification
+from adaptdel.settings import BACKENDS, CERTIFICATION, PAPER_ALPHA, paper_certification
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, DrawnRows
 

@@ -13,26 +13,24 @@ import click
 from adaptdel.calibration.protection import protect
 from adaptdel.cli.certify import next_certify
 from adaptdel.cli.options import described, read_settings, set_option
-from adaptdel.hyperparameters import (
-    ADDITIVE,
-    CLASS_WEIGHTS,
-    AdditiveTrainingSettings,
-    LinearTrainingSettings,
-    TransformerTrainingSettings,
-)
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.card import FRONT_TEXT, front_table, held_out_text
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import (
+    ADDITIVE,
+    CLASS_WEIGHTS,
     EXACT,
-    METHOD,
     METHODS,
     NOT_SET,
     PAPER_RATES,
     PAPER_TRAINING,
+    RATES,
     RELEASED_TRAINING,
     TRAINING,
+    AdditiveTrainingSettings,
+    LinearTrainingSettings,
     TrainingSettings,
+    TransformerTrainingSettings,
     paper_training,
 )
 from adaptdel.tables import text_table
@@ -62,7 +60,7 @@ def _list_settings(context: click.Context, option: click.Parameter, value: bool)
 def _beside_the_paper() -> str:
     """The settings in which the paper, the authors' released code and the defaults may differ, as a table."""
     default = TrainingSettings(model="roberta-base")
-    usual = {**asdict(TRAINING), **asdict(default.transformer), "model": TRAINING.model, "rates": METHOD.rates}
+    usual = {**asdict(TRAINING), **asdict(default.transformer), "model": TRAINING.model, "rates": RATES}
     shown = {**usual, "rate": "by length", "epochs": "by size", "patience": "epochs / 8", "warmup": "epochs / 20"}
     rows = [
         [name, str(value), str(RELEASED_TRAINING.get(name, value)), str(shown[name])]

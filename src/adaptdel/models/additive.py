@@ -28,12 +28,11 @@ from adaptdel.core.checks import (
 from adaptdel.core.margins import TokenEdit, check_sums
 from adaptdel.core.threat import Threat
 from adaptdel.files import write_text
-from adaptdel.hyperparameters import ADDITIVE, CLASS_WEIGHTS, AdditiveTrainingSettings
 from adaptdel.models.card import check_protection
 from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
 from adaptdel.models.model_files import load_model, save_model
 from adaptdel.progress import reporter
-from adaptdel.settings import CERTIFICATION, TRAINING
+from adaptdel.settings import ADDITIVE, CERTIFICATION, CLASS_WEIGHTS, TRAINING, AdditiveTrainingSettings
 from adaptdel.text.units import Bytes, Labelled, Tokens, Unit, Words, check_unit
 
 BATCH = 1024  # texts whose new tokens are looked up together

@@ -20,8 +20,8 @@ from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_choice, check_fields, check_format, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_bytes, read_json, replacing, replacing_folder, write_json, write_text
-from adaptdel.hyperparameters import BACKENDS
 from adaptdel.models.card import check_calibration, check_training, model_card
+from adaptdel.settings import BACKENDS
 from adaptdel.text.data import DATA, TextHashes
 from adaptdel.text.units import check_unit, unit_from_dict
 

@@ -23,12 +23,11 @@ from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.hyperparameters import LINEAR
 from adaptdel.models.card import check_protection
 from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
 from adaptdel.models.model_files import CONFIG, load_model, save_model
 from adaptdel.progress import reporter
-from adaptdel.settings import CERTIFICATION, default_noise
+from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
 from adaptdel.text.units import Tokens, check_unit
 
 _PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "copies")

@@ -18,7 +18,6 @@ from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice, check_int
 from adaptdel.core.noise import registered_noise_modules
 from adaptdel.files import replacing, write_json
-from adaptdel.hyperparameters import BACKENDS
 from adaptdel.models.model_files import data_columns
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
@@ -36,6 +35,7 @@ from adaptdel.runs.storage import (
     read_run,
     remove_leftovers,
 )
+from adaptdel.settings import BACKENDS
 from adaptdel.store import FULL, delete_store, locked
 from adaptdel.text.data import DATA
 from adaptdel.text.formats import DataPath, standard_input

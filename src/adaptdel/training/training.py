@@ -23,12 +23,11 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate, LengthRate
-from adaptdel.hyperparameters import LINEAR
 from adaptdel.measures.class_measures import NAMED, answer_warnings, balanced_accuracy
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
-from adaptdel.settings import METHOD, METHODS, UNSMOOTHED, TrainingSettings, adaptdel_rate
+from adaptdel.settings import LINEAR, METHODS, RATE, RATES, UNSMOOTHED, TrainingSettings, adaptdel_rate
 from adaptdel.tables import text_table
 from adaptdel.text.data import (
     ExampleSet,
@@ -63,7 +62,7 @@ def method_noises(
     method: str,
     rate: float,
     lengths: Sequence[int],
-    rates: tuple[float, float] = METHOD.rates,
+    rates: tuple[float, float] = RATES,
     kept: tuple[float, float] | None = None,
     k: float | None = None,
 ) -> MethodNoises:
@@ -126,8 +125,15 @@ def train(
     fraction = 0.0 if validation is not None else settings.held_out_fraction
     training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
     settings = settings.resolved(training_set.lengths)
-    rates = settings.noise
-    noises = method_noises(settings.method, rates.rate, training_set.lengths, rates.rates, settings.kept, settings.k)
+
+    noises = method_noises(
+        settings.method,
+        settings.rate or RATE,
+        training_set.lengths,
+        settings.rates or RATES,
+        settings.kept,
+        settings.k,
+    )
     report = reporter(progress, "steps")
     if settings.is_linear:
         base, history, record = _train_linear(settings, training_set, noises.training, report)
