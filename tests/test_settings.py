@@ -125,12 +125,13 @@ PRINTED = {
 def test_the_calibration_of_the_paper_is_what_it_prints() -> None:
     assert set(PRINTED) == set(PAPER_CALIBRATION)
     for name, (edges, threshold, per_bin) in PRINTED.items():
-        chosen = CalibrationSettings.from_dict(paper_calibration(f"paper:{name}"))
+        chosen = CalibrationSettings.from_dict(paper_calibration(f"paper:{name}", 2))
         assert list(chosen.bins) == [0, *map(int, edges.split())]
         assert (chosen.threshold, chosen.per_bin) == (threshold, per_bin)
         assert (chosen.objective, chosen.n_select, chosen.n_estimate, chosen.on) == ("paper", 32, 256, "all")
-        assert (chosen.interpolate, chosen.monotone) == (False, False)
-    assert CalibrationSettings.from_dict(paper_calibration()).bins == "auto"
+        assert (chosen.interpolate, chosen.monotone, chosen.bound, chosen.alpha) == (False, False, "paper", 0.025)
+    chosen = CalibrationSettings.from_dict(paper_calibration("paper", 5))
+    assert (chosen.bins, chosen.alpha) == ("auto", 0.05)
 
 
 def test_the_certification_of_the_paper_is_what_it_prints() -> None:

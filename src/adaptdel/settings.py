@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from adaptdel.core.checks import check_choice, check_int, check_known_fields, check_probability, check_real
+from adaptdel.core.checks import check_alpha, check_choice, check_int, check_known_fields, check_probability, check_real
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import LengthRate
 from adaptdel.text.units import check_unit
@@ -452,6 +452,8 @@ class CalibrationSettings:
         min_count: the least number of examples in an automatic bin.
         n_select: votes that select the predicted class.
         n_estimate: votes that bound its probability.
+        alpha: the error level of the bounds; None for that of the model.
+        bound: "tight" or "paper"; None for that of the model.
         tol: the width of the interval at which the search for a kept length stops, in tokens.
         seed: seed of the noise and of the choice of examples.
         on: the rows of a labelled file that are used: "held-out": those that the model was not trained on; "all"; or
@@ -470,6 +472,8 @@ class CalibrationSettings:
     min_count: int = 50
     n_select: int = 32
     n_estimate: int = 256
+    alpha: float | None = None
+    bound: str | None = None
     tol: float = 0.5
     seed: int = 0
     on: str = "auto"
@@ -482,6 +486,8 @@ class CalibrationSettings:
         _check(self, "points", _POINTS)
         _check(self, "interpolate monotone", _flag)
         _check(self, "per_bin examples min_count n_select n_estimate", _count())
+        _check(self, "alpha", _optional(lambda name, value: check_alpha(value, name)))
+        _check(self, "bound", _optional(_choice("tight", "paper")))
         _check(self, "tol", _number("a finite number of at least 0.001", least=0.001, most=1e9))
         _check(self, "seed", _count(0))
         if isinstance(self.bins, str):
@@ -600,16 +606,18 @@ PAPER_ALPHA = 0.05
 PAPER_PRESETS = ("paper", *(f"paper:{name}" for name in PAPER_CALIBRATION))
 
 
-def paper_calibration(preset: str = "paper") -> dict[str, Any]:
+def paper_calibration(preset: str, classes: int) -> dict[str, Any]:
     """The fields of `CalibrationSettings` as the paper prints them: "paper", or for a data set such as "paper:imdb".
 
-    The paper calibrates on the training set. "paper" has automatic bins, and what is printed for most data sets.
+    The paper calibrates on the training set, with the bounds that it certifies with. "paper" has automatic bins, and
+    what is printed for most data sets.
 
-    >>> paper_calibration("paper:spamassassin")["bins"]
+    >>> paper_calibration("paper:spamassassin", 2)["bins"]
     [0, 137, 230, 324]
     """
     check_choice("settings", preset, PAPER_PRESETS)
     shared = {"objective": "paper", "threshold": 0.75, "per_bin": 200, "n_select": 32, "n_estimate": 256, "on": "all"}
+    shared |= {name: value for name, value in paper_certification(classes).items() if name in ("alpha", "bound")}
     return shared | PAPER_CALIBRATION.get(preset.partition(":")[2], {})
 
 

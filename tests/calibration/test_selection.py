@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from adaptdel.calibration import Calibration, calibrate
 from adaptdel.calibration.calibration import CHECKPOINT
-from adaptdel.calibration.candidates import Candidate, CandidateOutcomes, Sample
+from adaptdel.calibration.candidates import Candidate, CandidateOutcomes, Sample, reference_of
 from adaptdel.calibration.measurement import CalibrationExamples
 from adaptdel.calibration.selection import Inputs, MeasuredCandidates, SelectionTask, confirmed, cross_validation
+from adaptdel.classifiers import CallableClassifier
 from adaptdel.cli.calibrate import calibrate_command
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate, LengthRate
@@ -60,10 +61,12 @@ def test_the_default_objective_compares_the_baselines_first() -> None:
     result = balanced()
     record, candidates = result.record, result.record["candidates"]
     assert [candidate["name"] for candidate in candidates[:2]] == ["fixed", "adaptdel"]
-    assert candidates[record["reference"]]["complexity"] == 0
+    assert candidates[record["reference"]]["is_calibrated"] is False
     chosen, feasible = candidates[record["chosen"]], [each for each in candidates if each["feasible"]]
     assert chosen["feasible"] or record["chosen"] == record["reference"]
-    assert chosen["balanced_radius"] >= max(each["balanced_radius"] for each in feasible if each["complexity"] == 0)
+    assert chosen["balanced_radius"] >= max(
+        each["balanced_radius"] for each in feasible if each["is_calibrated"] is False
+    )
     assert result.rate.to_dict() == chosen["rate"] == record["rate"]
     assert result == balanced()
     assert json.loads(json.dumps(record)) == record
@@ -104,6 +107,26 @@ def test_refits_need_the_training_set() -> None:
 def test_wrong_settings(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{list(fields)[-1]} "):
         CalibrationSettings(**fields)
+
+
+@pytest.mark.parametrize("settings", [QUICK, {"objective": "paper", "threshold": 0.3, "bins": [0, 60], "tol": 8.0}])
+def test_no_rate_is_chosen_where_all_give_a_constant_answer(settings: dict[str, Any]) -> None:
+    texts, labels = documents(80, 5)
+    constant = SmoothedClassifier(lambda batch: [0 for _ in batch], classes=[0, 1], progress=False)
+    constant.noise = Deletion(FixedRate(0.9))
+    with pytest.raises(ValueError, match="no rate works here"):
+        calibrate(constant, texts, labels, progress=False, **settings | {"n_select": 8, "n_estimate": 16})
+
+
+def test_a_varied_candidate_is_chosen_where_both_baselines_give_a_constant_answer() -> None:
+    """A model that needs eight words to tell the classes apart, at a rate that leaves two."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(["sign" if n % 10 == 0 else "fill"] * int(rng.integers(30, 60))) for n in range(100)]
+    base = CallableClassifier(lambda batch: [int(text.split().count("sign") >= 8) for text in batch], [0, 1])
+    model = SmoothedClassifier(base, Deletion(FixedRate(0.96)), progress=False)
+    record = calibrate(model, texts, [int("sign" in text) for text in texts], progress=False, **QUICK).record
+    assert [candidate["constant"] for candidate in record["candidates"][:2]] == [True, True]
+    assert not record["candidates"][record["chosen"]]["constant"]
 
 
 def test_the_command_writes_a_new_folder(tmp_path: Path) -> None:
@@ -168,7 +191,7 @@ def test_a_candidate_that_a_second_measurement_does_not_confirm_is_not_chosen(
 ) -> None:
     """The first measurement is lucky; the second one shows fewer right answers, or radii below those of CERT-ED."""
     given = sample(1000)
-    fixed = outcomes(given, 10, 3, name="fixed", complexity=0)
+    fixed = outcomes(given, 10, 3, name="fixed", is_calibrated=False)
     lucky = outcomes(given, 10, 4)
     again = measured(given, fixed, replace(outcomes(given, wrong, radius), candidate=lucky.candidate))
     chosen, confirmation, rejected = confirmed(measured(given, fixed, lucky), again, fixed, 1.0)
@@ -185,14 +208,15 @@ def test_a_candidate_is_not_compared_with_the_radii_of_a_constant_answer() -> No
     """The rate that needs no calibration answers the frequent class always, with a large radius."""
     given = sample(1000, 0.05)
     constant = CandidateOutcomes(
-        Candidate("fixed", FixedRate(0.9), 0), np.zeros(1000, dtype=np.int64), np.full(1000, 20)
+        Candidate("fixed", FixedRate(0.9), False), np.zeros(1000, dtype=np.int64), np.full(1000, 20)
     )
     varied = outcomes(given, 10, 3)
     assert constant.is_constant(given)
     assert given.balanced_mean(constant.radii(given)) > given.balanced_mean(varied.radii(given))
     again = measured(given, constant, varied)
-    chosen, _, rejected = confirmed(measured(given, constant, varied), again, constant, 1.0)
-    assert chosen is varied
+    reference = reference_of([constant, varied], given)
+    chosen, _, rejected = confirmed(measured(given, constant, varied), again, reference, 1.0)
+    assert chosen is reference is varied
     assert not rejected
 
 

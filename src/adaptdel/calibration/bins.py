@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from adaptdel.calibration.measurement import (
+    NO_RATE,
     CalibrationExamples,
     CertifiedAnswers,
     Measurer,
@@ -334,6 +335,8 @@ class BinTask:
                 keep = monotone_fit(keep, [len(sample.labels) for sample in self.samples])
             final = [evaluate(number, value) for number, value in enumerate(keep)]
             measure.finish()
+        if all(evaluation.constant for evaluation in final):
+            raise ValueError(NO_RATE)
         return {
             "objective": given.objective,
             "rate": make_rate(self.bins, keep, interpolate=given.interpolate).to_dict(),

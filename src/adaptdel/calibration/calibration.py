@@ -269,7 +269,7 @@ def plot_calibration(record: Mapping[str, Any], path: str | os.PathLike[str]) ->
     lengths = np.arange(1, max(round(longest * 1.25), 20))
     shown = {"chosen": record["rate"]}
     for number, candidate in enumerate(record.get("candidates", ())):
-        if not candidate["complexity"] and number != record["chosen"]:
+        if not candidate["is_calibrated"] and number != record["chosen"]:
             shown[candidate["name"]] = candidate["rate"]
     left, right = figure.subplots(1, 2)
     for name, values in shown.items():

@@ -1,22 +1,21 @@
 """Candidate rates for the objective "balanced", and the statistics by which one of them is chosen.
 
-A candidate is a whole rate: the fixed rate, AdaptDel's rate, a power of the length, or a curve through groups of
-lengths. All candidates are measured on the same inputs, so that differences between them are paired. Nothing here calls
-a model; `adaptdel.calibration.selection` does.
+A candidate is a whole rate: the fixed rate, AdaptDel's rate, or one whose kept length is a power of the length. All
+candidates are measured on the same inputs, so that differences between them are paired. Nothing here calls a model;
+`adaptdel.calibration.selection` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import isotonic_regression
 
-from adaptdel.core.checks import BoolArray, FloatArray, IntArray
+from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.rates import InterpolatedRate, Rate
 from adaptdel.measures.class_measures import class_balanced_mean, constant_answer
 from adaptdel.measures.summary import Outcomes
@@ -34,18 +33,18 @@ class Candidate:
     """A rate to compare.
 
     Attributes:
-        name: "fixed", "adaptdel", "power 1/3" and so on, or "groups".
+        name: "fixed", "adaptdel", or "power 1/3" and so on.
         rate: the rate.
-        complexity: 0 for the rates that need no calibration, 1 for a power of the length, 2 for a curve through groups.
+        is_calibrated: whether it needs calibration: not the fixed rate of CERT-ED, nor AdaptDel's.
     """
 
     name: str
     rate: Rate
-    complexity: int
+    is_calibrated: bool
 
 
 def power_rate(keep: float, length: float, exponent: float) -> InterpolatedRate:
-    """Keep ``keep`` tokens at ``length``, and in proportion to length ** exponent elsewhere.
+    """Keep ``keep`` tokens at ``length``, and in proportion to length ** exponent elsewhere: 1 to half of the tokens.
 
     An exponent of 0 keeps the same number of tokens at every length, 1 the same share.
 
@@ -54,17 +53,9 @@ def power_rate(keep: float, length: float, exponent: float) -> InterpolatedRate:
     [2.0, 4.0, 8.0, 32.0]
     """
     lengths = np.unique(np.append(np.geomspace(1, LONGEST, KNOTS).round(), [4, 8, 16, 32, 64, 128, 256, 512, 1024]))
-    return curve_rate(lengths, keep * (lengths / length) ** exponent)
-
-
-def curve_rate(lengths: npt.ArrayLike, keep: npt.ArrayLike) -> InterpolatedRate:
-    """Interpolate kept lengths, of at least one token and at most half of the tokens."""
-    places = np.asarray(lengths, dtype=np.float64)
-    kept = np.clip(np.asarray(keep, dtype=np.float64), LEAST_KEEP, None)
-    if (start := float(kept[0]) / MOST_SHARE) < places[0]:  # from here down to one token, half of the tokens are kept
-        places, kept = np.append([1.0, start], places), np.append([1.0, kept[0]], kept)
-    kept = np.minimum(kept, np.maximum(MOST_SHARE * places, 0.5))
-    return InterpolatedRate([round(float(n), 1) for n in places], [round(float(value), 3) for value in kept])
+    kept = np.maximum(keep * (lengths / length) ** exponent, LEAST_KEEP)
+    kept = np.minimum(kept, np.maximum(MOST_SHARE * lengths, 0.5))
+    return InterpolatedRate([float(n) for n in lengths], [round(float(value), 3) for value in kept])
 
 
 @dataclass(frozen=True)
@@ -83,12 +74,6 @@ class Sample:
     classes: int
     repeats: int = 1
 
-    @property
-    def class_weights(self) -> FloatArray:
-        """Weights that add up to 1, and to the same for every class that occurs."""
-        counts = np.bincount(self.label, minlength=self.classes)
-        return np.asarray(1.0 / (counts[self.label] * np.count_nonzero(counts)), dtype=np.float64)
-
     def balanced_mean(self, values: npt.NDArray[Any]) -> float:
         """The mean over classes of the mean of each class."""
         return class_balanced_mean(self.label, values)
@@ -106,14 +91,6 @@ class Sample:
         repeats = self.repeats + other.repeats if same_inputs else max(self.repeats, other.repeats)
         length, label = (np.concatenate(pair) for pair in ((self.length, other.length), (self.label, other.label)))
         return Sample(length, label, self.classes, repeats)
-
-    def groups(self, count: int, least: int) -> list[BoolArray]:
-        """Up to ``count`` groups of similar length with at least ``least`` inputs each, as masks, shortest first."""
-        number = max(1, min(count, len(self.length) // max(least, 1)))
-        edges = np.unique(np.quantile(self.length, np.linspace(0, 1, number + 1))[1:-1])
-        places = np.searchsorted(edges, self.length, side="right")
-        masks = [places == place for place in range(len(edges) + 1)]
-        return [mask for mask in masks if mask.any()]
 
 
 @dataclass(frozen=True)
@@ -160,7 +137,7 @@ class Comparison:
     Attributes:
         name: the name of the candidate.
         rate: its rate, in plain values.
-        complexity: see `Candidate`.
+        is_calibrated: see `Candidate`.
         kept: tokens kept of an input of median length.
         accuracy: the share of right answers.
         balanced_accuracy: the mean over classes of the share of right answers.
@@ -168,6 +145,8 @@ class Comparison:
         mean_radius: the mean certified radius, each radius at most the length.
         accuracy_difference: the accuracy minus that of the reference.
         accuracy_error: the standard error of that difference.
+        balanced_difference: the balanced accuracy minus that of the reference.
+        balanced_error: the standard error of that difference.
         radius_difference: the class-balanced mean radius minus that of the reference.
         radius_error: the standard error of that difference.
         constant: whether almost all inputs get the same answer.
@@ -176,7 +155,7 @@ class Comparison:
 
     name: str
     rate: Mapping[str, Any]
-    complexity: int
+    is_calibrated: bool
     kept: float
     accuracy: float
     balanced_accuracy: float
@@ -184,6 +163,8 @@ class Comparison:
     mean_radius: float
     accuracy_difference: float
     accuracy_error: float
+    balanced_difference: float
+    balanced_error: float
     radius_difference: float
     radius_error: float
     constant: bool
@@ -195,24 +176,27 @@ class Comparison:
 
 
 def compare(outcomes: CandidateOutcomes, reference: CandidateOutcomes, sample: Sample, points: float) -> Comparison:
-    """Compare a candidate with the reference, which has the accuracy to stay close to.
+    """Compare a candidate with the reference, whose accuracies it has to stay close to.
 
-    A candidate is feasible if its answers are not constant, and if its accuracy is lower than that of the reference by
-    less than ``points`` percentage points. A calibrated rate has to show it with a confidence of about 95% (of
-    the paired difference); a rate that needs no calibration gets the benefit of the doubt by a standard error.
+    A candidate is feasible if its answers are not constant, and if its accuracy and its balanced accuracy are lower
+    than those of the reference by less than ``points`` percentage points. A calibrated rate has to show it with a
+    confidence of about 95% (of the paired differences); a rate that needs no calibration gets the benefit of the doubt
+    by a standard error. A reference with a constant answer limits nothing.
     """
     right, radii = outcomes.right(sample), outcomes.radii(sample)
     accuracies = right.astype(np.float64) - reference.right(sample)
     differences = radii - reference.radii(sample)
     error = float(accuracies.std(ddof=1)) / sqrt(len(accuracies) / sample.repeats) if len(accuracies) > 1 else 1.0
+    balanced, balanced_error = sample.balanced_mean(accuracies), sample.balanced_error(accuracies)
     constant = outcomes.is_constant(sample)
-    margin = error * (ACCURACY_ERRORS if outcomes.candidate.complexity else -STANDARD_ERRORS)
-    is_close = float(accuracies.mean()) - margin >= -points / 100
+    errors = ACCURACY_ERRORS if outcomes.candidate.is_calibrated else -STANDARD_ERRORS
+    least = min(float(accuracies.mean()) - errors * error, balanced - errors * balanced_error)
+    is_close = outcomes is reference or least >= -points / 100 or reference.is_constant(sample)
     median = max(1, round(float(np.median(sample.length))))
     return Comparison(
         name=outcomes.candidate.name,
         rate=outcomes.candidate.rate.to_dict(),
-        complexity=outcomes.candidate.complexity,
+        is_calibrated=outcomes.candidate.is_calibrated,
         kept=round(median * (1 - outcomes.candidate.rate(median)), 3),
         accuracy=float(right.mean()),
         balanced_accuracy=sample.balanced_mean(right),
@@ -220,36 +204,44 @@ def compare(outcomes: CandidateOutcomes, reference: CandidateOutcomes, sample: S
         mean_radius=float(radii.mean()),
         accuracy_difference=float(accuracies.mean()),
         accuracy_error=error,
+        balanced_difference=balanced,
+        balanced_error=balanced_error,
         radius_difference=sample.balanced_mean(differences),
         radius_error=sample.balanced_error(differences),
         constant=constant,
-        feasible=not constant and (is_close or outcomes is reference),
+        feasible=is_close and not constant,
     )
 
 
-def reference_of(baselines: Sequence[CandidateOutcomes], sample: Sample) -> CandidateOutcomes:
-    """The most accurate of the rates that need no calibration; constant answers only if there are no others."""
-    varied = [outcomes for outcomes in baselines if not outcomes.is_constant(sample)] or list(baselines)
-    return max(
-        varied, key=lambda outcomes: (outcomes.right(sample).mean(), sample.balanced_mean(outcomes.radii(sample)))
-    )
+def reference_of(measured: Sequence[CandidateOutcomes], sample: Sample) -> CandidateOutcomes:
+    """The most accurate candidate, by accuracy and balanced accuracy together; a constant answer only if all are."""
+    varied = [outcomes for outcomes in measured if not outcomes.is_constant(sample)] or list(measured)
+
+    def accuracy(outcomes: CandidateOutcomes) -> tuple[float, float]:
+        right = outcomes.right(sample)
+        return float(right.mean()) + sample.balanced_mean(right), sample.balanced_mean(outcomes.radii(sample))
+
+    return max(varied, key=accuracy)
 
 
 def choose(
     measured: Sequence[CandidateOutcomes], reference: CandidateOutcomes, sample: Sample, points: float
 ) -> CandidateOutcomes:
-    """The feasible candidate with the largest class-balanced mean radius; a more complex one must be clearly better.
+    """The feasible candidate with the largest class-balanced mean radius; a calibrated one must be clearly better.
 
-    The best candidates of each complexity are compared from simple to complex. The more complex one is chosen if its
-    class-balanced mean radius is larger by more than a standard error of the paired difference. A tie goes to the
-    larger mean radius.
+    A calibrated rate is chosen if its class-balanced mean radius is larger than that of the best rate that needs no
+    calibration by more than a standard error of the paired difference. A tie goes to the larger mean radius.
     """
-    feasible = [outcomes for outcomes in measured if compare(outcomes, reference, sample, points).feasible]
     chosen = None
-    for complexity in sorted({outcomes.candidate.complexity for outcomes in feasible}):
-        level = [outcomes for outcomes in feasible if outcomes.candidate.complexity == complexity]
-        best = max(level, key=lambda outcomes: _radii(outcomes, sample))
-        if chosen is None or clearly_better(best, chosen, sample):
+    for is_calibrated in (False, True):
+        feasible = [
+            outcomes
+            for outcomes in measured
+            if outcomes.candidate.is_calibrated == is_calibrated
+            and compare(outcomes, reference, sample, points).feasible
+        ]
+        best = max(feasible, key=lambda outcomes: _radii(outcomes, sample), default=None)
+        if best is not None and (chosen is None or clearly_better(best, chosen, sample)):
             chosen = best
     return chosen or reference
 
@@ -263,75 +255,6 @@ def clearly_better(outcomes: CandidateOutcomes, other: CandidateOutcomes, sample
     """Whether the class-balanced mean radius is larger by more than a standard error of the paired difference."""
     differences = outcomes.radii(sample) - other.radii(sample)
     return sample.balanced_mean(differences) > STANDARD_ERRORS * sample.balanced_error(differences)
-
-
-GROUPS = 8  # groups of lengths, at most
-SMOOTHING = (0.25, 0.5, 0.25)  # weights of a group's shorter neighbour, of the group and of its longer neighbour
-
-
-def grouped_rate(
-    measured: Sequence[CandidateOutcomes],
-    reference: CandidateOutcomes,
-    sample: Sample,
-    points: float,
-    least: int,
-) -> InterpolatedRate | None:
-    """A curve that keeps, in every group of lengths, as many tokens as the best candidate there.
-
-    The candidates' radii and accuracies in a group are smoothed over neighbouring groups. Each group takes the
-    candidate with the largest sum of radius and λ times accuracy, with one λ for all groups: the smallest one for which
-    the accuracy over all groups is as close to the reference as `compare` asks. Kept lengths that fall with the length
-    are levelled (isotonic regression). None if there are fewer than three groups.
-    """
-    groups = sample.groups(GROUPS, least)
-    varied = [outcomes for outcomes in measured if not outcomes.is_constant(sample)]
-    if len(groups) < 3 or not varied:
-        return None
-    weights = sample.class_weights
-    shape = (len(groups), len(varied))
-    radius, accuracy = np.zeros(shape), np.zeros(shape)
-    base = reference.right(sample).astype(np.float64)
-    for column, outcomes in enumerate(varied):
-        radii, change = outcomes.radii(sample) * weights, outcomes.right(sample) - base
-        for row, mask in enumerate(groups):
-            radius[row, column], accuracy[row, column] = radii[mask].sum(), change[mask].sum() / len(base)
-    radius, accuracy = _smoothed(radius), _smoothed(accuracy)
-    error = max(compare(outcomes, reference, sample, points).accuracy_error for outcomes in varied)
-    least_change = ACCURACY_ERRORS * error - points / 100
-    rows = np.arange(len(groups))
-    chosen = _lagrangian(lambda factor: np.argmax(radius + factor * accuracy, axis=1), rows, accuracy, least_change)
-    centres = [float(np.median(sample.length[mask])) for mask in groups]
-    keep = [n * (1 - varied[best].candidate.rate(max(1, round(n)))) for n, best in zip(centres, chosen, strict=True)]
-    counts = [int(mask.sum()) for mask in groups]
-    fitted = isotonic_regression(keep, weights=counts).x
-    places = [*dict.fromkeys(centres)]
-    if len(places) < len(centres):
-        return None
-    return curve_rate(places, fitted)
-
-
-def _smoothed(table: FloatArray) -> FloatArray:
-    padded = np.concatenate([table[:1], table, table[-1:]])
-    shorter, own, longer = SMOOTHING
-    return np.asarray(shorter * padded[:-2] + own * padded[1:-1] + longer * padded[2:], dtype=np.float64)
-
-
-def _lagrangian(
-    best: Callable[[float], npt.NDArray[np.intp]], rows: IntArray, accuracy: FloatArray, least: float
-) -> npt.NDArray[np.intp]:
-    """The choice in every group for the smallest factor at which the accuracies add up to ``least`` or more."""
-    low, high = 0.0, 1.0
-    while accuracy[rows, best(high)].sum() < least and high < 1e9:
-        low, high = high, 4 * high
-    if accuracy[rows, best(0.0)].sum() >= least:
-        return best(0.0)
-    for _ in range(40):
-        middle = (low + high) / 2
-        if accuracy[rows, best(middle)].sum() >= least:
-            high = middle
-        else:
-            low = middle
-    return best(high)
 
 
 def class_recalls(outcomes: CandidateOutcomes, sample: Sample, classes: Iterable[Any]) -> list[float | None]:

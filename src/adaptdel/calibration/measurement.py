@@ -28,6 +28,11 @@ from adaptdel.settings import CalibrationSettings
 from adaptdel.store import START_AGAIN, Store
 from adaptdel.text.units import Tokens, Unit
 
+NO_RATE = (
+    "no rate works here: under each of them (almost) all inputs get the same answer, whose radii say nothing; train on "
+    "more examples of the rare classes, with balanced class weights, or with --method exact"
+)
+
 
 @dataclass(frozen=True)
 class CalibrationExamples:
@@ -94,16 +99,16 @@ def constant_keep(keep: float) -> Deletion:
 
 
 def calibration_certifier(model: SmoothedClassifier, settings: CalibrationSettings) -> Certifier:
-    """The engine that certifies examples: the model's threat and bound, on random streams of its own."""
+    """The engine that certifies examples: the model's threat, on random streams of its own."""
     noise = getattr(model, "noise_", None) or model.noise
     if noise is not None and not noise.calibratable:
         raise ValueError(f"model must have a deletion noise to be calibrated, got {noise!r}")
     if not hasattr(model, "base_") and model.base is None:
         raise ValueError("model must be fitted, or have a base classifier, to be calibrated; its base is None")
-    rule = Rule(constant_keep(1), Threat(model.ops).ops, model.bound, model.threshold)
+    rule = Rule(constant_keep(1), Threat(model.ops).ops, settings.bound or model.bound, model.threshold)
     plan = SamplingPlan(
         rule,
-        model.alpha,
+        model.alpha if settings.alpha is None else settings.alpha,
         settings.n_select,
         settings.n_estimate,
         sampling="fixed",

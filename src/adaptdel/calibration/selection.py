@@ -24,11 +24,10 @@ from adaptdel.calibration.candidates import (
     class_recalls,
     clearly_better,
     compare,
-    grouped_rate,
     power_rate,
     reference_of,
 )
-from adaptdel.calibration.measurement import CalibrationExamples, Measurer, calibration_certifier, described
+from adaptdel.calibration.measurement import NO_RATE, CalibrationExamples, Measurer, calibration_certifier, described
 from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.noise import Deletion, Noise
@@ -43,7 +42,7 @@ from adaptdel.training.training import TrainAgain, retraining
 
 EXPONENTS = {"power 1/3": 1 / 3, "power 0": 0.0}
 STEP = 0.8  # from a kept length to the next smaller one
-MOST_STEPS = 6  # down or up, for an exponent
+MOST_STEPS = 6  # down or up, for an exponent; four times as many where the baselines give a constant answer
 FEWEST_KEPT = 1.5  # tokens of an input of median length that a candidate keeps, at least
 EXPECTED = 10  # candidates, for the progress
 RECALL_LOSS = 0.05  # of a class, that is worth a warning
@@ -84,7 +83,7 @@ def baseline_rates(noise: Noise | None, rate: float, lengths: Sequence[int]) -> 
     else:
         fixed = current if isinstance(current, FixedRate) else FixedRate(rate)
         adaptive = adaptdel_rate(lengths, fixed.p)
-    return [Candidate("fixed", fixed, 0), Candidate("adaptdel", adaptive, 0)]
+    return [Candidate("fixed", fixed, False), Candidate("adaptdel", adaptive, False)]
 
 
 class SelectionTask:
@@ -156,10 +155,11 @@ class SelectionTask:
             reference = reference_of(baselines, self.first.sample)
             for name, exponent in EXPONENTS.items():
                 self._walk(measure, name, exponent, reference)
+            if reference.is_constant(self.first.sample):  # another one then is the most accurate
+                reference = reference_of(measure.all, self.first.sample)
+                if reference.is_constant(self.first.sample):
+                    raise ValueError(NO_RATE)
             self._refine(measure, reference)
-            rate = grouped_rate(measure.all, reference, self.first.sample, self._points, self.settings["min_count"])
-            if rate is not None:
-                measure(Candidate("groups", rate, 2))
             again = None if self.second is None else MeasuredCandidates(self, self.second, measurer, "again ")
             chosen, confirmation, rejected = confirmed(measure, again, reference, self._points)
             measurer.finish()
@@ -242,7 +242,8 @@ class SelectionTask:
     def _walk(self, measure: MeasuredCandidates, name: str, exponent: float, reference: CandidateOutcomes) -> None:
         """Measure smaller and smaller kept lengths until the accuracy is too low; or larger ones until it is not."""
         keep, down = self._start, None
-        for _ in range(MOST_STEPS):
+        all_the_way = reference.is_constant(self.first.sample)  # any other answers will do
+        for _ in range(MOST_STEPS * (4 if all_the_way else 1)):
             outcomes = measure(self._power(name, exponent, keep))
             is_feasible = compare(outcomes, reference, self.first.sample, self._points).feasible
             down = is_feasible if down is None else down
@@ -262,7 +263,7 @@ class SelectionTask:
                 measure(self._power(best.name, EXPONENTS[best.name], keep))
 
     def _power(self, name: str, exponent: float, keep: float) -> Candidate:
-        return Candidate(name, power_rate(keep, self._median, exponent), 1)
+        return Candidate(name, power_rate(keep, self._median, exponent), True)
 
     @property
     def _median(self) -> float:
@@ -327,22 +328,21 @@ def confirmed(
 
     The best of many candidates looks better than it is, and the accuracy of a trained model varies with the training,
     which the standard errors of the first measurement do not show. The second one is on other inputs if there are
-    enough, otherwise on the same ones in another cross-validation. If the rates that need no calibration give a
-    constant answer, whose radii mean nothing, the candidate has to keep its accuracy only.
+    enough, otherwise on the same ones in another cross-validation.
     """
     sample, rejected = measure.inputs.sample, list[CandidateOutcomes]()
     while True:
         left = [outcomes for outcomes in measure.all if not any(outcomes is other for other in rejected)]
         chosen = choose(left, reference, sample, points)
-        if not chosen.candidate.complexity or again is None:
+        if chosen is reference or not chosen.candidate.is_calibrated or again is None:
             return chosen, None, rejected
-        simple = [outcomes for outcomes in left if not outcomes.candidate.complexity]
+        simple = [outcomes for outcomes in left if not outcomes.candidate.is_calibrated]
         baseline = choose(simple, reference, sample, points)
         second = again.inputs
         both = sample.joined(second.sample, same_inputs=not second.is_fresh)
         pooled = [outcomes.joined(again(outcomes.candidate)) for outcomes in (chosen, reference, baseline)]
         is_close = compare(pooled[0], pooled[1], both, points).feasible
-        if is_close and (baseline.is_constant(sample) or clearly_better(pooled[0], pooled[2], both)):
+        if is_close and clearly_better(pooled[0], pooled[2], both):
             own = compare(again(chosen.candidate), again(reference.candidate), second.sample, points)
             shown = {"rows": len(second.sample.label), "is_fresh": second.is_fresh, "comparison": own.to_dict()}
             return chosen, shown, rejected

@@ -16,7 +16,7 @@ from adaptdel.cli.options import described, read_settings, set_option
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.card import front_table
-from adaptdel.models.model_files import check_free, data_columns, load_model, model_kind, save_model
+from adaptdel.models.model_files import check_free, class_count, data_columns, load_model, model_kind, save_model
 from adaptdel.settings import CALIBRATION, OBJECTIVES, PAPER_PRESETS, CalibrationSettings, paper_calibration
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, read_examples
@@ -111,7 +111,7 @@ def calibrate_command(
     columns = data_columns(model, options.pop("text_column"), options.pop("label_column"))
     examples = read_examples(data_path(data), **columns, encoding=options.pop("encoding"))
     given = {name: value for name, value in options.items() if value is not None}
-    start = {} if preset is None else paper_calibration(preset)
+    start = {} if preset is None else paper_calibration(preset, class_count(model))
     chosen = CalibrationSettings.from_dict({**start, **given, **read_settings(settings)})
     for sentence in examples.notes:
         note(f"{', '.join(data)}: {sentence}")
@@ -161,7 +161,7 @@ def describe(done: FinishedCalibration) -> str:
     record = done.record
     table = _bins(record) if "bins" in record else _candidates(record)
     verb = "was calibrated before, nothing to do" if done.already_done else "calibrated"
-    is_short = "bins" in record or not record["candidates"][record["chosen"]]["complexity"]
+    is_short = "bins" in record or not record["candidates"][record["chosen"]]["is_calibrated"]
     kept = ", ".join(f"{n * (1 - done.noise.rate(n)):.3g} of {n}" for n in (10, 30, 100, 300, 1000))
     noise = repr(done.noise) if is_short else f"keeps {kept} tokens"
     return "\n".join([*table, "", f"{done.folder}: {verb}", f"noise: {noise}"])
@@ -184,28 +184,33 @@ def _candidates(record: Mapping[str, Any]) -> list[str]:
     """The candidates as a table, and the choice in a sentence."""
     titles = (
         "candidate", "kept", CLEAN_ACCURACY, "balanced accuracy", "class-balanced mean radius", MEAN_RADIUS,
-        "accuracy points to the best of fixed and adaptdel", "",
+        "accuracy to the reference", "balanced accuracy to the reference", "",
     )  # fmt: skip
     points, rows = record["settings"]["points"], []
     for place, candidate in enumerate(record["candidates"]):
         remark = "chosen" if place == record["chosen"] else "constant answer" if candidate["constant"] else ""
         remark = "not confirmed" if place in record["rejected"] else remark
-        difference = f"{100 * candidate['accuracy_difference']:+.2f} ± {100 * candidate['accuracy_error']:.2f}"
+        differences = [
+            f"{100 * candidate[f'{name}_difference']:+.2f} ± {100 * candidate[f'{name}_error']:.2f}"
+            for name in ("accuracy", "balanced")
+        ]
         figures = [percent(candidate["accuracy"]), percent(candidate["balanced_accuracy"])]
         figures += [number(candidate["balanced_radius"]), number(candidate["mean_radius"])]
         name = candidate["name"]
         if not candidate["feasible"] and not candidate["constant"]:
-            is_lower = 100 * candidate["accuracy_difference"] < -points
+            is_lower = 100 * min(candidate["accuracy_difference"], candidate["balanced_difference"]) < -points
             name += f" (accuracy {'too low' if is_lower else 'uncertain'})"
-        rows.append([name, f"{candidate['kept']:.4g}", *figures, difference, remark])
+        rows.append([name, f"{candidate['kept']:.4g}", *figures, *differences, remark])
     return [
         text_table(titles, rows).to_terminal(),
         "",
         f"Measured on {record['settings']['rows']} inputs, radii at most the length; kept tokens at the median length.",
-        "fixed: CERT-ED's rate. power x: kept tokens grow with the length to the power of x. groups: by length.",
-        f"Chosen: the largest class-balanced mean radius among accuracies within {points:g} percentage points of the",
-        "best of fixed and adaptdel; for other candidates with a confidence of 95% (otherwise: accuracy uncertain) and",
-        f"a clear gain. The choice was made on these inputs: {OPTIMISTIC}",
+        "fixed: CERT-ED's rate. power x: kept tokens grow with the length to the power of x.",
+        f"Chosen: the largest class-balanced mean radius among those whose accuracy and balanced accuracy are within "
+        f"{points:g} points",
+        f"of {record['candidates'][record['reference']]['name']}, the reference; for powers with a confidence of 95% "
+        "(otherwise: accuracy uncertain) and a clear gain.",
+        f"The choice was made on these inputs: {OPTIMISTIC}",
         *_confirmed(record["confirmation"]),
         "",
         "By class, under the chosen rate:",
