@@ -14,13 +14,11 @@ from adaptdel.files import replacing_folder, write_json
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 
 # A CPU has no time for the paper's 200 epochs. MiniLM's loss falls for about ten under AdaptDel noise.
-# Torch runs it on every machine, whichever backend is the fastest there.
 FINE_TUNING: dict[str, Any] = {
     "epochs": 12,
     "learning_rate": 1.5e-4,
     "patience": 12,
     "precision": "bfloat16",
-    "backend": "torch",
 }
 
 TOKENIZER = "tokenizer_config.json"

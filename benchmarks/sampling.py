@@ -10,10 +10,9 @@ fine-tuned under AdaptDel noise; and the embedded linear model.
 
 
 
-``--backends`` certifies the same inputs by MiniLM in each precision under each backend of transformers that has
-them, beside the baseline, in the processor's seconds. Adaptive votes end early or late as a radius is clear or close,
-so their number varies by chance between backends on few inputs; so each backend also classifies the same copies, a
-fixed number an input.
+``--precisions`` certifies the same inputs by MiniLM in each precision, beside the baseline, in the processor's seconds.
+Adaptive votes end early or late as a radius is clear or close, so their number varies by chance on few inputs; so the
+same copies are also classified in each precision, a fixed number an input.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from benchmarks.real import fine_tuned, load
 
 OPS = ("del", "ins", "sub")
 SHARE = 0.05  # of the baseline's batches that are run
-SAME_COPIES = {"n_select": 32, "n_estimate": 224}  # of each input, that all backends classify
+SAME_COPIES = {"n_select": 32, "n_estimate": 224}  # of each input, that are classified in all precisions
 Clock = Callable[[], float]
 
 
@@ -296,29 +295,25 @@ def _processor_time() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def backends_side_by_side(data: Path, name: str, folder: Path, count: int, out: Path) -> None:
-    """The same inputs by the baseline and by MiniLM under each backend, in the processor's seconds."""
+def precisions_side_by_side(data: Path, name: str, folder: Path, count: int, out: Path) -> None:
+    """The same inputs by the baseline and by MiniLM in each precision, in the processor's seconds."""
     noise = SmoothedClassifier.load(folder).noise_
     inputs, labels = load(data, f"{name}.test", count)
     lengths = [len(Words().split(text)) for text in inputs]
     clock = time.process_time
-    full = TransformersClassifier.load(folder / "base", dtype="float32", backend="torch")
+    full = TransformersClassifier.load(folder / "base", dtype="float32")
     _warm_up(full)
     result: dict[str, Any] = {"data": name, "noise": repr(noise), "mean_length": float(np.mean(lengths))}
     result["baseline"] = timed(Naive(full, noise, share=SHARE, clock=clock), inputs, labels)
-    for dtype, backend in [(dtype, backend) for dtype in ("float32", "int8", "bfloat16") for backend in BACKENDS]:
-        try:
-            classifier = TransformersClassifier.load(folder / "base", dtype=dtype, backend=backend)
-        except ValueError as error:  # this precision is not to be had here
-            print(f"{backend}, {dtype}: {error}", flush=True)
-            continue
+    for dtype in ("float32", "int8", "bfloat16"):
+        classifier = TransformersClassifier.load(folder / "base", dtype=dtype)
         _warm_up(classifier)
         same = library(classifier, noise, inputs, labels, "fixed", clock, **SAME_COPIES)
         row = library(classifier, noise, inputs, labels, "adaptive", clock)
         row["times_less_than_baseline"] = result["baseline"]["seconds_per_input"] / row["seconds_per_input"]
         row["seconds_per_input_for_the_same_copies"] = same["seconds_per_input"]
-        result[f"{backend}, {dtype}"] = row
-        print(json.dumps({f"{backend}, {dtype}": row}), flush=True)
+        result[dtype] = row
+        print(json.dumps({dtype: row}), flush=True)
         out.write_text(json.dumps(result, indent=2) + "\n")
 
 
@@ -369,7 +364,7 @@ def main() -> None:
     parser.add_argument("--sets", default="spamassassin,imdb", help="data sets for MiniLM")
     parser.add_argument("--model", type=Path, help="a MiniLM that `adaptdel train` made, instead of training one")
     parser.add_argument("--skip", choices=["linear"], help="linear, to do MiniLM only")
-    parser.add_argument("--backends", type=int, metavar="INPUTS", help="only compare backends on so many inputs")
+    parser.add_argument("--precisions", type=int, metavar="INPUTS", help="only compare precisions on so many inputs")
     parser.add_argument(
         "--inputs", default="3,24", help="inputs for each lever alone, and for the baseline and library"
     )
@@ -385,11 +380,11 @@ def main() -> None:
         parser.error(f"--model was trained on one data set: name it with --sets, got {arguments.sets}")
     few, many = (1, 6) if arguments.quick else _pair(parser, arguments.inputs)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    if arguments.backends:
+    if arguments.precisions:
         name = sets[0]
         folder = arguments.model or fine_tuned(arguments.data, name, arguments.out / f"minilm-{name}")
-        out = arguments.out / f"backends-{name}.json"
-        backends_side_by_side(arguments.data, name, folder, arguments.backends, out)
+        out = arguments.out / f"precisions-{name}.json"
+        precisions_side_by_side(arguments.data, name, folder, arguments.precisions, out)
         return
     if arguments.skip != "linear":
         small = {"million_bytes": million()}  # first: a child's peak counts from its parent's

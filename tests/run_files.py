@@ -93,7 +93,7 @@ def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]
 
 _MODEL: dict[str, Any] = {
     "path": "model", "base": "linear", "method": None, "training": None, "calibrated": False, "self_test": None,
-    "backend": None, "protects": None,
+    "dtype": None, "protects": None,
 }  # fmt: skip
 _DATA: dict[str, Any] = {
     "path": "data.jsonl", "text": "text", "label": "label", "encoding": "utf-8", "files": 1, "bytes": None,

@@ -134,13 +134,10 @@ class AdditiveTrainingSettings:
         _check(self, "max_accuracy_loss", _POINTS)
 
 
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES = ("float32", "tf32", "bfloat16", "int8")
 DTYPE = "float32"  # the precision of a transformer that classifies
-BACKENDS = ("torch", "onnxruntime")
-BACKEND = "torch"  # the library that runs a transformer
-INT8_BACKEND = "onnxruntime"  # the only one that has int8
 CLASS_WEIGHTS = ("balanced",)
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "tf32", "bfloat16")
 PAPER_EPOCHS = 200
 STEPS, LEAST_EPOCHS = 2000, 3  # of a training whose epochs are not given
 SEEDS = 2**32  # NumPy's legacy generator, which the Trainer also seeds, accepts smaller seeds only
@@ -165,16 +162,16 @@ class TransformerTrainingSettings:
         warmup: epochs in which the learning rate rises from 0; None is a 20th of ``epochs`` (the paper's 10 of 200).
         patience: training stops after this number of epochs without a smaller validation loss; 0 for an eighth of
             ``epochs``.
-        precision: of matrix products, "float32" or "bfloat16"; weights and optimiser state stay in float32. bfloat16 is
-            about 1.7 times as fast on a processor that supports it.
+        precision: of matrix products, "float32", "tf32" (TensorFloat-32, on a GPU) or "bfloat16"; weights and optimiser
+            state stay in float32. bfloat16 is about 1.7 times as fast on a processor that supports it.
+        compile: whether torch compiles the model to train it.
         seed: of the classification head, the order of the examples, the noise and the dropout.
         adv_steps: FreeLB's K: forward and backward passes per step.
         adv_lr: FreeLB's step size of the perturbation.
         adv_init: FreeLB's size of the random initial perturbation; 0 starts at the text itself.
         adv_norm: FreeLB's largest norm of a perturbation; 0 sets no limit.
-        dtype: the precision in which the trained transformer classifies: "float32", "bfloat16" or "int8".
+        dtype: the precision in which the trained transformer classifies: "float32", "tf32", "bfloat16" or "int8".
         max_length: the largest number of ids of a copy, the rest of which is cut off; 0 for what the model takes.
-        backend: what runs the trained transformer. None is "onnxruntime" in int8, and "torch" otherwise.
 
     >>> settings = TransformerTrainingSettings().for_examples(25_000)
     >>> settings.epochs, settings.patience, settings.warmup_epochs
@@ -191,6 +188,7 @@ class TransformerTrainingSettings:
     warmup: float | None = None
     patience: int = 0
     precision: str = "float32"
+    compile: bool = False
     seed: int = 0
     adv_steps: int = 3
     adv_lr: float = 0.1
@@ -198,14 +196,14 @@ class TransformerTrainingSettings:
     adv_norm: float = 0.0
     dtype: str = DTYPE
     max_length: int = 0
-    backend: str | None = None
 
     def __post_init__(self) -> None:
         _check(self, "batch_size adv_steps", _count())
         _check(self, "epochs patience max_length", _count(0))
         _check(self, "precision", _choice(*PRECISIONS))
         _check(self, "dtype", _choice(*DTYPES))
-        _check(self, "backend", _optional(_choice(*BACKENDS)))
+        if not isinstance(self.compile, bool):
+            raise ValueError(f"compile must be true or false, got {self.compile!r:.60}")
         _check(self, "seed", _count(0, SEEDS - 1))
         _check(self, "learning_rate clip", _POSITIVE)
         _check(self, "weight_decay adv_lr adv_init adv_norm", _NOT_NEGATIVE)
@@ -221,12 +219,6 @@ class TransformerTrainingSettings:
     def warmup_epochs(self) -> float:
         """The number of warm-up epochs, with the default filled in."""
         return (self.epochs or PAPER_EPOCHS) / 20 if self.warmup is None else self.warmup
-
-    @property
-    def run_by(self) -> str:
-        """The backend, with the default filled in."""
-        return self.backend or (INT8_BACKEND if self.dtype == "int8" else BACKEND)
-
 
 RATE = 0.9  # the fraction of tokens that is removed; less for short texts: see `default_rate`
 RATES = (0.7, 0.99)  # the range of rates that AdaptDel+ trains under, at the default rate

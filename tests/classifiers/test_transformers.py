@@ -220,10 +220,10 @@ def test_arguments_are_checked() -> None:
     assert str(error.value) == "tokenizer must be given with a loaded model, got None"
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"dtype": "int4"}, "dtype"),
-        ({"backend": "jax"}, "backend"),
-        ({"dtype": "int8", "backend": "torch"}, "dtype"),
-        ({"dtype": "bfloat16", "backend": "onnxruntime"}, "dtype"),
-        ({"backend": "onnxruntime", "device": "cuda"}, "device"),
+        ({"dtype": "tf32", "device": "cpu"}, "dtype"),
+        ({"dtype": "int8", "compile": True}, "compile"),
+        ({"dtype": "int8", "device": "meta"}, "device"),
+        ({"device": "abacus"}, "device"),
     ]
     for options, name in wrong:
         with pytest.raises(ValueError, match=f"^{name} must be"):

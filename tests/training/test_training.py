@@ -144,7 +144,7 @@ def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
         ({"method": "adaptdell"}, "method must be one of 'nosmooth', 'ranmask', 'cert-ed', 'adaptdel'"),
         ({"metod": "adaptdel"}, "'metod' is not a field: did you mean 'method'?"),
         ({"dtype": "int8"}, "'dtype' is not a field"),
-        ({"model": "x", "dtype": "int4"}, "dtype must be one of 'float32', 'bfloat16', 'int8', got 'int4'"),
+        ({"model": "x", "dtype": "int4"}, "dtype must be one of 'float32', 'tf32', 'bfloat16', 'int8', got 'int4'"),
         ({"epochs": 3}, "'epochs' is not a field"),
         ({"model": "some/bert", "copies": 3}, "'copies' is not a field"),
         ({"method": "nosmooth", "rate": 0.9}, "rate has no meaning for method nosmooth: leave it out"),

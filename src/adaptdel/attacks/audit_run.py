@@ -94,7 +94,8 @@ def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
     if not (folder / "adaptdel.json").exists():
         raise ValueError(f"{folder}: holds no model: name the model of the run with --model")
     settings = {name: manifest[name] for name in ("ops", "bound", "threshold", "seed")}
-    source = ModelSource(folder, settings | {"alpha": manifest.get("alpha") or 0.05}, backend=named.get("backend"))
+    running = {"dtype": named["dtype"]} if named.get("dtype") else {}
+    source = ModelSource(folder, settings | {"alpha": manifest.get("alpha") or 0.05}, running=running)
     model = source.load()
     _check_model(run, model, folder)
     data = _source(run, job.data)

@@ -73,17 +73,17 @@ class BaseClassifier(ABC):
     Attributes:
         kind: the name under which the class is registered; "" if its instances cannot be saved.
         classes_: the labels, in the order of the class numbers; None before the classifier is fitted.
-        backend: the library that runs a transformer; None for other models.
+        dtype: the precision of a transformer; None for other models.
     """
 
     kind: ClassVar[str] = ""
     checks_own_files: ClassVar[bool] = False
     """Whether `load` recognises changed files itself. If not, a saved model carries the SHA-256 of each file."""
-    has_backends: ClassVar[bool] = False
-    """Whether one of several libraries runs the model, which `load` takes as ``backend``."""
+    running_options: ClassVar[tuple[str, ...]] = ()
+    """What may differ from run to run, such as the device: further options of `load`."""
 
     classes_: list[Any] | None = None
-    backend: str | None = None
+    dtype: str | None = None
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Prepare an input; called once for each input."""
@@ -116,23 +116,21 @@ class BaseClassifier(ABC):
         """Keyword arguments for `load` that restore the same classifier, in plain values."""
         return {}
 
-    def fingerprint_under(self, backend: str | None) -> str:
-        """The fingerprint that the model has under a backend; models without backends have one fingerprint."""
+    def fingerprint_with(self, options: Mapping[str, Any]) -> str:
+        """The fingerprint that the model has under other `options`."""
         return self.fingerprint()
 
-    def with_backend(self, backend: str) -> BaseClassifier:
-        """The classifier run by another library; see `BACKENDS`. Transformers only."""
-        self.check_has_backends(backend)
-        raise NotImplementedError(f"{type(self).__name__} must define with_backend")
+    def running(self, options: Mapping[str, Any]) -> BaseClassifier:
+        """The classifier under other `running_options`; see `TransformersClassifier`."""
+        self.check_running(options)
+        return self
 
     @classmethod
-    def check_has_backends(cls, backend: str) -> None:
-        """Raise ValueError for a backend of a model that has none."""
-        if not cls.has_backends:
+    def check_running(cls, options: Mapping[str, Any]) -> None:
+        """Raise ValueError for an option that says nothing about how this kind of model runs."""
+        if strange := [name for name in options if name not in cls.running_options]:
             shown = cls.kind or cls.__name__
-            raise ValueError(
-                f"backend is for transformers: leave it out for a model of the kind {shown}, got {backend!r}"
-            )
+            raise ValueError(f"{strange[0]} has no meaning for a model of the kind {shown}: leave it out")
 
     def unfitted(self) -> BaseClassifier:
         """An untrained classifier with the same parameters; the object itself if `fit` continues its training."""

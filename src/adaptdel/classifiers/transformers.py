@@ -18,21 +18,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.classifiers.backends import OnnxRuntime
 from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier
 from adaptdel.classifiers.foreign import check_folder, local_folder, read_tokenizer, reading, unreadable
+from adaptdel.classifiers.int8 import Int8Model, check_can_quantise
 from adaptdel.classifiers.self_test import BATCHING
 from adaptdel.classifiers.subwords import BATCH_TOKENS, MOST_BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
 from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
 from adaptdel.core.noise import Noise
-from adaptdel.settings import (
-    BACKENDS,
-    DTYPE,
-    DTYPES,
-    TRAINING,
-    TRANSFORMER,
-    TransformerTrainingSettings,
-)
+from adaptdel.settings import DTYPE, DTYPES, TRAINING, TRANSFORMER, TransformerTrainingSettings
 from adaptdel.text.data import ExampleSet, split_held_out
 from adaptdel.text.units import Tokens, check_unit
 
@@ -83,6 +76,18 @@ def isolated_randomness(seed: int) -> Iterator[None]:
             np.random.set_state(numpy_state)  # noqa: NPY002
 
 
+@contextmanager
+def matmul_precision(dtype: str | None) -> Iterator[None]:
+    """Let float32 matrix products on a GPU use TF32 if that is the precision, and only then."""
+    torch, _ = libraries()
+    earlier, wanted = torch.get_float32_matmul_precision(), "high" if dtype == "tf32" else "highest"
+    torch.set_float32_matmul_precision(wanted)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(earlier)
+
+
 @register_classifier("transformers")
 class TransformersClassifier(SubwordClassifier):
     """A model of `AutoModelForSequenceClassification` with its tokenizer.
@@ -94,11 +99,10 @@ class TransformersClassifier(SubwordClassifier):
         model: a folder, a name on the hub, or a loaded model.
         tokenizer: a loaded tokenizer, a folder or a name; needed with a loaded model, else that of the model.
         device: "cpu", "cuda", ... or "auto": the GPU if there is one.
-        dtype: "float32", "bfloat16", or "int8": linear layers in 8 bits, by ONNX Runtime.
-        backend: what runs the model: "torch", or "onnxruntime", on the CPU; None for torch, and for ONNX Runtime in
-            int8. Scores of backends differ in their last digits, so the backend is part of the fingerprint, and a saved
-            model keeps it.
+        dtype: "float32"; "tf32", float32 with products in TensorFloat-32, on a GPU; "bfloat16"; or "int8", linear
+            layers in 8 bits, by ONNX Runtime on a CPU. It is part of the fingerprint.
         batch_tokens: the largest number of ids in a batch; None for 1024 on a CPU and 16384 elsewhere.
+        compile: whether torch compiles the model, which takes a minute when it is loaded; not in int8.
         max_length: the largest number of ids of a copy; 0 for the most that the model takes.
         revision: of a model on the hub.
         margin: two scores closer than this are a near tie; the self-test can only raise it.
@@ -107,12 +111,11 @@ class TransformersClassifier(SubwordClassifier):
         training: the hyperparameters of `fit`; None for the defaults.
 
     Attributes:
-        backend: the backend that runs the model.
         self_test_: the outcome of the self-test, or None for a model that has no trained head yet.
         training_: how `fit` trained the model, with the history of its epochs, in plain values.
     """
 
-    has_backends = True
+    running_options = ("device", "dtype", "batch_tokens", "compile")
 
     def __init__(
         self,
@@ -121,27 +124,22 @@ class TransformersClassifier(SubwordClassifier):
         tokenizer: Any = None,
         device: str = "auto",
         dtype: str = DTYPE,
-        backend: str | None = None,
         batch_tokens: int | None = None,
+        compile: bool = False,
         max_length: int = 0,
         revision: str | None = None,
         margin: float = MARGIN,
         batching: str = "padded",
         training: TransformerTrainingSettings | None = None,
     ) -> None:
-        torch, _ = libraries()
-        check_choice("dtype", dtype, DTYPES)
+        libraries()
         check_choice("batching", batching, BATCHING)
         if not isinstance(training, (TransformerTrainingSettings, NoneType)):
             raise ValueError(f"training must be TransformerTrainingSettings or None, got {training!r:.60}")
-        self.source, self.dtype, self.revision = model, dtype, revision
+        self.source, self.revision = model, revision
         self._least_margin, self._batching, self.training = margin, batching, training
-        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        usual = BATCH_TOKENS if self.device == "cpu" else 16 * BATCH_TOKENS
-        size = usual if batch_tokens is None else batch_tokens
+        self._set_running(device=device, dtype=dtype, batch_tokens=batch_tokens, compile=compile)
         self.max_length = check_int("max_length", max_length)
-        self.batch_tokens = check_int("batch_tokens", size, least=1, most=MOST_BATCH_TOKENS)
-        self.backend = self._checked_backend(backend)
         self.name = str(model) if self.has_source else type(model).__name__
         if not self.has_source and tokenizer is None:
             raise ValueError("tokenizer must be given with a loaded model, got None")
@@ -154,7 +152,7 @@ class TransformersClassifier(SubwordClassifier):
             elif isinstance(tokenizer, (str, Path)):
                 tokenizer = read_tokenizer(local_folder(str(tokenizer), None))
         self.tokenizer = tokenizer
-        self._fingerprint: str | None = None
+        self._weights_hash: str | None = None
         self.untrained_ = False
         if self.has_source:
             with isolated_randomness(0):
@@ -162,8 +160,8 @@ class TransformersClassifier(SubwordClassifier):
         self.install(model)
 
     def __repr__(self) -> str:
-        backend = "" if self.backend == "torch" else f", backend={self.backend!r}"
-        return f"TransformersClassifier({self.name!r}, device={self.device!r}, dtype={self.dtype!r}{backend})"
+        compiled = ", compile=True" if self.compile else ""
+        return f"TransformersClassifier({self.name!r}, device={self.device!r}, dtype={self.dtype!r}{compiled})"
 
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> Self:
@@ -176,7 +174,7 @@ class TransformersClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class."""
-        check_names("options", options, (), ("dtype", "backend", "max_length", "margin", "batching"))
+        check_names("options", options, (), ("dtype", "max_length", "margin", "batching"))
         check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
 
     def save(self, folder: str | Path) -> None:
@@ -187,62 +185,66 @@ class TransformersClassifier(SubwordClassifier):
 
     def scores(self, inputs: dict[str, IntArray]) -> npt.NDArray[Any]:
         """The logits."""
+        return self.start(inputs)()
+
+    def start(self, inputs: dict[str, IntArray]) -> Callable[[], npt.NDArray[Any]]:
+        """Begin to compute the logits; a GPU works on while the next batch is prepared."""
         torch, _ = libraries()
         if self.untrained_:
             raise BaseClassifierError(f"the model {self.name} has no trained classification head: call fit first")
-        if self._exported is not None:
-            return self._exported.scores({name: inputs[name] for name in self._array_names()})
-        with torch.inference_mode():
-            logits = self._running(**self.tensors(inputs)).logits
-        scores: npt.NDArray[Any] = logits.float().cpu().numpy()
-        return scores
+        if self.dtype == "int8":
+            scores = self._running.scores({name: inputs[name] for name in self._array_names()})
+            return lambda: scores
+        with torch.inference_mode(), matmul_precision(self.dtype):
+            logits = self._running(**self.tensors(inputs)).logits.float()
+        fetched: Callable[[], npt.NDArray[Any]] = lambda: logits.cpu().numpy()  # noqa: E731
+        return fetched
 
     def fingerprint(self) -> str:
-        """The SHA-256 of configuration, tokenizer, weights, precision and backend: what the answers depend on."""
-        if self._fingerprint is None:
-            self._fingerprint = self.fingerprint_under(self.backend)
-        return self._fingerprint
+        """The SHA-256 of configuration, tokenizer, weights and precision: what the answers depend on."""
+        return self.fingerprint_with({"dtype": self.dtype})
 
-    def fingerprint_under(self, backend: str | None) -> str:
-        """The fingerprint that the same model has under another backend."""
-        config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
-        digest = hashlib.sha256(json.dumps([config, self.dtype], sort_keys=True, default=str).encode())
-        if backend not in (None, "torch"):
-            digest.update(f"{backend}".encode())
-        digest.update(self.subwords.state().encode())
-        for name, tensor in sorted(self.model.state_dict().items()):
-            values = tensor.detach().cpu().contiguous()
-            values = values.float() if values.is_floating_point() else values  # as it is loaded again
-            digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-            digest.update(values.flatten().view(libraries()[0].uint8).numpy().data)
-        return digest.hexdigest()
+    def fingerprint_with(self, options: Mapping[str, Any]) -> str:
+        """The fingerprint that the same model has under other options: the precision."""
+        if self._weights_hash is None:
+            config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
+            digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+            digest.update(self.subwords.state().encode())
+            for name, tensor in sorted(self.model.state_dict().items()):
+                values = tensor.detach().cpu().contiguous()
+                values = values.float() if values.is_floating_point() else values  # as it is loaded again
+                digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+                digest.update(values.flatten().view(libraries()[0].uint8).numpy().data)
+            self._weights_hash = digest.hexdigest()
+        return hashlib.sha256(f"{self._weights_hash} {options['dtype']}".encode()).hexdigest()
 
-    def with_backend(self, backend: str) -> TransformersClassifier:
-        """The same model run by another backend, and tested like a model that is loaded."""
-        if backend == self.backend:
-            return self
+    def running(self, options: Mapping[str, Any]) -> TransformersClassifier:
+        """The same model on another device or in another precision, tested like a model that is loaded."""
+        self.check_running(options)
         other = copy.copy(self)
-        other.backend = self._checked_backend(backend)
+        known = {name: getattr(self, name) for name in self.running_options}
+        if "device" in options:
+            known["batch_tokens"] = None  # that of the device
+        other._set_running(**known | dict(options))
         other.install(self.model)
         return other
 
-    def _checked_backend(self, backend: str | None) -> str:
-        """The backend; ValueError unless it can run on the device in the precision."""
-        chosen = ("onnxruntime" if self.dtype == "int8" else "torch") if backend is None else backend
-        check_choice("backend", chosen, BACKENDS)
-        if chosen == "onnxruntime":
-            if self.device != "cpu":
-                raise ValueError(f"device must be 'cpu' for backend 'onnxruntime', got {self.device!r}")
-            OnnxRuntime.check(self.dtype)
-        elif self.dtype == "int8":
-            raise ValueError("dtype must be 'float32' or 'bfloat16' for backend 'torch', got 'int8'")
-        return chosen
+    def _set_running(self, *, device: str, dtype: str, batch_tokens: int | None, compile: bool) -> None:
+        """Check and keep where and how the model runs."""
+        check_choice("dtype", dtype, DTYPES)
+        self.device, self.dtype, self.compile = _checked_device(device, dtype), dtype, compile
+        if dtype == "int8":
+            check_can_quantise()
+            if compile:
+                raise ValueError("compile must be False for dtype 'int8', which torch does not run")
+        usual = BATCH_TOKENS if self.device == "cpu" else 16 * BATCH_TOKENS
+        size = usual if batch_tokens is None else batch_tokens
+        self.batch_tokens = check_int("batch_tokens", size, least=1, most=MOST_BATCH_TOKENS)
 
     def options(self) -> dict[str, Any]:
-        """Precision, backend, maximum length, margin and batching."""
+        """Precision, maximum length, margin and batching."""
         return {
             "dtype": self.dtype,
-            "backend": self.backend,
             "max_length": self.max_length,
             "margin": self.margin,
             "batching": self.batching,
@@ -381,25 +383,16 @@ class TransformersClassifier(SubwordClassifier):
         if model.config.num_labels < 2:
             raise ValueError(f"model must have at least 2 labels, got {model.config.num_labels} in {self.name}")
         self.model = model.eval()
-        self._fingerprint = None
+        self._weights_hash = None
         self.forget_answers()
         self._accepted = set(inspect.signature(model.forward).parameters)
         self.classes_ = _classes(model.config)
         check_labels(self.classes_)
         most = min(filter(None, (self.max_length, _longest(self.tokenizer, model))), default=None)
         self.subwords = Subwords(self.tokenizer, max_length=most, name=self.name)
-        self._running: Any = None
-        self._exported: OnnxRuntime | None = None
         self.margin, self.batching, self.self_test_ = self._least_margin, self._batching, None
         ids = getattr(model.get_input_embeddings(), "num_embeddings", None)
-        if self.backend == "torch" or self.untrained_:
-            self._running = self._in_torch()
-        else:
-            threads = libraries()[0].get_num_threads()
-            probes = self.subwords.probes(ids)
-            self._exported = OnnxRuntime(
-                model, self._array_names(), probes, dtype=self.dtype, threads=threads, name=self.name
-            )
+        self._running: Any = None if self.untrained_ else self._in_precision(ids)
         if not self.untrained_:
             # Low precision rounds the last bits that padding changes to other values: shifts grow to 1e-2.
             pads = "attention_mask" in self._accepted and self.dtype == "float32"
@@ -410,17 +403,43 @@ class TransformersClassifier(SubwordClassifier):
         """The names of the arrays that the model reads."""
         return [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in self._accepted]
 
-    def _in_torch(self) -> Any:
-        """The model in the wanted precision on its device."""
-        precision = getattr(libraries()[0], "float32" if self.dtype == "int8" else self.dtype)
-        if any(parameter.dtype != precision for parameter in self.model.parameters()):
-            return copy.deepcopy(self.model).to(precision).to(self.device)
-        return self.model.to(self.device)
+    def _in_precision(self, ids: int | None) -> Any:
+        """What computes the logits: the model on its device in the wanted precision."""
+        torch, _ = libraries()
+        if self.dtype == "int8":
+            return Int8Model(self.model, self._array_names(), self.subwords.probes(ids), name=self.name)
+        precision = torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
+        same = all(parameter.dtype == precision for parameter in self.model.parameters())
+        running = (self.model if same else copy.deepcopy(self.model).to(precision)).to(self.device)
+        return torch.compile(running, dynamic=True) if self.compile else running
 
     def tensors(self, inputs: dict[str, IntArray]) -> dict[str, Any]:
-        """The inputs that the model reads, as tensors on its device."""
+        """The inputs that the model reads, as tensors on its device; copies to a GPU overlap with its work."""
         torch, _ = libraries()
-        return {name: torch.from_numpy(inputs[name]).to(self.device) for name in inputs if name in self._accepted}
+        tensors = {name: torch.from_numpy(inputs[name]) for name in self._array_names()}
+        if self.device.startswith("cuda"):
+            tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def _checked_device(device: str, dtype: str) -> str:
+    """The device, with "auto" resolved; ValueError unless it is there and has the precision."""
+    torch, _ = libraries()
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
+    try:
+        kind = torch.device(device).type
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"device must be one that torch has here, such as 'cpu', got {device!r} ({reason:.100})"
+        ) from None
+    if dtype == "int8" and kind != "cpu":
+        raise ValueError(f"device must be 'cpu' for dtype 'int8', got {device!r}")
+    if dtype == "tf32" and kind != "cuda":
+        raise ValueError(f"dtype must be 'float32' or 'bfloat16' on the device {device!r}, which has no TF32")
+    return device
 
 
 def _classes(config: Any) -> list[Any]:

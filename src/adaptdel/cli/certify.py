@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from adaptdel.advice import what_may_help_run
-from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
+from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings, running_options, running_settings
 from adaptdel.core.checks import check_int
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import class_count, data_columns
 from adaptdel.runs.records import protected_label
-from adaptdel.settings import BACKENDS, CERTIFICATION, PAPER_ALPHA, paper_certification
+from adaptdel.settings import CERTIFICATION, PAPER_ALPHA, paper_certification
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, DrawnRows
 
@@ -66,12 +66,7 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 )
 @click.option("--sample", default=None, type=int, help="Certify this number of rows, drawn at random with the seed.")
 @engine_options
-@click.option(
-    "--backend",
-    default=None,
-    type=click.Choice(BACKENDS),
-    help="What runs a transformer.  [default: the model's]",
-)
+@running_options
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
 @click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
 @click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
@@ -120,7 +115,8 @@ def certify_command(
         source,
         out,
         settings,
-        **{name: options[name] for name in ("limit", "backend")},
+        limit=options["limit"],
+        running=running_settings(options),
         engine=engine_settings(options),
     )
     with redirect_stdout(sys.stderr):  # Ray prints the errors of its processes

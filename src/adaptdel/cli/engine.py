@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from adaptdel.runs.engine import ENGINE, ENGINES, EngineSettings
+from adaptdel.settings import DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DATA_HELP = (
@@ -42,6 +43,26 @@ _OPTIONS = (
         help="Ray: CPUs (and threads) and GPUs that each worker reserves; 1,0.5 shares a GPU between two.",
     ),
 )
+
+_RUNNING = (
+    click.option("--device", default=None, help="Of a transformer: cpu, cuda, cuda:1.  [default: the GPU if any]"),
+    click.option("--dtype", default=None, type=click.Choice(DTYPES), help="Its precision.  [default: the model's]"),
+    click.option("--batch-tokens", default=None, type=int, help="The largest number of subwords in its batches."),
+    click.option("--compile", is_flag=True, default=None, help="Let torch compile it."),
+)
+
+
+def running_options(command: Command) -> Command:
+    """Add the options of where and how a transformer runs; `running_settings` reads them."""
+    for option in reversed(_RUNNING):
+        command = option(command)
+    return command
+
+
+def running_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that are given."""
+    names = ("device", "dtype", "batch_tokens", "compile")
+    return {name: options[name] for name in names if options[name] is not None}
 
 
 def engine_options(command: Command) -> Command:

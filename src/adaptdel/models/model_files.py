@@ -21,7 +21,6 @@ from adaptdel.core.checks import check_choice, check_fields, check_format, check
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.files import read_bytes, read_json, replacing, replacing_folder, write_json, write_text
 from adaptdel.models.card import check_calibration, check_training, model_card
-from adaptdel.settings import BACKENDS
 from adaptdel.text.data import DATA, TextHashes
 from adaptdel.text.units import check_unit, unit_from_dict
 
@@ -119,12 +118,12 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
             extras(partial)
 
 
-def load_model(path: str | Path, backend: str | None = None) -> Any:
+def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> Any:
     """Read a model of any kind, and check the fingerprint of its base classifier; errors name the file.
 
     Args:
         path: the folder.
-        backend: runs a transformer instead of the backend that it was saved with: see `SmoothedClassifier.load`.
+        running: where and how a transformer runs: see `SmoothedClassifier.load`.
     """
     path = Path(path)
     settings = _settings(path)
@@ -132,8 +131,8 @@ def load_model(path: str | Path, backend: str | None = None) -> Any:
     with _damaged(config):
         check_fields(settings, _FIELDS)
         unit = unit_from_dict(settings["unit"])
-    base = _load_base(path / "base", settings, config, backend)
-    if base.fingerprint_under(settings["options"].get("backend")) != settings["fingerprint"]:
+    base = _load_base(path / "base", settings, config, running or {})
+    if base.fingerprint_with(settings["options"]) != settings["fingerprint"]:
         raise ValueError(f"{path / 'base'}: the base classifier is not the one that was saved: its fingerprint differs")
     module, _, name = MODELS[settings["kind"]].partition(":")
     with _damaged(config):
@@ -281,7 +280,7 @@ def _damaged(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: damaged: {' '.join(str(error).split()):.300}: save or copy the model anew") from None
 
 
-def _load_base(folder: Path, settings: dict[str, Any], config: Path, backend: str | None) -> BaseClassifier:
+def _load_base(folder: Path, settings: dict[str, Any], config: Path, running: Mapping[str, Any]) -> BaseClassifier:
     options = settings["options"]
     try:
         cls = classifier_class(settings["base"])
@@ -292,16 +291,13 @@ def _load_base(folder: Path, settings: dict[str, Any], config: Path, backend: st
     with _damaged(config):
         cls.check_options(options)
     _check_files(folder, settings["files"])
-    if backend is not None:
-        cls.check_has_backends(check_choice("backend", backend, BACKENDS))
-        options = {**options, "backend": backend}
+    cls.check_running(running)
     try:
-        return cls.load(folder, **options)
+        return cls.load(folder, **{**options, **running})
     except Exception as error:  # for damaged files, libraries raise errors of many types
         if isinstance(error, ImportError):
             raise
-        clear = (str(folder), "backend must", "dtype must") if backend is not None else str(folder)
-        if isinstance(error, ValueError) and str(error).startswith(clear):
+        if isinstance(error, ValueError) and str(error).startswith((str(folder), *cls.running_options)):
             raise
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         reason = "its weights do not fit its config.json" if "ignore_mismatched_sizes" in reason else reason

@@ -241,14 +241,15 @@ class SmoothedClassifier(TextEstimator):
         save_model(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, *, backend: str | None = None) -> SmoothedClassifier:
+    def load(cls, path: str | Path, **running: Any) -> SmoothedClassifier:
         """Read a model that `save` wrote; nothing in the folder is executed.
 
         Args:
             path: the folder.
-            backend: runs a transformer instead of the backend that it was saved with: "torch" or "onnxruntime".
+            running: where and how a transformer runs: ``device``, ``dtype``, ``batch_tokens`` and ``compile`` of
+                `TransformersClassifier`.
         """
-        model = load_model(path, backend)
+        model = load_model(path, running)
         if not isinstance(model, SmoothedClassifier):
             raise ValueError(f"{path}: holds a model of the kind {model.kind}: use {type(model).__name__}.load")
         return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -15,7 +15,7 @@ from typing import Any
 
 from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.classifiers.base import registered_modules
-from adaptdel.core.checks import check_choice, check_int
+from adaptdel.core.checks import check_int
 from adaptdel.core.noise import registered_noise_modules
 from adaptdel.files import replacing, write_json
 from adaptdel.models.model_files import data_columns
@@ -35,7 +35,6 @@ from adaptdel.runs.storage import (
     read_run,
     remove_leftovers,
 )
-from adaptdel.settings import BACKENDS
 from adaptdel.store import FULL, delete_store, locked
 from adaptdel.text.data import DATA
 from adaptdel.text.formats import DataPath, standard_input
@@ -112,7 +111,8 @@ class CertificationJob:
         settings: replace those of the model: alpha, ops, bound, sampling, n_select, n_estimate, seed, threshold.
         limit: the number of rows to certify, from the first; None for all.
         engine: where to certify: in this process, in local workers or on a Ray cluster.
-        backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
+        running: where and how a transformer runs: ``device``, ``dtype``, ``batch_tokens`` and ``compile`` of
+            `TransformersClassifier`.
     """
 
     model: Path | RunModel
@@ -121,15 +121,13 @@ class CertificationJob:
     settings: dict[str, Any] = field(default_factory=dict)
     limit: int | None = None
     engine: EngineSettings = ENGINE
-    backend: str | None = None
+    running: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.limit is not None:
             check_int("limit", self.limit, least=1)
         if self.source.sample is not None:  # parts hold rows that follow each other
             check_int("sample", self.source.sample.rows, least=1, most=ROWS_PER_PART)
-        if self.backend is not None:
-            check_choice("backend", self.backend, BACKENDS)
 
 
 @dataclass(frozen=True)
@@ -149,11 +147,11 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
     with ExitStack() as resources:
         if not isinstance(job.model, Path):
             name = "a model in memory"
-            model = with_settings(job.model, job.settings, job.backend)
+            model = with_settings(job.model, job.settings, job.running)
             model_source = _saved_for_workers(model, resources) if job.engine.is_distributed else None
         else:
             name = str(job.model)
-            model_source = ModelSource(job.model, job.settings, backend=job.backend)
+            model_source = ModelSource(job.model, job.settings, running=job.running)
             model = model_source.load()
         manifest = new_manifest(name, model, job.source, job.limit)
         if (sentence := model.changed_plan()) is not None:
@@ -215,7 +213,7 @@ def evaluate(
     limit: int | None = None,
     engine: str | EngineSettings = ENGINE.engine,
     workers: int | None = None,
-    backend: str | None = None,
+    running: Mapping[str, Any] | None = None,
     progress: Any = "auto",
 ) -> Run:
     """Certify a data set into a run folder, as ``adaptdel certify`` does, and return the run.
@@ -235,7 +233,8 @@ def evaluate(
         limit: the number of rows to certify, from the first; it can be raised later. None for all.
         engine: "local", "ray", or `EngineSettings`; other processes need a model that can be saved.
         workers: the number of processes; None for 1, and on Ray for as many as fit.
-        backend: what runs a transformer: "torch" or "onnxruntime"; None for the model's own.
+        running: where and how a transformer runs: ``device``, ``dtype``, ``batch_tokens`` and ``compile`` of
+            `TransformersClassifier`.
         progress: True, False, "auto" (a bar if standard error is a terminal) or a callable (done, total).
     """
     if isinstance(model, (str, Path)):
@@ -258,7 +257,7 @@ def evaluate(
         if labels is not None and len(labels) != len(texts):
             raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
         source = MemorySource(texts=texts, labels=labels)
-    job = CertificationJob(model, source, Path(out), limit=limit, engine=engine, backend=backend)
+    job = CertificationJob(model, source, Path(out), limit=limit, engine=engine, running=dict(running or {}))
     certify_data(job, note=_log.warning, progress=progress)
     return read_run(out)
 

@@ -59,20 +59,20 @@ class ModelSource:
         settings: replace those of the model.
         fingerprint: of the base classifier; another one is an error.
         modules: to import first.
-        backend: runs the model, if it is a transformer; None for the one that it was saved with.
+        running: where and how a transformer runs: see `SmoothedClassifier.load`.
     """
 
     model: Path
     settings: dict[str, Any] = field(default_factory=dict)
     fingerprint: str | None = None
     modules: tuple[str, ...] = ()
-    backend: str | None = None
+    running: dict[str, Any] = field(default_factory=dict)
 
     def load(self) -> Any:
         """Load the model; ValueError if its fingerprint differs."""
         for name in self.modules:
             import_module(name)
-        model = with_settings(load_model(self.model, self.backend), self.settings)
+        model = with_settings(load_model(self.model, self.running), self.settings)
         if self.fingerprint is not None and model.base_classifier().fingerprint() != self.fingerprint:
             raise ValueError(f"{self.model}: the model was changed during the run")
         return model
@@ -82,16 +82,16 @@ class ModelSource:
         return replace(self, model=copies[self.model])
 
 
-def with_settings(model: Any, settings: Mapping[str, Any], backend: str | None = None) -> Any:
-    """A shallow copy of a model with other settings, and another backend if one is given, for a run."""
+def with_settings(model: Any, settings: Mapping[str, Any], running: Mapping[str, Any] | None = None) -> Any:
+    """A shallow copy of a model with other settings for a run, where and how it runs among them."""
     model = copy(model)
     if strange := sorted({*settings} - {*model.run_options}):
         raise ValueError(
             f"{strange[0]} has no meaning for a model of the kind {model.kind}: choose from "
             f"{', '.join(model.run_options)}"
         )
-    if backend is not None:
-        model.base_ = model.base_classifier().with_backend(backend)
+    if running:
+        model.base_ = model.base_classifier().running(running)
     for name, value in settings.items():
         setattr(model, name, value)
     if "ops" not in settings and isinstance(model, SmoothedClassifier) and model.rule().noise.masks_tokens:

@@ -191,7 +191,7 @@ _FIELDS: dict[str, Check] = {
                 "training": _or_null(_object),
                 "calibrated": _bool,
                 "self_test": _or_null(_object),
-                "backend": _or_null(check_text),
+                "dtype": _or_null(check_text),
                 "protects": _or_null(check_text),
             }
         )
@@ -282,11 +282,11 @@ def check_resumable(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]
             f"{folder}: cannot be resumed: the base classifier has no fingerprint, so that it may be another "
             "one: choose another folder for --out"
         )
-    backends = [(values["model"] or {}).get("backend") for values in (old, new)]
-    if None not in backends and backends[0] != backends[1]:  # which the fingerprint includes
+    dtypes = [(values["model"] or {}).get("dtype") for values in (old, new)]
+    if None not in dtypes and dtypes[0] != dtypes[1]:  # which the fingerprint includes
         raise ValueError(
-            f"{folder}: belongs to another job: the backend was {backends[0]}, now {backends[1]}: resume it with "
-            f"--backend {backends[0]}, or choose another --out"
+            f"{folder}: belongs to another job: the precision was {dtypes[0]}, now {dtypes[1]}: resume it with "
+            f"--dtype {dtypes[0]}, or choose another --out"
         )
     if (new["limit"] or inf) < (old["limit"] or inf):
         raise ValueError(f"{folder}: the limit was {old['limit']}, now {new['limit']}, and can only be raised")
@@ -308,7 +308,6 @@ def _job(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _model(name: str, model: RunModel) -> dict[str, Any]:
     self_test = getattr(model.base_classifier(), "self_test_", None)
-    backend = model.base_classifier().backend
     training = getattr(model, "training_", None) or getattr(model.base_classifier(), "training_", None) or {}
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
     protection = getattr(model, "protection_", None)
@@ -319,6 +318,6 @@ def _model(name: str, model: RunModel) -> dict[str, Any]:
         "training": kept or None,
         "calibrated": getattr(model, "calibration_", None) is not None,
         "self_test": None if self_test is None else self_test.to_dict(),
-        "backend": backend,
+        "dtype": model.base_classifier().dtype,
         "protects": None if protection is None else str(protection["label"]),
     }

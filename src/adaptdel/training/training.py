@@ -401,7 +401,6 @@ def _train_transformer(
     classifier = TransformersClassifier(
         settings.model,
         dtype=settings.transformer.dtype,
-        backend=settings.transformer.run_by,
         max_length=settings.transformer.max_length,
         training=settings.transformer,
     )

@@ -1,8 +1,8 @@
-"""ONNX Runtime as a backend of transformers on the CPU: torch's own export of the model, in int8 quantised statically.
+"""Transformers in 8 bits on a CPU: torch's own export of the model, quantised statically and run by ONNX Runtime.
 
-In int8, inputs and weights of linear layers are integers of 8 bits at static scales, set on random copies by ONNX
-Runtime's own quantisation. Nothing depends on the batch. (Dynamic quantisation scales by batch: a copy's answer would
-depend on the other copies.)
+Inputs and weights of linear layers are integers of 8 bits at static scales, set on random copies by ONNX Runtime's own
+quantisation. Nothing depends on the batch. (Dynamic quantisation scales by batch: a copy's answer would depend on the
+other copies.)
 """
 
 from __future__ import annotations
@@ -25,66 +25,56 @@ from adaptdel.classifiers.self_test import Probes
 from adaptdel.core.checks import IntArray
 
 OPSET = 17
-CALIBRATION_COPIES = 64  # random copies that set the scales of int8
+CALIBRATION_COPIES = 64  # random copies that set the scales
 LONGEST = 48  # ids of their text
 CHECKED_COPIES = 16  # random copies that the graph and the model both read
-SAME_SCORES = {"float32": 1e-3, "int8": 0.25}  # largest difference, as a fraction of the range of scores
+SAME_SCORES = 0.25  # largest difference, as a fraction of the range of scores
 
 Inputs = Mapping[str, IntArray]
 Scores = npt.NDArray[Any]
 
 
-class OnnxRuntime:
-    """The graph of a model, exported and loaded; ValueError if that fails, or gives other scores than the model.
+def check_can_quantise() -> None:
+    """Raise unless the libraries are installed: before a training, not after it."""
+    try:
+        import_module("onnx")  # torch exports with it
+        import_module("onnxruntime")
+    except ImportError as error:
+        raise ImportError("dtype 'int8' needs onnxruntime and onnx: pip install 'adaptdel[onnx]'") from error
+
+
+class Int8Model:
+    """The quantised graph of a model; ValueError if it cannot be made, or gives other scores than the model.
 
     Args:
         model: of `AutoModelForSequenceClassification`; it is left as it is.
         inputs: the names of the arrays that it reads.
         probes: what random copies are made of.
-        dtype: "float32" or "int8".
-        threads: that may be used.
         name: what the model is called in messages.
     """
 
-    def __init__(
-        self, model: Any, inputs: Sequence[str], probes: Probes, *, dtype: str, threads: int, name: str
-    ) -> None:
-        self.check(dtype)
+    def __init__(self, model: Any, inputs: Sequence[str], probes: Probes, *, name: str) -> None:
         rng = np.random.Generator(np.random.Philox(0))
         most = LONGEST if probes.limit is None else min(LONGEST, probes.limit - len(probes.prefix) - len(probes.suffix))
         copies = [probes.copy(int(rng.integers(1, most, endpoint=True)), rng) for _ in range(CALIBRATION_COPIES)]
         batches = [_arrays([row], inputs) for row in copies]
         plain = copy.deepcopy(model).cpu().float().eval()
         try:
-            graph = _export(plain, _arrays([copies[0], copies[0]], inputs))
-            self._session = _session(_quantised(graph, batches) if dtype == "int8" else graph, threads)
+            self._session = _session(_quantised(_export(plain, _arrays([copies[0], copies[0]], inputs)), batches))
             exported = np.array([self.scores(batch)[0] for batch in batches[:CHECKED_COPIES]])
         except Exception as error:  # exporters and libraries raise whatever an operator leads to
             reason = (str(error).strip().splitlines() or [""])[0]
             raise ValueError(
-                f"backend must be 'torch' for {name}, which onnxruntime cannot run: {type(error).__name__}: "
+                f"dtype cannot be 'int8' for {name}, which ONNX Runtime cannot run: {type(error).__name__}: "
                 f"{reason:.120}"
             ) from None
         wanted = np.array([_logits(plain, batch)[0] for batch in batches[:CHECKED_COPIES]])
         largest, scale = float(np.abs(exported - wanted).max()), float(np.ptp(wanted))
-        if not largest <= SAME_SCORES[dtype] * scale:
+        if not largest <= SAME_SCORES * scale:
             raise ValueError(
-                f"backend must be 'torch' for {name}: in {dtype} its scores differ by up to {largest:.2g} between "
-                f"torch and onnxruntime, in a range of {scale:.2g}"
+                f"dtype cannot be 'int8' for {name}: its scores differ by up to {largest:.2g} from those in float32, "
+                f"in a range of {scale:.2g}"
             )
-
-    @classmethod
-    def check(cls, dtype: str) -> None:
-        """Raise unless the library is installed and has this precision: before a training, not after it."""
-        if dtype not in SAME_SCORES:
-            known = " or ".join(map(repr, SAME_SCORES))
-            raise ValueError(f"dtype must be {known} for backend 'onnxruntime', got {dtype!r}")
-        try:
-            import_module("onnx")  # torch exports with it
-            import_module("onnxruntime")
-        except ImportError as error:
-            needed = "onnxruntime and onnx: pip install 'adaptdel[onnx]'"
-            raise ImportError(f"backend 'onnxruntime' needs {needed}") from error
 
     def scores(self, inputs: Inputs) -> Scores:
         """The logits: a row for each row of the inputs."""
@@ -163,11 +153,12 @@ def _without_advice() -> Iterator[None]:
         logging.disable(level)
 
 
-def _session(graph: bytes, threads: int) -> Any:
+def _session(graph: bytes) -> Any:
     import onnxruntime
+    import torch
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
     options.log_severity_level = 3  # errors
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
