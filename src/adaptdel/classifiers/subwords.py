@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import warnings
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, best_class
 from adaptdel.classifiers.foreign import panics_as_errors
-from adaptdel.classifiers.self_test import BATCHING, Probes, SelfTest, self_test
+from adaptdel.classifiers.self_test import BATCHING, Probes, Scores, SelfTest, self_test
 from adaptdel.core.checks import IntArray
 from adaptdel.text.units import Tokens, Unit
 
@@ -169,18 +170,28 @@ class SubwordClassifier(DistinctClassifier):
         rows = dict(zip(copies, scored, strict=True))
         return [np.array([rows[key] for key in row]) for row in keys]
 
-    def run_batch(self, rows: Sequence[IntArray]) -> npt.NDArray[Any]:
-        """The scores of a batch of ids; every batch is run here. One that does not fit in memory is halved."""
+    def start(self, inputs: dict[str, IntArray]) -> Callable[[], Scores]:
+        """Begin to score a batch, and return what waits for the scores: a GPU works on in the meantime."""
+        scores = self.scores(inputs)
+        return lambda: scores
+
+    def run_batch(self, rows: Sequence[IntArray]) -> Scores:
+        """The scores of a batch of ids."""
+        return self.start_batch(rows)()
+
+    def start_batch(self, rows: Sequence[IntArray]) -> Callable[[], Scores]:
+        """Begin to score a batch of ids; every batch is begun here. One that does not fit in memory is halved."""
         size = len(rows) * max(map(len, rows))
         if len(rows) == 1 or size <= self.batch_tokens:
             try:
-                return self.scores(self.subwords.padded(rows))
+                return self.start(self.subwords.padded(rows))
             except Exception as error:
-                if len(rows) == 1 or not _is_out_of_memory(error):
+                if len(rows) == 1 or not is_out_of_memory(error):
                     raise
                 self._use_smaller_batches(size)
         half = len(rows) // 2
-        return np.concatenate([self.run_batch(rows[:half]), self.run_batch(rows[half:])])
+        first, second = self.start_batch(rows[:half]), self.start_batch(rows[half:])
+        return lambda: np.concatenate([first(), second()])
 
     def run_self_test(self, *, name: str, pads: bool, ids: int | None = None) -> None:
         """Derive batching and margin from a self-test; both can only become stricter.
@@ -215,19 +226,22 @@ class SubwordClassifier(DistinctClassifier):
         rows: dict[int, npt.NDArray[Any]] = {}
         shared = 0 if self.batching == "alone" or self.self_test_ is None else self.self_test_.longest_shared
         together, close = np.flatnonzero(sizes <= shared), np.flatnonzero(sizes > shared).tolist()
-        for chosen in batches(sizes[together], self.batch_tokens, equal=self.batching != "padded"):
-            batch = together[chosen].tolist()
-            try:
-                scores = self.run_batch([ids[number] for number in batch])
-            except Exception:  # such as rows with different numbers of special tokens: read alone, errors count
-                close += batch
-                continue
-            ordered = np.sort(scores, axis=1)
-            is_near_tie = ~(ordered[:, -1] - ordered[:, -2] >= self.margin)
-            for number, row, near in zip(batch, scores, is_near_tie.tolist(), strict=True):
-                rows[number] = row
-                if near and len(batch) > 1:
-                    close.append(number)
+        started: deque[tuple[list[int], Callable[[], Scores]]] = deque()  # the last one and the one before
+        for chosen in [*batches(sizes[together], self.batch_tokens, equal=self.batching != "padded"), None]:
+            if chosen is not None:
+                batch = together[chosen].tolist()
+                try:
+                    started.append((batch, self.start_batch([ids[number] for number in batch])))
+                except Exception:  # such as rows with different numbers of special tokens: read alone, errors count
+                    close += batch
+            while len(started) > (chosen is not None):
+                batch, fetched = started.popleft()
+                scores = fetched()
+                ordered = np.sort(scores, axis=1)
+                is_near_tie = ~(ordered[:, -1] - ordered[:, -2] >= self.margin)
+                rows.update(zip(batch, scores, strict=True))
+                if len(batch) > 1:
+                    close += [number for number, near in zip(batch, is_near_tie.tolist(), strict=True) if near]
         for number in close:
             rows[number] = self.run_batch([ids[number]])[0]
         best_class(np.array([rows[number] for number in range(len(copies))]), lambda row: copies[row][0].name)
@@ -245,7 +259,7 @@ class SubwordClassifier(DistinctClassifier):
         self.batch_tokens = max(1, min(self.batch_tokens, size // 2))
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether a library could not allocate memory: each has an exception of its own."""
     message = str(error).lower()
     return isinstance(error, MemoryError) or any(words in message for words in OUT_OF_MEMORY)
