@@ -44,7 +44,6 @@ from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.inputs import Source
-from adaptdel.settings import BACKENDS
 from adaptdel.text.units import Words
 from benchmarks.real import fine_tuned, load
 

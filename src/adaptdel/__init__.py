@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from adaptdel.certification.certifier import Certifier
     from adaptdel.certification.exact import ExactCertificate, exact_certificate
     from adaptdel.classifiers.base import register_classifier
+    from adaptdel.classifiers.noisy_copies import train_on_noise
     from adaptdel.models.additive import AdditiveClassifier
     from adaptdel.models.smoothed import SmoothedClassifier, pipeline
     from adaptdel.report.figures import plot_certified_accuracy, plot_radius_against_length
@@ -80,6 +81,7 @@ __all__ = [
     "register_noise",
     "register_rate",
     "rigorous_radius",
+    "train_on_noise",
 ]
 
 _LATER = {
@@ -95,6 +97,7 @@ _LATER = {
     "plot_certified_accuracy": "adaptdel.report.figures",
     "plot_radius_against_length": "adaptdel.report.figures",
     "read_run": "adaptdel.runs.storage",
+    "train_on_noise": "adaptdel.classifiers.noisy_copies",
 }
 
 

@@ -220,6 +220,7 @@ class TransformerTrainingSettings:
         """The number of warm-up epochs, with the default filled in."""
         return (self.epochs or PAPER_EPOCHS) / 20 if self.warmup is None else self.warmup
 
+
 RATE = 0.9  # the fraction of tokens that is removed; less for short texts: see `default_rate`
 RATES = (0.7, 0.99)  # the range of rates that AdaptDel+ trains under, at the default rate
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")

@@ -17,7 +17,8 @@ pytest.importorskip("accelerate")
 
 from adaptdel import SmoothedClassifier  # noqa: E402
 from adaptdel.training import TrainingJob, TrainingSettings, train_job  # noqa: E402
-from tests.classifiers.test_transformer_training import Killed, examples, killed_at  # noqa: E402
+from tests.classifiers.test_noisy_copies import examples  # noqa: E402
+from tests.classifiers.test_transformer_training import Killed, killed_at  # noqa: E402
 from tests.classifiers.test_transformers import fixed, tiny  # noqa: E402
 
 

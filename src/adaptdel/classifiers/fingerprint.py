@@ -63,6 +63,9 @@ class _Describer:
     def _parts(self, value: Any) -> Iterable[str]:
         if isinstance(value, np.ndarray) and value.dtype.kind != "O":
             return [str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
+        if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+            values = value.detach().cpu().flatten().view(sys.modules["torch"].uint8)
+            return [str(value.dtype), str(tuple(value.shape)), hashlib.sha256(values.numpy().tobytes()).hexdigest()]
         if type(value) in (list, tuple):
             return map(self.describe, value)
         if type(value) in (set, frozenset):

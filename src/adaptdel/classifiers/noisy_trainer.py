@@ -1,15 +1,13 @@
-"""The training loop of transformers: noisy copies, Hugging Face's Trainer on them, and FreeLB (Zhu et al. 2020).
-
-The copy of an example in an epoch depends only on the seed, the epoch and the number of the example; the order of an
-epoch depends on the seed and the epoch.
-"""
+"""The training loop of transformers: Hugging Face's Trainer on noisy copies, and FreeLB (Zhu et al. 2020)."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,104 +16,12 @@ import torch
 import transformers
 from torch.utils.data import DataLoader
 
-from adaptdel.classifiers.base import Request
+from adaptdel.classifiers.noisy_copies import EpochBatches, NoisyCopies, by_length
+from adaptdel.classifiers.subwords import is_out_of_memory
 from adaptdel.classifiers.transformer_training import LOSS, history_of, mark
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.checks import IntArray
-from adaptdel.core.noise import Noise
 from adaptdel.settings import TransformerTrainingSettings
-from adaptdel.text.units import Tokens, Unit
-
-WINDOW = 50  # batches whose copies are sorted by length together, at most; the Trainer's grouping uses 50 as well
-COPIES, ORDER, SHUFFLE, VALIDATION = range(4)  # the purposes of random streams
-
-
-def stream(seed: int, purpose: int, epoch: int, example: int = 0) -> np.random.Generator:
-    """The Philox generator for a purpose, an epoch and an example."""
-    key = np.array([seed, purpose], dtype=np.uint64)
-    counter = np.array([0, 0, epoch, example], dtype=np.uint64)  # the generator increments the first words
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))
-
-
-class NoisyCopies:
-    """A data set of noisy copies with its collator; copies are drawn for a window of examples before they are read.
-
-    Attributes:
-        rows: the ids of the present window's copies, by the number of the example.
-        tokens: the number of ids read since the epoch began, without padding.
-    """
-
-    def __init__(
-        self,
-        classifier: TransformersClassifier,
-        tokens: Sequence[Tokens],
-        targets: Sequence[int],
-        *,
-        noise: Noise,
-        unit: Unit,
-        seed: int,
-        purpose: int = COPIES,
-        noun: str = "example",
-    ) -> None:
-        masking = noise.masks_tokens
-        self.prepared = [
-            classifier.prepare(f"{noun} {number}", row, unit, masking=masking) for number, row in enumerate(tokens)
-        ]
-        self.classifier, self.targets, self.noise = classifier, np.array(targets), noise
-        self.seed, self.purpose, self.tokens = seed, purpose, 0
-        self.rows: dict[int, IntArray] = {}
-
-    def __len__(self) -> int:
-        return len(self.prepared)
-
-    def __getitem__(self, number: int) -> tuple[IntArray, int]:
-        return self.rows[number], int(self.targets[number])
-
-    def draw(self, epoch: int, numbers: Sequence[int]) -> dict[int, IntArray]:
-        """The token ids of the copies of these examples in an epoch."""
-        subwords, texts = self.classifier.subwords, []
-        for number in numbers:
-            prepared = self.prepared[number]
-            kept = self.noise.sample(len(prepared.tokens), 1, stream(self.seed, self.purpose, epoch, number))
-            texts += subwords.texts(Request(prepared, kept))
-        return dict(zip(numbers, subwords.encode(texts), strict=True))
-
-    def collate(self, items: Sequence[tuple[IntArray, int]]) -> dict[str, Any]:
-        """A batch of tensors, padded to its longest copy."""
-        batch = self.classifier.tensors(self.classifier.subwords.padded([row for row, _ in items]))
-        batch["labels"] = torch.tensor([target for _, target in items])
-        self.tokens += sum(len(row) for row, _ in items)
-        return batch
-
-
-class EpochBatches:
-    """The batches of an epoch: every example once, grouped by length.
-
-    Examples come in random order, in equal windows of at most `WINDOW` batches. The copies of a window are sorted by
-    length and cut into batches, which are shuffled. ``epoch`` is the number of the next epoch.
-    """
-
-    def __init__(self, copies: NoisyCopies, batch_size: int) -> None:
-        self.copies, self.batch_size, self.epoch, self.began = copies, batch_size, 0, time.perf_counter()
-
-    def __len__(self) -> int:
-        return -(-len(self.copies) // self.batch_size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.copies.tokens, self.began = 0, time.perf_counter()
-        order = stream(self.copies.seed, ORDER, self.epoch).permutation(len(self.copies)).tolist()
-        shuffle = stream(self.copies.seed, SHUFFLE, self.epoch)
-        size = self.batch_size * -(-len(self) // -(-len(self) // WINDOW))
-        for start in range(0, len(order), size):
-            self.copies.rows = self.copies.draw(self.epoch, order[start : start + size])
-            batches = by_length(self.copies.rows, self.batch_size)
-            yield from (batches[number] for number in shuffle.permutation(len(batches)))
-
-
-def by_length(rows: dict[int, IntArray], batch_size: int) -> list[list[int]]:
-    """Batches of examples of similar length, the shortest first; equal lengths keep their order."""
-    order = sorted(rows, key=lambda number: len(rows[number]))
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
 class ValidationBatches:
@@ -133,48 +39,53 @@ class ValidationBatches:
 
 
 KEPT_CHECKPOINTS = 2  # the best and the last
-TOKENS = 4096  # per forward pass, with padding: attention over 32 long texts at once takes many gigabytes
+TOKENS = 4096  # per forward pass on a CPU, with padding: attention over 32 long texts at once takes many gigabytes
 
 
 @dataclass(frozen=True)
 class EpochLimits:
-    """What else governs a training: a time limit, weights of the classes in the loss, and a report of every epoch."""
+    """What else governs a training: a time limit, weights of the classes in the loss, reports of steps and epochs."""
 
     max_minutes: float | None = None
     class_weights: list[float] | None = None
+    progress: Callable[[int, int], None] | None = None
     epoch_done: Callable[[Mapping[str, float]], None] | None = None
 
 
 class NoisyTrainer(transformers.Trainer):
     """The Trainer on fresh noisy copies in batches of similar length; it logs tokens and time of every epoch."""
 
+    is_short_of_memory = False
+
     def __init__(
         self,
+        classifier: TransformersClassifier,
         model: Any,
         settings: TransformerTrainingSettings,
         train: NoisyCopies,
         valid: NoisyCopies,
         folder: Path,
-        progress: Callable[[int, int], None] | None = None,
         limits: EpochLimits | None = None,
     ) -> None:
         limits = limits or EpochLimits()
         weights = limits.class_weights
         self.class_weights = None if weights is None else torch.tensor(weights, dtype=torch.float32)
-        self.settings, self.train_copies, self.valid_copies = settings, train, valid
+        self.classifier, self.settings, self.train_copies, self.valid_copies = classifier, settings, train, valid
+        on_cpu = classifier.device == "cpu"
         self.share = 1.0  # the fraction of the batch that the current pass reads
+        self.most_tokens: float = TOKENS if on_cpu else inf  # per pass
         self.epochs = EpochBatches(train, settings.batch_size)
         self.validation = ValidationBatches(valid, settings.batch_size)
         super().__init__(
             model=model,
-            args=arguments(settings, folder, steps=len(self.epochs), cpu=train.classifier.device == "cpu"),
-            data_collator=train.collate,
+            args=arguments(settings, folder, steps=len(self.epochs), cpu=on_cpu),
+            data_collator=self.collate,
             train_dataset=train,
             eval_dataset=valid,
             compute_metrics=_measures,
             preprocess_logits_for_metrics=_logits,
             callbacks=[
-                EpochCallback(self.epochs, folder, progress, limits),
+                EpochCallback(self.epochs, folder, limits),
                 transformers.EarlyStoppingCallback(settings.patience),
             ],
         )
@@ -183,22 +94,46 @@ class NoisyTrainer(transformers.Trainer):
     def get_train_dataloader(self) -> Any:
         """Batches of fresh copies."""
         copies: Any = self.train_copies
-        return DataLoader(copies, batch_sampler=self.epochs, collate_fn=copies.collate)
+        return DataLoader(copies, batch_sampler=self.epochs, collate_fn=self.collate)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Batches of the validation copies."""
         copies: Any = self.valid_copies
-        return DataLoader(copies, batch_sampler=self.validation, collate_fn=copies.collate)
+        return DataLoader(copies, batch_sampler=self.validation, collate_fn=self.collate)
+
+    def collate(self, items: Sequence[tuple[IntArray, int]]) -> dict[str, Any]:
+        """A batch of tensors, padded to its longest copy."""
+        batch = self.classifier.tensors(self.classifier.subwords.padded([row for row, _ in items]))
+        batch["labels"] = torch.tensor([target for _, target in items]).to(self.classifier.device, non_blocking=True)
+        self.epochs.ids += sum(len(row) for row, _ in items)
+        return batch
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """One pass over the batch, or several over parts of a large batch, with the same gradient."""
-        rows = len(inputs["labels"])
-        losses = []
-        for part in in_parts(inputs):
-            self.share = len(part["labels"]) / rows
-            losses.append(self.pass_over(model, part))
-        self.share = 1.0
-        return torch.stack(losses).sum()
+        """One pass over the batch, or several over parts of a large batch, with the same gradient.
+
+        A part that does not fit in memory is halved from here on.
+        """
+        (rows, length), losses = inputs["input_ids"].shape, []
+        size = int(max(1, min(rows, self.most_tokens // length)))
+        try:
+            for start in range(0, rows, size):
+                part = {name: tensor[start : start + size] for name, tensor in inputs.items()}
+                self.share = len(part["labels"]) / rows
+                losses.append(self.pass_over(model, part))
+            return torch.stack(losses).sum()
+        except Exception as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+        finally:
+            self.share = 1.0
+        if not self.is_short_of_memory:
+            warnings.warn(
+                f"{size * length} subwords do not fit in memory to train on: batches are read in parts from here on",
+                stacklevel=2,
+            )
+        self.is_short_of_memory, self.most_tokens = True, size * length // 2
+        model.zero_grad()
+        return NoisyTrainer.training_step(self, model, inputs, num_items_in_batch)
 
     def pass_over(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         """Forward and backward."""
@@ -219,29 +154,15 @@ class NoisyTrainer(transformers.Trainer):
     def log(self, logs: dict[str, float], *others: Any, **more: Any) -> None:
         """Log tokens and time of an epoch with its loss; every checkpoint contains the log."""
         if "loss" in logs:
-            logs.update(tokens=self.train_copies.tokens, seconds=time.perf_counter() - self.epochs.began)
+            logs.update(tokens=self.epochs.ids, seconds=time.perf_counter() - self.epochs.began)
         super().log(logs, *others, **more)
-
-
-def in_parts(inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    """A batch in parts of at most `TOKENS` tokens or a single text each."""
-    rows, length = inputs["input_ids"].shape
-    size = max(1, TOKENS // length)
-    return [{name: tensor[start : start + size] for name, tensor in inputs.items()} for start in range(0, rows, size)]
 
 
 class EpochCallback(transformers.TrainerCallback):
     """Sets the epoch of the batches, reports progress and marks complete checkpoints."""
 
-    def __init__(
-        self,
-        epochs: EpochBatches,
-        folder: Path,
-        progress: Callable[[int, int], None] | None,
-        limits: EpochLimits | None = None,
-    ) -> None:
-        self.epochs, self.folder, self.progress = epochs, folder, progress
-        self.limits, self.began = limits or EpochLimits(), time.monotonic()
+    def __init__(self, epochs: EpochBatches, folder: Path, limits: EpochLimits) -> None:
+        self.epochs, self.folder, self.limits, self.began = epochs, folder, limits, time.monotonic()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Set the epoch, which follows from the number of steps, also after resuming."""
@@ -249,8 +170,8 @@ class EpochCallback(transformers.TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Report progress, and stop when the time is up: the epoch ends here, is measured and saved."""
-        if self.progress is not None:
-            self.progress(state.global_step, state.max_steps)
+        if self.limits.progress is not None:
+            self.limits.progress(state.global_step, state.max_steps)
         limit = self.limits.max_minutes
         if limit is not None and time.monotonic() - self.began >= 60 * limit:
             control.should_training_stop = True

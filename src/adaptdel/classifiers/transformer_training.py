@@ -25,6 +25,7 @@ from adaptdel.classifiers.transformers import (
     TransformersClassifier,
     isolated_randomness,
     libraries,
+    matmul_precision,
     quietly,
 )
 from adaptdel.core.checks import check_choice
@@ -198,6 +199,12 @@ def train_transformer(
         epoch_done: called with the history's row of every epoch that ends.
     """
     versions = _versions()
+    if settings.precision == "tf32" and not classifier.device.startswith("cuda"):
+        raise ValueError(
+            f"precision must be 'float32' or 'bfloat16' on the device {classifier.device!r}, which has no TF32"
+        )
+    if settings.compile and freelb:
+        raise ValueError("compile must be False for FreeLB, which changes the embeddings in every pass")
     classes, targets, valid_targets = _targets(examples, validation)
     folder = Path(folder)
     model_name = classifier.name if classifier.has_source else f"{classifier.name} {classifier.fingerprint()}"
@@ -211,42 +218,41 @@ def train_transformer(
         claim(folder, run)
         last = last_whole(folder)
         if last is None or not _is_finished_at(last, settings):
-            from adaptdel.classifiers.noisy_trainer import (
-                COPIES,
-                VALIDATION,
-                EpochLimits,
-                FreeLBTrainer,
-                NoisyCopies,
-                NoisyTrainer,
-            )
+            from adaptdel.classifiers.noisy_copies import COPIES, VALIDATION, NoisyCopies
+            from adaptdel.classifiers.noisy_trainer import EpochLimits, FreeLBTrainer, NoisyTrainer
 
+            subwords = classifier.subwords
+            subwords.check(examples.tokens[0], unit, noise.masks_tokens)
             train_copies, valid_copies = (
                 NoisyCopies(
-                    classifier,
                     part.tokens,
                     numbers,
                     noise=noise,
                     unit=unit,
                     seed=settings.seed,
+                    encode=lambda requests: subwords.encode([text for row in requests for text in subwords.texts(row)]),
                     purpose=purpose,
-                    noun=noun,
                 )
-                for part, numbers, purpose, noun in (
-                    (examples, targets, COPIES, "example"),
-                    (validation, valid_targets, VALIDATION, "validation example"),
+                for part, numbers, purpose in (
+                    (examples, targets, COPIES),
+                    (validation, valid_targets, VALIDATION),
                 )
             )
             model = classifier.with_head(classes)
             model.config.problem_type = "single_label_classification"
+            if settings.compile:
+                model.compile(dynamic=True)
             limits = EpochLimits(
                 max_minutes,
                 None if class_weight is None else balanced_class_weights(targets, len(classes)),
+                progress,
                 epoch_done,
             )
             trainer = (FreeLBTrainer if freelb else NoisyTrainer)(
-                model, settings, train_copies, valid_copies, folder, progress, limits
+                classifier, model, settings, train_copies, valid_copies, folder, limits
             )
-            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+            with matmul_precision(settings.precision):
+                trainer.train(resume_from_checkpoint=None if last is None else str(last))
             last = last_whole(folder)
         return _result(classifier, last, versions)
 

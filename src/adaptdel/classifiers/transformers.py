@@ -299,7 +299,7 @@ class TransformersClassifier(SubwordClassifier):
         if copies is not None and self.training is None:
             settings = {"epochs": check_int("copies", copies, least=1), **settings}
         chosen = replace(defaults, seed=seed, **settings)
-        examples = ExampleSet(list(tokens), list(labels))
+        examples = ExampleSet(tokens, list(labels))
         examples = replace(examples, labels=check_counts(examples, "labels"))
         self.check_classes(list(dict.fromkeys(examples.labels)))
         if isinstance(validation, (int, float)):
@@ -311,7 +311,7 @@ class TransformersClassifier(SubwordClassifier):
                     "pair (tokens, labels)"
                 )
         elif isinstance(validation, (tuple, list)) and len(validation) == 2:
-            held = ExampleSet(*map(list, validation))
+            held = ExampleSet(validation[0], list(validation[1]))
         else:
             raise ValueError(f"validation must be a fraction or a pair (tokens, labels), got {validation!r:.60}")
         chosen = chosen.for_examples(len(examples.tokens))

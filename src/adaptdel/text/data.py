@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import nsmallest
 from typing import Any
 
@@ -25,7 +26,7 @@ from adaptdel.text.formats import (
     shown_name,
     unreadable,
 )
-from adaptdel.text.units import Tokens
+from adaptdel.text.units import Tokens, Unit
 
 Label = int | str
 TextHashes = npt.NDArray[np.uint64]
@@ -317,18 +318,36 @@ def held_out_rows(texts: Iterable[str], labels: Sequence[Any], share: float, see
     1
     """
     check_probability("share", share)
-    listed = [without_spacing(text) for text in texts]
-    first: dict[str, Any] = {}
-    for text, label in zip(listed, labels, strict=True):
-        first.setdefault(text, label)
+    rows = [_drawn(without_spacing(text), seed) for text in texts]
+    first: dict[int, Any] = {}
+    for number, label in zip(rows, labels, strict=True):
+        first.setdefault(number, label)
     numbers: dict[Any, list[int]] = {}
-    for text, label in first.items():
-        numbers.setdefault(label, []).append(_drawn(text, seed))
+    for number, label in first.items():
+        numbers.setdefault(label, []).append(number)
     limits = {}
     for label, drawn in numbers.items():
         count = min(round(share * len(drawn)), len(drawn) - 1)
         limits[label] = sorted(drawn)[count]
-    return [_drawn(text, seed) < limits[first[text]] for text in listed]
+    return [number < limits[first[number]] for number in rows]
+
+
+class SplitTexts(Sequence[Tokens]):
+    """The tokens of texts, split whenever they are asked for: a large training set takes the memory of its texts."""
+
+    def __init__(self, texts: Sequence[Any], unit: Unit) -> None:
+        self.texts, self.unit = texts, unit
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, row: Any) -> Any:
+        """The tokens of a text; for a slice or a list of rows, some of the texts."""
+        if isinstance(row, slice):
+            return SplitTexts(self.texts[row], self.unit)
+        if isinstance(row, list):
+            return SplitTexts([self.texts[number] for number in row], self.unit)
+        return self.unit.split(self.texts[row])
 
 
 @dataclass(frozen=True)
@@ -338,7 +357,7 @@ class ExampleSet:
     tokens: Sequence[Tokens]
     labels: Sequence[Any]
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
         """The number of tokens of each example."""
         return [len(tokens) for tokens in self.tokens]
@@ -384,8 +403,10 @@ def split_held_out(
 
 
 def _selected(examples: ExampleSet, wanted: Sequence[bool]) -> ExampleSet:
-    rows = [row for row, use in zip(zip(examples.tokens, examples.labels, strict=True), wanted, strict=True) if use]
-    return ExampleSet([tokens for tokens, _ in rows], [label for _, label in rows])
+    rows = [row for row, use in enumerate(wanted) if use]
+    tokens = examples.tokens
+    chosen = tokens[rows] if isinstance(tokens, SplitTexts) else [tokens[row] for row in rows]
+    return ExampleSet(chosen, [examples.labels[row] for row in rows])
 
 
 def _repeated(texts: Sequence[str], labels: Sequence[Label]) -> list[str]:

@@ -19,7 +19,7 @@ from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
-from adaptdel.text.data import DATA, DrawnRows, Examples, content_digest, held_out_rows, read_examples
+from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
 from adaptdel.training.training import history_csv, plot_front, plot_history, train, train_exact
 
@@ -122,7 +122,8 @@ def train_job(
     everything = examples
     examples, proof = (everything, None) if job.protect is None else _without_proof(job, everything)
     unit = check_unit(settings.unit)
-    tokens = [unit.split(text) for text in examples.texts]
+    split = SplitTexts(examples.texts, unit)
+    tokens = list(split) if settings.is_linear else split
     settings = settings.resolved(map(len, tokens))
     identity = {**settings.effective(), "data": everything.digest}
     if job.protect is not None:

@@ -32,6 +32,7 @@ from adaptdel.tables import text_table
 from adaptdel.text.data import (
     ExampleSet,
     Label,
+    SplitTexts,
     TextHashes,
     content_digest,
     held_out_rows,
@@ -279,7 +280,10 @@ def _split(
         raise ValueError(f"labels must be one for each of the {len(texts)} texts, got {len(labels)}")
     unit = check_unit(settings.unit)
     plain = [label.item() if hasattr(label, "item") else label for label in labels]
-    examples = ExampleSet([unit.split(text) for text in texts] if tokens is None else list(tokens), plain)
+    if tokens is None:
+        split = SplitTexts(texts, unit)
+        tokens = list(split) if settings.is_linear else split
+    examples = ExampleSet(tokens, plain)
     held = None
     if validation is not None:
         if len(validation[0]) != len(validation[1]):

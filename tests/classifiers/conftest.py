@@ -1,0 +1,31 @@
+"""Shared by the tests of transformers."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _frozen() -> Iterator[None]:
+    """The Trainer collects garbage whenever it begins: do not let it go through all of torch each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    pytest.importorskip("transformers")
+    from tests.classifiers.test_transformers import fixed, tiny
+
+    folder = tmp_path_factory.mktemp("encoder")
+    tokenizer = fixed("bert")
+    tiny("bert", tokenizer, spread=0.1).bert.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
