@@ -250,13 +250,13 @@ def test_long_copies_share_batches_only_as_far_as_they_were_tried() -> None:
     bounded = classifier("BERT")
     assert bounded.self_test_ is not None
     sizes: list[int] = []
-    score = bounded.scores
+    start = bounded.start
 
     def counted(inputs: Any) -> Any:
         sizes.append(len(inputs["input_ids"]))
-        return score(inputs)
+        return start(inputs)
 
-    bounded.scores = counted  # type: ignore[method-assign]
+    bounded.start = counted  # type: ignore[method-assign]
     bounded.self_test_ = replace(bounded.self_test_, longest_shared=10)
     ready = bounded.prepare("long", ("a",) * 30, Words())
     kept = np.tril(np.ones((30, 30), dtype=np.bool_))[20:]

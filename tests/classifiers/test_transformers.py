@@ -180,14 +180,14 @@ def test_near_ties_are_decided_alone() -> None:
     plain = classifier()
     model = TransformersClassifier(plain.model, tokenizer=plain.tokenizer, margin=np.inf)
     rows: list[int] = []
-    true_scores = model.scores
+    true_start = model.start
 
-    def scores(inputs: Any) -> Any:
+    def start(inputs: Any) -> Any:
         rows.append(len(inputs["input_ids"]))
-        found = true_scores(inputs)
-        return found if len(found) == 1 else found[:, ::-1]  # what a batch says is all wrong, and must not count
+        found = true_start(inputs)()
+        return lambda: found if len(found) == 1 else found[:, ::-1]  # what a batch says is wrong, and must not count
 
-    model.scores = scores  # type: ignore[method-assign]
+    model.start = start  # type: ignore[method-assign]
     votes = model.votes(requests(model, copies=5))
     assert all(np.array_equal(*pair) for pair in zip(votes, plain.votes(requests(plain, copies=5)), strict=True))
     assert max(rows) > 1
