@@ -120,7 +120,7 @@ def sampling(study: Study, name: str, base: str) -> Result:
         for kind, table in zip(("exact", "fixed"), tables, strict=True):
             part = table.filter(pc.is_in(table["id"], exact.combine_chunks()))
             short[kind] = {
-                "mean_radius": table_outcomes(part).counts.mean_radius,
+                "mean_radius": table_outcomes(part).mean_radius,
                 "settled": float((part["radius"].to_numpy() >= 0).mean()),
                 "calls": float(part["calls"].to_numpy().mean()),
             }
