@@ -103,7 +103,7 @@ def _near_edges(study: Study, run: Path, model: Path) -> Result:
             part = (distance >= low) & (distance < high)
             if part.any():
                 key = f"{low} to {high - 1}" if high < 10**9 else f"{low} or more"
-                rows.setdefault(key, {"inputs": int(part.sum())})[bound] = measured.take(part).counts.mean_radius
+                rows.setdefault(key, {"inputs": int(part.sum())})[bound] = measured.take(part).mean_radius
     return rows
 
 
@@ -198,11 +198,12 @@ def costs(study: Study, name: str, base: str) -> Result:
         model = _model(study, method, name, base)
         record = history(model)
         steps = [row["seconds"] for row in record["history"] if row.get("seconds") is not None]
-        measured = measures(study.run(model, name, base=base))
+        run = read_run(study.run(model, name, base=base))
+        measured = measures(run.folder)
         rows[method] = {
             "train_seconds": record["seconds"],
             "seconds_an_epoch": float(np.mean(steps)) if steps else None,
-            "milliseconds_an_input": 1000 * measured.seconds,
+            "milliseconds_an_input": 1000 * run.manifest["seconds"] / measured.inputs,
             "calls": measured.calls,
         }
     stored = study.out / "shares" / f"{name}-{base}.json"  # times differ from call to call: measured once
