@@ -19,7 +19,8 @@ help:
 	@echo "make docs      build the documentation site in out/site"
 	@echo "make attack-env  an environment for the recipes of TextAttack, .venv-attack; attack-test tests them there"
 	@echo "make attack-parts DATA=folder  parts of these recipes without a model hub, in out/attack-parts (some minutes)"
-	@echo "make paper DATA=folder        the paper's experiments (hours); paper-quick takes minutes"
+	@echo "make paper     the paper's protocol, RoBERTa and data from the hub (a GPU, weeks); says first what it will take"
+	@echo "               DATA=folder MODEL=folder or linear: local files; make paper-quick DATA=folder takes minutes"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -72,10 +73,15 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open out/site/index.html"
 
-paper paper-quick: $(STAMP)
+# Without DATA the data sets and the model come from the hub; with DATA=folder nothing is downloaded unless HF_HUB_OFFLINE=0.
+HUB := $(if $(DATA),HF_HUB_OFFLINE=$(or $(HF_HUB_OFFLINE),1))
+paper: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,datasets,report]'
+	$(HUB) $(BIN)/python -m experiments.paper $(if $(DATA),--data $(DATA)) --model $(or $(MODEL),roberta-base) --out $(or $(OUT),out/paper) $(ARGS)
+
+paper-quick: $(STAMP)
 	@test -n "$(DATA)" || { echo "name the folder of the data sets: make $@ DATA=folder" >&2; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.paper --data $(DATA) --out out/$@ $(if $(filter paper-quick,$@),--quick --results out/$@/results,) $(ARGS)
+	$(HUB) $(BIN)/python -m experiments.paper --data $(DATA) --model linear --sets spamassassin --limit 400 --out out/$@ $(ARGS)
 
 # TextAttack needs other versions than constraints.txt pins, so it has an environment of its own.
 ATTACK := .venv-attack

@@ -48,7 +48,7 @@ QUICKER = {
     "certify": ["--limit", "12"],
     "attack": ["--inputs", "4", "--set", "queries=200"],
     "audit": ["--certificates", "5", "--set", "queries=100"],
-    "train --model": ["--set", "epochs=1", "--set", "batch_size=16"],
+    "train --model": ["--set", "epochs=1", "--set", "warmup=0", "--set", "batch_size=16"],
 }
 
 
@@ -376,6 +376,24 @@ def test_the_reference_names_what_exists() -> None:
     for name in names:
         module, _, attribute = name.rpartition(".")
         assert hasattr(import_module(module), attribute), name
+
+
+def test_the_paper_s_elements_are_where_the_page_says() -> None:
+    """Names in its table are those of modules and what they define; files exist."""
+    page = (DOCS / "explanation" / "paper.md").read_text(encoding="utf-8")
+    rows = [
+        line.split("|")[2]
+        for line in page.split("## Where everything is")[1].split("\n## ")[0].splitlines()[6:]
+        if line
+    ]
+    places = [place for row in rows for place in re.findall(r"`([^`]+)`", row)]
+    assert len(places) > 30
+    for place in places:
+        if "/" in place:
+            assert (ROOT / place).exists(), place
+        else:
+            module, _, name = place.rpartition(".")
+            assert hasattr(import_module(f"adaptdel.{module}"), name), place
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

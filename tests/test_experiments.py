@@ -1,102 +1,239 @@
-"""The page of results: its tables and pictures are those of the files beside it."""
+"""The paper's protocol end to end, and the lab notebook's figures."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 import re
-import shutil
+import sys
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from experiments.paper.__main__ import main
-from experiments.paper.experiments import Clock
-from experiments.paper.figures import draw_pareto, front
-from experiments.paper.pages import write_page
-from experiments.paper.study import finished
+from adaptdel.cli import main as adaptdel
+from adaptdel.files import read_json
+from adaptdel.runs.storage import read_run
+from adaptdel.text.data import read_examples
+from experiments.paper import __main__ as program
+from experiments.paper.protocol import DELETION, METHODS, RATES, TITLES, Protocol
+from experiments.paper.published import ABLATION, ATTACKS, DATA, RECIPES
 
 DOCS = Path(__file__).parents[1] / "experiments"
 
 
-def test_the_page_shows_what_the_files_hold(tmp_path: Path) -> None:
-    shutil.copytree(DOCS / "results", tmp_path / "results")
-    write_page(tmp_path / "results")
-    assert (tmp_path / "results.md").read_text(encoding="utf-8") == (DOCS / "results.md").read_text(encoding="utf-8")
+def rows_of(count: int, classes: int = 2) -> list[dict[str, Any]]:
+    """Texts of one letter a word whose lengths fill the paper's bins, and their labels."""
+    rng, letters = random.Random(count), ["abc", "xyz", "mno", "def", "pqr"]
+    lengths = (20, 150, 250, 400)
+    words = [rng.choices(letters[n % classes], k=lengths[n // classes % 4]) for n in range(count)]
+    return [{"text": " ".join([*row, f"{n}"]), "label": n % classes} for n, row in enumerate(words)]
 
 
-def test_every_picture_of_the_page_is_there() -> None:
-    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", (DOCS / "results.md").read_text(encoding="utf-8"))
-    assert pictures
-    assert [name for name in pictures if not (DOCS / name).is_file()] == []
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with a training and a test file of SpamAssassin."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split, count in (("train", 40), ("test", 4)):
+        lines = [json.dumps(row) + "\n" for row in rows_of(count)]
+        (folder / f"spamassassin.{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
 
 
-def test_a_figure_in_the_page_is_the_one_in_its_file() -> None:
-    """Out of the file by hand, so that a fault in the page's own code is seen."""
-    values = json.loads((DOCS / "results" / "main-spamassassin-linear.json").read_text(encoding="utf-8"))["values"]
-    page = (DOCS / "results.md").read_text(encoding="utf-8")
-    section = page.split("### Main table: SpamAssassin, linear")[1]
-    line = next(line for line in section.splitlines() if line.startswith("| AdaptDel 90%"))
-    cells = [cell.strip() for cell in line.split("|")]
-    assert cells[2] == f"{100 * values['adaptdel']['clean_accuracy']:.2f}"
-    certified = values["adaptdel"]["certified"] + values["adaptdel"]["certified_zero"]
-    assert cells[4] == f"{100 * certified / values['adaptdel']['inputs']:.2f}"
-    assert cells[5].startswith(f"{values['adaptdel']['mean_radius']:.2f} ± ")
+def write_roberta(folder: Path) -> None:
+    """A RoBERTa of a few parameters with its tokenizer, as a folder on the hub has it."""
+    transformers = pytest.importorskip("transformers")
+    from tests.classifiers.test_transformers import fixed
+
+    tokenizer = fixed("roberta", max_length=14)
+    config = transformers.RobertaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=16, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    tokenizer.save_pretrained(folder)
+    transformers.RobertaModel(config).save_pretrained(folder)
 
 
-def test_the_front_leaves_out_what_is_beaten(tmp_path: Path) -> None:
-    points = [
-        {"kind": "AdaptDel", "setting": str(number), "clean_accuracy": accuracy, "mean_radius": radius}
-        for number, (accuracy, radius) in enumerate([(0.97, 5.0), (0.95, 9.0), (0.96, 4.0), (0.95, 8.0), (0.9, 9.0)])
-    ]
-    assert [point["setting"] for point in front(points)] == ["0", "1"]
-    draw_pareto(points, "spamassassin", tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+def protocol_run(capsys: pytest.CaptureFixture[str], *options: object) -> tuple[int, str]:
+    """The exit status and what the program says."""
+    status = program.main([*map(str, options)])
+    return status, capsys.readouterr().err
 
 
-def test_constant_answers_are_not_on_the_front() -> None:
-    points = [
-        {"clean_accuracy": 0.9, "mean_radius": 5.0, "most_frequent_answer": 0.8},
-        {"clean_accuracy": 0.75, "mean_radius": 40.0, "most_frequent_answer": 1.0},
-    ]
-    assert front(points) == points[:1]
-
-
-@pytest.mark.parametrize(
-    "wrong", [["--sets", "imdb,mnist"], ["--bases", "bert"], ["--parts", "main,tables"], ["--rows", "all"]]
-)
-def test_unknown_names_are_refused_at_once(
-    wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_tables_of_a_linear_model_and_a_run_that_was_stopped(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
-    monkeypatch.setattr(
-        "sys.argv", ["paper", "--data", str(tmp_path), "--out", str(out), "--results", str(out), *wrong]
-    )
+    """The commands that were finished are not run again."""
+    options = ["--data", files, "--model", "linear", "--sets", "spamassassin", "--parts", "main", "--out", tmp_path]
+    options += ["--methods", "nosmooth,adaptdel"]
+    run, commands = program.run, list[str]()
+
+    def stopped(step: Any) -> int:
+        commands.append(step.arguments[0])
+        return program.INTERRUPTED if len(commands) == 4 else run(step)
+
+    monkeypatch.setattr(program, "run", stopped)
+    assert protocol_run(capsys, *options)[0] == program.INTERRUPTED
+    status, said = protocol_run(capsys, *options)
+    assert status == 0
+    assert "6 commands, 3 finished" in said
+    assert commands == ["train", "certify", "train", "certify", "certify", "recertify", "report"]
+    page = (tmp_path / "tables.md").read_text(encoding="utf-8")
+    line = next(line for line in page.splitlines() if line.startswith("| SpamAssassin | AdaptDel 90% |"))
+    totals = read_run(tmp_path / "runs" / "spamassassin-adaptdel").manifest["totals"]
+    cells = [cell.strip() for cell in line.split("|")][3:]
+    assert cells[:2] == [f"{100 * totals['clean_accuracy']:.2f}", "97.73"]
+    assert cells[2].startswith(f"{totals['mean_radius']:.2f} ± ")
+    assert cells[3] == "6.25 ± 0.053"
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", page)
+    assert len(pictures) == 4
+    assert all((tmp_path / name).is_file() for name in pictures)
+    (files / "spamassassin.test.jsonl").unlink()
+    with pytest.raises(SystemExit):
+        program.main([*map(str, options)])
+    assert "spamassassin.test" in capsys.readouterr().err
+
+
+# The paper's Tables 2 and 3 (Appendix D), and its Section 4: training, calibration of SpamAssassin, certification.
+PRINTED_TRAINING = {
+    "learning_rate": 2e-5, "weight_decay": 1e-6, "clip": 1.0, "batch_size": 32, "epochs": 200, "warmup": 10.0,
+    "patience": 25, "validation": 0.1, "unit": "word", "class_weight": None,
+}  # fmt: skip
+PRINTED_CALIBRATION = {"threshold": 0.75, "n_select": 32, "n_estimate": 256, "per_bin": 50, "objective": "paper"}
+PRINTED_BINS = [0, 137, 230, 324]
+# alpha / 2 for each of the two bounds, which for two classes are those of one probability
+PRINTED_RUN = {"alpha": 0.05 / 2, "votes": [1000, 4000], "sampling": "fixed", "bound": "paper"}
+PRINTED_NOISE: dict[str, Any] = {
+    "nosmooth": {"kind": "none"},
+    "ranmask": {"kind": "masking", "fraction": 0.9},
+    "cert-ed": {"kind": "deletion", "rate": {"kind": "fixed", "p": 0.9}},
+    "adaptdel": {"kind": "deletion", "rate": {"kind": "length", "p_min": 0.9, "k": 23, "p_max": 1.0}},
+}
+
+
+@pytest.mark.slow
+def test_a_roberta_is_trained_calibrated_and_certified_as_the_paper_prints(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Field by field, from what the model folders and the manifests record."""
+    write_roberta(tmp_path / "roberta")
+    options = ["--data", files, "--model", tmp_path / "roberta", "--sets", "spamassassin", "--parts", "main"]
+    status, said = protocol_run(capsys, *options, "--out", tmp_path / "out")
+    assert status == 0
+    assert "hours" in said
+    for method in METHODS:
+        name = f"spamassassin-{method}"
+        record = read_json(tmp_path / "out" / "models" / name / "training.json", "a record")
+        used = record["settings"]
+        assert {field: used[field] for field in PRINTED_TRAINING} == PRINTED_TRAINING
+        assert len(record["history"]) <= 200
+        manifest = read_run(tmp_path / "out" / "runs" / name).manifest
+        assert {field: manifest[field] for field in PRINTED_RUN} == PRINTED_RUN
+        if method in PRINTED_NOISE:
+            assert manifest["noise"] == PRINTED_NOISE[method]
+    assert used["rates"] == [0.7, 0.99]  # of AdaptDel+, the last
+    calibration = read_json(tmp_path / "out" / "calibrated" / name / "calibration.json", "a record")
+    settings = calibration["settings"]
+    assert {field: settings[field] for field in PRINTED_CALIBRATION} == PRINTED_CALIBRATION
+    assert settings["bins"] == PRINTED_BINS
+    assert manifest["noise"]["rate"]["kind"] == "binned"
+    page = (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
+    for method, title in METHODS.items():
+        assert f"| SpamAssassin | {title} |" in page, method
+    assert list(DELETION)  # with radii of the tight bound from the same votes
+    for method in DELETION:
+        assert read_run(tmp_path / "out" / "runs" / f"spamassassin-{method}-tight").manifest["bound"] == "tight"
+
+
+def test_the_four_data_sets_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Yelp and IMDB as on the hub: Parquet files in a folder, which the library of data sets streams."""
+    hub, archive = tmp_path / "hub", tmp_path / "advbench.zip"
+    for name, inner, classes in (
+        ("Yelp/yelp_review_full", "yelp_review_full", 5),
+        ("stanfordnlp/imdb", "plain_text", 2),
+    ):
+        (hub / name / inner).mkdir(parents=True)
+        for split, count in (("train", 10), ("test", 5)):
+            table = pa.Table.from_pylist(rows_of(count, classes))
+            pq.write_table(table, hub / name / inner / f"{split}-00000-of-00001.parquet")
+    with zipfile.ZipFile(archive, "w") as packed:
+        for folder in ("assassin", "LUN"):
+            for split, count in (("train", 6), ("dev", 3)):
+                lines = ["text,label", *(f'"{row["text"]}, a",{row["label"]}' for row in rows_of(count))]
+                packed.writestr(f"{folder}/{split}.csv", "\n".join(lines) + "\n")
+
+    def load_dataset(path: str, *, split: str, streaming: bool) -> Any:
+        assert streaming
+        return (row for file in (hub / path).rglob(f"{split}-*.parquet") for row in pq.read_table(file).to_pylist())
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr(program, "run_all", lambda protocol, steps: 0)
+    options = ["--out", tmp_path / "out", "--advbench", archive.as_uri()]
+    assert protocol_run(capsys, *options)[0] == 0
+    for name, classes in zip(TITLES, (5, 2, 2, 2), strict=True):
+        protocol = Protocol(tmp_path / "out" / "data", tmp_path / "out", sets=[name], methods=["cert-ed"])
+        train, certify = protocol.steps(["main"])[:2]
+        for step in (train, certify):
+            file = step.arguments[step.arguments.index("--data") + 1]
+            assert len(set(read_examples(file).labels)) == classes
+        assert ("--sample 10000" in certify.command) is (name == "yelp")
+    with gzip.open(tmp_path / "out" / "data" / "imdb.test.jsonl.gz", "rt", encoding="utf-8") as stored:
+        assert [json.loads(line) for line in stored] == rows_of(5)
+    status, said = protocol_run(capsys, *options)
+    assert (status, "hub" in said) == (0, False)  # nothing is fetched again
+    (tmp_path / "no.zip").write_bytes(b"<html>")
+    with pytest.raises(SystemExit):
+        program.main(["--out", str(tmp_path / "other"), "--sets", "lun", "--advbench", str(tmp_path / "no.zip")])
+    assert "by hand" in capsys.readouterr().err
+
+
+def test_the_commands_are_those_of_the_paper(tmp_path: Path) -> None:
+    """Every row of its tables has its runs, and k is the printed one."""
+    steps = Protocol(tmp_path, tmp_path / "out", attacker="attack-env/adaptdel").steps()
+    commands = [step.command for step in steps]
+    assert len(set(commands)) == len(commands)
+    for name, method in ATTACKS:
+        for recipe in RECIPES:
+            assert sum(f"/{name}-{method}-{recipe}" in command for command in commands) == 1
+    for name, rate in ABLATION:
+        k = ABLATION[name, rate][0]
+        trained = [command for command in commands if f"--rate 0.{rate.rstrip('0')} --set k={k:g} " in command]
+        assert any(f"/{name}.train" in command for command in trained)
+    assert len(DATA) * (len(METHODS) + len(RATES) - 1) == sum(step.arguments[0] == "certify" for step in steps)
+    assert all("--settings paper" in step.command for step in steps if step.arguments[0] in ("train", "certify"))
+    # By its costs: 342 hours of training, 41.5 of calibration, 254 of certification.
+    assert sum(step.hours or 0 for step in Protocol(tmp_path, tmp_path).steps(["main"])) == pytest.approx(638, abs=1)
+
+
+def test_attacks_are_shown_beside_the_paper_s(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--data", files, "--model", "linear", "--sets", "spamassassin", "--out", tmp_path]
+    assert protocol_run(capsys, *options, "--methods", "adaptdel", "--parts", "main")[0] == 0
+    model, out = tmp_path / "models" / "spamassassin-adaptdel", tmp_path / "attacks" / "spamassassin-adaptdel-clare"
     with pytest.raises(SystemExit) as stop:
-        main()
+        adaptdel(["attack", str(model), "--data", str(files / "spamassassin.test.jsonl"), "--out", str(out),
+                  "--set", "queries=20", "--set", "votes=10"])  # fmt: skip
+    assert stop.value.code == 0
+    assert protocol_run(capsys, *options, "--methods", "adaptdel", "--parts", "attacks")[0] == 0
+    page = (tmp_path / "tables.md").read_text(encoding="utf-8").split("## Table 8")[1]
+    assert re.search(
+        r"\| AdaptDel 90% \| – / – \| 0\.975 / 0\.945 \| – / – \| .* \| \d\.\d{3} / \d\.\d{3} \| 0\.970 / 0\.935", page
+    )
+
+
+@pytest.mark.parametrize("wrong", [["--sets", "imdb,mnist"], ["--methods", "bert"], ["--parts", "main,tables"]])
+def test_unknown_names_are_refused_at_once(
+    wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        program.main(["--out", str(tmp_path / "out"), *wrong])
     assert stop.value.code == 2
     assert f"{wrong[0]} must be among" in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_a_clock_counts_and_leaves_no_trace() -> None:
-    class Slow:
-        def work(self, value: int) -> int:
-            return value + 1
-
-    each, clock, earlier = Slow(), Clock(), Slow.work
-    with clock.on(each, "work"):
-        assert each.work(1) == 2
-    counted = clock.seconds
-    with Clock().on(Slow, "work"):
-        assert each.work(2) == 3
-    assert counted > 0
-    assert clock.seconds == counted
-    assert Slow.work is earlier
-    assert "work" not in vars(each)
-
-
-@pytest.mark.parametrize(("ended", "expected"), [(None, False), ("2026-01-01T00:00:00+00:00", True)])
-def test_a_run_that_was_stopped_is_not_finished(ended: str | None, expected: bool, tmp_path: Path) -> None:
-    assert not finished(tmp_path)
-    (tmp_path / "manifest.json").write_text(json.dumps({"finished": ended, "totals": None}), encoding="utf-8")
-    assert finished(tmp_path) is expected
+    assert not (tmp_path / "out").exists()

@@ -66,7 +66,7 @@ def test_every_dependency_is_pinned() -> None:
     unpinned = (
         {canonicalize_name(name) for name in names} - set(pins()) - set(pins("constraints-attack.txt")) - {"adaptdel"}
     )
-    assert unpinned <= {"datasets", "s3fs", "tensorflow", "tensorflow-hub"}  # by no target of the Makefile
+    assert unpinned <= {"s3fs", "tensorflow", "tensorflow-hub"}  # by no target of the Makefile
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)

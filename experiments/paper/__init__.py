@@ -1,1 +1,1 @@
-"""The paper's experiments at laptop scale: ``python -m experiments.paper --data FOLDER``."""
+"""The paper's experiments: ``python -m experiments.paper``."""

@@ -202,7 +202,8 @@ class TransformerTrainingSettings:
         _check(self, "epochs patience max_length", _count(0))
         _check(self, "precision", _choice(*PRECISIONS))
         _check(self, "dtype", _choice(*DTYPES))
-        _check(self, "compile", _flag)
+        if not isinstance(self.compile, bool):
+            raise ValueError(f"compile must be true or false, got {self.compile!r:.60}")
         _check(self, "seed", _count(0, SEEDS - 1))
         _check(self, "learning_rate clip", _POSITIVE)
         _check(self, "weight_decay adv_lr adv_init adv_norm", _NOT_NEGATIVE)
@@ -372,6 +373,18 @@ class TrainingSettings:
         if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != RATE:
             changed["rates"] = (round(max(0.5, 1 - 3 * (1 - rate)), 4), round(1 - (1 - rate) / 10, 4))
         return replace(self, **changed)
+
+    def chosen(self, used: TrainingSettings) -> str:
+        """A sentence on what `resolved` chose, where these settings leave it open; "" if it chose nothing.
+
+        >>> TrainingSettings().chosen(TrainingSettings().resolved([15]))
+        'rate=0.73: by the number and lengths of the examples; --settings paper takes what the paper prints'
+        """
+        own, new = self.effective(), used.effective()
+        names = [name for name in ("rate", "rates", "epochs", "patience") if new.get(name) != own.get(name)]
+        values = ", ".join(f"{name}={new[name]}" for name in names)
+        reason = "by the number and lengths of the examples; --settings paper takes what the paper prints"
+        return f"{values}: {reason}" if names else ""
 
     def effective(self) -> dict[str, Any]:
         """All fields that the result depends on, with the defaults filled in; two trainings are compared by it."""

@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from adaptdel.core.checks import IntArray, check_fields
 from adaptdel.measures.summary import (
-    COUNTED_RADIUS,
     Labels,
     Outcomes,
     certified_at_radius,
     plain_mean,
+    quantiles,
     standard_error,
 )
-from adaptdel.tables import Column, Table, integer, percent, with_error
+from adaptdel.tables import Column, Table, percent, with_error
 
 RADII = (0, 1, 2, 5, 10, 20)  # where certified recall is given
 LEAST = 5  # inputs of other labels: with fewer, a classifier that finds half of them misses all more often than 1 in 20
@@ -50,6 +50,7 @@ class ClassMeasures:
         precision: the fraction of the inputs that get it as the answer and have it.
         mean_radius: the mean certified radius of its inputs.
         mean_radius_se: the standard error.
+        median_radius: the median of the same radii.
         abstained: its inputs on which the classifier abstains.
         certified_recall: the fraction of its inputs that are correct and certified at each radius, by radius.
     """
@@ -61,6 +62,7 @@ class ClassMeasures:
     precision: float
     mean_radius: float
     mean_radius_se: float
+    median_radius: float
     abstained: int
     certified_recall: dict[int, float]
 
@@ -127,14 +129,16 @@ def measure_classes(
 def _measures(label: Any, part: Outcomes | None, answers: IntArray, hits: int, radii: Sequence[int]) -> ClassMeasures:
     total = int(answers.sum())
     inputs = Outcomes.of([], [], []) if part is None else part
+    radius, count = inputs.counted_radius, inputs.count
     return ClassMeasures(
         label=label,
         inputs=len(inputs),
         answers=total,
-        recall=inputs.clean_accuracy,
+        recall=inputs.counts.clean_accuracy,
         precision=hits / total if total else nan,
-        mean_radius=inputs.mean_radius,
-        mean_radius_se=standard_error(inputs.counted_radius, inputs.count),
+        mean_radius=inputs.counts.mean_radius,
+        mean_radius_se=standard_error(radius, count),
+        median_radius=float(quantiles(radius, count, [0.5])[0]),
         abstained=inputs.number(inputs.radius < 0),
         certified_recall=dict(zip(map(int, radii), certified_at_radius(inputs, radii).tolist(), strict=True)),
     )
@@ -266,6 +270,7 @@ CLASS_FIELDS = {
     "precision": "a number?",
     "mean_radius": "a number?",
     "mean_radius_se": "a number?",
+    "median_radius": "a number?",
     "abstained": "an integer",
     "certified_recall": "an object",
 }
@@ -284,7 +289,7 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = ()) -> Table:
+def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (), name: str = "classes") -> Table:
     """The measures by class as a table; ``rows`` are those of `ClassMeasures.to_dict`.
 
     ``lead`` are columns before the class. The certified recall is shown at radius 0 and at those that a class reaches.
@@ -294,29 +299,32 @@ def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (
     columns = [
         *lead,
         Column("class", ("label",), number=False),
-        Column("inputs", ("inputs",), integer),
-        Column("recall", ("recall",), percent, about="The fraction of the inputs of the class with the right answer."),
-        Column("precision", ("precision",), percent, about="The fraction of right answers among those of the class."),
-        Column("mean radius", ("mean_radius", "mean_radius_se"), with_error, about=COUNTED_RADIUS),
+        Column("inputs", ("inputs",), _count),
+        Column("recall", ("recall",), percent),
+        Column("precision", ("precision",), percent),
+        Column("mean radius", ("mean_radius", "mean_radius_se"), with_error),
+        Column("median radius", ("median_radius",), lambda value: f"{value:g}"),
         *(Column(f"certified recall at radius\u00a0{r}", (f"certified_recall_{r}",), percent) for r in shown),
-        *([Column("abstained", ("abstained",), integer)] if any(row["abstained"] for row in rows) else []),
-    ]  # fmt: skip
+        Column("abstained", ("abstained",), _count),
+    ]
     flat = [{**row, **{f"certified_recall_{r}": row["certified_recall"].get(r) for r in shown}} for row in rows]
     caption = (
-        "By class. Certified recall at a radius: the fraction of the inputs of the class whose answer is correct and "
-        "certified against so many edits."
+        "Measures by class. Recall: the fraction of the inputs of a class that get it as the answer. Precision: the "
+        "fraction of the inputs with this answer that have it as their label. Radii of wrong answers and abstentions "
+        "count as 0. Certified recall at a radius: the fraction of the inputs of the class that are correct and "
+        "certified at this radius."
     )
-    return Table("classes", caption, columns, flat)
+    return Table(name, caption, columns, flat)
 
 
 Confusion = tuple[Mapping[str, Any], Sequence[Any], Sequence[Sequence[int]]]  # values of lead columns, labels, counts
 
 
-def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = ()) -> Table:
+def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = (), name: str = "confusion") -> Table:
     """Confusion matrices as a table, labels down and answers across; correct answers are emphasised."""
     names = list(dict.fromkeys(str(label) for _, labels, _ in parts for label in labels))
     columns = [*lead, Column("label", ("label",), number=False)]
-    columns += [Column(f"answer: {name}", (f"answer_{name}",), integer, strong=_is_label(name)) for name in names]
+    columns += [Column(f"answer: {name}", (f"answer_{name}",), _count, strong=_is_label(name)) for name in names]
     rows = [
         {**first, "label": str(label)}
         | dict.fromkeys((f"answer_{name}" for name in names), 0)
@@ -324,9 +332,16 @@ def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = ()) 
         for first, labels, counts in parts
         for label, row in zip(labels, counts, strict=True)
     ]
-    caption = "Inputs by label and answer, correct answers in bold. An abstention counts by its predicted label."
-    return Table("confusion", caption, columns, rows)
+    caption = (
+        "Confusion matrices: inputs by label and answer, correct answers in bold. An abstention counts by its "
+        "predicted label."
+    )
+    return Table(name, caption, columns, rows)
 
 
 def _is_label(name: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda row: bool(row["label"] == name)
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
