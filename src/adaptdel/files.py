@@ -13,6 +13,10 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load as tensors_from_bytes
+
 MAX_DIGITS = 64  # of an integer
 MAX_DEPTH = 32  # of nested lists and objects
 
@@ -166,6 +170,17 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         if str(error).startswith(f"{path}: "):
             raise
         raise ValueError(f"{path}: not {what}: {error}: write or copy it again") from None
+
+
+def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays in a safetensors file; a ValueError names the file if it cannot be read."""
+    try:
+        return tensors_from_bytes(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ValueError(f"{path}: not a safetensors file: {reason}: write or copy it again") from None
 
 
 def sync_folder(folder: Path) -> None:

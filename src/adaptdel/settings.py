@@ -86,16 +86,16 @@ class LinearTrainingSettings:
         copies: noisy copies of each example; for the loss "votes", rates that are drawn if the noise has random ones.
         l2: penalty on squared weights; see `adaptdel.classifiers.linear.LinearClassifier`.
         iterations: the largest number of iterations of the optimiser.
-        features: "hash" or "vocabulary".
         bits: the base-2 logarithm of the number of hashed columns.
+        ngram: for the units char and byte, the number of neighbouring tokens that are a feature together (k-mers).
     """
 
     loss: str = "auto"
     copies: int = 8
     l2: float = 2e-6
     iterations: int = 60
-    features: str = "hash"
     bits: int = 18
+    ngram: int = 1
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, LINEAR_LOSSES)
@@ -111,6 +111,7 @@ class AdditiveTrainingSettings:
         iterations: the largest number of iterations of the optimiser without a bound; a fifth of it for each bound.
         levels: the number of bounds, each a fifth smaller than the one before.
         min_count: the smallest number of occurrences of a feature in the training set.
+        ngram: for the units char and byte, the number of neighbouring tokens that have a score together (k-mers).
         vectors: a safetensors file of word vectors, see `adaptdel.classifiers.word_vectors`; "" for none.
         validation: the fraction of the examples that is held out to choose the bound.
         max_accuracy_loss: percentage points of held-out accuracy, the mean of all classes, that the choice of the bound
@@ -122,13 +123,14 @@ class AdditiveTrainingSettings:
     iterations: int = 60
     levels: int = 14
     min_count: int = 2
+    ngram: int = 1
     vectors: str = ""
     validation: float = 0.2
     max_accuracy_loss: float = 1.0
 
     def __post_init__(self) -> None:
         _check(self, "kept", _count(0))
-        _check(self, "iterations levels min_count", _count())
+        _check(self, "iterations levels min_count ngram", _count())
         _check(self, "l2", _NOT_NEGATIVE)
         _check(self, "validation", _number("in (0, 1)", most=1.0, open_ends=True))
         _check(self, "max_accuracy_loss", _POINTS)

@@ -128,6 +128,8 @@ def test_synonyms_do_not_limit_edits_of_characters(unit: str) -> None:
         ({"replacements": [[2**62, 2**62]] * 2}, "64 bits"),
         ({"input_hash": "\x1b[31m"}, "input_hash"),
         ({"unit": {"kind": "none"}}, "unit"),
+        ({"ngram": 0}, "ngram"),
+        ({"ngram": 4}, "ngram"),
         ({"extra": 1}, "extra"),
     ],
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tracemalloc
 from collections.abc import Callable, Hashable
@@ -20,8 +21,9 @@ from adaptdel.classifiers import linear_training
 from adaptdel.classifiers.base import Request
 from adaptdel.classifiers.features import (
     HashedFeatures,
-    VocabularyFeatures,
+    ScoreCache,
     hashed,
+    ngrams,
     parts,
     scores,
     token_bytes,
@@ -32,7 +34,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.linear_training import Fitted, minimise, noisy_counts, rounded
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.noise import Noise, RandomDeletion
-from adaptdel.text.units import Bytes, Tokens, Words
+from adaptdel.text.units import Bytes, Characters, Tokens, Words
 
 HASHES = [898694284, 1745896126, 1297835806, 3934446647]
 NOISES: list[Noise | None] = [None, Deletion(FixedRate(0.5)), Deletion(LengthRate(0.5, 6)), Masking(0.5), NoNoise()]
@@ -67,13 +69,19 @@ def votes(model: LinearClassifier, tokens: Tokens, kept: BoolArray, *, masking: 
     return model.votes([Request(model.prepare("an input", tokens, Words(), masking=masking), kept)])[0]
 
 
+def predicted(model: LinearClassifier, examples: list[Tokens]) -> list[Any]:
+    """The labels of whole inputs."""
+    numbers = (int(votes(model, example, np.ones((1, len(example)), dtype=np.bool_))[0]) for example in examples)
+    return [model.label(number) for number in numbers]
+
+
 def random_model(draw: np.random.Generator, classes: int, largest: int = 2**20, bits: int = 6) -> LinearClassifier:
     """A model with weights as large as they may be, among them ties."""
     model = LinearClassifier(bits=bits)
     columns = 1 if classes == 2 else classes
     weights = draw.integers(-largest, largest + 1, size=(2**bits + 1, columns)).astype(np.int32)
     bias = draw.integers(-largest, largest + 1, size=columns).astype(np.int32)
-    model._set(HashedFeatures(bits, True), list(range(classes)), weights, bias, 20)
+    model._set(HashedFeatures(bits), list(range(classes)), weights, bias, 20)
     model.training_ = {}
     return model
 
@@ -85,7 +93,7 @@ def reference(model: LinearClassifier, tokens: Tokens, kept: BoolArray, masking:
     for row in kept:
         found = [int(b) * worth for b in model.bias_]
         for token, keep in zip(tokens, row, strict=True):
-            columns = [hashed(part, model.bits) for part in parts(token, lowercase=True)]
+            columns = [hashed(part, model.bits) for part in parts(token)]
             if not keep:
                 columns = [len(model.weights_) - 1] if masking else []
             for column in columns:
@@ -148,6 +156,7 @@ def test_single_precision_is_used_up_to_its_last_whole_number() -> None:
         assert model.prepare("an input", tokens, Words()).data.weights.dtype == precision
         kept = np.tri(length + 1, length, -1, dtype=np.bool_)
         assert votes(model, tokens, kept).tolist() == [0] * 16 + [1] * (length - 15)
+    model._cached = ScoreCache(1)
     column = next(token for token in range(17, 99) if hashed(token, 6) not in {hashed(n, 6) for n in range(16)})
     model.weights_[hashed(column, 6)] = 1
     model.bias_[:] = -(2**24)
@@ -191,28 +200,24 @@ def test_tokens_survive_json(token: Hashable) -> None:
 
 
 def test_parts_of_a_token() -> None:
-    assert parts("Good", lowercase=True) == ("good",)
-    assert parts("Good!", lowercase=True) == ("good!", "good")
-    assert parts("Good!", lowercase=False) == ("Good!", "Good")
-    assert parts("--", lowercase=True) == ("--",)
-    assert parts(b"Good!", lowercase=True) == (b"Good!",)
+    assert parts("Good") == ("good",)
+    assert parts("Good!") == ("good!", "good")
+    assert parts("--") == ("--",)
+    assert parts(b"Good!") == (b"Good!",)
 
 
 def test_a_token_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^a token must be a text, bytes, an integer or a tuple of these, got 0.5"):
         hashed(0.5, 18)
-    with pytest.raises(ValueError, match=r"frozenset"):
-        LinearClassifier().fit([(frozenset(),), ("a",)], [0, 1])
 
 
-@pytest.mark.parametrize("features", ["hash", "vocabulary"])
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("noise", NOISES, ids=repr)
-def test_learns(noise: Noise | None, classes: int, features: str) -> None:
-    model = fitted(classes, noise, features=features)
+def test_learns(noise: Noise | None, classes: int) -> None:
+    model = fitted(classes, noise)
     assert model.classes_ == [f"class {label}" for label in range(classes)]
     tokens, labels = toy(classes, seed=1)
-    assert np.mean([a == b for a, b in zip(model.predict(tokens), labels, strict=True)]) > 0.95
+    assert np.mean([a == b for a, b in zip(predicted(model, tokens), labels, strict=True)]) > 0.95
     if noise is None:
         return
     right: list[bool] = []
@@ -226,13 +231,13 @@ def test_learns(noise: Noise | None, classes: int, features: str) -> None:
 def test_training_finds_the_minimum() -> None:
     """Against the conditions of the optimum, computed densely: the gradient of the penalised loss is zero."""
     tokens, labels = toy(3, 60)
-    model = LinearClassifier(bits=8, lowercase=False).fit(tokens, labels, l2=1e-3, iterations=2000, class_weight=None)
+    model = LinearClassifier(bits=8).fit(tokens, labels, l2=1e-3, iterations=2000, class_weight=None)
     assert model.classes_ is not None
     weights = np.ldexp(model.weights_.astype(np.float64), -model.exponent_)
     counts = np.zeros((60, 257))
     for row, example in enumerate(tokens):
         for token in example:
-            for part in parts(token, lowercase=False):
+            for part in parts(token):
                 counts[row, hashed(part, 8)] += 1
     logits = counts @ weights + np.ldexp(model.bias_.astype(np.float64), -model.exponent_)
     share = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -309,11 +314,10 @@ def test_rounding_keeps_20_bits() -> None:
     assert not whole.any()
 
 
-@pytest.mark.parametrize("features", ["hash", "vocabulary"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_save_and_load(features: str, classes: int, tmp_path: Path) -> None:
+def test_save_and_load(classes: int, tmp_path: Path) -> None:
     noise = Masking(0.5)
-    model = fitted(classes, noise, features=features)
+    model = fitted(classes, noise)
     folder = tmp_path / "new" / "model"
     model.save(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["linear.json", "linear.safetensors"]
@@ -322,7 +326,6 @@ def test_save_and_load(features: str, classes: int, tmp_path: Path) -> None:
     assert other.classes_ == model.classes_
     assert other.training_ == model.training_
     assert other.training_["noise"] == noise.to_dict()
-    assert other.features == features
     for example in toy(classes, seed=2)[0][:20]:
         kept = noise.sample(len(example), 50, rng())
         for masking in (False, True):
@@ -332,42 +335,68 @@ def test_save_and_load(features: str, classes: int, tmp_path: Path) -> None:
     assert LinearClassifier.load(folder).fingerprint() == model.fingerprint()
 
 
-def test_bytes_and_chunks(tmp_path: Path) -> None:
+def test_bytes(tmp_path: Path) -> None:
     draw = rng()
     labels = [n % 2 == 1 for n in range(100)]
     data = [bytes(draw.integers(128 * label, 128 + 128 * label, size=40).astype(np.uint8)) for label in labels]
-    for split in (Bytes().split, lambda data: tuple(data[place : place + 1] for place in range(len(data)))):
-        for features in ("hash", "vocabulary"):
-            tokens = [split(one) for one in data]
-            model = LinearClassifier(features=features).fit(tokens, labels, noise=Deletion(FixedRate(0.5)))
-            assert model.classes_ == [False, True]
-            assert model.predict(tokens) == labels
-            model.save(tmp_path)
-            assert LinearClassifier.load(tmp_path).predict(tokens) == labels
+    tokens = [Bytes().split(each) for each in data]
+    model = LinearClassifier().fit(tokens, labels, noise=Deletion(FixedRate(0.5)))
+    assert model.classes_ == [False, True]
+    assert predicted(model, tokens) == labels
+
+
+def orders(rows: int, seed: int) -> tuple[list[Tokens], list[int]]:
+    """Texts of the same characters, whose order alone tells the class."""
+    draw = rng(seed)
+    halves = (("AC", "GT"), ("CA", "TG"))
+    return [tuple("".join(draw.choice(halves[n % 2], 15))) for n in range(rows)], [n % 2 for n in range(rows)]
+
+
+@pytest.mark.parametrize("noise", [None, Deletion(FixedRate(0.2)), Masking(0.2)], ids=repr)
+def test_runs_of_characters(noise: Noise | None, tmp_path: Path) -> None:
+    """The votes are the sums over the runs of the kept characters, counted by hand; order is learned."""
+    (tokens, labels), (unseen, truth) = orders(60, 0), orders(40, 1)
+    model = LinearClassifier(bits=10, ngram=3).fit(tokens, labels, noise=noise, unit=Characters(), copies=3)
+    assert predicted(model, unseen) == truth
+    single = LinearClassifier(bits=10).fit(tokens, labels, noise=noise, unit=Characters(), copies=3)
+    assert np.mean([a == b for a, b in zip(predicted(single, unseen), truth, strict=True)]) < 0.8
+    model.save(tmp_path)
+    model = LinearClassifier.load(tmp_path)
+    masking = isinstance(noise, Masking)
+    for example in unseen[:5]:
+        kept = rng(2).random((20, len(example))) < 0.8
+        prepared = model.prepare("x", example, Characters(), masking=masking)
+        [table], [found] = model.copy_scores([Request(prepared, kept)]), model.votes([Request(prepared, kept)])
+        for row, scored, vote in zip(kept, table, found, strict=True):
+            gap = ["\ufffd"] if masking else []
+            copy = "".join(str(c) for token, keep in zip(example, row, strict=True) for c in ([token] if keep else gap))
+            runs = ngrams(tuple(copy), 3)
+            assert len(runs) == len(copy) + 2
+            assert runs[2:-2] == tuple(tuple(copy[i : i + 3].lower()) for i in range(len(copy) - 2))
+            total = int(model.bias_[0]) + sum(int(model.weights_[hashed(run, 10), 0]) for run in runs)
+            assert (scored.tolist(), vote) == ([0, total], int(total > 0))
+
+
+def test_runs_need_characters_or_bytes_and_copies() -> None:
+    tokens, labels = orders(8, 0)
+    for unit in (None, Words()):
+        with pytest.raises(ValueError, match="ngram"):
+            LinearClassifier(ngram=2).fit(tokens, labels, unit=unit)
+    with pytest.raises(ValueError, match="loss"):
+        LinearClassifier(ngram=2).fit(tokens, labels, unit=Characters(), noise=Deletion(FixedRate(0.5)), loss="votes")
 
 
 def test_empty_inputs_and_copies_get_the_bias() -> None:
     tokens: list[Tokens] = [("good",), ("bad",), ()] * 10
     usual: dict[str, Any] = {"noise": Deletion(FixedRate(0.5)), "class_weight": None}
     model = LinearClassifier().fit(tokens, ["pos", "neg", "pos"] * 10, **usual)
-    assert model.predict([()]) == ["pos"]
+    assert predicted(model, [()]) == ["pos"]
     assert votes(model, (), np.ones((3, 0), dtype=np.bool_)).tolist() == [1, 1, 1]
     assert votes(model, ("bad",), np.array([[False], [True]])).tolist() == [1, 0]
     assert votes(model, ("bad",), np.ones((0, 1), dtype=np.bool_)).shape == (0,)
     assert model.votes([]) == []
     nothing = LinearClassifier().fit([(), (), ()], [0, 1, 1], noise=Masking(0.5), class_weight=None)
-    assert nothing.predict([(), ("new",)]) == [1, 1]
-
-
-def test_unknown_tokens_count_nothing() -> None:
-    model = LinearClassifier(features="vocabulary", min_count=3).fit(
-        [("a", "b"), ("c", "d")] * 3 + [("e",)], [0, 1] * 3 + [1]
-    )
-    assert isinstance(model._features, VocabularyFeatures)
-    assert model._features.vocabulary == ["a", "b", "c", "d"]
-    rows = model.prepare("an input", ("a", "e", "new", 5), Words()).data.weights
-    assert (rows[1:] == 0).all()
-    assert rows[0] < 0
+    assert predicted(nothing, [(), ("new",)]) == [1, 1]
 
 
 def test_masks_weigh_as_one_feature_of_their_own() -> None:
@@ -386,7 +415,7 @@ def test_labels_are_sorted_and_plain() -> None:
     model = LinearClassifier().fit(tokens, np.array(["z", "y", "x"]))
     assert model.classes_ == ["x", "y", "z"]
     assert type(model.classes_[0]) is str
-    assert model.predict(tokens) == ["z", "y", "x"]
+    assert predicted(model, tokens) == ["z", "y", "x"]
 
 
 def test_progress_ends_at_its_total() -> None:
@@ -397,16 +426,6 @@ def test_progress_ends_at_its_total() -> None:
     assert seen[-1] == (80, 80)
 
 
-def test_parameters_and_repr() -> None:
-    model = LinearClassifier(features="vocabulary", min_count=5)
-    assert eval(repr(model)).get_params() == model.get_params()
-    assert LinearClassifier(**model.get_params()).get_params() == model.get_params()
-    assert model.set_params(bits=4) is model
-    assert model.get_params(deep=False)["bits"] == 4
-    with pytest.raises(ValueError, match=r"^a LinearClassifier takes features, bits, min_count, lowercase, got 'bit'$"):
-        model.set_params(bit=4)
-
-
 def test_a_failed_fit_changes_nothing() -> None:
     model = fitted()
     before = model.fingerprint()
@@ -415,104 +434,75 @@ def test_a_failed_fit_changes_nothing() -> None:
     assert model.fingerprint() == before
 
 
-UNFITTED = "LinearClassifier must be fitted before it can classify: call fit(...) or load(...)"
-
-
 def test_unfitted_use(tmp_path: Path) -> None:
     model = LinearClassifier()
     uses: list[Callable[[], Any]] = [
         lambda: model.prepare("x", (), Words()),
-        lambda: model.votes([]),
-        lambda: model.predict([]),
         lambda: model.save(tmp_path),
         model.fingerprint,
     ]
     for use in uses:
-        with pytest.raises(ValueError) as error:
+        with pytest.raises(ValueError, match="fitted"):
             use()
-        assert str(error.value) == UNFITTED
 
 
 PAIR: list[Tokens] = [("a",), ("b",)]
 
 
 @pytest.mark.parametrize(
-    ("settings", "arguments", "sentence"),
+    ("arguments", "word"),
     [
-        ({}, (PAIR, [0, 1, 1]), "tokens and labels must be of the same length, got 2 and 3"),
-        ({}, (PAIR, [1, 1]), "labels must hold at least two different labels, got only 1"),
-        ({}, ([], []), "labels must hold at least two different labels, got no examples"),
-        ({}, (PAIR, [0, None]), "labels must be texts or numbers, got None at position 1"),
-        ({}, (PAIR, [0.0, float("nan")]), "labels must be texts or numbers, got nan at position 1"),
-        ({}, (PAIR, [0, "b"]), "labels must be all texts or all numbers, got both"),
-        (
-            {},
-            (["a text", "b"], [0, 1]),
-            "tokens must hold a sequence of tokens for every example, got str at position 0: a text has to be split "
-            "first, as Words().split(text) does",
-        ),
-        ({"features": "tfidf"}, (PAIR, [0, 1]), "features must be one of 'hash', 'vocabulary', got 'tfidf'"),
-        ({"bits": 40}, (PAIR, [0, 1]), "bits must be an integer of at least 1 and at most 28, got 40"),
-        ({"min_count": 0}, (PAIR, [0, 1]), "min_count must be an integer of at least 1, got 0"),
-        ({"lowercase": "no"}, (PAIR, [0, 1]), "lowercase must be True or False, got 'no'"),
+        ((PAIR, [0, 1, 1]), "length"),
+        ((PAIR, [1, 1]), "different labels"),
+        (([], []), "no examples"),
+        ((PAIR, [0, None]), "position 1"),
+        ((PAIR, [0.0, float("nan")]), "position 1"),
+        ((PAIR, [0, "b"]), "both"),
+        ((["a text", "b"], [0, 1]), "split"),
     ],
 )
-def test_bad_training_input(settings: dict[str, Any], arguments: tuple[Any, Any], sentence: str) -> None:
-    with pytest.raises(ValueError) as error:
-        LinearClassifier(**settings).fit(*arguments)
-    assert str(error.value) == sentence
+def test_bad_training_input(arguments: tuple[Any, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        LinearClassifier().fit(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"copies": 0}, "copies must be an integer of at least 1, got 0"),
-        ({"iterations": 0}, "iterations must be an integer of at least 1, got 0"),
-        ({"l2": -1.0}, "l2 must be a finite number of at least 0, got -1.0"),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
-        ({"noise": 0.9}, "noise must be None or a noise such as Deletion(FixedRate(0.9)), got 0.9"),
-    ],
-)
-def test_bad_training_options(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError) as error:
-        LinearClassifier().fit(PAIR, [0, 1], **options)
-    assert str(error.value) == sentence
+@pytest.mark.parametrize("option", [{"copies": 0}, {"iterations": 0}, {"l2": -1.0}, {"seed": -1}, {"noise": 0.9}])
+def test_bad_training_options(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(option))):
+        LinearClassifier().fit(PAIR, [0, 1], **option)
+    with pytest.raises(ValueError, match="bits"):
+        LinearClassifier(bits=40).fit(PAIR, [0, 1])
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
-    fitted(3, features="vocabulary").save(folder)
+    fitted(3).save(folder)
     return folder
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    "changes",
     [
-        ({"format": "other"}, "must describe a linear model of adaptdel, version 1"),
-        ({"version": 2}, "must describe a linear model of adaptdel, version 1"),
-        ({"features": "tfidf"}, "is damaged: features must be one of 'hash', 'vocabulary', got 'tfidf'"),
-        ({"features": "hash"}, "is damaged: bits must be an integer of at least 1 and at most 28, got None"),
-        ({"vocabulary": "abc"}, "is damaged: vocabulary must be a list"),
-        ({"vocabulary": ["a", "a"]}, "is damaged: vocabulary must not hold anything twice"),
-        ({"vocabulary": [None]}, "is damaged: no token is written as None"),
-        ({"lowercase": None}, "is damaged: lowercase must be true or false, got None"),
-        ({"classes": "abc"}, "is damaged: classes must be a list of texts or numbers"),
-        ({"classes": ["a"]}, "is damaged: classes must be two or more different labels"),
-        ({"exponent": "x"}, "is damaged: exponent must be an integer of at least -1100 and at most 1100, got 'x'"),
-        ({"training": None}, "is damaged: training must be a dictionary and fingerprint a text"),
-        ({"classes": ["a", "b", "c"]}, "does not belong to the weights beside it: their fingerprint differs"),
-        ({"lowercase": False}, "does not belong to the weights beside it: their fingerprint differs"),
+        {"format": "other"},
+        {"version": 1},
+        {"features": "vocabulary"},
+        {"bits": 29},
+        {"bits": 11},
+        {"ngram": 0},
+        {"classes": "abc"},
+        {"classes": ["a"]},
+        {"classes": ["a", "b"]},
+        {"exponent": "x"},
+        {"training": None},
     ],
 )
-def test_a_damaged_description(saved: Path, changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+def test_a_damaged_description(saved: Path, changes: dict[str, Any], tmp_path: Path) -> None:
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "linear.json"
     path.write_text(json.dumps(json.loads(path.read_text("ascii")) | changes), encoding="ascii")
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=re.escape(str(path))):
         LinearClassifier.load(tmp_path)
-    advice = ": save or copy the model anew" if sentence.startswith("is damaged") else ""
-    assert str(error.value) == f"{path} {sentence}{advice}"
 
 
 def test_damaged_files(saved: Path, tmp_path: Path) -> None:
@@ -522,26 +512,21 @@ def test_damaged_files(saved: Path, tmp_path: Path) -> None:
         return str(error.value)
 
     description, tensors = tmp_path / "linear.json", tmp_path / "linear.safetensors"
-    assert sentence() == f"{description} cannot be read: No such file or directory"
+    assert str(description) in sentence()
     description.write_bytes(b"\xff\x00{")
-    assert sentence().startswith(f"{description} must be a JSON file: ")
+    assert str(description) in sentence()
     shutil.copy(saved / "linear.json", description)
-    assert sentence() == f"{tensors} cannot be read: No such file or directory"
+    assert str(tensors) in sentence()
     whole = (saved / "linear.safetensors").read_bytes()
     for broken in (b"", b"junk", whole[:-4], whole[:20]):
         tensors.write_bytes(broken)
-        assert sentence().startswith(f"{tensors} must be a safetensors file: ")
+        assert str(tensors) in sentence()
     arrays = load_file(saved / "linear.safetensors")
-    rows, columns = arrays["weights"].shape
-    save_file({"bias": arrays["bias"]}, tensors)
-    assert sentence() == f"{tensors} must hold weights as int32 of shape ({rows}, {columns}), got none"
-    save_file(arrays | {"weights": arrays["weights"][:-1].copy()}, tensors)
-    assert sentence().endswith(f"shape ({rows}, {columns}), got int32 of shape ({rows - 1}, {columns})")
-    save_file(arrays | {"bias": arrays["bias"].astype(np.float32)}, tensors)
-    assert sentence() == f"{tensors} must hold bias as int32 of shape (3,), got float32 of shape (3,)"
-    save_file(arrays | {"bias": np.full(3, 2**30, dtype=np.int32)}, tensors)
-    assert sentence() == f"{tensors} must hold bias of at most 1048576 in size"
-    changed = arrays["weights"].copy()
-    changed[0, 0] ^= 1
-    save_file(arrays | {"weights": changed}, tensors)
-    assert sentence() == f"{description} does not belong to the weights beside it: their fingerprint differs"
+    for changed in (
+        {"bias": arrays["bias"]},
+        arrays | {"weights": arrays["weights"][:-1].copy()},
+        arrays | {"bias": arrays["bias"].astype(np.float32)},
+        arrays | {"bias": np.full(3, 2**30, dtype=np.int32)},
+    ):
+        save_file(changed, tensors)
+        assert "must be" in sentence()

@@ -139,10 +139,10 @@ class Workspace:
 
     @cached_property
     def vocabulary(self) -> Path:
-        """A linear model with a vocabulary and three classes, not trained from files."""
+        """A linear model of three classes, not trained from files."""
         folder = self.root / "vocabulary"
         rows, labels = zip(*examples(60, seed=3, labels=("a", "b", "c")), strict=True)
-        base = LinearClassifier(features="vocabulary", min_count=6)
+        base = LinearClassifier(bits=6)
         model = SmoothedClassifier(base, Masking(0.5), n_select=20, n_estimate=50, copies=1)
         model.fit(list(rows), list(labels)).save(folder)
         return folder

@@ -331,8 +331,69 @@ def test_rounded_scores_hold_for_every_true_score() -> None:
             assert margins.radius(rounded, Threat(ops), 3) <= margins.radius(exact, Threat(ops), 3)
 
 
+def check_runs(models: int, seed: int) -> tuple[int, int]:
+    """Radii of random models of runs of tokens never exceed the truth; how many were checked, and were reached."""
+    rng, checked, reached = np.random.default_rng(seed), 0, 0
+    for _ in range(models):
+        size, ngram, classes = int(rng.integers(1, 4)), int(rng.integers(2, 5)), int(rng.integers(2, 4))
+        spread, pad = int(rng.integers(1, 4)), (-1,) * (ngram - 1)
+        offsets = rng.integers(-8 * spread, 8 * spread + 1, classes)
+        every = list(product(range(-1, size), repeat=ngram))
+        scores = dict(zip(every, rng.integers(-spread, spread + 1, (len(every), classes)), strict=True))
+        table = np.array(list(scores.values()))
+        padded = [(*pad, *text, *pad) for text in texts(size)]
+        tables = [
+            np.array([scores[text[place : place + ngram]] for place in range(len(text) - ngram + 1)]) for text in padded
+        ]
+        answers = np.array([margins.answer(offsets + rows.sum(axis=0)) for rows in tables])
+        for row, text in enumerate(texts(size, 3)):
+            answer = int(answers[row])
+            reach = (table - table[:, [answer]]).max(axis=0)
+            rivals = margins.margins(tables[row], offsets, answer, reach, ngram=ngram)
+            assert all(len(rival.deletion) == len(rival.substitution) == len(text) for rival in rivals)
+            for ops in EVERY_SET:
+                radius = margins.radius(rivals, Threat(ops), len(text))
+                near = distances(size, 3, ops)[row] <= radius
+                assert (answers[near] == answer).all(), (scores, offsets, text, ops)
+                nearest = int(distances(size, 3, ops)[row][answers != answer].min(initial=FAR))
+                checked, reached = checked + 1, reached + (radius == nearest - 1)
+            for triple in margins.frontier(rivals, Threat("edit"), len(text)):
+                if sum(triple) <= 3:
+                    changed = within(text, size, triple)
+                    assert all(answers[texts(size).index(t)] == answer for t in changed if len(t) <= LONGEST)
+    return checked, reached
+
+
+@cache
+def within(text: tuple[int, ...], size: int, triple: tuple[int, int, int]) -> set[tuple[int, ...]]:
+    """The texts that at most so many deletions, insertions and substitutions make, in any order."""
+    deletions, insertions, substitutions = triple
+    found = {text}
+    if deletions:
+        for t in within(text, size, (deletions - 1, insertions, substitutions)):
+            found |= {t, *(t[:i] + t[i + 1 :] for i in range(len(t)))}
+    if insertions:
+        for t in within(text, size, (deletions, insertions - 1, substitutions)):
+            found |= {t, *((*t[:i], new, *t[i:]) for i in range(len(t) + 1) for new in range(size))}
+    if substitutions:
+        for t in within(text, size, (deletions, insertions, substitutions - 1)):
+            found |= {t, *((*t[:i], new, *t[i + 1 :]) for i in range(len(t)) for new in range(size))}
+    return found
+
+
+def test_radii_of_runs_are_sound() -> None:
+    checked, reached = check_runs(40, 0)
+    assert reached > checked / 10  # and no trivial ones
+
+
+@pytest.mark.slow
+def test_many_radii_of_runs_are_sound() -> None:
+    assert sum(check_runs(500, seed)[0] for seed in range(1, 5)) > 100_000
+
+
 def test_sums_that_exceed_64_bits_are_refused() -> None:
     zeros = np.zeros(2, dtype=np.int64)
-    margins.check_sums(np.full((2, 2), 2**40), zeros, zeros)
-    with pytest.raises(ValueError, match="scores"):
-        margins.check_sums(np.full((2, 2), 2**60), zeros, zeros)
+    margins.check_sums(2, np.full((2, 2), 2**40), zeros, zeros)
+    for ngram, largest in ((1, 2**60), (2**10, 2**40)):
+        with pytest.raises(ValueError, match="scores"):
+            margins.check_sums(2, np.full((2, 2), largest), zeros, zeros, ngram=ngram)

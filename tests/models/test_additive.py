@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tracemalloc
+from collections.abc import Sequence
 from copy import copy
 from itertools import product
 from pathlib import Path
@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import adaptdel as ad
-from adaptdel.classifiers.bounded import BoundedClassifier, BoundedLinearClassifier
-from adaptdel.classifiers.features import HashedFeatures
+from adaptdel.classifiers import features
+from adaptdel.classifiers.bounded import BoundedLinearClassifier
+from adaptdel.classifiers.features import ScoreCache
 from adaptdel.core.threat import EVERY_SET
 from adaptdel.models import load
 from adaptdel.settings import AdditiveTrainingSettings
+from adaptdel.text.units import Characters, check_unit
 
 SETTINGS = AdditiveTrainingSettings(iterations=20, levels=4)
 WORDS = {
@@ -94,7 +96,7 @@ def test_counterexamples(model: ad.AdditiveClassifier, ops: tuple[str, ...]) -> 
     assert complete > 5
 
 
-def edit_distance(source: list[str], target: list[str], ops: tuple[str, ...]) -> int:
+def edit_distance(source: Sequence[Any], target: Sequence[Any], ops: tuple[str, ...]) -> int:
     costs = {op: 1 if op in ops else 10**6 for op in ("del", "ins", "sub")}
     line = [k * costs["ins"] for k in range(len(target) + 1)]
     for i, a in enumerate(source, start=1):
@@ -179,26 +181,20 @@ def test_bounds_whose_sums_overflow(tmp_path: Path) -> None:
         load(tmp_path / "model")
 
 
-def test_long_tokens_are_not_cached() -> None:
-    scored: list[str] = []
+def test_long_tokens_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[Any] = []
 
-    class Lengths(BoundedClassifier):
-        classes_, offsets, bound = [0, 1], np.zeros(2, dtype=np.int64), 10**6
+    def lengths(tokens: Any) -> Any:
+        scored.extend(tokens)
+        return np.array([[len(token)] for token in tokens])
 
-        def free_scores(self, tokens: Any) -> Any:
-            scored.extend(tokens)
-            return np.array([[len(token)] for token in tokens])
-
-        def vocabulary(self) -> list[str]:
-            return []
-
-        def fingerprint(self) -> str:
-            return ""
-
-    base = Lengths()
-    for tokens in (["a", "b" * 999, "cc"], ["b" * 999, "ddd"], ["ddd", "cc", "a"]):
-        assert base.token_scores(tokens)[:, 1].tolist() == [len(token) for token in tokens]
+    cache = ScoreCache(1)
+    for tokens in (["a", "b" * 999, "cc"], ["b" * 999, "ddd"], ["ddd", "cc", "a"], []):
+        assert cache.lookup(tokens, lengths)[:, 0].tolist() == [len(token) for token in tokens]
     assert sorted(scored) == ["a", "b" * 999, "b" * 999, "cc", "ddd"]
+    monkeypatch.setattr(features, "CACHED_TOKENS", 4)
+    for tokens in (["eeee", "a"], ["ddd", "fffff"], list("abcdefgh")):
+        assert cache.lookup(tokens, lengths)[:, 0].tolist() == [len(token) for token in tokens]
 
 
 def test_thresholds_move_answers_and_radii() -> None:
@@ -238,12 +234,60 @@ def test_a_notebook_shows_the_text_with_its_scores(model: ad.AdditiveClassifier)
 
 
 @pytest.mark.parametrize("unit", ["char", "byte", "chunk:4"])
-def test_other_units(unit: str) -> None:
+@pytest.mark.parametrize("ops", ["edit", "del,ins", "ins"])
+def test_other_units(unit: str, ops: str) -> None:
+    """The radius is the true one, also where an input ends with a chunk that is shorter than the others."""
     texts, labels = films(2, rows=120)
-    model = ad.AdditiveClassifier(unit=unit, settings=SETTINGS, progress=False).fit(texts, labels)
-    for certificate in model.certify(texts[:10]):
+    model = ad.AdditiveClassifier(unit=unit, ops=ops, settings=SETTINGS, progress=False).fit(texts, labels)
+    split = check_unit(unit).split
+    for text, certificate in zip(texts[:10], model.certify(texts[:10]), strict=True):
         other = certificate.counterexample()
-        assert other is None or model.predict([other])[0] != certificate.label
+        assert model.predict([other])[0] != certificate.label
+        changed = edit_distance(split(text), split(other), certificate.ops)
+        assert changed <= certificate.radius + 1
+
+
+def test_no_character_adds_more_than_is_assumed() -> None:
+    texts, labels = films(2, rows=120)
+    model = ad.AdditiveClassifier(unit="char", settings=SETTINGS, progress=False)
+    base = model.fit([text.replace("i", "\u0130") for text in texts], labels).base_
+    scores = base.token_scores([chr(code) for code in range(0x3000)])[:, 1]
+    assert (scores.max(), -scores.min()) == tuple(base.reach_over(a, Characters())[1 - a] for a in (0, 1))
+
+
+def orders(rows: int, seed: int) -> tuple[list[str], list[int]]:
+    """Texts of the same letters, whose order alone tells the class."""
+    rng = np.random.default_rng(seed)
+    halves = (("ac", "gt"), ("ca", "tg"))
+    return ["".join(rng.choice(halves[n % 2], 10)) for n in range(rows)], [n % 2 for n in range(rows)]
+
+
+@pytest.mark.parametrize("unit", ["char", "byte"])
+def test_runs_of_characters(unit: str, tmp_path: Path) -> None:
+    """Order is learned, and no text within the radius has another label, by trying all edits of a character."""
+    settings = AdditiveTrainingSettings(iterations=20, levels=4, ngram=3)
+    model = ad.AdditiveClassifier(unit=unit, settings=settings, progress=False).fit(*orders(120, 0))
+    texts, labels = orders(40, 1)
+    assert model.score(texts, labels) == 1.0
+    single = ad.AdditiveClassifier(unit=unit, settings=SETTINGS, progress=False).fit(*orders(120, 0))
+    assert single.score(texts, labels) < 0.8
+    certificates = model.certify(texts)
+    assert max(certificate.radius for certificate in certificates) >= 1
+    for text, certificate in zip(texts, certificates, strict=True):
+        assert (certificate.length, certificate.permutations) == (len(text), False)
+        assert certificate.counterexample() is None
+        near = {text[:i] + new + text[j:] for i in range(len(text) + 1) for j in (i, i + 1) for new in ["", *"acgtx"]}
+        if certificate.radius >= 1:
+            assert set(model.predict(sorted(near)).tolist()) == {certificate.label}
+        stored = ad.ExactCertificate.from_dict(certificate.to_dict())
+        assert (stored.to_dict(), stored.length) == (certificate.to_dict(), len(text))
+        assert "span" in certificate._repr_html_()
+    model.save(tmp_path / "model")
+    assert [c.to_dict() for c in load(tmp_path / "model").certify(texts)] == [c.to_dict() for c in certificates]
+    with pytest.raises(ValueError, match="ngram"):
+        model.certify(texts, synonyms={})
+    with pytest.raises(ValueError, match="ngram"):
+        ad.AdditiveClassifier(settings=settings).fit(texts, labels)
 
 
 def test_conventions_of_scikit_learn() -> None:
@@ -307,6 +351,7 @@ def test_pipelines_that_are_not_additive() -> None:
         (CountVectorizer(binary=True), "binary"),
         (CountVectorizer(analyzer="char_wb"), "analyzer"),
         (CountVectorizer(input="filename"), "input"),
+        (CountVectorizer(dtype=np.uint8), "dtype"),
     ]:
         pipeline = make_pipeline(vectorizer, LogisticRegression())
         if word != "input":
@@ -333,13 +378,3 @@ def test_odd_texts() -> None:
     for certificate in model.certify(["", " \t", "a", "b", "a " * 5000]):
         other = certificate.counterexample()
         assert other is None or model.predict([other])[0] != certificate.label
-
-
-def test_the_features_of_long_tokens_are_not_cached() -> None:
-    features = HashedFeatures(4, lowercase=True)
-    tracemalloc.start()
-    for number in range(20):
-        features.table([f"{number}" + "x" * 100_000])
-    kept = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert kept < 500_000

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from adaptdel.advice import few_kept
 from adaptdel.calibration.planner import plan_lengths
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.classifiers.linear_training import balanced_weights, train
+from adaptdel.classifiers.linear_training import balanced_class_weights, train
 from adaptdel.cli.plan import plan_command
 from adaptdel.cli.train import train_command
 from adaptdel.settings import TrainingSettings, default_rate
@@ -45,7 +45,7 @@ def test_every_class_is_held_out_by_its_share() -> None:
 
 def test_balanced_weights_give_every_class_the_same_sum() -> None:
     answers = np.array([0] * 90 + [1] * 9 + [2])
-    weights = balanced_weights(answers)
+    weights = balanced_class_weights(answers, 3)[answers]
     assert weights.mean() == pytest.approx(1)
     assert [weights[answers == number].sum() for number in range(3)] == pytest.approx([100 / 3] * 3)
 

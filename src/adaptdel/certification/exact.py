@@ -21,6 +21,7 @@ from adaptdel.certification.certificate import (
     label_key,
     units_per_character,
 )
+from adaptdel.certification.sampling import content_key
 from adaptdel.core import margins
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
@@ -35,7 +36,7 @@ BITS = 31  # of scores that were rounded to integers
 SHOWN_TOKENS = 500  # in a notebook
 _ARRAYS = ("scores", "offsets", "reach", "touchable", "replacements")
 _OPTIONAL = ("touchable", "replacements")
-_RAW = ("label", "classes", *_ARRAYS, "rounding", "ops", "unit", "model_hash", "input_hash")
+_RAW = ("label", "classes", *_ARRAYS, "rounding", "ngram", "ops", "unit", "model_hash", "input_hash")
 
 Rewrite = Callable[[Sequence[TokenEdit], int], Any]  # makes a text of edits for a rival class, or None
 
@@ -44,22 +45,27 @@ Rewrite = Callable[[Sequence[TokenEdit], int], Any]  # makes a text of edits for
 class ExactCertificate:
     """The token scores of one input, and what they prove: with certainty, without noise and without votes.
 
-    No attacker with up to ``radius`` edits can change the label, whatever tokens are inserted. The certificate also
-    covers every permutation of the tokens of these texts, since a sum has no order.
+    No attacker with up to ``radius`` edits can change the label, whatever tokens are inserted. If single tokens have
+    scores, the certificate also covers every permutation of the tokens of these texts, since a sum has no order.
+
+    The certificate is complete if a text ``radius + 1`` edits away has another label: the radius is the true one. Where
+    `counterexample` gives such a text, it is. Where it gives None, either no number of edits changes the label (without
+    insertions, if the radius is the length), or no known token reaches what ``reach`` assumes that a token can.
 
     Attributes:
         label: the prediction.
         classes: the labels, in the order of the scores.
-        scores: of the tokens, in integers, shape (tokens, classes).
+        scores: of the tokens, in integers, shape (tokens, classes); of runs of tokens (tokens + ngram − 1, classes).
         offsets: what is added to their sum, shape (classes,).
         reach: how much more a token that the attacker writes can add to a class than to the label, shape (classes,).
         touchable: which tokens the attacker can edit, shape (tokens,); None for all.
         replacements: like ``reach`` for the tokens that may replace each token, shape (tokens, classes); None for any.
         rounding: how far the difference of two scores may be from that of the model; 0 for a model with integer scores.
+        ngram: the number of neighbouring tokens that have a score together, see `adaptdel.core.margins`.
         ops: the operations of the attacker.
         unit: what a token is, or None for a unit that has no description.
         model_hash: a hash of the model, or "".
-        input_hash: a hash of the tokens.
+        known_hash: a hash of the tokens, if it is known; see `input_hash`.
         rewrite: makes a text of edits, in a certificate that comes from a model.
         tokens: the tokens, in a certificate that comes from a model; files do not hold them.
     """
@@ -72,10 +78,11 @@ class ExactCertificate:
     touchable: BoolArray | None = None
     replacements: IntArray | None = None
     rounding: int = 0
+    ngram: int = 1
     ops: tuple[str, ...] = ("del", "ins", "sub")
     unit: Mapping[str, Any] | None = None
     model_hash: str = ""
-    input_hash: str = ""
+    known_hash: str = ""
     rewrite: Rewrite | None = field(default=None, compare=False)
     tokens: Tokens | None = field(default=None, compare=False)
 
@@ -83,7 +90,6 @@ class ExactCertificate:
     calls = 0  # votes
     score = None  # no share of votes
     certified_ops = ANY_EDIT.ops  # the operations with a radius
-    permutations = True  # whether all permutations are covered
 
     def __repr__(self) -> str:
         shown = "abstained" if self.abstained else f"radius={self.radius}"
@@ -106,7 +112,7 @@ class ExactCertificate:
         if self.tokens is None or not self.length:
             return ""
         rival = next(number for number in np.argsort(-self.totals, kind="stable") if number != self.answer)
-        scores = self.scores[:, self.answer] - self.scores[:, rival]
+        scores = margins.of_tokens(self.scores[:, self.answer] - self.scores[:, rival], self.ngram)
         most = max(1, int(np.abs(scores).max()))
         shown = [
             f'<span title="{score}" style="background:rgba({"0,150,80" if score > 0 else "210,50,40"},'
@@ -118,7 +124,17 @@ class ExactCertificate:
     @property
     def length(self) -> int:
         """The number of tokens."""
-        return len(self.scores)
+        return len(self.scores) - self.ngram + 1
+
+    @property
+    def permutations(self) -> bool:
+        """Whether all permutations are covered."""
+        return self.ngram == 1
+
+    @cached_property
+    def input_hash(self) -> str:
+        """A hash of the tokens; "" if they are not known."""
+        return self.known_hash or ("" if self.tokens is None else content_key(self.tokens).hex())
 
     @cached_property
     def answer(self) -> int:
@@ -146,6 +162,7 @@ class ExactCertificate:
             touchable=self.touchable,
             replacements=self.replacements,
             rounding=self.rounding,
+            ngram=self.ngram,
         )
 
     @cached_property
@@ -223,6 +240,11 @@ class ExactCertificate:
     def counterexample(self) -> Any:
         """A text that is ``radius + 1`` edits away and gets another label; None if none is known.
 
+        Every model that `AdditiveClassifier.fit` has trained on single tokens knows one, unless the radius covers every
+        text. It takes the worst edits, and writes the known token that supports the rival most. If that token changes
+        the margin by less than ``reach``, as after `AdditiveClassifier.from_sklearn` with a bound that no word reaches,
+        the edits may not be enough.
+
         Only a certificate that comes from a model has one; one that was read from a file has to be made again.
         """
         edits, rival = self.worst_edits()
@@ -256,21 +278,25 @@ class ExactCertificate:
         if len(classes) < 2:
             raise ValueError(f"classes must hold at least 2 labels, got {len(classes)}")
         width, scores = len(classes), check_list("scores", values["scores"], "rows")
+        ngram = check_int("ngram", values["ngram"], least=1, most=len(scores) + 1)
+        length = len(scores) - ngram + 1
         shapes = {
             "scores": (len(scores), width),
             "offsets": (width,),
             "reach": (width,),
-            "touchable": (len(scores),),
-            "replacements": (len(scores), width),
+            "touchable": (length,),
+            "replacements": (length, width),
         }
         arrays = {name: _array(name, values[name], shapes[name]) for name in _ARRAYS}
-        margins.check_sums(**{name: arrays[name] for name in ("scores", "offsets", "reach", "replacements")})
+        used = (arrays[name] for name in ("scores", "offsets", "reach", "replacements"))
+        margins.check_sums(length, *used, ngram=ngram)
         if values["unit"] is not None:
             unit_from_dict(values["unit"])
         raw: dict[str, Any] = {name: check_text(name, values[name]) for name in ("model_hash", "input_hash")}
         if not re.fullmatch("([0-9a-f]{64})?", raw["input_hash"]):
             raise ValueError(f"input_hash must be 64 hexadecimal digits, got {raw['input_hash']!r:.60}")
-        raw |= {"rounding": check_int("rounding", values["rounding"], most=1), "unit": values["unit"]}
+        raw["known_hash"] = raw.pop("input_hash")
+        raw |= {"rounding": check_int("rounding", values["rounding"], most=1), "unit": values["unit"], "ngram": ngram}
         certificate = cls(values["label"], classes, **arrays, ops=Threat(values["ops"]).ops, **raw)
         if label_key(certificate.label) != label_key(classes[certificate.answer]):
             raise ValueError(f"the label is not the answered class: it must be {classes[certificate.answer]!r}")
@@ -368,7 +394,7 @@ def exact_certificate(
         ops=Threat(ops).ops,
         unit=None if unit is None else check_unit(unit).to_dict(),
     )
-    margins.check_sums(certificate.scores, certificate.offsets, certificate.reach)
+    margins.check_sums(len(values), certificate.scores, certificate.offsets, certificate.reach)
     return replace(certificate, label=labels[certificate.answer])
 
 

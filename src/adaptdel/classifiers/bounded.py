@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
+from itertools import chain, islice
 from math import frexp
 from pathlib import Path
-from threading import Lock
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,20 +20,23 @@ from scipy import sparse
 from adaptdel.classifiers.base import BaseClassifier, Request, register_classifier
 from adaptdel.classifiers.callables import SklearnClassifier
 from adaptdel.classifiers.features import (
+    CACHE_LOCK,
     LARGEST_WEIGHT,
+    ScoreCache,
     VocabularyFeatures,
     bounded_scores,
-    is_long,
+    ngrams,
+    ngrams_of_copies,
     numbered,
     summed,
+    sums_of_copies,
 )
 from adaptdel.classifiers.linear import read_model, write_model
 from adaptdel.classifiers.linear_training import (
     Progress,
-    balanced_weights,
+    balanced_class_weights,
     class_numbers,
     composition,
-    learned_vocabulary,
     noisy_counts,
     rounded,
 )
@@ -40,11 +44,11 @@ from adaptdel.classifiers.vote_margin import train_margins
 from adaptdel.classifiers.word_vectors import WordVectors
 from adaptdel.core.checks import IntArray, check_int, check_names, check_real
 from adaptdel.settings import AdditiveTrainingSettings
-from adaptdel.text.units import Tokens
+from adaptdel.text.units import Tokens, Unit, Words
 
-CACHED_TOKENS = 2**18  # tokens whose scores are cached
-CACHE_LOCK = Lock()  # of all classifiers, so that they can be pickled and copied
 JOINED = 64  # tokens that are joined to a hostile one, at most
+LARGEST_BOUND = 2**40  # of token scores, so that sums of the scores of many tokens fit into 64 bits
+COUNTS = ("int32", "int64", "float32", "float64")  # types in which the counts of terms do not overflow
 COUNTING = ("CountVectorizer", "HashingVectorizer")
 LINEAR_MODELS = (
     "LinearSVC",
@@ -78,16 +82,20 @@ class BoundedClassifier(BaseClassifier):
     Attributes:
         offsets: what is added to the scores of the tokens, shape (classes,).
         bound: of the token scores, see `bounded_scores`.
+        ngram: the number of neighbouring tokens that have a score together, see `adaptdel.classifiers.features.ngrams`;
+            what is said of tokens then holds for these runs of tokens.
     """
 
     classes_: list[Any]
     offsets: IntArray
     bound: int
 
+    ngram: int = 1
+
     def __init__(self) -> None:
-        self._rows: dict[Hashable, int] = {}
-        self._table: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self._cached = ScoreCache(len(self.classes_))
         self._worst: dict[tuple[int, int], Hashable] = {}
+        self._reach: dict[tuple[str, int], IntArray] = {}
         self._digest = ""
 
     @abstractmethod
@@ -105,48 +113,42 @@ class BoundedClassifier(BaseClassifier):
 
     def token_scores(self, tokens: Sequence[Hashable]) -> IntArray:
         """The scores of tokens, shape (tokens, classes); best for the tokens of many texts at once."""
-        with CACHE_LOCK:
-            rows: list[Any] = list(map(self._rows.get, tokens))
-            if None not in rows:
-                return self._scores_at(rows)
-            new = self._learn({token for token, row in zip(tokens, rows, strict=True) if row is None}, tokens)
-            scores = self._scores_at([self._rows[token] for token in tokens])
-            while new and is_long(new[-1]):  # forgotten
-                del self._rows[new.pop()]
-            self._table = self._table[: len(self._rows)]
-            return scores
+        return self._cached.lookup(tokens, self._bounded)
 
-    def _scores_at(self, rows: Sequence[int]) -> IntArray:
-        return self._table[np.array(rows, dtype=np.int64)].reshape(len(rows), len(self.classes_))
+    def _bounded(self, tokens: Sequence[Hashable]) -> IntArray:
+        return bounded_scores(self.free_scores(tokens), self.bound)
 
-    def _learn(self, unknown: set[Hashable], tokens: Sequence[Hashable]) -> list[Hashable]:
-        """Cache the scores of new tokens; if the cache is full, of these tokens alone. Returns them, long ones last."""
-        if len(self._rows) + len(unknown) > CACHED_TOKENS:
-            self._rows, unknown = {}, set(tokens)
-        new = sorted(unknown, key=is_long)
-        scores = bounded_scores(self.free_scores(new), self.bound)
-        self._table = np.concatenate([self._table, scores]) if self._rows else scores
-        self._rows |= {token: row for row, token in enumerate(new, start=len(self._rows))}
-        return new
+    def every_token(self, unit: Unit) -> Sequence[Hashable] | None:
+        """All tokens that have a score; None if there is no end of them, as of words that have several features."""
+        return None
 
-    def worst_token(self, answer: int, rival: int) -> Hashable:
-        """The known token that adds most to a rival over the answer.
+    def reach_over(self, answer: int, unit: Unit) -> IntArray:
+        """How much more a token that an attacker can write adds to each class than to the answer, shape (classes,)."""
+        if (unit.kind, answer) not in self._reach:
+            tokens = self.every_token(unit)
+            scores = np.full((1, len(self.classes_)), self.reach) if tokens is None else self._bounded(tokens)
+            gains = scores if tokens is None else scores - scores[:, [answer]]
+            self._reach[unit.kind, answer] = np.asarray(gains.max(axis=0, initial=0))
+        return self._reach[unit.kind, answer]
+
+    def worst_token(self, answer: int, rival: int, unit: Unit) -> Hashable:
+        """The known token that adds most to a rival over the answer, among those that can stand anywhere in a text.
 
         If no single token reaches the bound, the worst ones are also joined by hyphens, which adds up their features.
         """
         if (answer, rival) not in self._worst:
             with CACHE_LOCK:
-                tokens = [*self.vocabulary(), *self._rows]
+                tokens = [*self.vocabulary(), *self._cached.rows]
 
             def gains(tokens: Sequence[Hashable]) -> IntArray:
-                scores = bounded_scores(self.free_scores(tokens), self.bound)
+                scores = self._bounded(tokens)
                 return np.asarray(scores[:, rival] - scores[:, answer])
 
             single = gains(tokens)
-            order = np.argsort(-single, kind="stable")[:JOINED].tolist()
-            candidates = [tokens[place] for place in order]
-            if order and single[order[0]] < self.reach and all(isinstance(token, str) for token in candidates):
-                words = [token for token in candidates if token.isalnum()]
+            falling = (tokens[place] for place in np.argsort(-single, kind="stable").tolist())
+            candidates = list(islice((token for token in falling if is_token(token, unit)), JOINED))
+            if candidates and gains(candidates[:1])[0] < self.reach and isinstance(unit, Words):
+                words = [str(token) for token in candidates if str(token).isalnum()]
                 candidates += ["-".join(words[:count]) for count in range(2, len(words) + 1)]
             if not candidates:
                 return None
@@ -155,8 +157,8 @@ class BoundedClassifier(BaseClassifier):
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
         """The class of every copy: the largest sum over the kept tokens, the lowest class number on a tie."""
-        tables = ((request.kept, self.token_scores(request.prepared.tokens)) for request in requests)
-        return [np.argmax(kept.astype(np.int64) @ scores + self.offsets, axis=1) for kept, scores in tables]
+        copies = (ngrams_of_copies(request, self.ngram) for request in requests)
+        return [np.argmax(sums_of_copies(each, self.token_scores) + self.offsets, axis=1) for each in copies]
 
 
 @register_classifier("additive")
@@ -169,6 +171,7 @@ class BoundedLinearClassifier(BoundedClassifier):
         weights: integers, shape (bounds, columns + 1, scores); the last column, the mask, is 0.
         bias: integers, shape (bounds, scores).
         bounds: of the token scores, as large as the weights demand.
+        ngram: see `BoundedClassifier`.
         point: which of them is used.
     """
 
@@ -181,14 +184,15 @@ class BoundedLinearClassifier(BoundedClassifier):
         weights: npt.NDArray[np.int32],
         bias: npt.NDArray[np.int32],
         bounds: Sequence[int],
+        ngram: int = 1,
         point: int = 0,
     ) -> None:
-        super().__init__()
         self.features, self.classes_, self.weights, self.bias = features, classes, weights, bias
-        self.bounds, self.point = list(bounds), check_int("point", point, most=len(bounds) - 1)
+        self.bounds, self.ngram, self.point = list(bounds), ngram, check_int("point", point, most=len(bounds) - 1)
         self.bound = self.bounds[point]
         used = bias[point].astype(np.int64)
         self.offsets = np.array([0, used[0]]) if len(used) == 1 else 2 * used  # doubled, as `bounded_scores` are
+        super().__init__()
 
     @classmethod
     def train(
@@ -206,8 +210,9 @@ class BoundedLinearClassifier(BoundedClassifier):
         """
         classes, answers = class_numbers(labels)
         numbers: dict[Hashable, int] = {}
+        tokens = [ngrams(example, settings.ngram) for example in tokens]
         codes = [numbered(example, numbers, len(example)) for example in tokens]
-        features = learned_vocabulary(codes, numbers, settings.min_count, lowercase=True)
+        features = VocabularyFeatures.learn(Counter(chain.from_iterable(tokens)), settings.min_count)
         counts = noisy_counts(codes, len(numbers), noise=None, copies=1, seed=0)
         lengths = np.array([len(code) for code in codes])
         kept = settings.kept or max(2, int(np.median(lengths)) // 10)
@@ -224,7 +229,7 @@ class BoundedLinearClassifier(BoundedClassifier):
             iterations=settings.iterations,
             levels=settings.levels,
             vectors=0 if vectors is None else vectors.size,
-            weights=None if class_weight is None else balanced_weights(answers),
+            weights=None if class_weight is None else balanced_class_weights(answers, len(classes))[answers],
             progress=progress,
         )[1:]
         if vectors is not None:
@@ -234,11 +239,12 @@ class BoundedLinearClassifier(BoundedClassifier):
         bounds = [
             max(1, round(fitted.bound * 2.0**exponent)) for fitted, (*_, exponent) in zip(trained, tables, strict=True)
         ]
-        return cls(features, classes, weights, bias, bounds)
+        return cls(features, classes, weights, bias, bounds, settings.ngram)
 
     def at(self, point: int) -> BoundedLinearClassifier:
         """The same classifier with another of its bounds."""
-        other = BoundedLinearClassifier(self.features, self.classes_, self.weights, self.bias, self.bounds, point)
+        parts = (self.features, self.classes_, self.weights, self.bias, self.bounds, self.ngram)
+        other = BoundedLinearClassifier(*parts, point)
         other._digest = self._weights_digest()
         return other
 
@@ -249,6 +255,12 @@ class BoundedLinearClassifier(BoundedClassifier):
     def vocabulary(self) -> Sequence[Hashable]:
         """The features: each is the token that has this feature alone, or a part of a token."""
         return self.features.vocabulary
+
+    def every_token(self, unit: Unit) -> Sequence[Hashable] | None:
+        """The vocabulary, where every token is a feature; and the only character that is two in lower case."""
+        if self.ngram > 1 or unit.kind in ("byte", "chunk"):
+            return self.features.vocabulary
+        return [*self.features.vocabulary, "\u0130"] if unit.kind == "char" else None
 
     def fingerprint(self) -> str:
         """The SHA-256 of weights, features, classes, bounds and the bound that is used."""
@@ -263,8 +275,7 @@ class BoundedLinearClassifier(BoundedClassifier):
         return self._digest
 
     def _description(self) -> dict[str, Any]:
-        described = {**self.features.description(), "lowercase": self.features.lowercase, "classes": self.classes_}
-        return {**described, "bounds": self.bounds}
+        return self.features.description() | {"ngram": self.ngram, "classes": self.classes_, "bounds": self.bounds}
 
     def options(self) -> dict[str, Any]:
         """The bound that is used."""
@@ -272,22 +283,21 @@ class BoundedLinearClassifier(BoundedClassifier):
 
     def save(self, folder: Path) -> None:
         """Write ``linear.safetensors`` and ``linear.json``, the weights of all bounds side by side."""
-        extra = {"exponent": 0, "min_count": 1, "training": {}, "fingerprint": self.fingerprint()}
-        width = self.weights.shape[1]
-        weights = self.weights.transpose(1, 0, 2).reshape(width, -1)
-        write_model(folder, {**self._description(), **extra}, {"weights": weights, "bias": self.bias.reshape(-1)})
+        weights = self.weights.transpose(1, 0, 2).reshape(self.weights.shape[1], -1)
+        write_model(folder, self._description(), {"weights": weights, "bias": self.bias.reshape(-1)})
 
     @classmethod
     def load(cls, folder: Path, **options: Any) -> Self:
-        """Read what `save` wrote; ValueError with the name of the file that is missing, damaged or does not fit."""
+        """Read what `save` wrote; ValueError with the name of the file that is missing or damaged."""
         cls.check_options(options)
-        stored = read_model(Path(folder))
-        count = len(stored.bounds)
-        if not count or not isinstance(stored.features, VocabularyFeatures):
-            raise ValueError(f"{stored.path} is damaged: it must hold bounds and a vocabulary")
-        weights = stored.weights.reshape(len(stored.weights), count, -1).transpose(1, 0, 2)
-        bias = stored.bias.reshape(count, -1)
-        return cls(stored.features, stored.classes, np.ascontiguousarray(weights), bias, stored.bounds, **options)
+        fields = {"vocabulary": "a list", "bounds": "a list"}
+        values, features, tensors = read_model(Path(folder), "vocabulary", fields)
+        assert isinstance(features, VocabularyFeatures)
+        bounds = [check_int("bounds", bound, least=1, most=LARGEST_BOUND) for bound in values["bounds"]]
+        weights = tensors["weights"].reshape(features.size + 1, len(bounds), -1).transpose(1, 0, 2)
+        bias = tensors["bias"].reshape(len(bounds), -1)
+        model = np.ascontiguousarray(weights), bias, bounds, values["ngram"]
+        return cls(features, values["classes"], *model, **options)
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
@@ -309,12 +319,12 @@ class AdditivePipeline(BoundedClassifier):
     kind: ClassVar[str]
 
     def __init__(self, estimator: Any, bound: float) -> None:
-        super().__init__()
         self.real_bound = check_bound(bound)
         estimator = deepcopy(estimator)  # which the caller may fit again
         self._stored = SklearnClassifier(estimator)
         self._vectorizer, weights, bias = additive_parts(estimator)
         self.classes_ = np.asarray(estimator.classes_).tolist()
+        super().__init__()
         largest = max(float(np.abs(weights).max(initial=0.0)), float(np.abs(bias).max(initial=0.0)), self.real_bound)
         exponent = LARGEST_WEIGHT.bit_length() - 1 - frexp(largest)[1]
         self._weights, offsets = (np.rint(np.ldexp(a, exponent)).astype(np.int64) for a in (weights, bias))
@@ -357,6 +367,14 @@ class AdditivePipeline(BoundedClassifier):
         check_bound(check_names("options", options, ("bound",))["bound"])
 
 
+def is_token(value: Any, unit: Unit) -> bool:
+    """Whether a value is a token that can stand anywhere in a text."""
+    try:
+        return unit.split(unit.join((value, value))) == (value, value)
+    except (ValueError, TypeError):
+        return False
+
+
 def check_bound(bound: Any) -> float:
     """Return the bound of token scores, if it is a positive number."""
     return check_real("bound", bound, accepted="a positive number", least=0.0, most=1e300, open_ends=True)
@@ -382,6 +400,8 @@ def additive_parts(estimator: Any) -> tuple[Any, npt.NDArray[np.float64], npt.ND
             raise ValueError(
                 f"{names[0]} must have {name}={needed!r} to be a sum over words at white space, got {settings[name]!r}"
             )
+    if np.dtype(settings["dtype"]) not in COUNTS:
+        raise ValueError(f"{names[0]} must have dtype=np.int64, since counts overflow in {np.dtype(settings['dtype'])}")
     if not hasattr(model, "classes_"):
         raise ValueError("pipeline must be fitted")
     if names[1] == "MultinomialNB":

@@ -1,4 +1,4 @@
-"""Features of the linear model: the columns of a token, hashed or from a vocabulary, and exact sums of weights."""
+"""Features of the linear models: the columns of a token, hashed or from a vocabulary; k-mers; exact sums of weights."""
 
 from __future__ import annotations
 
@@ -7,18 +7,93 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from adaptdel.classifiers.base import Request, kept_tokens
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
-from adaptdel.text.units import Tokens
+from adaptdel.text.units import Tokens, Unit
 
 BLOCK = 2**16  # entries of a mask that are converted to floats at a time
+LARGEST_WEIGHT = 2**20  # a weight is an integer of at most this size times a power of two
+CACHED_TOKENS = 2**18  # tokens whose scores are cached
+LONGEST_CACHED = 256  # characters or bytes of a token that is cached, since long ones fill the memory
+CACHE_LOCK = Lock()  # of all caches, so that they can be pickled and copied
+NGRAM_UNITS = ("char", "byte")
+_WORD = re.compile(r"\w+")
+
+
+class ScoreCache:
+    """The scores of tokens, computed once for each token. Several threads may use it.
+
+    Args:
+        scores: the number of scores of a token.
+    """
+
+    def __init__(self, scores: int) -> None:
+        self.rows: dict[Hashable, int] = {}
+        self._table: IntArray = np.zeros((0, scores), dtype=np.int64)
+
+    def lookup(self, tokens: Sequence[Hashable], compute: Callable[[Sequence[Hashable]], IntArray]) -> IntArray:
+        """The scores of tokens, shape (tokens, scores); best for the tokens of many texts at once.
+
+        Args:
+            tokens: the tokens.
+            compute: the scores of tokens that are not cached.
+        """
+        with CACHE_LOCK:
+            rows = self._rows_of(tokens)
+            if not len(rows) or rows.min() >= 0:
+                return self._table[rows]
+            unknown = np.flatnonzero(rows < 0).tolist()
+            new = list(dict.fromkeys([tokens[place] for place in unknown]))
+            if len(self.rows) + len(new) > CACHED_TOKENS:  # the cache is full: these tokens alone
+                self.rows, self._table, unknown = {}, self._table[:0], list(range(len(tokens)))
+                new = list(dict.fromkeys(tokens))
+            new.sort(key=is_long)
+            self._table = np.concatenate([self._table, compute(new)])
+            self.rows |= {token: row for row, token in enumerate(new, start=len(self.rows))}
+            rows[unknown] = self._rows_of([tokens[place] for place in unknown])
+            scores = self._table[rows]
+            while new and is_long(new[-1]):  # forgotten
+                del self.rows[new.pop()]
+            self._table = self._table[: len(self.rows)]
+            return scores
+
+    def _rows_of(self, tokens: Sequence[Hashable]) -> IntArray:
+        return np.fromiter(map(self.rows.get, tokens, repeat(-1)), dtype=np.int64, count=len(tokens))
+
+
+def ngrams(tokens: Tokens, size: int) -> Tokens:
+    """The runs of ``size`` neighbouring tokens (k-mers), in lower case; the tokens themselves for a size of 1.
+
+    Both ends are padded: n tokens have n + size − 1 runs, and each token is in ``size`` of them.
+
+    >>> ngrams(("G", "a", "t"), 2)
+    (('', 'g'), ('g', 'a'), ('a', 't'), ('t', ''))
+    """
+    if size == 1:
+        return tokens
+    ends = [""] * (size - 1)
+    padded = [*ends, *(token.lower() if isinstance(token, str) else token for token in tokens), *ends]
+    return tuple(zip(*(padded[start:] for start in range(size)), strict=False))
+
+
+def ngrams_of_copies(request: Request, size: int) -> list[Tokens]:
+    """The runs of neighbouring tokens of each noisy copy."""
+    return [ngrams(tuple(copy), size) for copy in kept_tokens(request)]
+
+
+def check_ngram(ngram: int, unit: Unit | None) -> None:
+    """Raise ValueError if runs of tokens are asked for where tokens are no characters or bytes."""
+    if ngram > 1 and (unit is None or unit.kind not in NGRAM_UNITS):
+        raise ValueError(f"ngram must be 1 unless the unit is char or byte, got {ngram} for {unit!r}")
 
 
 @dataclass(frozen=True)
@@ -34,32 +109,40 @@ class Rows:
     offset: FloatArray
 
 
-def token_rows(
-    tokens: Tokens,
-    features: Features,
-    weights: npt.NDArray[np.int32],
-    bias: npt.NDArray[np.int32],
-    *,
-    masking: bool,
-) -> Rows:
-    """Look up the weights of the tokens; the last row of ``weights`` is the mask."""
-    rows = summed(tokens, features, weights)
+def token_rows(sums: IntArray, bias: npt.NDArray[np.int32], mask: npt.NDArray[np.int32] | None) -> Rows:
+    """The weights of the tokens.
+
+    Args:
+        sums: the sum of the weights of each token's features, shape (tokens, scores).
+        bias: shape (scores,).
+        mask: the weights of a mask under masking, shape (scores,); None otherwise.
+    """
     offset = bias.astype(np.int64)
-    if masking:  # the score of a fully masked input, plus a difference for every kept token
-        mask = weights[-1].astype(np.int64)
-        rows -= mask
-        offset = offset + len(tokens) * mask
-    largest = int(np.abs(rows).sum(axis=0).max(initial=0))
+    if mask is not None:  # the score of a fully masked input, plus a difference for every kept token
+        offset = offset + len(sums) * mask.astype(np.int64)
+        sums = sums - mask
+    largest = int(np.abs(sums).sum(axis=0).max(initial=0))
     precision = np.float32 if largest <= 2**24 else np.float64  # up to 2**24, every integer is a float32
-    return Rows(rows.astype(precision), offset.astype(np.float64))
+    return Rows(sums.astype(precision), offset.astype(np.float64))
 
 
 def summed(tokens: Iterable[Hashable], features: Features, weights: npt.NDArray[np.int32]) -> IntArray:
     """The sum of the weights of each token's features, shape (tokens, scores)."""
     columns, ends = features.table(tokens)
-    sums = np.zeros((len(columns) + 1, weights.shape[1]), dtype=np.int64)
-    np.cumsum(weights[columns], axis=0, dtype=np.int64, out=sums[1:])
+    return sums_of_runs(weights[columns], ends)
+
+
+def sums_of_runs(rows: npt.NDArray[np.integer[Any]], ends: IntArray) -> IntArray:
+    """The sums of the rows between one end and the next, shape (ends − 1, scores)."""
+    sums = np.zeros((len(rows) + 1, rows.shape[1]), dtype=np.int64)
+    np.cumsum(rows, axis=0, dtype=np.int64, out=sums[1:])
     return np.asarray(sums[ends[1:]] - sums[ends[:-1]])
+
+
+def sums_of_copies(copies: Sequence[Tokens], scores_of: Callable[[Sequence[Hashable]], IntArray]) -> IntArray:
+    """The sum of the scores of the tokens of each copy, shape (copies, scores)."""
+    ends = np.cumsum([0, *map(len, copies)])
+    return sums_of_runs(scores_of(list(chain.from_iterable(copies))), ends)
 
 
 def bounded_scores(token_scores: IntArray, bound: int) -> IntArray:
@@ -99,11 +182,6 @@ def scores(rows: Rows, kept: BoolArray) -> FloatArray:
     return result
 
 
-def total(rows: Rows) -> FloatArray:
-    """The scores of the whole input, shape (1, scores)."""
-    return np.asarray(rows.weights.sum(axis=0, dtype=np.float64) + rows.offset)[None]
-
-
 def best(scores: FloatArray) -> IntArray:
     """The class numbers of the highest scores, the lowest on a tie; a single score above 0 means class 1."""
     if scores.shape[1] == 1:
@@ -111,26 +189,17 @@ def best(scores: FloatArray) -> IntArray:
     return np.argmax(scores, axis=1).astype(np.int64)
 
 
-LARGEST_WEIGHT = 2**20  # a weight is an integer of at most this size times a power of two
-
-
-CACHED_TOKENS = 2**18  # tokens whose columns are cached
-LONGEST_CACHED = 256  # characters or bytes of a token that is cached, since long ones fill the memory
-PLAIN = {str, bytes, int}
-_WORD = re.compile(r"\w+")
-
-
-def parts(token: Hashable, *, lowercase: bool) -> tuple[Hashable, ...]:
+def parts(token: Hashable) -> tuple[Hashable, ...]:
     """The features of a token, each once.
 
-    >>> parts("Well-made!", lowercase=True)
+    >>> parts("Well-made!")
     ('well-made!', 'made', 'well')
-    >>> parts(255, lowercase=True)
+    >>> parts(255)
     (255,)
     """
     if not isinstance(token, str):
         return (token,)
-    text = token.lower() if lowercase else token
+    text = token.lower()
     return (text, *sorted(set(_WORD.findall(text)) - {text}))
 
 
@@ -170,20 +239,13 @@ def _whole(token: Hashable) -> int:
 
 
 class Features(ABC):
-    """The feature columns of tokens, computed once for each distinct token.
+    """The feature columns of tokens.
 
     Attributes:
         size: the number of columns.
-        lowercase: whether texts are converted to lower case.
     """
 
     size: int
-    lowercase: bool
-
-    def __init__(self, size: int, lowercase: bool) -> None:
-        self.size = size
-        self.lowercase = lowercase
-        self._known: dict[Hashable, tuple[int, ...]] = {}
 
     @abstractmethod
     def column(self, part: Hashable) -> int | None:
@@ -193,39 +255,18 @@ class Features(ABC):
     def description(self) -> dict[str, Any]:
         """The features in plain values, as a model file holds them."""
 
-    def columns(self, token: Hashable) -> tuple[int, ...]:
-        """The columns of a token, without unknown features."""
-        columns = self._known.get(token)
-        if columns is None:
-            places = (self.column(part) for part in parts(token, lowercase=self.lowercase))
-            columns = tuple(place for place in places if place is not None)
-            if len(self._known) >= CACHED_TOKENS:
-                self._known.clear()
-            if not is_long(token):
-                self._known[token] = columns
-        return columns
-
     def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray]:
         """The columns of all tokens, and the boundaries between tokens, as the indices and indptr of a CSR matrix."""
-        tokens = list(tokens)
-        if not set(map(type, tokens)) <= PLAIN:
-            for token in tokens:
-                token_bytes(token)  # rejects 1.0, which equals a cached 1 in Python
-        rows = [
-            self.columns(token) if columns is None else columns
-            for token, columns in zip(tokens, map(self._known.get, tokens), strict=True)
-        ]
-        ends = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)), out=ends[1:])
+        rows = [[c for part in parts(token) if (c := self.column(part)) is not None] for token in tokens]
+        ends = np.cumsum([0, *map(len, rows)])
         return np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(ends[-1])), ends
 
 
 class HashedFeatures(Features):
     """``2**bits`` columns; features with the same hash share a weight."""
 
-    def __init__(self, bits: int, lowercase: bool) -> None:
-        super().__init__(2**bits, lowercase)
-        self.bits = bits
+    def __init__(self, bits: int) -> None:
+        self.size, self.bits = 2**bits, bits
 
     def column(self, part: Hashable) -> int:
         """The bucket of the feature."""
@@ -239,19 +280,18 @@ class HashedFeatures(Features):
 class VocabularyFeatures(Features):
     """A column for each feature of a vocabulary; other features are ignored."""
 
-    def __init__(self, vocabulary: Sequence[Hashable], lowercase: bool) -> None:
-        super().__init__(len(vocabulary), lowercase)
-        self.vocabulary = list(vocabulary)
+    def __init__(self, vocabulary: Sequence[Hashable]) -> None:
+        self.size, self.vocabulary = len(vocabulary), list(vocabulary)
         self._columns = {part: place for place, part in enumerate(self.vocabulary)}
 
     @classmethod
-    def learn(cls, counts: Mapping[Hashable, int], min_count: int, lowercase: bool) -> VocabularyFeatures:
+    def learn(cls, counts: Mapping[Hashable, int], min_count: int) -> VocabularyFeatures:
         """The features of the counted tokens that occur at least ``min_count`` times, in the order of their bytes."""
         totals: Counter[Hashable] = Counter()
         for token, count in counts.items():
-            for part in parts(token, lowercase=lowercase):
+            for part in parts(token):
                 totals[part] += count
-        return cls(sorted((part for part, count in totals.items() if count >= min_count), key=token_bytes), lowercase)
+        return cls(sorted((part for part, count in totals.items() if count >= min_count), key=token_bytes))
 
     def column(self, part: Hashable) -> int | None:
         """The position of the feature in the vocabulary."""

@@ -6,15 +6,12 @@ import hashlib
 import json
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 
 from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, register_classifier
@@ -22,53 +19,41 @@ from adaptdel.classifiers.features import (
     LARGEST_WEIGHT,
     Features,
     HashedFeatures,
-    Rows,
+    ScoreCache,
     VocabularyFeatures,
     best,
+    check_ngram,
+    ngrams,
+    ngrams_of_copies,
     numbered,
     scores,
+    summed,
+    sums_of_copies,
     token_from_json,
     token_rows,
-    total,
 )
 from adaptdel.classifiers.linear_training import (
     Progress,
-    balanced_weights,
+    balanced_class_weights,
     check_examples,
     class_numbers,
     composition,
-    learned_vocabulary,
     noisy_counts,
     rounded,
     train,
 )
 from adaptdel.classifiers.vote_margin import keep_rates, train_margins
-from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_int, check_list, check_real
+from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_fields, check_int, check_real
 from adaptdel.core.noise import Noise
-from adaptdel.files import parse_object, replacing
+from adaptdel.files import read_json, read_tensors, replacing
 from adaptdel.settings import CLASS_WEIGHTS, LINEAR, LINEAR_LOSSES, TRAINING
 from adaptdel.text.units import Tokens, Unit
 
 WEIGHTS, DESCRIPTION = "linear.safetensors", "linear.json"
-VERSION = 1
-LARGEST_BOUND = 2**40  # of token scores, so that sums of the scores of many tokens fit into 64 bits
+VERSION = 2
 LARGEST_BITS = 28  # 2**28 hashed columns: a gigabyte per score
-
-
-@dataclass(frozen=True)
-class StoredLinearModel:
-    """A linear model read from a folder; of one with bounded token scores, the weights of all bounds side by side."""
-
-    path: Path
-    features: Features
-    min_count: int
-    classes: list[Any]
-    exponent: int
-    weights: npt.NDArray[np.int32]
-    bias: npt.NDArray[np.int32]
-    training: dict[str, Any]
-    fingerprint: str
-    bounds: list[int]
+LARGEST_NGRAM = 64
+_FIELDS = {"features": "a text", "classes": "a list", "ngram": "an integer"}
 
 
 def write_model(folder: Path, description: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[np.int32]]) -> None:
@@ -81,86 +66,44 @@ def write_model(folder: Path, description: Mapping[str, Any], tensors: Mapping[s
             file.write(content)
 
 
-def read_model(folder: Path) -> StoredLinearModel:
-    """Read both files; a ValueError names the file and what is wrong in it."""
+def read_model(
+    folder: Path, kind: str, fields: Mapping[str, str]
+) -> tuple[dict[str, Any], Features, dict[str, npt.NDArray[np.int32]]]:
+    """Read both files: the description, the features, and the tensors ``weights`` and ``bias``, checked.
+
+    Args:
+        folder: what `write_model` wrote.
+        kind: the kind of features, "hash" or "vocabulary".
+        fields: further fields of the description, with their types.
+    """
     path = folder / DESCRIPTION
     try:
-        values = parse_object(_content(path))
-    except ValueError as error:
-        if str(error).startswith(f"{path} "):
-            raise
-        raise ValueError(f"{path} must be a JSON file: {error}") from None
-    if values.get("format") != "adaptdel linear" or values.get("version") != VERSION:
-        raise ValueError(f"{path} must describe a linear model of adaptdel, version {VERSION}")
-    try:
-        features = _features(values)
-        classes = _labels(values.get("classes"))
-        exponent = check_int("exponent", values.get("exponent"), least=-1100, most=1100)
-        min_count = check_int("min_count", values.get("min_count"), least=1)
-        bounds = [
-            check_int("bounds", bound, least=1, most=LARGEST_BOUND) for bound in check_list("bounds", values["bounds"])
-        ]
-        training, fingerprint = values.get("training"), values.get("fingerprint")
-        if not isinstance(training, dict) or not isinstance(fingerprint, str):
-            raise ValueError("training must be a dictionary and fingerprint a text")
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{path} is damaged: {error}: save or copy the model anew") from None
-    scores = (1 if len(classes) == 2 else len(classes)) * max(1, len(bounds))
-    shapes = {"weights": (features.size + 1, scores), "bias": (scores,)}
-    tensors = _tensors(folder / WEIGHTS, shapes)
-    weights, bias = tensors["weights"], tensors["bias"]
-    return StoredLinearModel(path, features, min_count, classes, exponent, weights, bias, training, fingerprint, bounds)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
+        values = read_json(path, "a linear model")
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-
-
-def _features(values: Mapping[str, Any]) -> Features:
-    kind = check_choice("features", values.get("features"), ("hash", "vocabulary"))
-    lowercase = values.get("lowercase")
-    if not isinstance(lowercase, bool):
-        raise ValueError(f"lowercase must be true or false, got {lowercase!r}")
-    if kind == "hash":
-        return HashedFeatures(check_int("bits", values.get("bits"), least=1, most=LARGEST_BITS), lowercase)
-    listed = values.get("vocabulary")
-    if not isinstance(listed, list):
-        raise ValueError("vocabulary must be a list")
-    vocabulary = [token_from_json(value) for value in listed]
-    if len(set(vocabulary)) != len(vocabulary):
-        raise ValueError("vocabulary must not hold anything twice")
-    return VocabularyFeatures(vocabulary, lowercase)
-
-
-def _labels(classes: Any) -> list[Any]:
-    if not isinstance(classes, list) or not all(isinstance(label, (str, int, float)) for label in classes):
-        raise ValueError("classes must be a list of texts or numbers")
-    if len(set(classes)) != len(classes) or len(classes) < 2:
-        raise ValueError("classes must be two or more different labels")
-    return classes
-
-
-def _tensors(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, npt.NDArray[np.int32]]:
-    content = _content(path)
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+    tensors = read_tensors(folder / WEIGHTS)
     try:
-        tensors = tensors_from_bytes(content)
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise ValueError(f"{path} must be a safetensors file: {reason}: save or copy the model anew") from None
-    for name, shape in shapes.items():
-        tensor = tensors.get(name)
-        if tensor is None or tensor.dtype != np.int32 or tensor.shape != shape:
-            got = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
-            raise ValueError(f"{path} must hold {name} as int32 of shape {shape}, got {got}")
-        if tensor.size and (tensor.max() > LARGEST_WEIGHT or tensor.min() < -LARGEST_WEIGHT):
-            raise ValueError(f"{path} must hold {name} of at most {LARGEST_WEIGHT} in size")
-    return tensors
-
-
-_SETTINGS = ("features", "bits", "min_count", "lowercase")
+        if values.get("format") != "adaptdel linear" or values.get("version") != VERSION:
+            raise ValueError(f"it must describe a linear model of adaptdel, version {VERSION}")
+        check_fields(values, {**_FIELDS, **fields})
+        check_choice("features", values["features"], (kind,))
+        check_int("ngram", values["ngram"], least=1, most=LARGEST_NGRAM)
+        if kind == "hash":
+            features: Features = HashedFeatures(check_int("bits", values.get("bits"), least=1, most=LARGEST_BITS))
+        else:
+            features = VocabularyFeatures([token_from_json(value) for value in values.get("vocabulary", ())])
+        if len(values["classes"]) < 2:
+            raise ValueError("classes must be two or more labels")
+        width = len(values.get("bounds", (1,))) * (1 if len(values["classes"]) == 2 else len(values["classes"]))
+        for name, shape in (("weights", (features.size + 1, width)), ("bias", (width,))):
+            tensor = tensors.get(name)
+            if tensor is None or tensor.dtype != np.int32 or tensor.shape != shape or not tensor.size:
+                raise ValueError(f"{name} must be int32 of shape {shape}")
+            if tensor.max() > LARGEST_WEIGHT or tensor.min() < -LARGEST_WEIGHT:
+                raise ValueError(f"{name} must be of at most {LARGEST_WEIGHT} in size")
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged: {error}: save or copy the model anew") from None
+    return values, features, tensors
 
 
 @register_classifier("linear")
@@ -176,11 +119,9 @@ class LinearClassifier(BaseClassifier):
     otherwise.
 
     Args:
-        features: "hash" (a stable hash of each feature into 2**bits columns) or "vocabulary" (features that occur at
-            least ``min_count`` times in training; others are ignored). See `adaptdel.classifiers.features`.
-        bits: the base-2 logarithm of the number of columns, for "hash".
-        min_count: the smallest number of occurrences of a feature, for "vocabulary".
-        lowercase: whether text tokens are converted to lower case.
+        bits: the base-2 logarithm of the number of columns into which features are hashed, see
+            `adaptdel.classifiers.features`.
+        ngram: for characters and bytes, the number of neighbouring tokens of a copy that are a feature together.
 
     Attributes:
         classes_: the labels, sorted.
@@ -190,46 +131,25 @@ class LinearClassifier(BaseClassifier):
         training_: how the model was trained, in plain values.
     """
 
-    def __init__(
-        self,
-        *,
-        features: str = LINEAR.features,
-        bits: int = LINEAR.bits,
-        min_count: int = 2,
-        lowercase: bool = True,
-    ) -> None:
-        self.features = features
+    def __init__(self, *, bits: int = LINEAR.bits, ngram: int = LINEAR.ngram) -> None:
         self.bits = bits
-        self.min_count = min_count
-        self.lowercase = lowercase
+        self.ngram = ngram
 
     checks_own_files = True
     weights_: npt.NDArray[np.int32]
     bias_: npt.NDArray[np.int32]
     exponent_: int
     training_: dict[str, Any]
-    _features: Features | None = None
+    _features: HashedFeatures | None = None
+    _cached: ScoreCache
     _fingerprint: str = ""
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
-        return f"LinearClassifier({settings})"
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The arguments of the constructor."""
-        return {name: getattr(self, name) for name in _SETTINGS}
-
-    def set_params(self, **params: Any) -> LinearClassifier:
-        """Set arguments of the constructor, for the next `fit`."""
-        for name, value in params.items():
-            if name not in _SETTINGS:
-                raise ValueError(f"a LinearClassifier takes {', '.join(_SETTINGS)}, got {name!r}")
-            setattr(self, name, value)
-        return self
+        return f"LinearClassifier(bits={self.bits}, ngram={self.ngram})"
 
     def unfitted(self) -> LinearClassifier:
         """A classifier with the same parameters."""
-        return LinearClassifier(**self.get_params())
+        return LinearClassifier(bits=self.bits, ngram=self.ngram)
 
     def fit(
         self,
@@ -256,11 +176,11 @@ class LinearClassifier(BaseClassifier):
             tokens: the tokens of every example.
             labels: the label of every example: texts or numbers.
             noise: applied to each copy; None or `NoNoise` trains on the examples themselves.
-            unit: not needed, since tokens are counted and never joined.
+            unit: what a token is; needed for an ngram above 1 only.
             loss: "votes" is the loss of the vote on an example, from a normal approximation of the scores of its copies
                 (see `adaptdel.classifiers.vote_margin`); "copies" that of single noisy copies, which are drawn. Masks
                 have a weight with "copies" only. "auto" is "votes" for two classes and "copies" for more:
-                ``experiments/linear-model.md`` has the measurements.
+                ``experiments/linear-model.md`` has the measurements. An ngram above 1 needs "copies".
             copies: noisy copies of each example. With "votes" no copy is drawn; if the rate of the noise is random,
                 as many rates are.
             l2: penalty on squared weights per token of a copy; see `linear_training.train`. On held-out fifths of four
@@ -271,7 +191,8 @@ class LinearClassifier(BaseClassifier):
             max_minutes: the optimiser stops after this time, with the weights so far; None for no limit.
             progress: called with (steps done, steps in total).
         """
-        self._check_settings()
+        features = HashedFeatures(check_int("bits", self.bits, least=1, most=LARGEST_BITS))
+        check_ngram(check_int("ngram", self.ngram, least=1, most=LARGEST_NGRAM), unit)
         check_choice("loss", loss, LINEAR_LOSSES)
         copies, iterations = check_int("copies", copies, least=1), check_int("iterations", iterations, least=1)
         seed = check_int("seed", seed, most=2**64 - 1)
@@ -285,7 +206,7 @@ class LinearClassifier(BaseClassifier):
         copies = copies if active is not None else 1
         classes, answers = class_numbers(labels)
         if loss == "auto":
-            loss = "votes" if len(classes) == 2 else "copies"
+            loss = "votes" if len(classes) == 2 and self.ngram == 1 else "copies"
         check_examples(tokens, len(answers))
         steps = len(answers) + iterations
 
@@ -293,12 +214,20 @@ class LinearClassifier(BaseClassifier):
             if progress is not None:
                 progress(steps_done, steps)
 
+        if self.ngram > 1 and unit is not None:
+            if loss == "votes" and active is not None:
+                raise ValueError(f"loss must be 'copies' for an ngram of {self.ngram}, got 'votes'")
+            tokens = noisy_ngrams(tokens, self.ngram, unit, active, copies, seed)
         numbers: dict[Hashable, int] = {}
         codes = [numbered(example, numbers, len(example)) for example in tokens]
-        features = self._learn_features(numbers, codes)
-        drawn = active if loss == "copies" else None  # what copies are drawn under
+        drawn = active if loss == "copies" and self.ngram == 1 else None  # what copies are drawn under
         counts = noisy_counts(
-            codes, len(numbers), noise=drawn, copies=copies, seed=seed, progress=lambda done, _: report(done)
+            codes,
+            len(numbers),
+            noise=drawn,
+            copies=copies,
+            seed=seed,
+            progress=lambda done, of: report(done * len(answers) // of),
         )
         composed = composition(features, numbers)
         stopped = False
@@ -314,7 +243,7 @@ class LinearClassifier(BaseClassifier):
             "stop": is_time_up,
             "progress": lambda done, _: report(len(answers) + done),
         }
-        weights = None if class_weight is None else balanced_weights(answers)
+        weights = None if class_weight is None else balanced_class_weights(answers, len(classes))[answers]
         if active is not None and loss == "votes":
             keep = keep_rates(codes, active, draws=1 if active.certifies else copies, seed=seed)
             [fitted] = train_margins(counts, composed, answers, len(classes), keep, weights=weights, **options)
@@ -331,97 +260,95 @@ class LinearClassifier(BaseClassifier):
             self.training_["stopped_by_time"] = True
         return self
 
-    def _check_settings(self) -> None:
-        check_choice("features", self.features, ("hash", "vocabulary"))
-        check_int("bits", self.bits, least=1, most=LARGEST_BITS)
-        check_int("min_count", self.min_count, least=1)
-        if not isinstance(self.lowercase, bool):
-            raise ValueError(f"lowercase must be True or False, got {self.lowercase!r}")
-
-    def _learn_features(self, numbers: dict[Hashable, int], codes: list[IntArray]) -> Features:
-        if self.features == "hash":
-            return HashedFeatures(self.bits, self.lowercase)
-        return learned_vocabulary(codes, numbers, self.min_count, self.lowercase)
-
     def _set(
         self,
-        features: Features,
+        features: HashedFeatures,
         classes: list[Any],
         weights: npt.NDArray[np.int32],
         bias: npt.NDArray[np.int32],
         exponent: int,
     ) -> None:
         self.classes_, self.weights_, self.bias_, self.exponent_ = classes, weights, bias, exponent
-        self._features = features
-        self._fingerprint = ""
+        self._features, self._cached, self._fingerprint = features, ScoreCache(weights.shape[1]), ""
 
-    def _fitted(self) -> Features:
+    def _fitted(self) -> HashedFeatures:
         if self._features is None:
             raise ValueError("LinearClassifier must be fitted before it can classify: call fit(...) or load(...)")
         return self._features
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Look up the weights of the tokens once for all copies."""
-        return Prepared(name, tokens, unit, masking, self._rows(tokens, masking))
+        self._fitted()
+        if self.ngram > 1:
+            return Prepared(name, tokens, unit, masking)
+        rows = token_rows(self._token_scores(tokens), self.bias_, self.weights_[-1] if masking else None)
+        return Prepared(name, tokens, unit, masking, rows)
 
-    def _rows(self, tokens: Tokens, masking: bool) -> Rows:
-        return token_rows(tokens, self._fitted(), self.weights_, self.bias_, masking=masking)
+    def _token_scores(self, tokens: Sequence[Hashable]) -> IntArray:
+        """The sum of the weights of each token's features, or of each run of tokens, shape (tokens, scores)."""
+        features = self._fitted()
+        return self._cached.lookup(tokens, lambda new: summed(new, features, self.weights_))
+
+    def _scores(self, request: Request) -> npt.NDArray[Any]:
+        if self.ngram == 1:
+            return scores(request.prepared.data, request.kept)
+        return sums_of_copies(ngrams_of_copies(request, self.ngram), self._token_scores) + self.bias_
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
         """The class with the highest score for every copy: exact, whatever the order of copies and tokens."""
-        self._fitted()
-        return [best(scores(request.prepared.data, request.kept)) for request in requests]
+        return [best(self._scores(request)) for request in requests]
 
     def copy_scores(self, requests: Sequence[Request]) -> list[FloatArray]:
         """The scores of the copies, shape (copies, classes), in integers; of two classes, the first has 0."""
-        self._fitted()
-        tables = [scores(request.prepared.data, request.kept) for request in requests]
+        tables = [self._scores(request).astype(np.float64) for request in requests]
         return [np.pad(table, ((0, 0), (1, 0))) if table.shape[1] == 1 else table for table in tables]
-
-    def predict(self, tokens: Sequence[Tokens]) -> list[Any]:
-        """The labels of whole inputs, without noise."""
-        self._fitted()
-        classes = self.classes_ or []
-        numbers = (int(best(total(self._rows(example, False)))[0]) for example in tokens)
-        return [classes[number] for number in numbers]
 
     def fingerprint(self) -> str:
         """The SHA-256 of the weights, the features and the classes; equal for a saved model and the loaded one."""
-        features = self._fitted()
+        described = self._description()
         if not self._fingerprint:
-            described = json.dumps(self._description(features), sort_keys=True)
-            digest = hashlib.sha256(described.encode("ascii"))
+            digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode("ascii"))
             digest.update(self.weights_.astype("<i4").tobytes() + self.bias_.astype("<i4").tobytes())
             self._fingerprint = digest.hexdigest()
         return self._fingerprint
 
-    def _description(self, features: Features) -> dict[str, Any]:
+    def _description(self) -> dict[str, Any]:
         """What the votes depend on besides the weights, in plain values."""
-        return {
-            **features.description(),
-            "lowercase": features.lowercase,
-            "classes": self.classes_,
-            "exponent": self.exponent_,
-        }
+        described = self._fitted().description()
+        return described | {"ngram": self.ngram, "classes": self.classes_, "exponent": self.exponent_}
 
     def save(self, folder: str | Path) -> None:
         """Write ``linear.safetensors`` and ``linear.json`` to a folder, which is created if it does not exist."""
-        description = self._description(self._fitted())
-        extra: dict[str, Any] = {"bounds": [], "min_count": self.min_count, "training": self.training_}
-        extra["fingerprint"] = self.fingerprint()
-        write_model(Path(folder), {**description, **extra}, {"weights": self.weights_, "bias": self.bias_})
+        description = self._description() | {"training": self.training_}
+        write_model(Path(folder), description, {"weights": self.weights_, "bias": self.bias_})
 
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> Self:
-        """Read what `save` wrote; ValueError with the name of the file that is missing, damaged or does not fit."""
+        """Read what `save` wrote; ValueError with the name of the file that is missing or damaged."""
         cls.check_options(options)  # there are none
-        stored = read_model(Path(folder))
-        features = stored.features
-        model = cls(features="vocabulary", min_count=stored.min_count, lowercase=features.lowercase)
-        if isinstance(features, HashedFeatures):
-            model.set_params(features="hash", bits=features.bits)
-        model._set(features, stored.classes, stored.weights, stored.bias, stored.exponent)
-        model.training_ = stored.training
-        if model.fingerprint() != stored.fingerprint:
-            raise ValueError(f"{stored.path} does not belong to the weights beside it: their fingerprint differs")
+        values, features, tensors = read_model(
+            Path(folder), "hash", {"exponent": "an integer", "training": "an object"}
+        )
+        assert isinstance(features, HashedFeatures)
+        model = cls(bits=features.bits, ngram=values["ngram"])
+        model._set(features, values["classes"], tensors["weights"], tensors["bias"], values["exponent"])
+        model.training_ = values["training"]
         return model
+
+
+def noisy_ngrams(
+    tokens: Sequence[Tokens], size: int, unit: Unit, noise: Noise | None, copies: int, seed: int
+) -> list[Tokens]:
+    """The runs of neighbouring tokens of each noisy copy of each example; the copies of an example follow each other.
+
+    The copies are those that `noisy_counts` counts.
+    """
+    if noise is None:
+        return [ngrams(example, size) for example in tokens]
+    runs: list[Tokens] = []
+    for number, example in enumerate(tokens):
+        prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
+        stream = np.random.Philox(key=np.array([seed, number], dtype=np.uint64))
+        for kept in noise.chunks(len(example), copies, np.random.Generator(stream)):
+            runs += ngrams_of_copies(Request(prepared, kept), size)
+    return runs

@@ -9,7 +9,7 @@ minimises the same objective with both on the training sets of SpamAssassin, IMD
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import frexp
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.special import expit, logsumexp
 
-from adaptdel.classifiers.features import LARGEST_WEIGHT, Features, VocabularyFeatures
+from adaptdel.classifiers.features import LARGEST_WEIGHT, Features
 from adaptdel.core.checks import FloatArray, IntArray
 from adaptdel.core.noise import Noise
 
@@ -165,17 +165,6 @@ def composition(features: Features, numbers: dict[Hashable, int]) -> Counts:
     return sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(len(numbers) + 1, features.size + 1))
 
 
-def learned_vocabulary(
-    codes: Iterable[IntArray], numbers: dict[Hashable, int], min_count: int, lowercase: bool
-) -> VocabularyFeatures:
-    """The features that occur often enough in examples, given as the numbers of their tokens."""
-    counted: Counter[int] = Counter()
-    for code in codes:
-        counted.update(code.tolist())
-    occurrences = {token: counted[number] for token, number in numbers.items()}
-    return VocabularyFeatures.learn(occurrences, min_count, lowercase)
-
-
 def noisy_counts(
     codes: Sequence[IntArray],
     types: int,
@@ -305,48 +294,28 @@ def train(
     return Fitted(fitted, table[-1].copy(), record)
 
 
-def balanced_weights(answers: IntArray) -> FloatArray:
-    """A weight for every example with a mean of 1 and the same sum for every class.
+def balanced_class_weights(answers: Sequence[int] | IntArray, classes: int) -> FloatArray:
+    """A weight for every class, so that all classes have the same sum of weights and the mean of the examples is 1.
 
-    >>> balanced_weights(np.array([0, 0, 0, 1])).round(3).tolist()
-    [0.667, 0.667, 0.667, 2.0]
+    >>> balanced_class_weights([0, 0, 0, 1], 2).round(3).tolist()
+    [0.667, 2.0]
     """
-    counts = np.bincount(answers)
-    return np.asarray(len(answers) / (np.count_nonzero(counts) * counts[answers]), dtype=np.float64)
-
-
-def balanced_class_weights(targets: Sequence[int] | IntArray, classes: int) -> list[float]:
-    """A weight for every class, such that all classes have the same sum of weights and the mean weight is 1."""
-    counts = np.bincount(targets, minlength=classes)
-    return [float(len(targets) / (classes * count)) if count else 1.0 for count in counts]
+    counts = np.bincount(answers, minlength=classes)
+    return np.where(counts, len(answers) / (classes * np.maximum(counts, 1)), 1.0)
 
 
 def _loss(scores: FloatArray, answers: IntArray, weights: FloatArray | None) -> tuple[float, FloatArray]:
-    """The mean logistic loss, and its derivative by every score; weighted, if there are weights."""
-    if weights is not None:
-        return _weighted_loss(scores, answers, weights)
+    """The mean logistic loss of weighted examples, and its derivative by every score."""
     rows = len(scores)
+    column = (np.ones(rows) if weights is None else weights)[:, None]
     if scores.shape[1] == 1:
         sign = np.where(answers == 1, 1.0, -1.0)[:, None]
         margin = scores * sign
-        return float(np.logaddexp(0.0, -margin).mean()), -sign * expit(-margin) / rows
-    log_share = scores - logsumexp(scores, axis=1, keepdims=True)
-    slope = np.exp(log_share)
-    places = np.arange(rows)
-    slope[places, answers] -= 1.0
-    return -float(log_share[places, answers].mean()), slope / rows
-
-
-def _weighted_loss(scores: FloatArray, answers: IntArray, weights: FloatArray) -> tuple[float, FloatArray]:
-    rows = len(scores)
-    if scores.shape[1] == 1:
-        sign = np.where(answers == 1, 1.0, -1.0)[:, None]
-        margin, column = scores * sign, weights[:, None]
         return float((column * np.logaddexp(0.0, -margin)).mean()), -column * sign * expit(-margin) / rows
     log_share = scores - logsumexp(scores, axis=1, keepdims=True)
     slope, places = np.exp(log_share), np.arange(rows)
     slope[places, answers] -= 1.0
-    return -float((weights * log_share[places, answers]).mean()), slope * weights[:, None] / rows
+    return -float((column[:, 0] * log_share[places, answers]).mean()), slope * column / rows
 
 
 def rounded(fitted: Fitted) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:

@@ -244,7 +244,7 @@ def train_transformer(
                 model.compile(dynamic=True)
             limits = EpochLimits(
                 max_minutes,
-                None if class_weight is None else balanced_class_weights(targets, len(classes)),
+                None if class_weight is None else balanced_class_weights(targets, len(classes)).tolist(),
                 progress,
                 epoch_done,
             )

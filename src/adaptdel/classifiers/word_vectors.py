@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load as tensors_from_bytes
 from scipy import sparse
 
 from adaptdel.classifiers.features import VocabularyFeatures
 from adaptdel.classifiers.linear_training import Counts, Fitted, composition
 from adaptdel.core.checks import FloatArray
+from adaptdel.files import read_tensors
 
 LENGTH = 0.2  # of all vectors; 0.1 and 0.3 are as good on held-out rows, 1 and 3 are worse: experiments/exact.md
 
@@ -31,7 +30,7 @@ class WordVectors:
 
     def __init__(self, path: str | Path) -> None:
         words, vectors = read_vectors(Path(path))
-        self.features = VocabularyFeatures(words, lowercase=True)
+        self.features = VocabularyFeatures(words)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         self.vectors: FloatArray = LENGTH * vectors / np.where(lengths > 0, lengths, 1.0)
 
@@ -62,7 +61,7 @@ class WordVectors:
             trained: models of their columns, the mask and the columns of the vectors.
         """
         known, words = set(features.vocabulary), self.features.vocabulary
-        union = VocabularyFeatures([*features.vocabulary, *(word for word in words if word not in known)], True)
+        union = VocabularyFeatures([*features.vocabulary, *(word for word in words if word not in known)])
         positions = {word: position for position, word in enumerate(union.vocabulary)}
         rows = [positions[word] for word in words]
 
@@ -77,12 +76,7 @@ class WordVectors:
 
 def read_vectors(path: Path) -> tuple[list[str], npt.NDArray[np.float64]]:
     """Read words and vectors; ValueError that names the file and what is wrong in it."""
-    try:
-        tensors = tensors_from_bytes(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} must be a safetensors file: {' '.join(str(error).split())[:120]}") from None
+    tensors = read_tensors(path)
     listed, vectors = tensors.get("words"), tensors.get("vectors")
     if listed is None or listed.dtype != np.uint8 or vectors is None or vectors.dtype.kind != "f":
         raise ValueError(f"{path} must hold words as uint8 (UTF-8, one word a line) and vectors as floats")

@@ -9,6 +9,21 @@ token i costs y the margin m_i, an insertion D and a substitution m_i + D. The c
 known: the most expensive ones. y wins against z as long as the sum of the costs is at most the `Margin.slack`.
 
 The order of the tokens does not matter: every certificate also covers all permutations of all texts that it covers.
+
+Runs of k neighbouring tokens (k-mers) may have the scores instead of single tokens. A text of n tokens, padded at both
+ends, has n + k − 1 runs. Each token is in k of them, and k − 1 of them span each of the n + 1 gaps between tokens. Let
+m_j be the score of run j for y minus that for z, and D >= −m_j the largest loss by a run that the attacker writes. Let
+U be the runs that are gone after d deletions, i insertions and s substitutions: runs with an edited token, and runs
+that span a gap with an insertion. There are n + i − d + k − 1 runs now, so |U| + i − d are new, and the loss is at most
+
+    Σ_U m_j + (|U| + i − d) D = Σ_U (m_j + D) + (i − d) D.
+
+No term m_j + D is negative, so the sum over U is at most the sum over all edits of that over the runs that each of them
+concerns. Hence the costs again add up: a substitution of token p costs at most Σ (m_j + D) over the k runs with p, its
+deletion D less, and an insertion at most D and the largest Σ (m_j + D) over the k − 1 runs that span a gap. For k = 1
+these are the costs above. For larger k they are upper bounds, since neighbouring edits share runs, and since the runs
+of a text overlap, so that few texts have the worst ones. The radius is sound, not complete; permutations are not
+covered.
 """
 
 from __future__ import annotations
@@ -65,10 +80,16 @@ class Margin:
         """The largest number of edits, at most ``limit``, that cannot cost more than the slack.
 
         Sound and complete: if it is below ``limit``, some text that many edits and one more away has another answer,
-        provided that tokens with the costs ``insertion`` and ``substitution`` exist.
+        provided that tokens with the costs ``insertion`` and ``substitution`` exist. For runs of tokens sound only.
         """
-        loss = _sum_of_largest(self.costs(threat), self.insertion if threat.inserts else 0)
-        return _largest(loss, self.slack, limit)
+        if self.slack < 0:
+            return -1
+        costs, repeated = self.costs(threat), self.insertion if threat.inserts else 0
+        sums = _cumulative(np.sort(costs[costs > repeated])[::-1])
+        edits = int(np.searchsorted(sums, self.slack, side="right")) - 1
+        if edits == len(sums) - 1:  # all tokens that cost more than an insertion
+            edits = edits + (self.slack - int(sums[-1])) // repeated if repeated else limit
+        return min(edits, limit)
 
     def character_radius(self, limit: int) -> int:
         """The largest number of character edits, at most ``limit``, that cannot cost more than the slack.
@@ -133,11 +154,12 @@ def margins(
     touchable: BoolArray | None = None,
     replacements: IntArray | None = None,
     rounding: int = 0,
+    ngram: int = 1,
 ) -> list[Margin]:
     """The margins of the answer over every other class, in the order of the classes.
 
     Args:
-        scores: the scores of the tokens, shape (tokens, classes).
+        scores: the scores of the tokens, shape (tokens, classes); of runs, shape (tokens + ngram − 1, classes).
         offsets: what is added to them, shape (classes,).
         answer: the class number of the answer.
         reach: the largest score for each class minus the score for the answer that a token of the attacker can have,
@@ -146,35 +168,39 @@ def margins(
         replacements: the same as ``reach`` for the tokens that may replace each token, shape (tokens, classes); None
             if all tokens may. A token is replaced once: a synonym of a synonym is no synonym.
         rounding: how far the difference of two scores may be from the true one; the certificate holds for all of them.
+        ngram: the number k of neighbouring tokens that have a score together.
     """
     tokens, classes = scores.shape
     totals = offsets + scores.sum(axis=0)
 
     def margin(rival: int) -> Margin:
-        lost = scores[:, answer] - scores[:, rival] + rounding
+        lost, worst = scores[:, answer] - scores[:, rival] + rounding, max(int(reach[rival]), 0)
+        inserted = worst + int(of_tokens(lost + worst, ngram - 1).max(initial=0)) if ngram > 1 else worst
+        lost = of_tokens(lost + worst, ngram) - worst if ngram > 1 else lost
         replaced = lost + (int(reach[rival]) if replacements is None else replacements[:, rival] + rounding)
         if touchable is not None:
             lost, replaced = lost[touchable], replaced[touchable]
         # The lower class number wins a tie: a rival below the answer may not even reach it.
         slack = int(totals[answer] - totals[rival]) - (rival < answer) - rounding * (tokens + 1)
-        return Margin(slack, max(int(reach[rival]), 0), lost, replaced)
+        return Margin(slack, inserted, lost, replaced)
 
     return [margin(rival) for rival in range(classes) if rival != answer]
 
 
-def check_sums(scores: IntArray, offsets: IntArray, reach: IntArray, replacements: IntArray | None = None) -> None:
-    """Raise ValueError if the cost of edits could exceed 64 bits; the arguments are those of `margins`."""
-    tokens, costs = len(scores), [scores, reach] if replacements is None else [scores, reach, replacements]
-    largest, offset = max(map(_size, costs)), _size(offsets)
-    if 8 * (largest * (tokens + 1 + ANY_EDIT.search_limit(tokens)) + offset) > LARGEST_SUM:
+def check_sums(tokens: int, *scores: IntArray | None, ngram: int = 1) -> None:
+    """Raise ValueError if the cost of edits could exceed 64 bits.
+
+    Args:
+        tokens: the number of tokens of a text.
+        scores: all scores, offsets and reaches, as `margins` takes them.
+        ngram: as `margins` takes it.
+    """
+    largest = max(max(int(a.max(initial=0)), -int(a.min(initial=0))) for a in scores if a is not None)
+    if 8 * ngram * largest * (tokens + 2 + ANY_EDIT.search_limit(tokens)) > LARGEST_SUM:
         raise ValueError(
-            f"scores must be small enough for sums of 64 bits, got {max(largest, offset)} with {tokens} tokens: divide "
-            "all scores, offsets and bounds by the same number"
+            f"scores must be small enough for sums of 64 bits, got {largest} with {tokens} tokens: divide all scores, "
+            "offsets and bounds by the same number"
         )
-
-
-def _size(array: IntArray) -> int:
-    return max(int(array.max(initial=0)), -int(array.min(initial=0)))
 
 
 def radius(rivals: Sequence[Margin], threat: Threat, length: int) -> int:
@@ -221,11 +247,6 @@ def frontier(rivals: Sequence[Margin], threat: Threat, length: int) -> list[tupl
     return [(int(d), int(most[d, s]), int(s)) for d, s in zip(*np.nonzero(maximal), strict=True)]
 
 
-def _sum_of_largest(costs: IntArray, repeated: int) -> Callable[[int], int]:
-    """The sum of the k largest out of the costs and as many times ``repeated`` as wanted, as a function of k."""
-    return _prefix_sums(np.sort(costs[costs > repeated])[::-1], repeated)
-
-
 def _prefix_sums(values: IntArray, beyond: int) -> Callable[[int], int]:
     """The sum of the first k values, as a function of k; every value behind the last one is ``beyond``."""
     sums = _cumulative(values)
@@ -242,6 +263,12 @@ def _cumulative(values: IntArray) -> IntArray:
     sums = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
+
+
+def of_tokens(values: IntArray, ngram: int) -> IntArray:
+    """The sum of the values of the runs that each token is in, shape (runs − ngram + 1,)."""
+    sums = _cumulative(values)
+    return np.asarray(sums[ngram:] - sums[: len(sums) - ngram])
 
 
 def _largest(loss: Callable[[int], int], slack: int, limit: int) -> int:

@@ -12,8 +12,8 @@ import numpy as np
 
 from adaptdel.certification.certifier import Input, InputResult
 from adaptdel.certification.exact import ExactCertificate
-from adaptdel.certification.sampling import content_key
-from adaptdel.classifiers.bounded import AdditivePipeline, BoundedClassifier, BoundedLinearClassifier
+from adaptdel.classifiers.bounded import AdditivePipeline, BoundedClassifier, BoundedLinearClassifier, is_token
+from adaptdel.classifiers.features import check_ngram, ngrams
 from adaptdel.classifiers.linear_training import check_examples, class_numbers
 from adaptdel.core.checks import (
     BoolArray,
@@ -33,7 +33,7 @@ from adaptdel.models.estimator import TextEstimator, input_name, label_array, li
 from adaptdel.models.model_files import load_model, save_model
 from adaptdel.progress import reporter
 from adaptdel.settings import ADDITIVE, CERTIFICATION, CLASS_WEIGHTS, TRAINING, AdditiveTrainingSettings
-from adaptdel.text.units import Bytes, Labelled, Tokens, Unit, Words, check_unit
+from adaptdel.text.units import Tokens, Unit, Words, check_unit
 
 BATCH = 1024  # texts whose new tokens are looked up together
 GROUP = 64  # inputs of a stream that are certified together
@@ -95,6 +95,9 @@ class AdditiveClassifier(TextEstimator):
         for record in ("training_", "protection_", "texts_"):  # of another model
             self.__dict__.pop(record, None)
         settings = self.settings or ADDITIVE
+        check_ngram(settings.ngram, check_unit(self.unit))
+        if settings.ngram > 1 and settings.vectors:
+            raise ValueError("vectors are of words: leave them out for an ngram above 1")
         tokens, labels = self._split(listed(X)), y if isinstance(y, list) else np.asarray(y).tolist()
         check_examples(tokens, len(labels))
         if self.class_weight is not None:
@@ -208,7 +211,7 @@ class AdditiveClassifier(TextEstimator):
         immovable: Collection[Hashable] = (),
         synonyms: Mapping[Any, Collection[Any]] | None = None,
     ) -> list[ExactCertificate]:
-        """A certificate for every input, in order: sound and, where `ExactCertificate.counterexample` exists, complete.
+        """A certificate for every input, in order: sound, and complete where `ExactCertificate.counterexample` exists.
 
         Args:
             X: the inputs.
@@ -217,7 +220,7 @@ class AdditiveClassifier(TextEstimator):
                 still insert any token, unless ``ops`` forbids it. Each must be one token of the unit.
         """
         if synonyms is not None:
-            check_synonyms(synonyms, check_unit(self.unit))
+            check_synonyms(synonyms, check_unit(self.unit), self.base_classifier().ngram)
         return self._certificates(self.base_classifier(), self._split(listed(X)), frozenset(immovable), synonyms)
 
     def certifier(self) -> ExactCertifier:
@@ -320,15 +323,17 @@ class AdditiveClassifier(TextEstimator):
         offsets = base.offsets.copy()
         offsets[0] += self._threshold(base)
         shared: dict[str, Any] = {
+            "ngram": base.ngram,
+            "ops": Threat(self.ops).ops,
             "unit": unit.description(),
             "model_hash": base.fingerprint(),
-            "ops": Threat(self.ops).ops,
         }
         classes = tuple(base.classes_)
-        reach = [reach_over(base, unit, answer) for answer in range(len(classes))]
+        reach = [base.reach_over(answer, unit) for answer in range(len(classes))]
+        check_sums(max(map(len, texts), default=0), np.array([base.reach]), offsets, ngram=base.ngram)
         certificates = []
         for tokens, scores in zip(texts, token_scores(base, texts), strict=True):
-            answer = int(np.argmax(offsets + scores.sum(axis=0)))
+            answer = int((offsets + scores.sum(axis=0)).argmax())
             rewriter = Rewriter(base, unit, tokens, offsets, answer, synonyms)
             certificate = ExactCertificate(
                 classes[answer],
@@ -338,12 +343,10 @@ class AdditiveClassifier(TextEstimator):
                 reach[answer],
                 touchable=np.array([token not in immovable for token in tokens], dtype=bool) if immovable else None,
                 replacements=rewriter.reach() if synonyms is not None else None,
-                input_hash=content_key(tokens).hex(),
-                rewrite=rewriter,
+                rewrite=rewriter if base.ngram == 1 else None,
                 tokens=tokens,
                 **shared,
             )
-            check_sums(scores, offsets, certificate.reach, certificate.replacements)
             certificates.append(certificate)
         return certificates
 
@@ -386,17 +389,18 @@ class Rewriter:
 
     def __call__(self, edits: Sequence[TokenEdit], rival: int) -> Any:
         """The text after the edits, with the worst tokens that are known; None if it keeps its label."""
-        worst = self.base.worst_token(self.answer, rival)
+        worst = self.base.worst_token(self.answer, rival, self.unit)
         edited: list[list[Hashable]] = [[token] for token in self.tokens]
+        inserted: list[Hashable] = []
         for edit in edits:
             if edit.position is None:
-                edited.append([worst])
+                inserted.append(worst)
             elif edit.operation == "del":
                 edited[edit.position] = []
             else:
                 token = self.tokens[edit.position]
                 edited[edit.position] = [worst if self.synonyms is None else self._worst_synonym(token, rival)]
-        tokens = tuple(chain.from_iterable(edited))
+        tokens = tuple(chain(inserted, *edited))  # in front, since the last chunk of an input may be shorter
         if None in tokens:  # no token is known
             return None
         totals = self.offsets + self.base.token_scores(tokens).sum(axis=0)
@@ -425,37 +429,22 @@ class Rewriter:
 
 
 def token_scores(base: BoundedClassifier, texts: Sequence[Tokens]) -> Iterator[IntArray]:
-    """The scores of the tokens of each text, shape (tokens, classes)."""
+    """The scores of the tokens (or of their runs) of each text, shape (tokens, classes)."""
     for start in range(0, len(texts), BATCH):
-        batch = texts[start : start + BATCH]
-        scores = base.token_scores(list(chain.from_iterable(batch)))
-        yield from np.split(scores, np.cumsum([len(tokens) for tokens in batch])[:-1])
+        batch = [ngrams(tokens, base.ngram) for tokens in texts[start : start + BATCH]]
+        scores, end = base.token_scores(list(chain.from_iterable(batch))), 0
+        for tokens in batch:
+            yield scores[end : (end := end + len(tokens))]
 
 
-def reach_over(base: BoundedClassifier, unit: Unit, answer: int) -> IntArray:
-    """How much more a token that an attacker can write adds to each class than to the answer, shape (classes,).
-
-    Of 256 bytes all scores are known. Of other tokens only the bound is.
-    """
-    if isinstance(unit, Bytes):
-        scores = base.token_scores(range(256))
-        return np.asarray((scores - scores[:, [answer]]).max(axis=0, initial=0))
-    return np.full(len(base.classes_), base.reach)
-
-
-def check_synonyms(synonyms: Mapping[Any, Collection[Any]], unit: Unit) -> None:
+def check_synonyms(synonyms: Mapping[Any, Collection[Any]], unit: Unit, ngram: int) -> None:
     """Raise ValueError unless these are lists of tokens for tokens: a phrase has the scores of its words, not one."""
+    if ngram > 1:
+        raise ValueError(f"synonyms are for models of single tokens, got an ngram of {ngram}")
     for token, others in synonyms.items():
         for each in (token, *check_list(f"synonyms of {token!r:.60}", others, "tokens")):
-            if not _is_token(each, unit):
+            if not is_token(each, unit):
                 raise ValueError(f"synonyms must be single tokens of the unit {unit.kind!r}, got {each!r:.60}")
-
-
-def _is_token(value: Any, unit: Unit) -> bool:
-    try:
-        return isinstance(unit, Labelled) or unit.split(unit.join((value,))) == (value,)
-    except (ValueError, TypeError):
-        return False
 
 
 def held_out_examples(answers: IntArray, fraction: float, seed: int) -> BoolArray:

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 
 from adaptdel.classifiers.base import BaseClassifier, classifier_class
 from adaptdel.core.checks import check_choice, check_fields, check_format, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
-from adaptdel.files import read_bytes, read_json, replacing, replacing_folder, write_json, write_text
+from adaptdel.files import read_json, read_tensors, replacing, replacing_folder, write_json, write_text
 from adaptdel.models.card import check_calibration, check_training, model_card
 from adaptdel.text.data import DATA, TextHashes
 from adaptdel.text.units import check_unit, unit_from_dict
@@ -252,11 +250,8 @@ def _write_texts(model: Model, folder: Path) -> None:
 
 
 def _read_texts(path: Path) -> dict[str, TextHashes]:
+    known: dict[str, TextHashes] = read_tensors(path)
     with _damaged(path):
-        try:
-            known: dict[str, TextHashes] = tensors_from_bytes(read_bytes(path))
-        except (SafetensorError, KeyError, TypeError) as error:
-            raise ValueError(f"not a safetensors file: {error!s:.80}") from None
         if any(hashes.dtype != np.uint64 or hashes.ndim != 1 for hashes in known.values()):
             raise ValueError("must hold rows of 64-bit hashes")
     return known

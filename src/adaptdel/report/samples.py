@@ -223,7 +223,7 @@ def _score_words(certificate: ExactCertificate, text: str | None) -> list[str]:
         ]
         if shown:
             sentences.append(f"The {noun}s with the largest parts of this lead: {', '.join(shown)}.")
-    if edits:
+    if edits and certificate.ngram == 1:
         named = [f"“{readable(tokens[e.position])}”" for e in edits if tokens and e.position is not None][
             :_NAMED_TOKENS
         ]

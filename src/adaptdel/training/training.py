@@ -299,8 +299,9 @@ def _train_linear(
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
     """The base classifier, the loss of every step, and whether the time limit ended the training."""
     options = asdict(settings.linear) | {"class_weight": settings.class_weight, "max_minutes": settings.max_minutes}
-    classifier = LinearClassifier(features=options.pop("features"), bits=options.pop("bits"))
-    classifier.fit(examples.tokens, examples.labels, noise=noise, seed=settings.seed, progress=report, **options)
+    classifier = LinearClassifier(bits=options.pop("bits"), ngram=options.pop("ngram"))
+    options |= {"unit": check_unit(settings.unit), "seed": settings.seed, "progress": report}
+    classifier.fit(examples.tokens, examples.labels, noise=noise, **options)
     stopped = {"steps": [classifier.training_["steps"]], "planned_steps": settings.linear.iterations}
     record = {"stopped_by_time": stopped} if classifier.training_.get("stopped_by_time") else {}
     return classifier, _linear_history(classifier), record
@@ -332,10 +333,11 @@ def retraining(record: Mapping[str, Any]) -> TrainAgain | None:
     if known.get("model") != "linear":
         return None
     options = {name: known[name] for name in asdict(LINEAR) if name in known}
-    form = {name: options.pop(name) for name in ("features", "bits") if name in options}
+    form = {name: options.pop(name) for name in ("bits", "ngram") if name in options}
 
     def train_again(noise: Noise, tokens: Sequence[Any], labels: Sequence[Any]) -> BaseClassifier:
         chosen = options | {"class_weight": known.get("class_weight"), "seed": known.get("seed", 0)}
+        chosen["unit"] = check_unit(known.get("unit", "word"))
         return LinearClassifier(**form).fit(tokens, labels, noise=noise, **chosen)
 
     return train_again
