@@ -27,7 +27,7 @@ ALLOWED = {
     "huggingface_hub": {"classifiers", "models"},
     "torch": {"classifiers", "attacks"},
     "transformers": {"classifiers", "attacks"},
-    "safetensors": {"classifiers", "models"},
+    "safetensors": {"classifiers", "files", "models"},
     "pyarrow": {"text", "runs", "report"},
     "datasets": {"text"},
     "fsspec": {"text"},
