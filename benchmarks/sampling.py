@@ -39,7 +39,7 @@ from adaptdel.classifiers.base import Prepared
 from adaptdel.classifiers.subwords import BATCH_TOKENS, batches
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.noise import Noise
-from adaptdel.measures.summary import MEAN_RADIUS, AnswerCounts
+from adaptdel.measures.summary import MEAN_RADIUS, Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.engine import EngineSettings
@@ -147,9 +147,8 @@ def timed(model: Naive, inputs: list[str], labels: list[int]) -> dict[str, Any]:
 
 def measured(answers: list[tuple[Any, int]], labels: list[int]) -> dict[str, float]:
     """The accuracies and the mean certified radius of (answer, radius) pairs."""
-    correct = [answer == label for (answer, _), label in zip(answers, labels, strict=True)]
-    counts = AnswerCounts.of(correct, [radius for _, radius in answers])
-    return {name: getattr(counts, name) for name in ("clean_accuracy", "certified_accuracy", "mean_radius")}
+    inputs = Outcomes.of([answer for answer, _ in answers], [radius for _, radius in answers], labels)
+    return {name: getattr(inputs, name) for name in ("clean_accuracy", "certified_accuracy", "mean_radius")}
 
 
 def minilm(data: Path, name: str, folder: Path, few: int, many: int, out: Path) -> dict[str, Any]:

@@ -46,8 +46,10 @@ def new_axes(width: float, height: float) -> Axes:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure atomically."""
+    """Write a figure atomically; an SVG file holds its text as text, and the identifiers follow from its name."""
+    from matplotlib import rc_context
+
     target = check_figure_path(path)
     metadata = {"Date": None} if target.suffix.lower() == ".svg" else None
-    with replacing(target) as file:
+    with replacing(target) as file, rc_context({"svg.fonttype": "none", "svg.hashsalt": target.stem}):
         figure.savefig(file, format=target.suffix[1:].lower(), dpi=150, metadata=metadata)

@@ -33,6 +33,7 @@ class Column:
         best: "max" or "min" to emphasise the best number.
         number: whether the column holds numbers, which are right-aligned.
         strong: which rows to emphasise, in place of ``best``.
+        about: what the values are.
     """
 
     title: str
@@ -41,19 +42,12 @@ class Column:
     best: str | None = None
     number: bool = True
     strong: Callable[[Row], bool] | None = None
+    about: str = ""
 
     def text(self, row: Row) -> str:
         """The cell of this column in a row; a dash if its first value is None or NaN."""
         values = [row[key] for key in self.keys]
         return UNDEFINED if values[0] is None or values[0] != values[0] else self.show(*values)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The text of a cell, and whether it is emphasised."""
-
-    text: str
-    strong: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,11 +62,16 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Row]
 
-    def cells(self) -> list[list[Cell]]:
-        """All cells, row by row."""
+    @property
+    def definitions(self) -> list[tuple[str, str]]:
+        """The columns that need an explanation, with it."""
+        return [(column.title, column.about) for column in self.columns if column.about]
+
+    def cells(self) -> list[list[tuple[str, bool]]]:
+        """All cells, row by row: the text, and whether it is emphasised."""
         strong = [self._strong(column) for column in self.columns]
         return [
-            [Cell(column.text(row), place in strong[number]) for number, column in enumerate(self.columns)]
+            [(column.text(row), place in strong[number]) for number, column in enumerate(self.columns)]
             for place, row in enumerate(self.rows)
         ]
 
@@ -80,12 +79,10 @@ class Table:
         """The rows to emphasise in a column: the best of each group, unless all rows of the group show the same."""
         if column.strong is not None:
             return {place for place, row in enumerate(self.rows) if column.strong(row)}
-        if column.best is None:
-            return set()
         shown = [column.text(row).split("±")[0] for row in self.rows]
         groups: dict[Any, dict[int, Any]] = {}
         for place, row in enumerate(self.rows):
-            if shown[place] != UNDEFINED and row.get("group", 0) is not None:
+            if column.best is not None and shown[place] != UNDEFINED and row.get("group", 0) is not None:
                 groups.setdefault(row.get("group", 0), {})[place] = row[column.keys[0]]
         strong: set[int] = set()
         for values in groups.values():
@@ -96,7 +93,7 @@ class Table:
 
     def to_terminal(self) -> str:
         """Aligned columns for a terminal; long headings are wrapped."""
-        body = [[terminal_text(cell.text) for cell in line] for line in self.cells()]
+        body = [[terminal_text(text) for text, _ in line] for line in self.cells()]
         columns = []
         for place, column in enumerate(self.columns):
             cells = [line[place] for line in body]
@@ -117,7 +114,7 @@ class Table:
             [markdown_text(column.title) for column in self.columns],
             ["---:" if column.number else ":---" for column in self.columns],
             *(
-                [f"**{markdown_text(cell.text)}**" if cell.strong else markdown_text(cell.text) for cell in line]
+                [f"**{markdown_text(text)}**" if strong else markdown_text(text) for text, strong in line]
                 for line in self.cells()
             ),
         ]
@@ -138,15 +135,15 @@ class Table:
         layout = "".join("r" if column.number else "l" for column in self.columns)
         head = " & ".join(latex_text(column.title) for column in self.columns)
         body = [
-            " & ".join(
-                rf"\textbf{{{latex_text(cell.text)}}}" if cell.strong else latex_text(cell.text) for cell in line
-            )
+            " & ".join(rf"\textbf{{{latex_text(text)}}}" if strong else latex_text(text) for text, strong in line)
             for line in self.cells()
         ]
+        about = [f"{title[:1].upper()}{title[1:]}: {text}" for title, text in self.definitions]
+        caption = " ".join([self.caption, *about])
         lines = [
             r"\begin{table}[ht]", r"  \centering", r"  \small", rf"  \begin{{tabular}}{{{layout}}}", r"    \toprule",
             rf"    {head} \\", r"    \midrule", *(rf"    {line} \\" for line in body),
-            r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{latex_text(self.caption)}}}",
+            r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{latex_text(caption)}}}",
             rf"  \label{{tbl:{self.name}}}", r"\end{table}",
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
@@ -237,6 +234,11 @@ def number(value: float, digits: int = 2) -> str:
     '12,346'
     """
     return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def integer(value: int) -> str:
+    """An integer with commas between thousands."""
+    return f"{value:,}"
 
 
 def with_error(mean: float, error: float | None) -> str:

@@ -25,7 +25,7 @@ from adaptdel.certification.certifier import Certifier
 from adaptdel.core.checks import FloatArray, IntArray, check_int, check_list
 from adaptdel.core.rates import BinnedRate, InterpolatedRate
 from adaptdel.measures.class_measures import constant_answer
-from adaptdel.measures.summary import AnswerCounts, Outcomes
+from adaptdel.measures.summary import Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.engine import Engine
 from adaptdel.settings import CalibrationSettings
@@ -252,10 +252,10 @@ class Evaluation:
     def of(cls, bin: int, keep: float, outcomes: CertifiedAnswers, label: IntArray, threshold: float) -> Evaluation:
         """Summarise the outcomes of a bin's examples, whose class numbers are ``label``, at a kept length."""
         correct = outcomes.answer == label
-        counts = AnswerCounts.of(correct, outcomes.radius)
+        inputs = Outcomes.of(outcomes.answer, outcomes.radius, label)
         radius, accuracy = max_certified_radius(np.where(correct, outcomes.radius, -1), threshold)
-        is_constant = constant_answer(Outcomes.of(outcomes.answer, outcomes.radius, label)) is not None
-        return cls(bin, keep, radius, accuracy, counts.clean_accuracy, counts.mean_radius, is_constant, len(label))
+        is_constant = constant_answer(inputs) is not None
+        return cls(bin, keep, radius, accuracy, inputs.clean_accuracy, inputs.mean_radius, is_constant, len(label))
 
     def score(self, objective: str, min_accuracy: float | None) -> tuple[float, float, float]:
         """The quantity that the search maximises, in lexicographic order; a constant answer ranks last.

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from adaptdel.core.checks import IntArray, check_fields
 from adaptdel.measures.summary import (
+    COUNTED_RADIUS,
     Labels,
     Outcomes,
     certified_at_radius,
@@ -24,7 +25,7 @@ from adaptdel.measures.summary import (
     quantiles,
     standard_error,
 )
-from adaptdel.tables import Column, Table, percent, with_error
+from adaptdel.tables import Column, Table, integer, percent, with_error
 
 RADII = (0, 1, 2, 5, 10, 20)  # where certified recall is given
 LEAST = 5  # inputs of other labels: with fewer, a classifier that finds half of them misses all more often than 1 in 20
@@ -134,9 +135,9 @@ def _measures(label: Any, part: Outcomes | None, answers: IntArray, hits: int, r
         label=label,
         inputs=len(inputs),
         answers=total,
-        recall=inputs.counts.clean_accuracy,
+        recall=inputs.clean_accuracy,
         precision=hits / total if total else nan,
-        mean_radius=inputs.counts.mean_radius,
+        mean_radius=inputs.mean_radius,
         mean_radius_se=standard_error(radius, count),
         median_radius=float(quantiles(radius, count, [0.5])[0]),
         abstained=inputs.number(inputs.radius < 0),
@@ -289,7 +290,7 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (), name: str = "classes") -> Table:
+def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = ()) -> Table:
     """The measures by class as a table; ``rows`` are those of `ClassMeasures.to_dict`.
 
     ``lead`` are columns before the class. The certified recall is shown at radius 0 and at those that a class reaches.
@@ -299,32 +300,30 @@ def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (
     columns = [
         *lead,
         Column("class", ("label",), number=False),
-        Column("inputs", ("inputs",), _count),
-        Column("recall", ("recall",), percent),
-        Column("precision", ("precision",), percent),
-        Column("mean radius", ("mean_radius", "mean_radius_se"), with_error),
+        Column("inputs", ("inputs",), integer),
+        Column("recall", ("recall",), percent, about="The fraction of the inputs of the class with the right answer."),
+        Column("precision", ("precision",), percent, about="The fraction of right answers among those of the class."),
+        Column("mean radius", ("mean_radius", "mean_radius_se"), with_error, about=COUNTED_RADIUS),
         Column("median radius", ("median_radius",), lambda value: f"{value:g}"),
         *(Column(f"certified recall at radius\u00a0{r}", (f"certified_recall_{r}",), percent) for r in shown),
-        Column("abstained", ("abstained",), _count),
-    ]
+        Column("abstained", ("abstained",), integer),
+    ]  # fmt: skip
     flat = [{**row, **{f"certified_recall_{r}": row["certified_recall"].get(r) for r in shown}} for row in rows]
     caption = (
-        "Measures by class. Recall: the fraction of the inputs of a class that get it as the answer. Precision: the "
-        "fraction of the inputs with this answer that have it as their label. Radii of wrong answers and abstentions "
-        "count as 0. Certified recall at a radius: the fraction of the inputs of the class that are correct and "
-        "certified at this radius."
+        "By class. Certified recall at a radius: the fraction of the inputs of the class whose answer is correct and "
+        "certified against so many edits."
     )
-    return Table(name, caption, columns, flat)
+    return Table("classes", caption, columns, flat)
 
 
 Confusion = tuple[Mapping[str, Any], Sequence[Any], Sequence[Sequence[int]]]  # values of lead columns, labels, counts
 
 
-def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = (), name: str = "confusion") -> Table:
+def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = ()) -> Table:
     """Confusion matrices as a table, labels down and answers across; correct answers are emphasised."""
     names = list(dict.fromkeys(str(label) for _, labels, _ in parts for label in labels))
     columns = [*lead, Column("label", ("label",), number=False)]
-    columns += [Column(f"answer: {name}", (f"answer_{name}",), _count, strong=_is_label(name)) for name in names]
+    columns += [Column(f"answer: {name}", (f"answer_{name}",), integer, strong=_is_label(name)) for name in names]
     rows = [
         {**first, "label": str(label)}
         | dict.fromkeys((f"answer_{name}" for name in names), 0)
@@ -332,16 +331,9 @@ def confusion_table(parts: Sequence[Confusion], *, lead: Sequence[Column] = (), 
         for first, labels, counts in parts
         for label, row in zip(labels, counts, strict=True)
     ]
-    caption = (
-        "Confusion matrices: inputs by label and answer, correct answers in bold. An abstention counts by its "
-        "predicted label."
-    )
-    return Table(name, caption, columns, rows)
+    caption = "Inputs by label and answer, correct answers in bold. An abstention counts by its predicted label."
+    return Table("confusion", caption, columns, rows)
 
 
 def _is_label(name: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda row: bool(row["label"] == name)
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"

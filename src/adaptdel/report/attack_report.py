@@ -17,7 +17,6 @@ from adaptdel.report.samples import plural
 from adaptdel.report.write import (
     Drawing,
     mark,
-    markdown_drawings,
     render,
     report_folder,
     write_figures,
@@ -25,7 +24,7 @@ from adaptdel.report.write import (
     write_tables,
 )
 from adaptdel.runs.inputs import Source
-from adaptdel.tables import Table, markdown_text, percent
+from adaptdel.tables import Table, percent
 from adaptdel.text.data import Row
 
 SHOWN = 8  # attacked texts of a run
@@ -127,7 +126,6 @@ def write_attack_report(runs: Sequence[str | Path], out: str | Path, *, title: s
             ]
         }
         write_tables(report.tables, partial)
-        write_file(partial / "report.md", _markdown(report))
         write_file(partial / "index.html", render("attacks.html", report=report))
         mark(partial, values)
     return values
@@ -257,14 +255,3 @@ def _style(axes: Any, horizontal: str, vertical: str) -> None:
     axes.set_xlabel(horizontal, color=INK, fontsize=9)
     axes.set_ylabel(vertical, color=INK, fontsize=9)
     tidy(axes)
-
-
-def _markdown(report: AttackReport) -> str:
-    blocks = [
-        f"# {markdown_text(report.title)}",
-        "\n".join(f"- {markdown_text(sentence)}" for sentence in report.summary),
-        *(f"> **Note.** {markdown_text(note)}" for note in report.notes),
-        *(table.to_markdown() for table in report.tables),
-        *markdown_drawings(report.drawings),
-    ]
-    return "\n\n".join(block.strip("\n") for block in blocks) + "\n"

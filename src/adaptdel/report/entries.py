@@ -1,17 +1,17 @@
-"""The entries of a report: a run, or several seeds of a method, with a name, a colour and measures.
+"""The entries of a report: a run, several seeds of a method, or another system's table; with name, colour and measures.
 
-All measures come from counts of inputs with the same values, so that a run of any size is measured exactly in bounded
-memory. What needs single inputs, as texts to show and paired differences, uses a sample: the `SAMPLE` inputs whose row
-numbers have the smallest hashes. Runs on the same data sample the same rows, and a run of at most `SAMPLE` rows all.
+All measures come from counts of inputs with the same values, so a run of any size is measured exactly. What needs
+single inputs, as texts to show and paired differences, uses at most `SAMPLE` of them, drawn at random: runs on the same
+data draw the same rows.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adaptdel.calibration.detection import DetectionCurve, detection_curve
-from adaptdel.certification.certificate import Certificate
-from adaptdel.core.checks import IntArray
 from adaptdel.core.threat import Threat
 from adaptdel.measures.class_measures import ClassTable, measure_classes
 from adaptdel.measures.summary import Measures, Outcomes, measure
-from adaptdel.runs.records import Record, label_value, protected_label
+from adaptdel.runs.records import CERTIFICATES, Record, label_value, protected_label
 from adaptdel.runs.storage import Run, read_run
 from adaptdel.settings import CERTIFICATION
 
 SAMPLE = 30_000  # inputs
-MERGED = 64  # batches of counts that are kept apart
-_COUNTED = ("truth", "answer", "radius", "length", "log10_cardinality", "calls")
+_COUNTED = ("truth", "answer", "radius", "length", "character_radius", "log10_cardinality", "calls")
 _SINGLE = ("row", "id", "input_hash")
 _NEEDED = ("row", "answer", "radius", "length")  # never null in a row that has a certificate
+CHARACTERS = {"kind": "char"}  # the unit of radii in characters
 
 # Okabe and Ito's colours, darkened where they are too pale for lines on white: (on a light, on a dark background).
 COLOURS = (
@@ -63,7 +61,7 @@ class RunInputs:
     """The inputs of a run that a report measures: those with a label, or all if none has one.
 
     Attributes:
-        run: the run.
+        run: the run; of another system's table, only its file and what is known of the system.
         outcomes: all of them.
         sample: single inputs: all of them, or a random sample.
         rows: the rows of the sample by row number, in this order, without the votes.
@@ -78,96 +76,67 @@ class RunInputs:
     problems: int
     unlabelled: int
 
+    def in_characters(self) -> RunInputs:
+        """The same with radii in edited characters."""
+        try:
+            return replace(self, outcomes=self.outcomes.in_characters(), sample=self.sample.in_characters())
+        except ValueError as error:
+            raise ValueError(f"{self.run.folder}: {error}: leave out --characters") from None
+
 
 def read_inputs(run: Run) -> RunInputs:
-    """Read the measured inputs of a run in bounded memory; ValueError if a row with a certificate lacks a value."""
-    counts: list[pa.Table] = []
-    drawn: dict[bool, pa.Table] = {}
-    problems = 0
-    for batch in _batches(run):
-        certified = batch.filter(pc.is_null(batch["problem"]))
-        problems += batch.num_rows - certified.num_rows
-        for name in _NEEDED:
-            if certified[name].null_count:
-                raise ValueError(f"{run.file}: {name} is null in a row that has a certificate")
-        counts.append(_counted(certified, [("seconds", "sum"), ("seconds", "count"), ([], "count_all")]))
-        if len(counts) == MERGED:
-            counts = [_merged(counts)]
-        for is_labelled in (True, False):
-            part = certified.filter(pc.is_valid(certified["truth"]) if is_labelled else pc.is_null(certified["truth"]))
-            drawn[is_labelled] = _smallest([*filter(None, [drawn.get(is_labelled)]), part])
-    everything = _merged(counts) if counts else None
-    if everything is None:
-        empty = Outcomes.of([], [], [])
-        return RunInputs(run, empty, empty, {}, problems, 0)
-    labelled = bool(drawn[True].num_rows) or not drawn[False].num_rows
-    used = everything.filter(pc.is_valid(everything["truth"])) if labelled else everything
-    single = drawn[labelled].sort_by("row")
-    total = pc.sum(everything["count_all"]).as_py() or 0
-    outcomes = _outcomes(used, labelled=labelled)
+    """Read the measured inputs of a run; ValueError if a row with a certificate lacks a value."""
+    table = _read(run, (*_COUNTED, "row", "problem"))
+    certified = table.filter(pc.is_null(table["problem"]))
+    for name in _NEEDED:
+        if certified[name].null_count:
+            raise ValueError(f"{run.file}: {name} is null in a row that has a certificate")
+    used = _labelled(certified)
+    counts = used.group_by(list(_COUNTED)).aggregate([([], "count_all")])
+    chosen = used["row"].to_numpy()
+    if len(chosen) > SAMPLE:
+        drawn = np.random.default_rng(0).random(int(chosen.max()) + 1)[chosen]
+        chosen = chosen[np.argpartition(drawn, SAMPLE)[:SAMPLE]]
+    single = _read(run, (*_COUNTED, *_SINGLE), chosen).sort_by("row")
     rows = {row["row"]: row for row in single.to_pylist()}
-    return RunInputs(run, outcomes, _outcomes(single, labelled=labelled), rows, problems, total - len(outcomes))
+    problems, unlabelled = table.num_rows - certified.num_rows, certified.num_rows - used.num_rows
+    return RunInputs(run, _outcomes(counts), _outcomes(single), rows, problems, unlabelled)
 
 
-def _batches(run: Run) -> Iterator[pa.Table]:
-    """The columns that a report needs, with the times, which may be missing."""
-    times = run.seconds()
-    for batch in run.batches((*_COUNTED, *_SINGLE, "problem")):
-        seconds = list(islice(times, batch.num_rows))
-        seconds += [None] * (batch.num_rows - len(seconds))
-        yield pa.Table.from_batches([batch]).append_column("seconds", pa.array(seconds, pa.float64()))
+def _read(run: Run, names: Sequence[str], rows: Any = None) -> pa.Table:
+    """Some columns of a run, of all rows or of those with some numbers."""
+    batches = run.batches(names)
+    if rows is not None:
+        wanted = pa.array(rows, pa.int64())
+        batches = (batch.filter(pc.is_in(batch["row"], wanted)) for batch in batches)
+    return pa.Table.from_batches(batches, pa.schema([CERTIFICATES.field(name) for name in names]))
 
 
-def _counted(table: pa.Table, sums: list[Any]) -> pa.Table:
-    return table.group_by(list(_COUNTED)).aggregate(sums)
-
-
-def _merged(counts: Sequence[pa.Table]) -> pa.Table:
-    """Counts that are added up."""
-    names = ("seconds_sum", "seconds_count", "count_all")
-    merged = _counted(pa.concat_tables(counts), [(name, "sum") for name in names])
-    return merged.rename_columns({f"{name}_sum": name for name in names})
-
-
-def _smallest(parts: Sequence[pa.Table]) -> pa.Table:
-    """The rows with the smallest hashes of their numbers."""
-    table = pa.concat_tables(parts)
-    if table.num_rows <= SAMPLE:
-        return table
-    return table.take(np.argpartition(_hashes(table["row"].to_numpy()), SAMPLE)[:SAMPLE])
-
-
-def _hashes(rows: IntArray) -> Any:
-    """SplitMix64 of row numbers."""
-    mixed = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))
+def _labelled(certified: pa.Table) -> pa.Table:
+    """The rows with a label, or all if none has one."""
+    labelled = certified.filter(pc.is_valid(certified["truth"]))
+    return labelled if labelled.num_rows else certified
 
 
 def table_outcomes(table: pa.Table) -> Outcomes:
     """The measured inputs of a run's table, row by row: those with a label, or all if none has one."""
-    certified = table.filter(pc.is_null(table["problem"]))
-    labelled = certified.filter(pc.is_valid(certified["truth"]))
-    is_labelled = bool(labelled.num_rows) or not certified.num_rows
-    return _outcomes(labelled if is_labelled else certified, labelled=is_labelled)
+    return _outcomes(_labelled(table.filter(pc.is_null(table["problem"]))))
 
 
-def _outcomes(table: pa.Table, *, labelled: bool) -> Outcomes:
+def _outcomes(table: pa.Table) -> Outcomes:
     """Rows as outcomes; single inputs, or counts."""
-    columns = {name: table[name].to_pylist() for name in table.column_names}
+    columns = {name: table[name].to_pylist() for name in (*_COUNTED, "count_all") if name in table.column_names}
     labels = {text: label_value(text) for text in {*columns["answer"], *columns["truth"]} if text is not None}
-    seconds = columns.get("seconds_sum", columns.get("seconds", [None] * table.num_rows))
+    is_labelled = None not in columns["truth"]
     return Outcomes.of(
         [labels[text] for text in columns["answer"]],
         columns["radius"],
-        [labels[text] for text in columns["truth"]] if labelled else None,
+        [labels[text] for text in columns["truth"]] if is_labelled else None,
         length=columns["length"],
+        character_radius=columns["character_radius"],
         log_cardinality=[0.0 if value is None else value for value in columns["log10_cardinality"]],
         calls=[value or 0 for value in columns["calls"]],
         count=columns.get("count_all"),
-        timed=columns.get("seconds_count", [value is not None for value in seconds]),
-        seconds=[value or 0.0 for value in seconds],
     )
 
 
@@ -179,11 +148,13 @@ class Entry:
         name: a name that no other entry has.
         number: its position, from 0, which determines its colour.
         parts: the measured inputs of its runs; the inputs of all are measured together.
+        characters: whether the radii count edited characters.
     """
 
     name: str
     number: int
     parts: tuple[RunInputs, ...]
+    characters: bool = False
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -221,11 +192,11 @@ class Entry:
         return measure(self.outcomes, Threat(self.ops))
 
     @property
-    def mean_character_radius(self) -> float | None:
-        """The mean radius in edited characters, of finished runs; None for units without characters."""
-        totals = [(part.run.manifest.get("totals") or {}).get("mean_character_radius") for part in self.parts]
-        known = [value for value in totals if value is not None]
-        return float(np.mean(known)) if len(known) == len(totals) else None
+    def seconds(self) -> float | None:
+        """A worker's mean time for an input with a certificate; None if it is not known."""
+        spent = [part.run.manifest.get("seconds") for part in self.parts]
+        known = [value for value in spent if value is not None]
+        return sum(known) / len(self.outcomes) if len(known) == len(spent) and len(self.outcomes) else None
 
     @cached_property
     def by_seed(self) -> list[Measures]:
@@ -255,8 +226,15 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """The name, and what a reader of a figure must know: that the run gives one answer to (almost) all inputs."""
-        return f"{self.name} (one answer: {clip(str(self.classes.constant), 20)})" if self.is_constant else self.name
+        """The name, and what a reader of a figure must know: a constant answer, or certificates of another system."""
+        if self.is_constant:
+            return f"{self.name} (one answer: {clip(str(self.classes.constant), 20)})"
+        return f"{self.name} (not verifiable here)" if self.is_foreign else self.name
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the certificates are those of another system, of which nothing can be derived again."""
+        return "foreign" in self.manifest
 
     @property
     def is_exact(self) -> bool:
@@ -266,18 +244,25 @@ class Entry:
     @property
     def certifies(self) -> bool:
         """Whether a radius can be above 0: without noise it cannot, unless the certificates are exact."""
-        return self.is_exact or (self.manifest.get("noise") or {}).get("kind", "none") != "none"
+        return self.is_exact or self.is_foreign or (self.manifest.get("noise") or {}).get("kind", "none") != "none"
 
     @property
     def confidence(self) -> str:
         """With what confidence a certificate holds, in words."""
+        if self.is_foreign:
+            return "not verifiable here"
         alpha = self.manifest.get("alpha") or 0.0
         return f"{100 * (1 - alpha):g}%" if alpha else "certain"
 
     @property
+    def unit(self) -> Any:
+        """What an edit changes, as in a manifest."""
+        return CHARACTERS if self.characters else self.manifest.get("unit")
+
+    @property
     def attacker(self) -> tuple[str, ...]:
         """What two runs must share for their radii to be comparable on the same inputs."""
-        return tuple(repr(self.manifest.get(name)) for name in ("ops", "unit", "threshold"))
+        return repr(self.ops), repr(self.unit), "protected" if self.manifest.get("threshold") is not None else ""
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -303,8 +288,8 @@ class Entry:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The operations of the attacker."""
-        return tuple(self.manifest["ops"])
+        """The operations of the attacker; of one who edits characters, all."""
+        return Threat().ops if self.characters else tuple(self.manifest["ops"])
 
     @cached_property
     def detection(self) -> DetectionCurve | None:
@@ -316,17 +301,20 @@ class Entry:
         certificates = self.certificates([*labels])
         return detection_curve([*certificates.values()], [labels[row] for row in certificates], self.protects)
 
-    def certificates(self, rows: Sequence[int]) -> dict[int, Certificate]:
+    def certificates(self, rows: Sequence[int]) -> dict[int, Any]:
         """Certificates of the first run by row number; rows that it does not hold are left out."""
-        run, wanted = self.parts[0].run, pa.array(sorted(rows), pa.int64())
-        records = (
-            record for batch in run.batches() for record in batch.filter(pc.is_in(batch["row"], wanted)).to_pylist()
-        )
+        if self.is_foreign:
+            return {}
+        run = self.parts[0].run
+        records = _read(run, CERTIFICATES.names, sorted(rows)).to_pylist()
         return {record["row"]: certificate for record, certificate in run.certified(records)}
 
 
-def read_entries(folders: Sequence[Path], names: Sequence[str] = ()) -> list[Entry]:
-    """Read runs as entries: those with the same given name, or that differ in their seeds only, are one entry."""
+def read_entries(folders: Sequence[Path], names: Sequence[str] = (), *, characters: bool = False) -> list[Entry]:
+    """Read runs as entries: those with the same given name, or that differ in their seeds only, are one entry.
+
+    With ``characters``, radii count edited characters.
+    """
     if names and len(names) != len(folders):
         raise ValueError(f"names must be one for each of the {len(folders)} runs, got {len(names)}")
     parts = [read_inputs(read_run(folder)) for folder in folders]
@@ -336,16 +324,21 @@ def read_entries(folders: Sequence[Path], names: Sequence[str] = ()) -> list[Ent
         others = [_seeds(other) for other in groups.get(key, ())]
         groups.setdefault(key if names or _seeds(part) not in others else place, []).append(part)
     shown = [*groups] if names else _names([group[0].run for group in groups.values()])
-    return [Entry(shown[place], place, tuple(group)) for place, group in enumerate(groups.values())]
+    converted = [[part.in_characters() for part in group] if characters else group for group in groups.values()]
+    return [Entry(shown[place], place, tuple(group), characters) for place, group in enumerate(converted)]
 
 
 def _method(part: RunInputs) -> tuple[str, ...]:
-    """What the runs of a method share, whatever their seeds."""
+    """What the runs of a method share, whatever their seeds: a default rate depends on the texts of a seed."""
     manifest = part.run.manifest
     data, model = manifest.get("data") or {}, manifest.get("model") or {}
-    shared = [manifest.get(name) for name in ("ops", "alpha", "bound", "threshold", "unit", "votes", "limit", "method")]
-    noise = None if model.get("calibrated") else manifest.get("noise")
-    return tuple(map(repr, (*short_name(manifest), model.get("base"), noise, data.get("sha256"), *shared)))
+    training = model.get("training") or {}
+    settings = {name: value for name, value in (training.get("settings") or {}).items() if name != "seed"}
+    trained = json.dumps(settings, sort_keys=True), (training.get("data") or {}).get("digest")
+    how = trained if settings else (*short_name(manifest), manifest.get("noise"), model.get("base"))
+    names = ("ops", "alpha", "bound", "unit", "votes", "limit", "method")
+    shared = [manifest.get(name) for name in names] + [manifest.get("threshold") is None, bool(model.get("calibrated"))]
+    return tuple(map(repr, (*how, data.get("sha256"), *shared)))
 
 
 def _seeds(part: RunInputs) -> tuple[Any, ...]:

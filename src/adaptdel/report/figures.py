@@ -17,40 +17,22 @@ from adaptdel.report.entries import DETECTION_INPUTS, Entry, clip, read_entries
 from adaptdel.report.samples import plural, token
 from adaptdel.runs.storage import Run
 
-_DROPPED = (
-    re.compile(r"<metadata>.*?</metadata>", re.DOTALL),
-    re.compile(r"<style\b.*?</style>", re.DOTALL),
-    re.compile(r"<!--.*?-->", re.DOTALL),
-    re.compile(r'\s+xmlns(:\w+)?="[^"]*"'),
+# Of an SVG file: what a page needs not. Identifiers of clip paths and markers stay: `plots.save` makes them unique.
+_DROPPED = re.compile(
+    r"<metadata>.*?</metadata>|<style\b.*?</style>|<!--.*?-->|\s+xmlns(:\w+)?=\"[^\"]*\"|"
+    r"\s+id=\"(?![pm][0-9a-f]{10}\")[^\"]*\"",
+    re.DOTALL,
 )
 
 
-def inline_svg(text: str, name: str, label: str, colours: Mapping[str, str]) -> str:
-    """An SVG file as an element of a page.
-
-    It refers to no address, its identifiers are unique on the page and reproducible, and its colours are replaced by
-    those in ``colours``, so that they can follow the theme.
-    """
-    text = text[text.index("<svg") :]
-    for pattern in _DROPPED:
-        text = pattern.sub("", text)
-    text = _unique_identifiers(text.replace("xlink:href", "href"), name)
+def inline_svg(text: str, label: str, colours: Mapping[str, str]) -> str:
+    """An SVG file as an element of a page; its colours are replaced by those in ``colours``, which follow the theme."""
+    text = _DROPPED.sub("", text[text.index("<svg") :]).replace("xlink:href", "href")
     for colour, replacement in colours.items():
         text = text.replace(colour, replacement)
     box = re.search(r'viewBox="[^"]*"', text)
     start = f'<svg {box[0] if box else ""} role="img" aria-label="{escape(label)}">'
     return re.sub(r"<svg\b[^>]*>", lambda _: start, text, count=1).strip()
-
-
-def _unique_identifiers(text: str, name: str) -> str:
-    """Number the identifiers that are referred to, and drop the others."""
-    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
-    referred = {target or other for target, other in used}
-    kept = [identifier for identifier in re.findall(r'\bid="([^"]*)"', text) if identifier in referred]
-    new = {identifier: f"{name}-{place}" for place, identifier in enumerate(dict.fromkeys(kept))}
-    text = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{new[m[1]]}"' if m[1] in new else "", text)
-    text = re.sub(r'href="#([^"]+)"', lambda m: f'href="#{new.get(m[1], m[1])}"', text)
-    return re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{new.get(m[1], m[1])})", text)
 
 
 Figure = Any  # matplotlib's; only `adaptdel.plots` imports it
@@ -61,6 +43,7 @@ _LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1.2, 1.4)), (0, (1.2, 1.2)))
 _PANELS = 8  # classes with a panel of their own
 _GROUPS = 10  # of inputs of similar length
 _TAIL, _BULK, _STRETCH = 0.01, 0.1, 2.5  # curves end where 1% of the inputs are left, at most 2.5 times as far as 10%
+_FAR, _APART = 20, 4  # a logarithmic scale where curves end beyond 20, and one 4 times as far as another
 
 Curve = Callable[[Outcomes], tuple[Any, Any]]
 Part = tuple[Entry, Outcomes]
@@ -68,10 +51,15 @@ Part = tuple[Entry, Outcomes]
 
 def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
     """All figures: name, title, caption and figure."""
+    protected = {clip(str(entry.protects), 20) for entry in entries if entry.protects is not None}
+    answers = f"of the inputs of the protected class ({', '.join(sorted(protected))})"
     shown: list[tuple[str, str, str, Figure | None]] = [
         ("certified-radius", "Certified accuracy against the radius",
          "A point (r, a): for a fraction a of the inputs, the answer is correct and certified against any r edits. "
          "Bands: 95% intervals, by the choice of the inputs.", certified_by_radius(entries)),
+        ("detection", "Detection against edits",
+         f"A point (r, d): a fraction d {answers} is recognised whatever r words, or r characters, of each are edited.",
+         detection_curves(entries)),
         ("classes", "Certified recall by class against the radius",
          "A panel for each class: a point (r, a) for a fraction a of its inputs whose answer is correct and certified "
          "against any r edits.", class_panels(entries)),
@@ -82,7 +70,10 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
         ("quartiles", "Certified accuracy by quartile of length",
          "The same for the shortest quarter of the inputs, the second, the third, and the longest.",
          quartile_panels(entries)),
-        ("detection", "Detection under attack", _detection_words(entries), detection_panels(entries)),
+        ("roc", "Detection under attack, by false positives",
+         f"A ROC curve for each number of edits, on at most {DETECTION_INPUTS:,} inputs: the fraction {answers} whose "
+         "detection is certified, against the fraction of other inputs that get its answer, as the threshold changes.",
+         detection_panels(entries)),
         ("rates", "Rate and kept length",
          f"The fraction of {token(entries[0].manifest.get('unit'))}s that the noise removes, and the expected number "
          "that the model reads, by length.", rates(entries)),
@@ -145,11 +136,12 @@ def _entries(runs: Sequence[Run | str | Path]) -> list[Entry]:
 
 def _by_radius(axes: Axes, entries: Sequence[Entry]) -> None:
     _curves(axes, [(entry, entry.outcomes) for entry in entries], radius_curve, bands=True)
-    _integers(axes.xaxis)
 
 
-def certified_by_cardinality(entries: Sequence[Entry]) -> Figure:
-    """Certified accuracy against the log-cardinality of the certified region."""
+def certified_by_cardinality(entries: Sequence[Entry]) -> Figure | None:
+    """Certified accuracy against the log-cardinality of the certified region; None if no size is known."""
+    if not any(entry.outcomes.log_cardinality.any() for entry in entries):
+        return None
     figure, axes = _single("log₁₀ of the size of the certified region", "certified accuracy")
     _curves(axes, [(entry, entry.outcomes) for entry in entries], log_cardinality_curve)
     _legend(figure, axes)
@@ -172,8 +164,11 @@ def class_panels(entries: Sequence[Entry]) -> Figure | None:
 
 
 def quartile_panels(entries: Sequence[Entry]) -> Figure | None:
-    """Certified accuracy against log-cardinality by quartile of the length."""
+    """Certified accuracy against log-cardinality, or the radius in characters, by quartile of the length."""
     parts = {}
+    by_size: tuple[str, Curve] = ("log₁₀ of the size of the certified region", log_cardinality_curve)
+    by_radius: tuple[str, Curve] = ("radius: number of edits", radius_curve)
+    horizontal, curve = by_radius if any(entry.characters for entry in entries) else by_size
     for quarter in range(4):
         panel = [(entry, entry.quartiles[quarter]) for entry in entries if len(entry.quartiles[quarter])]
         if panel:
@@ -181,7 +176,7 @@ def quartile_panels(entries: Sequence[Entry]) -> Figure | None:
             parts[f"{lengths.min()} to {lengths.max()} tokens"] = panel
     if len(parts) < 2:
         return None
-    return _panels(parts, log_cardinality_curve, "log₁₀ of the size of the certified region", "certified accuracy")
+    return _panels(parts, curve, horizontal, "certified accuracy")
 
 
 def _panels(parts: Mapping[str, Sequence[Part]], curve: Curve, horizontal: str, vertical: str) -> Figure | None:
@@ -191,12 +186,12 @@ def _panels(parts: Mapping[str, Sequence[Part]], curve: Curve, horizontal: str, 
     rows = -(-len(parts) // 2)
     figure = new_figure(WIDTH, 1.5 + 1.5 * rows)
     panels = figure.subplots(rows, 2, squeeze=False, sharex=True, sharey=True).ravel()
-    reach = max(_reach(panel, curve) for panel in parts.values())
+    reaches = [_reach(panel, curve) for panel in parts.values()]
+    is_wide = any(_is_wide(panel, curve) for panel in parts.values())
     for axes, (title, panel) in zip(panels, parts.items(), strict=False):
         _curves(axes, panel, curve)
-        axes.set_xlim(-0.02 * reach, reach)
+        _scale(axes, max(reaches), is_wide)
         axes.set_title(title, loc="right", fontsize=8, color=MUTED, pad=2)
-        _integers(axes.xaxis)
     for axes in panels[len(parts) :]:
         axes.set_visible(False)
     figure.supxlabel(horizontal, fontsize=10, color=INK)
@@ -205,13 +200,23 @@ def _panels(parts: Mapping[str, Sequence[Part]], curve: Curve, horizontal: str, 
     return figure
 
 
-def _detection_words(entries: Sequence[Entry]) -> str:
-    names = {clip(str(entry.protects), 20) for entry in entries if entry.detection}
-    return (
-        f"A ROC curve for each number of edits, on at most {DETECTION_INPUTS:,} inputs: the fraction of the protected "
-        f"class ({', '.join(sorted(names))}) whose detection is certified, against the fraction of other inputs that "
-        "get its answer, as the decision threshold changes."
-    )
+def detection_curves(entries: Sequence[Entry]) -> Figure | None:
+    """Certified recall of the protected class against edits of tokens, and of characters where these are known."""
+    parts = [(e, part) for e in entries for label, part in e.by_class.items() if str(label) == e.protects]
+    if not parts:
+        return None
+    figure, axes = _single("number of edits", "certified detection")
+    shown: list[Part] = []
+    for entry, part in parts:
+        lines = {token(entry.unit): part}
+        if part.character_radius is not None:
+            lines["character"] = part.in_characters()
+        for (noun, inputs), line in zip(lines.items(), _LINES, strict=False):
+            _draw_steps(axes, inputs, radius_curve, _style(entry) | {"ls": line, "label": f"{entry.name}: {noun}s"})
+            shown.append((entry, inputs))
+    _finish_curves(axes, shown, radius_curve)
+    _legend(figure, axes)
+    return figure
 
 
 def detection_panels(entries: Sequence[Entry]) -> Figure | None:
@@ -241,7 +246,7 @@ def detection_panels(entries: Sequence[Entry]) -> Figure | None:
 
 def rates(entries: Sequence[Entry]) -> Figure | None:
     """The rate, and the expected number of kept tokens, against the length; None if no run has noise."""
-    noisy = [entry for entry in entries if entry.certifies and not entry.is_exact and len(entry.outcomes)]
+    noisy = [e for e in entries if (e.manifest.get("noise") or {}).get("kind", "none") != "none" and len(e.outcomes)]
     if not noisy:
         return None
     figure = new_figure(WIDTH, 3.2)
@@ -284,17 +289,43 @@ def _curves(axes: Axes, parts: Sequence[Part], curve: Curve, *, bands: bool = Fa
     """Certified accuracy as a step function, up to where 1% of the inputs are left."""
     for entry, part in parts:
         if len(part):
-            thresholds, fraction = curve(part)
-            ends, values = [*thresholds, thresholds[-1]], np.append(fraction, 0.0)
-            axes.plot(ends, values, drawstyle="steps-pre", **_style(entry))
+            ends, values = _draw_steps(axes, part, curve, _style(entry))
             if bands:
-                low, high = wilson(values, len(entry.parts[0].outcomes))  # seeds share their inputs
+                size = len(entry.parts[0].outcomes)  # seeds share their inputs
+                low, high = wilson(values * size, size)
                 axes.fill_between(ends[:-1], low[:-1], high[:-1], step="pre", color=entry.colour, alpha=0.12, lw=0)
+    _finish_curves(axes, parts, curve)
+
+
+def _draw_steps(axes: Axes, part: Outcomes, curve: Curve, style: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    thresholds, fraction = curve(part)
+    ends, values = [*thresholds, thresholds[-1]], np.append(fraction, 0.0)
+    axes.plot(ends, values, drawstyle="steps-pre", **style)
+    return ends, values
+
+
+def _finish_curves(axes: Axes, parts: Sequence[Part], curve: Curve) -> None:
     axes.set_ylim(0, 1.03)
-    reach = _reach(parts, curve)
-    axes.set_xlim(-0.02 * reach, reach)  # the value at 0 is not hidden by the axis
     axes.yaxis.set_major_formatter(_percent)
+    _scale(axes, _reach(parts, curve), _is_wide(parts, curve))
     tidy(axes)
+
+
+def _scale(axes: Axes, reach: float, is_wide: bool) -> None:
+    """The horizontal axis; the value at 0 is not hidden by the vertical one."""
+    if is_wide:
+        axes.set_xscale("symlog", linthresh=1)
+        axes.xaxis.set_major_formatter(_thousands)
+        axes.set_xlim(-0.1, reach)
+    else:
+        axes.set_xlim(-0.02 * reach, reach)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _is_wide(parts: Sequence[Part], curve: Curve) -> bool:
+    """Whether some curves end so much earlier than others that a linear scale would not show them."""
+    ends = [_reach([part], curve) for part in parts if len(part[1])]
+    return bool(ends) and max(ends) > max(_FAR, _APART * min(ends))
 
 
 def _reach(parts: Sequence[Part], curve: Curve) -> float:
@@ -312,10 +343,6 @@ def _reach(parts: Sequence[Part], curve: Curve) -> float:
 def _style(entry: Entry) -> dict[str, Any]:
     line = _LINES[entry.number % len(_LINES)]
     return {"color": entry.colour, "lw": 1.8, "ls": line, "label": entry.title}
-
-
-def _integers(axis: Any) -> None:
-    axis.get_major_locator().set_params(integer=True)
 
 
 def _percent(value: float, _: float) -> str:

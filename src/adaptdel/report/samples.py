@@ -1,16 +1,15 @@
-"""A random sample of inputs, with their texts, noisy copies, and certificates in words."""
+"""Inputs with their texts, and certificates in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.exact import ExactCertificate
-from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.threat import Threat
 from adaptdel.report.entries import Entry, clip, file_name
 from adaptdel.runs.records import label_value
@@ -18,8 +17,7 @@ from adaptdel.text.data import Row, read_each_row
 from adaptdel.text.formats import HUB, data_files
 from adaptdel.text.units import unit_from_dict
 
-COPIES = 2  # noisy copies that are shown for each certificate
-MOST_TEXT, MOST_COPY = 4000, 360  # characters that are shown
+MOST_TEXT = 4000  # characters that are shown
 _NAMED_CLASSES = 4
 _NAMED_TOKENS = 5
 TOKENS = {"word": "word", "char": "character", "byte": "byte", "chunk": "chunk", "labelled": "chunk"}
@@ -28,28 +26,17 @@ _VERBS = {"del": "deletes", "ins": "inserts", "sub": "substitutes"}
 
 @dataclass(frozen=True)
 class RunAnswer:
-    """The certificate of an input in a run; ``correct`` is None if the label is unknown."""
+    """The certificate of an input in a run, in sentences; ``correct`` is None if the label is unknown."""
 
     entry: Entry
     certificate: Certificate | ExactCertificate
     correct: bool | None
-    copies: tuple[str, ...]
-    text: str | None = None
-
-    @property
-    def colour(self) -> int:
-        """The number of the run's colour."""
-        return self.entry.colour_number
-
-    @property
-    def words(self) -> list[str]:
-        """What the certificate states, in sentences."""
-        return certificate_words(self.certificate, self.text)
+    words: Sequence[str]
 
 
 @dataclass(frozen=True)
-class SampledInput:
-    """An input with its certificates in all runs; ``text`` is None if it is not available."""
+class ShownInput:
+    """An input with its certificates; ``text`` is None if it is not available."""
 
     row: int
     id: str
@@ -58,58 +45,59 @@ class SampledInput:
     length: int
     answers: tuple[RunAnswer, ...]
 
+    def under(self, entry: Entry) -> ShownInput:
+        """The input with the certificate of one entry only."""
+        return replace(self, answers=tuple(answer for answer in self.answers if answer.entry is entry))
 
-def sample_inputs(
-    entries: Sequence[Entry], count: int, *, data: str | None, seed: int
-) -> tuple[list[SampledInput], str | None]:
-    """A random sample of the inputs, in the order of the data; and a sentence if texts are missing."""
+
+def sampled_rows(entries: Sequence[Entry], count: int, seed: int) -> list[int]:
+    """The numbers of rows that are drawn at random, ascending; of rows that all runs hold, if there are any."""
     first = entries[0]
     shared = [row for row in first.rows if all(row in entry.rows for entry in entries)] or list(first.rows)
-    drawn = np.random.default_rng(seed).permutation(len(shared))[:count]
-    chosen = [shared[place] for place in sorted(drawn)]
+    return sorted(shared[place] for place in np.random.default_rng(seed).permutation(len(shared))[:count])
+
+
+def example_row(entry: Entry, first: Entry) -> list[int]:
+    """The row of a right answer with the median radius among those above 0, which the first entry holds too; or none."""
+    rows = {n: row["radius"] for n, row in entry.rows.items() if row["truth"] in (None, row["answer"])}
+    ranked = sorted((row for row, radius in rows.items() if radius > 0 and row in first.rows), key=lambda n: rows[n])
+    return ranked[len(ranked) // 2 : len(ranked) // 2 + 1]
+
+
+def shown_inputs(
+    entries: Sequence[Entry], rows: Iterable[int], data: str | None
+) -> tuple[dict[int, ShownInput], str | None]:
+    """Inputs of the first entry by row number, with all certificates; and a sentence if texts are missing."""
+    first, chosen = entries[0], sorted({*rows})
     texts, missing = find_texts(first, chosen, data)
     certificates = [entry.certificates(chosen) for entry in entries]
-    sampled = []
+    shown = {}
     for number in chosen:
         record, text = first.rows[number], texts.get(number)
         label = None if record["truth"] is None else label_value(record["truth"])
-        answers = tuple(
-            RunAnswer(
-                entry,
-                by_row[number],
-                None if label is None else by_row[number].label == label,
-                noisy_copies(by_row[number], text, seed),
-                text,
-            )
+        answers = [
+            RunAnswer(entry, own, None if label is None else own.label == label, certificate_words(own, text))
             for entry, by_row in zip(entries, certificates, strict=True)
-            if number in by_row
-        )
-        shown = None if text is None else clip(readable(text), MOST_TEXT)
-        sampled.append(SampledInput(number, record["id"] or str(number), label, shown, record["length"], answers))
-    return sampled, missing
+            if (own := by_row.get(number)) is not None
+        ]
+        clipped = None if text is None else clip(readable(text), MOST_TEXT)
+        shown[number] = ShownInput(number, record["id"], label, clipped, record["length"], tuple(answers))
+    return shown, missing
 
 
 def find_texts(entry: Entry, rows: Sequence[int], data: str | None) -> tuple[dict[int, str], str | None]:
-    """The texts of rows, read from the data file, if their tokens are those that were certified; or what is missing."""
+    """The texts of rows, if they are still those that were certified; or what is missing."""
     described = entry.manifest.get("data") or {}
     path, name = (described.get("path"), file_name(described)) if data is None else (data, file_name({"path": data}))
     if not rows:
         return {}, None
-    if entry.manifest.get("unit") is None:
-        return {}, "The texts are not shown: the run does not state how it splits texts into tokens."
-    unit = unit_from_dict(entry.manifest["unit"])
     columns = {n: described[n] for n in ("text", "label", "encoding") if isinstance(described.get(n), str)}
-    texts = {}
+    wanted, texts = {*rows}, {}
     try:
         if path is None or (data is None and any(file.kind == HUB or file.is_remote for file in data_files(path))):
             raise ValueError("not a local file")
         for row in read_each_row(path, **columns):
-            record = entry.rows[row.number] if row.number in rows else None
-            if (
-                isinstance(row, Row)
-                and record is not None
-                and content_key(unit.split(row.text)).hex() == record["input_hash"]
-            ):
+            if row.number in wanted and isinstance(row, Row) and row.id == entry.rows[row.number]["id"]:
                 texts[row.number] = row.text
             if row.number >= max(rows):
                 break
@@ -122,25 +110,6 @@ def find_texts(entry: Entry, rows: Sequence[int], data: str | None) -> tuple[dic
         )
     lost = sum(row not in texts for row in rows)
     return texts, f"{lost} of {len(rows)} texts are not shown: {name} does not hold them (any more)." if lost else None
-
-
-def noisy_copies(certificate: Certificate | ExactCertificate, text: str | None, seed: int) -> tuple[str, ...]:
-    """A few noisy copies as the base classifier reads them; ␣ stands for a masked token."""
-    if text is None or certificate.unit is None or isinstance(certificate, ExactCertificate):
-        return ()
-    if not certificate.noise.changes_inputs:
-        return ()
-    unit, noise = unit_from_dict(certificate.unit), certificate.noise
-    tokens = unit.split(text)
-    kept = noise.sample(len(tokens), COPIES, stream(seed, content_key(tokens), "report"))
-    copies = []
-    for row in kept:
-        if noise.masks_tokens:
-            copy = " ".join(readable(token) if keep else "␣" for token, keep in zip(tokens, row, strict=True))
-        else:
-            copy = readable(unit.join([tokens[place] for place in np.flatnonzero(row)]))
-        copies.append(clip(copy, MOST_COPY))
-    return tuple(copies)
 
 
 def readable(value: Any) -> str:
@@ -173,28 +142,28 @@ def token(unit: Any) -> str:
     return TOKENS.get((unit or {}).get("kind", ""), "token")
 
 
-def attack_words(ops: Sequence[str], unit: Any, amount: str = "") -> str:
-    """What an attacker does.
+def attack_words(threat: Any, amount: str) -> str:
+    """What the attacker of an entry or of a certificate does.
 
-    >>> attack_words(["del", "ins"], {"kind": "word"}, "up to 3")
+    >>> from types import SimpleNamespace
+    >>> attack_words(SimpleNamespace(ops=["del", "ins"], unit={"kind": "word"}), "up to 3")
     'deletes or inserts up to 3 words'
     """
-    noun = token(unit) + ("" if amount == "1" else "s")
-    return " ".join(filter(None, [listed([_VERBS[op] for op in ops], "or"), amount, noun]))
+    noun = token(threat.unit) + ("" if amount == "1" else "s")
+    return f"{listed([_VERBS[op] for op in threat.ops], 'or')} {amount} {noun}"
 
 
 def certificate_words(certificate: Certificate | ExactCertificate, text: str | None = None) -> list[str]:
     """What a certificate states and where it comes from, in sentences; with the text, which words carry it."""
-    label, radius, unit = certificate.label, certificate.radius, certificate.unit
+    label, radius = certificate.label, certificate.radius
     confidence = f"With {100 * (1 - certificate.alpha):g}% confidence" if certificate.alpha else "With certainty"
     if certificate.abstained:
         statement = f"The classifier abstains: the votes do not determine the answer “{label}”."
     elif radius == 0:
         statement = f"{confidence}, the answer is “{label}”; a single edit might change it."
     else:
-        amount = "1" if radius == 1 else f"up to {radius:,}"
-        attacker = attack_words(certificate.ops, unit, amount)
-        statement = f"{confidence}, no attacker who {attacker} can change the answer “{label}”."
+        attack = attack_words(certificate, "1" if radius == 1 else f"up to {radius:,}")
+        statement = f"{confidence}, no attacker who {attack} can change the answer “{label}”."
         alone = {"ins": "inserts", "del": "deletes"} if len(certificate.ops) == 3 else {}
         needs = [f"who only {verb} needs more than {certificate.radius_for([op]):,}" for op, verb in alone.items()]
         statement += f" An attacker {listed(needs)}." if needs else ""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from adaptdel.advice import what_may_help_run
-from adaptdel.report.comparison import Differences, certified_at_one
-from adaptdel.report.entries import SAMPLE, Entry
+from adaptdel.measures.summary import certified_at_one
+from adaptdel.report.comparison import Differences, is_uneven
+from adaptdel.report.entries import CHARACTERS, Entry
 from adaptdel.report.samples import attack_words, listed, plural, token
 from adaptdel.tables import number, percent
 
@@ -15,13 +16,9 @@ _RECALLS = 6  # classes whose certified recall a sentence gives
 _NOUNS = {"del": "deletions", "ins": "insertions", "sub": "substitutions"}
 
 
-def summary(entries: Sequence[Entry]) -> list[str]:
-    """A sentence for each entry."""
-    return [_sentence(entry) for entry in entries]
-
-
-def _sentence(entry: Entry) -> str:
-    m, name = entry.measures, entry.name
+def summary(entry: Entry) -> str:
+    """What an entry shows, in a sentence; two if it protects a class."""
+    m, name, noun = entry.measures, entry.name, token(entry.unit)
     if not m.inputs:
         return f"{name} holds no certified inputs."
     if entry.is_constant:
@@ -31,29 +28,25 @@ def _sentence(entry: Entry) -> str:
         )
     inputs = plural(m.inputs, "input") if len(entry.parts) == 1 else f"{m.inputs:,} inputs of {len(entry.parts)} runs"
     if entry.outcomes.labelled:
-        accuracy = f"answers {percent(m.clean_accuracy)} of {inputs} correctly"
-        accuracy += f" (balanced {percent(m.balanced_accuracy)})" if _is_uneven(entry) else ""
+        accuracy = f"is right on {percent(m.clean_accuracy)} of {inputs}"
+        accuracy += f" (balanced: {percent(m.balanced_accuracy)})" if is_uneven(entry) else ""
     else:
         accuracy = f"answers {inputs} without labels"
     if not entry.certifies:
         return f"{name} {accuracy}; without noise, nothing is certified."
-    certified = (
-        f"for {percent(certified_at_one(entry.outcomes))} the answer is {'also ' if entry.outcomes.labelled else ''}"
-        f"certified against an attacker who {attack_words(entry.ops, entry.manifest.get('unit'), '1')}"
+    again = "still " if entry.outcomes.labelled else ""
+    certified = f"{again}on {percent(certified_at_one(entry.outcomes))} if an attacker {attack_words(entry, '1')}"
+    stated = "; these certificates of another system cannot be verified here" if entry.is_foreign else ""
+    return (
+        f"{name} {accuracy}, {certified}{_by_class(entry)}; the mean certified radius is {number(m.mean_radius)} "
+        f"{noun}s{stated}.{_protection(entry)}"
     )
-    radius = f"mean certified radius: {number(m.mean_radius)} {token(entry.manifest.get('unit'))}s"
-    return f"{name} {accuracy}; {certified}{_by_class(entry)}; {radius}.{_protection(entry)}"
-
-
-def _is_uneven(entry: Entry) -> bool:
-    sizes = [len(part) for part in entry.by_class.values()]
-    return bool(sizes) and max(sizes) > 1.5 * min(sizes)
 
 
 def _by_class(entry: Entry) -> str:
-    """The certified recall at radius 1 of each class, for few classes."""
+    """The certified recall at radius 1 of each class, for few classes that are unevenly frequent."""
     parts = [f"{_named(label)}: {percent(certified_at_one(part))}" for label, part in entry.by_class.items()]
-    return f" ({', '.join(parts)})" if 1 < len(parts) <= _RECALLS else ""
+    return f" ({', '.join(parts)})" if 1 < len(parts) <= _RECALLS and is_uneven(entry) else ""
 
 
 def _named(label: Any) -> str:
@@ -68,10 +61,11 @@ def _protection(entry: Entry) -> str:
         return ""
     others = sum(each.inputs for each in entry.classes.classes) - own.inputs
     wrong = own.answers - round(own.recall * own.inputs)
+    rate = f" ({percent(wrong / others)})" if others else ""
     return (
         f" It protects {_named(own.label)}: {percent(own.recall)} of its inputs get this answer, and "
         f"{percent(own.certified_recall[1])} whatever single edit an attacker makes; of "
-        f"{plural(others, 'other input')}, {wrong:,} get it too (false positives)."
+        f"{plural(others, 'other input')}, {wrong:,}{rate} get it too (false positives)."
     )
 
 
@@ -80,7 +74,7 @@ def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> l
     sentences = []
     for entry in entries:
         sentences += [f"{entry.name}: {warning}." for warning in entry.classes.warnings]
-        if entry.classes.warnings:
+        if entry.classes.warnings and not entry.is_foreign:
             sentences.append(f"What may help {entry.name}: {what_may_help_run(entry.manifest)}.")
     for entry in entries:
         name = entry.name
@@ -88,22 +82,22 @@ def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> l
         if not entry.finished:
             sentences.append(f"{name} is not finished: the report shows the inputs certified so far.")
         if problems:
-            sentences.append(f"{name}: {plural(problems, 'row')} could not be certified and are left out.")
+            reason = "belong to no input of the run" if entry.is_foreign else "could not be certified"
+            sentences.append(f"{name}: {plural(problems, 'row')} {reason} and are left out.")
         if unlabelled:
             sentences.append(f"{name}: {plural(unlabelled, 'row')} without a label are left out.")
         if not entry.outcomes.labelled:
             sentences.append(f"{name} has no labels: every answer counts as correct unless the classifier abstains.")
         if name in compared:
-            common, size = compared[name][0], len(entry.parts[0].outcomes)
+            common, size = compared[name][0], max(len(each.parts[0].outcomes) for each in (entry, baseline))
             if not common:
                 sentences.append(f"{name} has no input in common with {baseline.name}: they cannot be compared.")
-            elif common < max(size, len(baseline.parts[0].outcomes)):
-                drawn = " (a random sample)" if max(size, len(baseline.parts[0].outcomes)) > SAMPLE else ""
-                sentences.append(f"{name} and {baseline.name} are compared on {plural(common, 'input')}{drawn}.")
+            elif common < size:
+                sentences.append(f"{name} and {baseline.name} are compared on {common:,} of {plural(size, 'input')}.")
     covering = [
         f"{entry.measures.covering:,} of {entry.measures.inputs:,} ({entry.name})"
         for entry in entries
-        if entry.measures.covering
+        if entry.measures.covering and not entry.characters
     ]
     if covering:
         sentences.append(
@@ -116,22 +110,26 @@ def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> l
 def _different_settings(entries: Sequence[Entry]) -> list[str]:
     """Settings that make entries incomparable, and entries that are the same model."""
     sentences = []
-    attackers: dict[tuple[str, ...], list[str]] = {}
+    attackers: dict[str, list[str]] = {}
     models: dict[str, list[str]] = {}
     for entry in entries:
-        attackers.setdefault(entry.ops, []).append(entry.name)
-        hashes = sorted(part.run.manifest.get("model_hash") or "" for part in entry.parts)
+        edits = f"{listed([_NOUNS[op] for op in entry.ops])} of {token(entry.unit)}s"
+        attackers.setdefault(edits, []).append(entry.name)
+        hashes = sorted(str(part.run.manifest.get("model_hash") or part.run.folder) for part in entry.parts)
         models.setdefault(repr((hashes, entry.manifest.get("noise"), entry.group)), []).append(entry.name)
     if len(attackers) > 1:
-        groups = [f"{listed([_NOUNS[op] for op in ops])} for {listed(names)}" for ops, names in attackers.items()]
+        groups = [f"{edits} for {listed(names)}" for edits, names in attackers.items()]
         sentences.append(
             f"The runs certify against different attackers ({'; '.join(groups)}): their radii are not comparable."
         )
+        if any(entry.unit == CHARACTERS for entry in entries):
+            sentences.append("--characters counts the radii of all runs in edited characters.")
     sentences += [
         f"{listed(names)} are the same model with the same noise." for names in models.values() if len(names) > 1
     ]
-    for key, noun in (("alpha", "error levels"), ("bound", "bounds"), ("unit", "units"), ("threshold", "thresholds")):
-        values = {str(each.manifest.get(key)) for each in entries if not (each.is_exact and key in ("alpha", "bound"))}
+    for key, noun in (("alpha", "error levels"), ("bound", "bounds"), ("threshold", "decision thresholds")):
+        shown = [each for each in entries if not each.is_foreign and not (each.is_exact and key in ("alpha", "bound"))]
+        values = {str(each.manifest.get(key)) for each in shown}
         if len(values) > 1:
             sentences.append(f"The runs have different {noun} ({listed(sorted(values))}).")
     return sentences

@@ -1,4 +1,4 @@
-"""Write a report on runs into a folder, atomically: the HTML page, Markdown, tables, figures and JSON."""
+"""Write a report on runs into a folder, atomically: the HTML page, tables, figures and JSON."""
 
 from __future__ import annotations
 
@@ -23,20 +23,17 @@ from adaptdel.report.comparison import (
     difference_table,
     differences,
     main_table,
-    outcome_table,
     quartile_table,
     settings_table,
 )
 from adaptdel.report.entries import COLOURS, Entry, file_name, read_entries
 from adaptdel.report.figures import GRID, INK, MUTED, Figure, draw, inline_svg
-from adaptdel.report.samples import SampledInput, plural, sample_inputs
+from adaptdel.report.samples import ShownInput, example_row, sampled_rows, shown_inputs
 from adaptdel.report.text import notes, summary
-from adaptdel.tables import Table, markdown_text
-
-__all__ = ["write_report"]
+from adaptdel.tables import Table
 
 MARK = "report.json"
-FORMAT = "adaptdel report 2"
+FORMAT = "adaptdel report 3"
 _ENDINGS = r"(\.(jsonl?|csv|tsv|parquet|gz))+$"
 
 
@@ -61,6 +58,7 @@ class Report:
         notes: what a reader has to know before comparing the numbers.
         tables: all tables; the last one holds the settings.
         drawings: the figures.
+        example: an input with its certificate under the run with the largest mean radius; None if nothing is certified.
         sampled: inputs with their certificates.
         sample_note: why texts are missing, if they are.
     """
@@ -71,7 +69,8 @@ class Report:
     notes: Sequence[str]
     tables: Sequence[Table]
     drawings: Sequence[Drawing]
-    sampled: Sequence[SampledInput]
+    example: ShownInput | None
+    sampled: Sequence[ShownInput]
     sample_note: str | None
 
 
@@ -85,6 +84,7 @@ def write_report(
     baseline: int | None = None,
     title: str | None = None,
     seed: int = 0,
+    characters: bool = False,
 ) -> dict[str, Any]:
     """Write a report on runs to a folder, atomically, and return its numbers.
 
@@ -98,7 +98,8 @@ def write_report(
         baseline: the index of the run that the others are compared with; by default the one that most runs can be
             compared with.
         title: the title; derived from the name of the data by default.
-        seed: the seed of the sample, of the noisy copies and of the intervals.
+        seed: the seed of the sample and of the intervals.
+        characters: whether radii count edited characters.
     """
     check_int("sample", sample)
     check_int("seed", seed)
@@ -108,29 +109,32 @@ def write_report(
         check_int("baseline", baseline, most=len(runs) - 1)
     with report_folder(Path(out)) as partial:
         new_figure(1, 1)  # raises at once if matplotlib is missing
-        entries = read_entries([Path(run) for run in runs], names)
+        entries = read_entries([Path(run) for run in runs], names, characters=characters)
         chosen = None if baseline is None else Path(runs[baseline])
         holding = [entry for entry in entries if any(part.run.folder == chosen for part in entry.parts)]
         reference = holding[0] if holding else default_baseline(entries)
-        compared = differences(entries, reference, resamples=2000, seed=seed)
-        sampled, missing = sample_inputs(entries, sample, data=data, seed=seed)
+        compared = differences(entries, reference, seed=seed)
+        drawn = sampled_rows(entries, sample, seed)
+        best = max(entries, key=lambda entry: (entry.certifies and not entry.is_foreign, entry.measures.mean_radius))
+        example = example_row(best, entries[0])
+        shown, missing = shown_inputs(entries, [*drawn, *example], data)
         name = re.sub(_ENDINGS, "", file_name(entries[0].manifest.get("data") or {}))
         colours = {entry.colour: f"var(--run-{entry.colour_number})" for entry in entries}
         report = Report(
             title=title or f"Certified robustness{f' on {name}' if name else ''}",
             entries=entries,
-            summary=summary(entries),
+            summary=[summary(entry) for entry in entries],
             notes=notes(entries, compared, reference),
             tables=_tables(entries, reference, compared),
             drawings=write_figures(draw(entries), partial / "figures", colours),
-            sampled=sampled,
+            example=next((shown[row].under(best) for row in example), None),
+            sampled=[shown[row] for row in drawn],
             sample_note=missing,
         )
         values = _values(report, reference, compared)
         latex = "\n".join(table.to_latex() for table in report.tables)
         write_file(partial / "tables.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
         write_tables([*report.tables, curves(entries)], partial)
-        write_file(partial / "report.md", markdown(report))
         write_file(partial / "index.html", render("page.html", report=report, colours=_colours(entries)))
         mark(partial, values)
     return values
@@ -171,7 +175,6 @@ def _tables(entries: Sequence[Entry], baseline: Entry, compared: Differences) ->
         main_table(entries),
         *class_tables(entries),
         difference_table(compared, baseline) if compared else None,
-        outcome_table(entries),
         quartile_table(entries),
         settings_table(entries),
     ]
@@ -199,7 +202,20 @@ def _values(report: Report, baseline: Entry, compared: Differences) -> dict[str,
         | {key: [None if v != v else v for v in (d.value, d.low, d.high)] for key, d in measures.items()}
         for name, (common, measures) in compared.items()
     }
-    return {"runs": runs, "baseline": baseline.name, "differences": gaps, "notes": list(report.notes)}
+    example = report.example and {
+        "row": report.example.row,
+        "run": report.example.answers[0].entry.name,
+        "text": report.example.text,
+        "words": list(report.example.answers[0].words),
+    }
+    return {
+        "runs": runs,
+        "baseline": baseline.name,
+        "differences": gaps,
+        "summary": list(report.summary),
+        "notes": list(report.notes),
+        "example": example,
+    }
 
 
 def write_figures(
@@ -214,7 +230,7 @@ def write_figures(
             save(figure, folder / f"{name}{ending}")
             figure.set_layout_engine("none")  # the layout of the first format is kept
         svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
-        drawings.append(Drawing(name, title, caption, inline_svg(svg, name, title, themed)))
+        drawings.append(Drawing(name, title, caption, inline_svg(svg, title, themed)))
     return drawings
 
 
@@ -265,57 +281,3 @@ def split_interval(text: str) -> tuple[str, str]:
     """
     match = re.search(r" (\[[^\[\]]*\])$", text)
     return (text[: match.start()], match[1]) if match else (text, "")
-
-
-def markdown_drawings(drawings: Sequence[Drawing]) -> list[str]:
-    """Figures in Markdown."""
-    return [
-        f"![{markdown_text(each.title)}](figures/{each.name}.png)\n\n**{markdown_text(each.title)}.** "
-        f"{markdown_text(each.caption)}"
-        for each in drawings
-    ]
-
-
-def markdown(report: Report) -> str:
-    """The report in Markdown; values from data are escaped, texts are in fenced blocks."""
-    blocks = [
-        f"# {markdown_text(report.title)}",
-        "\n".join(f"- {markdown_text(sentence)}" for sentence in report.summary),
-        *(f"> **Note.** {markdown_text(note)}" for note in report.notes),
-        *markdown_drawings(report.drawings[:1]),
-        "## Results",
-        *(table.to_markdown() for table in report.tables[:-1]),
-        "## Figures",
-        *markdown_drawings(report.drawings[1:]),
-        "## Sampled inputs",
-        f"{plural(len(report.sampled), 'input')} drawn at random. The noisy copies are new draws.",
-        *([f"> {markdown_text(report.sample_note)}"] if report.sample_note else []),
-        *(block for item in report.sampled for block in _input_blocks(item)),
-        "## Settings",
-        report.tables[-1].to_markdown(),
-    ]
-    return "\n\n".join(block.strip("\n") for block in blocks if block) + "\n"
-
-
-def _input_blocks(item: SampledInput) -> list[str]:
-    label = "" if item.label is None else f", label {markdown_text(str(item.label))}"
-    blocks = [f"### {markdown_text(item.id)}: row {item.row:,}, {item.length:,} tokens{label}"]
-    blocks += [fenced(item.text)] if item.text is not None else []
-    for answer in item.answers:
-        verdict = {True: "correct", False: "wrong", None: "no label"}[answer.correct]
-        words = f"{answer.certificate.label} ({verdict}). {' '.join(answer.words)}"
-        blocks.append(f"**{markdown_text(answer.entry.name)}**: {markdown_text(words)}")
-        blocks += [fenced("\n".join(" ".join(text.split()) or "(nothing)" for text in answer.copies))] * bool(
-            answer.copies
-        )
-    return blocks
-
-
-def fenced(text: str) -> str:
-    """Text in a fenced block that it cannot close.
-
-    >>> fenced("a ``` b").splitlines()[0]
-    '````text'
-    """
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{fence}text\n{text.strip(chr(10))}\n{fence}"

@@ -426,11 +426,11 @@ class _Session:
         manifest["finished"] = timestamp()
         write_json(self.job.out / MANIFEST, manifest)
         results.delete()
-        if of_new.labelled.inputs:
-            counts = of_new.labelled
+        if of_new.labelled:
+            fresh = of_new.outcomes()
             self.note(
-                f"without them, {counts.inputs:,} labelled texts: clean accuracy {100 * counts.clean_accuracy:.1f}%, "
-                f"mean certified radius {counts.mean_radius:.2f}"
+                f"without them, {len(fresh):,} labelled texts: clean accuracy {100 * fresh.clean_accuracy:.1f}%, "
+                f"mean certified radius {fresh.mean_radius:.2f}"
             )
 
 

@@ -18,7 +18,7 @@ from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.threat import Threat
 from adaptdel.measures.class_measures import ClassTable, measure_classes
-from adaptdel.measures.summary import AnswerCounts, Outcomes, measure
+from adaptdel.measures.summary import Outcomes, measure
 
 _COUNTS = pa.list_(pa.int64())
 
@@ -209,16 +209,13 @@ class Totals:
     """Counts over the rows of a run, and the measures that follow from them.
 
     The measures are those of the rows with a label, or of all rows if none has one. Rows without a certificate are not
-    part of them. Memory is bounded: rows with the same label, answer, radius and length are counted together.
+    part of them. Memory is bounded: rows with the same label, answer, radii and length are counted together.
 
     Attributes:
         inputs: all rows.
         problems: rows without a certificate.
         abstained: rows for which the classifier abstains.
         calls: votes.
-        labelled: counts over the rows with a label.
-        unlabelled: counts over the rows without a label, each counted as correct.
-        characters: the same by the radius in characters, where it is known; the key is whether the rows have a label.
         classes: the classes, in the order of the manifest.
         threat: the attacker of the certificates.
         protected: the class that a decision threshold protects, or None.
@@ -228,9 +225,6 @@ class Totals:
     problems: int = 0
     abstained: int = 0
     calls: int = 0
-    labelled: AnswerCounts = field(default_factory=AnswerCounts)
-    unlabelled: AnswerCounts = field(default_factory=AnswerCounts)
-    characters: dict[bool, AnswerCounts] = field(default_factory=lambda: {True: AnswerCounts(), False: AnswerCounts()})
     classes: Sequence[Any] = ()
     threat: Threat = field(default_factory=Threat)
     protected: str | None = None
@@ -252,29 +246,28 @@ class Totals:
             return
         self.abstained += record["abstained"]
         self.calls += record["calls"]
-        values = index(record["radius"]), index(record["length"])  # TypeError for a null
+        values = index(record["radius"]), index(record["length"]), record["character_radius"]  # TypeError for a null
         self._rows[record["truth"] is not None][record["truth"], record["answer"], *values] += 1
-        if record["character_radius"] is not None:
-            self.characters[record["truth"] is not None].add(record["correct"] is not False, record["character_radius"])
-        if record["correct"] is None:
-            self.unlabelled.add(True, record["radius"])
-        else:
-            self.labelled.add(record["correct"], record["radius"])
+
+    @property
+    def labelled(self) -> int:
+        """The number of rows with a label and a certificate."""
+        return sum(self._rows[True].values())
 
     @property
     def clean_accuracy(self) -> float | None:
         """The fraction of correct answers; abstentions count by their predicted label. None without labels."""
-        return self.labelled.clean_accuracy if self.labelled.inputs else None
+        return self.outcomes().clean_accuracy if self.labelled else None
 
     @property
     def mean_radius(self) -> float | None:
         """The mean certified radius, with 0 for wrong answers and abstentions."""
-        counts = self.labelled if self.labelled.inputs else self.unlabelled
-        return counts.mean_radius if counts.inputs else None
+        outcomes = self.outcomes()
+        return outcomes.mean_radius if len(outcomes) else None
 
     def outcomes(self) -> Outcomes:
         """The rows with a label, or all if none has one."""
-        labelled = bool(self.labelled.inputs)
+        labelled = bool(self.labelled)
         counts: Counter[tuple[Any, ...]] = Counter()
         for (label, answer, *values), count in self._rows[labelled].items():
             texts = [None if text is None else label_value(text) for text in (label, answer)]
@@ -289,21 +282,20 @@ class Totals:
         """The totals as a manifest states them."""
         outcomes = self.outcomes()
         values = measure(outcomes, self.threat).to_dict()
-        characters = self.characters[bool(self.labelled.inputs)]
         return {
             "inputs": self.inputs,
             "problems": self.problems,
-            "labelled": self.labelled.inputs,
+            "labelled": self.labelled,
             "abstained": self.abstained,
             "calls": self.calls,
             "certified_at_1": outcomes.number(outcomes.certified & (outcomes.radius >= 1)),
             **{name: values[name] for name in _MEASURES},
-            "mean_character_radius": characters.mean_radius if characters.inputs else None,
             **self.by_class().to_dict(),
         }
 
 
 _MEASURES = (
     "clean_accuracy", "certified_accuracy", "mean_radius", "mean_radius_se", "median_radius", "covering",
+    "mean_character_radius",
     "balanced_accuracy", "class_balanced_mean_radius", "class_balanced_mean_radius_se",
 )  # fmt: skip
