@@ -66,6 +66,6 @@ def test_csv_holds_full_values_and_latex_is_escaped() -> None:
 
 def test_the_best_value_is_emphasised_unless_all_show_the_same() -> None:
     table = Table("t", "", [Column("x", ("x",), number, "min")], [{"x": 1.001}, {"x": 1.002}, {"x": 2.0}])
-    assert [line[0].strong for line in table.cells()] == [True, True, False]
+    assert [line[0][1] for line in table.cells()] == [True, True, False]
     same = Table("t", "", [Column("x", ("x",), number, "min")], [{"x": 1.001}, {"x": 1.002}])
-    assert [line[0].strong for line in same.cells()] == [False, False]
+    assert [line[0][1] for line in same.cells()] == [False, False]

@@ -6,7 +6,7 @@ import csv
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +17,6 @@ from adaptdel.core.checks import check_int
 from adaptdel.files import write_json, write_text
 from adaptdel.models.model_files import EXAMPLES
 from adaptdel.report.comparison import overview_table
-from adaptdel.report.entries import Entry, read_entries
-from adaptdel.report.samples import certificate_words
 from adaptdel.report.write import write_report
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.engine import EngineSettings
@@ -95,10 +93,9 @@ def run_demo(
         runs.append(run)
     note("report")
     title = "Film reviews: exact certificates, and every method of the paper"
-    write_report(runs, folder / "report", title=title, baseline=METHODS.index("cert-ed"), seed=seed)
-    entries = read_entries(runs)
-    best = max(entries, key=lambda entry: entry.measures.mean_radius)
-    return Demo(comparison(entries), explain(best, test), folder / "report" / "index.html")
+    values = write_report(runs, folder / "report", title=title, baseline=METHODS.index("cert-ed"), seed=seed)
+    table = overview_table([(run["name"], run["measures"]) for run in values["runs"]]).to_terminal()
+    return Demo(table, explained(values["example"]), folder / "report" / "index.html")
 
 
 def demo_models(
@@ -134,9 +131,16 @@ def _train(folder: Path, method: str, train: Path, seed: int) -> Path:
     return model
 
 
-def comparison(entries: Sequence[Entry]) -> str:
-    """The measures of all methods, for a terminal."""
-    return overview_table([(entry.name, entry.measures.to_dict()) for entry in entries]).to_terminal()
+def explained(example: Mapping[str, Any] | None) -> str:
+    """The certificate in words that the report shows, for a terminal."""
+    if example is None:
+        return "No review has a certified radius above 0."
+    start = " ".join((example["text"] or "").split()[:22])
+    return "\n".join([
+        f'Review {example["row"]} of the test file, {example["run"]}: "{start} ..."',
+        *example["words"],
+        "The certificate does not state that the answer is correct, and it applies to this review only.",
+    ])  # fmt: skip
 
 
 def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
@@ -163,22 +167,3 @@ def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
 
 def _lines(rows: Sequence[dict[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def explain(entry: Entry, test: Path) -> str:
-    """The certificate of a correct answer, of median radius, in words."""
-    certificates = entry.certificates(list(entry.rows))
-    right = {row: certificates[row] for row, record in entry.rows.items() if record["truth"] == record["answer"]}
-    ranked = sorted(
-        (row for row, c in right.items() if c.radius > 0 and (c.alpha > 0 or entry.is_exact)),
-        key=lambda row: right[row].radius,
-    )
-    if not ranked:
-        return "No review has a certified radius above 0."
-    chosen = ranked[len(ranked) // 2]
-    text = next(row.text for row in read_rows(test) if row.number == chosen)
-    return "\n".join([
-        f'Review {entry.rows[chosen]["id"]} ({right[chosen].length} words): "{" ".join(text.split()[:22])} ..."',
-        *certificate_words(right[chosen], text),
-        "The certificate does not state that the answer is correct, and it applies to this review only.",
-    ])  # fmt: skip

@@ -171,7 +171,7 @@ def test_inputs_that_ended_their_workers_are_counted_apart(
     assert result.curve == robustness_curves(others)
     assert read_attack_run(tmp_path / "run").records == result.records
     write_attack_report([tmp_path / "run"], tmp_path / "report")
-    assert "1 input ended its workers and is left out" in (tmp_path / "report" / "report.md").read_text()
+    assert "1 input ended its workers and is left out" in (tmp_path / "report" / "index.html").read_text()
 
     class Interrupted(LosingEngine):
         def map(self, *arguments: Any) -> Generator[Any, None, None]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections import Counter
 from math import isnan, sqrt
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from scipy import stats
 
 from adaptdel.measures.summary import (
     Outcomes,
-    certified_at_log_cardinality,
+    certified_at_one,
     certified_at_radius,
     log_cardinality_curve,
     measure,
@@ -27,17 +26,16 @@ EACH = np.ones(3, dtype=np.int64)
 
 
 def random_outcomes(seed: int, size: int) -> Outcomes:
-    """Single inputs with three labels, wrong answers and abstentions; every second one has a time."""
+    """Single inputs with three labels, wrong answers and abstentions."""
     rng = np.random.default_rng(seed)
     length = rng.integers(1, 300, size)
     radius = rng.integers(-1, 2 + length // 40)
     number = rng.choice(3, size, p=[0.2, 0.3, 0.5])
     answer = np.where(rng.random(size) < 0.8, number, (number + 1) % 3)
     names = np.array(["a", "b", "c"])
-    timed = np.arange(size) % 2 == 0
     return Outcomes.of(
         names[answer], radius, names[number], length=length, log_cardinality=radius * (4.7 + length / 300),
-        calls=rng.integers(50, 60, size), timed=timed, seconds=np.where(timed, rng.random(size), 0.0),
+        character_radius=radius // 2, calls=rng.integers(50, 60, size),
     )  # fmt: skip
 
 
@@ -46,37 +44,38 @@ def by_hand() -> Outcomes:
     return Outcomes.of(
         ["a", "a", "a", "b", "a", "b"], [0, 2, 4, 9, -1, -1], ["a"] * 6, length=[10, 20, 30, 40, 50, 60],
         log_cardinality=[0.0, 12.0, 25.0, 50.0, -np.inf, -np.inf], calls=[100, 200, 300, 400, 500, 600],
-        timed=[1, 1, 0, 0, 0, 0], seconds=[1.0, 3.0, 0.0, 0.0, 0.0, 0.0],
+        character_radius=[0, 1, 2, 5, -1, -1],
     )  # fmt: skip
 
 
 def test_values_worked_out_by_hand() -> None:
     m = measure(by_hand())
-    assert (m.inputs, m.certified, m.certified_zero, m.wrong, m.abstained) == (6, 2, 1, 1, 2)
+    assert (m.inputs, m.abstained, m.calls, m.shortest, m.longest) == (6, 2, 350.0, 10, 60)
     assert (m.clean_accuracy, m.certified_accuracy) == (4 / 6, 3 / 6)
-    assert m.mean_radius == 1.0  # 0 + 2 + 4 + 0 + 0 + 0
+    assert (m.mean_radius, m.median_radius, m.mean_character_radius) == (1.0, 0.0, 0.5)  # 0 + 2 + 4 + 0 + 0 + 0
     assert m.mean_radius_se == pytest.approx(sqrt((4 * 1 + 1 + 9) / 5) / sqrt(6))
     assert (m.lower_log_cardinality, m.median_log_cardinality, m.upper_log_cardinality) == (0.0, 0.0, 9.0)
-    assert (m.median_radius, m.calls, m.seconds) == (0.0, 350.0, 2.0)
-    assert (m.shortest, m.median_length, m.longest) == (10, 35.0, 60)
+    assert certified_at_one(by_hand()) == 2 / 6
     covering = Outcomes.of(["a"] * 4, [3, 2, 1, 0], length=[3, 3, 0, 0])
     assert measure(covering).covering == 2
 
 
 def test_certified_accuracy_by_hand() -> None:
     assert certified_at_radius(by_hand(), [0, 1, 2, 3, 4, 5]) == pytest.approx([1 / 2, 1 / 3, 1 / 3, 1 / 6, 1 / 6, 0])
-    regions = certified_at_log_cardinality(by_hand(), [0, 12, 12.5, 25, 26])
-    assert regions == pytest.approx([3 / 6, 2 / 6, 1 / 6, 1 / 6, 0])
     assert radius_curve(by_hand())[0].tolist() == [0, 2, 4]
-    assert log_cardinality_curve(by_hand())[0].tolist() == [0.0, 12.0, 25.0]
+    sizes, fractions = log_cardinality_curve(by_hand())
+    assert (sizes.tolist(), fractions.tolist()) == ([0.0, 12.0, 25.0], [3 / 6, 2 / 6, 1 / 6])
+    assert radius_curve(by_hand().in_characters())[0].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="characters"):
+        Outcomes.of(["a"], [3]).in_characters()
 
 
 def test_wasserstein_by_hand() -> None:
     # Radii 0 0 3: mean 1, deviation sqrt 2. Lengths 1 2 3: mean 2, deviation sqrt(2/3).
     radii, lengths = np.array([-1, -1, 2]) / sqrt(2), np.array([-1, 0, 1]) / sqrt(2 / 3)
-    assert wasserstein(np.array([3, 0, 0]), np.array([2, 3, 1]), EACH) == pytest.approx(np.abs(radii - lengths).mean())
-    assert isnan(wasserstein(np.array([1, 1, 1]), np.array([2, 3, 4]), EACH))
-    assert isnan(wasserstein(np.array([1, 2, 3]), np.array([2, 2, 2]), EACH))
+    expected = np.abs(radii - lengths).mean()
+    assert wasserstein(Outcomes.of("aaa", [3, 0, 0], length=[2, 3, 1])) == pytest.approx(expected)
+    assert isnan(wasserstein(Outcomes.of("aaa", [1, 1, 1], length=[2, 3, 4])))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -94,39 +93,16 @@ def test_literal_formulas(seed: int) -> None:
     for r in range(max(radius) + 2):
         fraction = sum(yes and each >= r for each, yes in zip(radius, certified, strict=True)) / size
         assert certified_at_radius(result, [r])[0] == pytest.approx(fraction)
-    for c in [0.0, 1.0, *logs]:
-        fraction = sum(yes and each >= c for each, yes in zip(logs, certified, strict=True)) / size
-        assert certified_at_log_cardinality(result, [c])[0] == pytest.approx(fraction)
     length = result.length.tolist()
-    assert m.wasserstein == pytest.approx(literal_wasserstein(radius, length))
     assert m.wasserstein == pytest.approx(stats.wasserstein_distance(stats.zscore(radius), stats.zscore(length)))
 
 
-def literal_wasserstein(radius: list[int], length: list[int]) -> float:
-    """The integral of |F - G| over the line, with F and G the distribution functions of the standardised values."""
-
-    def standard(values: list[int]) -> list[float]:
-        mean = sum(values) / len(values)
-        spread = sqrt(sum((v - mean) ** 2 for v in values) / len(values))
-        return [(v - mean) / spread for v in values]
-
-    left, right = standard(radius), standard(length)
-    total = 0.0
-    for here, there in pairwise(sorted(left + right)):
-        f = sum(v <= here for v in left) / len(left)
-        g = sum(v <= here for v in right) / len(right)
-        total += abs(f - g) * (there - here)
-    return total
-
-
 def counted(inputs: Outcomes) -> Outcomes:
-    """The same inputs, equal ones in a row; the times aside."""
-    counts: dict[Any, int] = {}
-    for key in zip(inputs.label, inputs.answer, inputs.radius, inputs.length, inputs.calls, strict=True):  # type: ignore[arg-type]
-        counts[key] = counts.get(key, 0) + 1
+    """The same inputs, equal ones in a row."""
+    counts = Counter(zip(inputs.label, inputs.answer, inputs.radius, inputs.length, inputs.calls, strict=True))  # type: ignore[arg-type]
     label, answer, radius, length, calls = zip(*counts, strict=True)
     logs = np.array(radius) * (4.7 + np.array(length) / 300)
-    columns = {"length": length, "calls": calls, "log_cardinality": logs, "count": [*counts.values()]}
+    columns = {"length": length, "calls": calls, "log_cardinality": logs, "character_radius": np.array(radius) // 2, "count": [*counts.values()]}
     return Outcomes.of(answer, radius, label, **columns)
 
 
@@ -137,7 +113,7 @@ def test_counts_give_the_measures_of_single_inputs() -> None:
     assert len(grouped) == 400
     assert len(grouped.count) <= 40
     expected, values = measure(single).to_dict(), measure(grouped).to_dict()
-    assert {name for name in values if values[name] != pytest.approx(expected[name])} == {"seconds"}
+    assert values == pytest.approx(expected)
     for curve in (radius_curve, log_cardinality_curve):
         for left, right in zip(curve(single), curve(grouped), strict=True):
             assert left == pytest.approx(right)
@@ -153,7 +129,8 @@ def test_statistics_of_counted_values() -> None:
     assert quantiles(values, count, fractions) == pytest.approx(np.quantile(repeated, fractions))
     assert standard_error(values, count) == pytest.approx(repeated.std(ddof=1) / sqrt(len(repeated)))
     assert isnan(standard_error(values[:1], EACH[:1]))
-    low, high = wilson(np.array([0.0, 0.5, 1.0]), 50)
+    assert wilson(0, 0) == (0.0, 1.0)
+    low, high = wilson(np.array([0, 25, 50]), 50)
     for each, ends in zip((0, 25, 50), zip(low, high, strict=True), strict=True):
         assert ends == pytest.approx(tuple(stats.binomtest(each, 50).proportion_ci(0.95, "wilson")))
 
@@ -168,7 +145,7 @@ def test_quartiles_hold_every_input_once_and_keep_equal_lengths_together() -> No
 def test_inputs_without_labels_and_nothing() -> None:
     m = measure(Outcomes.of(["a", "b"], [3, -1]))
     assert isnan(m.clean_accuracy)
-    assert (m.certified, m.abstained, m.wrong, m.mean_radius) == (1, 1, 0, 1.5)
+    assert (m.abstained, m.mean_radius, m.mean_character_radius != m.mean_character_radius) == (1, 1.5, True)
     nothing = measure(Outcomes.of([], [], []))
     assert (nothing.inputs, nothing.longest) == (0, 0)
     assert isnan(nothing.clean_accuracy)

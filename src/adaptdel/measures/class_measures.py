@@ -22,7 +22,6 @@ from adaptdel.measures.summary import (
     Outcomes,
     certified_at_radius,
     plain_mean,
-    quantiles,
     standard_error,
 )
 from adaptdel.tables import Column, Table, integer, percent, with_error
@@ -51,7 +50,6 @@ class ClassMeasures:
         precision: the fraction of the inputs that get it as the answer and have it.
         mean_radius: the mean certified radius of its inputs.
         mean_radius_se: the standard error.
-        median_radius: the median of the same radii.
         abstained: its inputs on which the classifier abstains.
         certified_recall: the fraction of its inputs that are correct and certified at each radius, by radius.
     """
@@ -63,7 +61,6 @@ class ClassMeasures:
     precision: float
     mean_radius: float
     mean_radius_se: float
-    median_radius: float
     abstained: int
     certified_recall: dict[int, float]
 
@@ -130,7 +127,6 @@ def measure_classes(
 def _measures(label: Any, part: Outcomes | None, answers: IntArray, hits: int, radii: Sequence[int]) -> ClassMeasures:
     total = int(answers.sum())
     inputs = Outcomes.of([], [], []) if part is None else part
-    radius, count = inputs.counted_radius, inputs.count
     return ClassMeasures(
         label=label,
         inputs=len(inputs),
@@ -138,8 +134,7 @@ def _measures(label: Any, part: Outcomes | None, answers: IntArray, hits: int, r
         recall=inputs.clean_accuracy,
         precision=hits / total if total else nan,
         mean_radius=inputs.mean_radius,
-        mean_radius_se=standard_error(radius, count),
-        median_radius=float(quantiles(radius, count, [0.5])[0]),
+        mean_radius_se=standard_error(inputs.counted_radius, inputs.count),
         abstained=inputs.number(inputs.radius < 0),
         certified_recall=dict(zip(map(int, radii), certified_at_radius(inputs, radii).tolist(), strict=True)),
     )
@@ -271,7 +266,6 @@ CLASS_FIELDS = {
     "precision": "a number?",
     "mean_radius": "a number?",
     "mean_radius_se": "a number?",
-    "median_radius": "a number?",
     "abstained": "an integer",
     "certified_recall": "an object",
 }
@@ -304,9 +298,8 @@ def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (
         Column("recall", ("recall",), percent, about="The fraction of the inputs of the class with the right answer."),
         Column("precision", ("precision",), percent, about="The fraction of right answers among those of the class."),
         Column("mean radius", ("mean_radius", "mean_radius_se"), with_error, about=COUNTED_RADIUS),
-        Column("median radius", ("median_radius",), lambda value: f"{value:g}"),
         *(Column(f"certified recall at radius\u00a0{r}", (f"certified_recall_{r}",), percent) for r in shown),
-        Column("abstained", ("abstained",), integer),
+        *([Column("abstained", ("abstained",), integer)] if any(row["abstained"] for row in rows) else []),
     ]  # fmt: skip
     flat = [{**row, **{f"certified_recall_{r}": row["certified_recall"].get(r) for r in shown}} for row in rows]
     caption = (

@@ -172,7 +172,8 @@ class Outcomes:
         names = [field.name for field in fields(Outcomes)]
         columns: dict[str, Any] = {name: [getattr(part, name) for part in parts] for name in names}
         unknown = {name for name, column in columns.items() if any(part is None for part in column)}
-        return Outcomes(**{n: None if n in unknown else np.concatenate(column) for n, column in columns.items()})
+        pooled: dict[str, Any] = {n: None if n in unknown else np.concatenate(each) for n, each in columns.items()}
+        return Outcomes(**pooled)
 
     def by_label(self) -> dict[Any, Outcomes]:
         """The inputs of each label; empty without labels."""

@@ -262,7 +262,7 @@ class Entry:
     @property
     def attacker(self) -> tuple[str, ...]:
         """What two runs must share for their radii to be comparable on the same inputs."""
-        return repr(self.ops), repr(self.unit), "protected" if self.manifest.get("threshold") is not None else ""
+        return repr(self.ops), repr(self.unit), repr(self.manifest.get("threshold"))
 
     @property
     def data(self) -> tuple[str, ...]:

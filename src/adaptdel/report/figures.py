@@ -186,11 +186,9 @@ def _panels(parts: Mapping[str, Sequence[Part]], curve: Curve, horizontal: str, 
     rows = -(-len(parts) // 2)
     figure = new_figure(WIDTH, 1.5 + 1.5 * rows)
     panels = figure.subplots(rows, 2, squeeze=False, sharex=True, sharey=True).ravel()
-    reaches = [_reach(panel, curve) for panel in parts.values()]
-    is_wide = any(_is_wide(panel, curve) for panel in parts.values())
+    everything = [part for panel in parts.values() for part in panel]
     for axes, (title, panel) in zip(panels, parts.items(), strict=False):
-        _curves(axes, panel, curve)
-        _scale(axes, max(reaches), is_wide)
+        _curves(axes, panel, curve, scale=everything)
         axes.set_title(title, loc="right", fontsize=8, color=MUTED, pad=2)
     for axes in panels[len(parts) :]:
         axes.set_visible(False)
@@ -285,8 +283,10 @@ def _labelled(axes: Axes | None, horizontal: str, vertical: str) -> Axes:
     return axes
 
 
-def _curves(axes: Axes, parts: Sequence[Part], curve: Curve, *, bands: bool = False) -> None:
-    """Certified accuracy as a step function, up to where 1% of the inputs are left."""
+def _curves(
+    axes: Axes, parts: Sequence[Part], curve: Curve, *, bands: bool = False, scale: Sequence[Part] | None = None
+) -> None:
+    """Certified accuracy as a step function; the horizontal axis fits the parts of ``scale``, by default these."""
     for entry, part in parts:
         if len(part):
             ends, values = _draw_steps(axes, part, curve, _style(entry))
@@ -294,7 +294,7 @@ def _curves(axes: Axes, parts: Sequence[Part], curve: Curve, *, bands: bool = Fa
                 size = len(entry.parts[0].outcomes)  # seeds share their inputs
                 low, high = wilson(values * size, size)
                 axes.fill_between(ends[:-1], low[:-1], high[:-1], step="pre", color=entry.colour, alpha=0.12, lw=0)
-    _finish_curves(axes, parts, curve)
+    _finish_curves(axes, scale or parts, curve)
 
 
 def _draw_steps(axes: Axes, part: Outcomes, curve: Curve, style: Mapping[str, Any]) -> tuple[list[Any], Any]:
@@ -307,25 +307,15 @@ def _draw_steps(axes: Axes, part: Outcomes, curve: Curve, style: Mapping[str, An
 def _finish_curves(axes: Axes, parts: Sequence[Part], curve: Curve) -> None:
     axes.set_ylim(0, 1.03)
     axes.yaxis.set_major_formatter(_percent)
-    _scale(axes, _reach(parts, curve), _is_wide(parts, curve))
-    tidy(axes)
-
-
-def _scale(axes: Axes, reach: float, is_wide: bool) -> None:
-    """The horizontal axis; the value at 0 is not hidden by the vertical one."""
-    if is_wide:
+    reach, ends = _reach(parts, curve), [_reach([part], curve) for part in parts if len(part[1])]
+    if ends and max(ends) > max(_FAR, _APART * min(ends)):
         axes.set_xscale("symlog", linthresh=1)
         axes.xaxis.set_major_formatter(_thousands)
-        axes.set_xlim(-0.1, reach)
+        axes.set_xlim(-0.1, reach)  # the value at 0 is not hidden by the axis
     else:
         axes.set_xlim(-0.02 * reach, reach)
         axes.xaxis.get_major_locator().set_params(integer=True)
-
-
-def _is_wide(parts: Sequence[Part], curve: Curve) -> bool:
-    """Whether some curves end so much earlier than others that a linear scale would not show them."""
-    ends = [_reach([part], curve) for part in parts if len(part[1])]
-    return bool(ends) and max(ends) > max(_FAR, _APART * min(ends))
+    tidy(axes)
 
 
 def _reach(parts: Sequence[Part], curve: Curve) -> float:

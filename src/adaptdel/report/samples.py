@@ -33,6 +33,11 @@ class RunAnswer:
     correct: bool | None
     words: Sequence[str]
 
+    @property
+    def radius(self) -> int | None:
+        """The radius in the unit of the entry."""
+        return self.certificate.character_radius if self.entry.characters else self.certificate.radius
+
 
 @dataclass(frozen=True)
 class ShownInput:
@@ -58,8 +63,13 @@ def sampled_rows(entries: Sequence[Entry], count: int, seed: int) -> list[int]:
 
 
 def example_row(entry: Entry, first: Entry) -> list[int]:
-    """The row of a right answer with the median radius among those above 0, which the first entry holds too; or none."""
-    rows = {n: row["radius"] for n, row in entry.rows.items() if row["truth"] in (None, row["answer"])}
+    """The row of a right answer with the median radius among those above 0, which the first entry holds too; or none.
+
+    Of a run that protects a class, an answer of that class.
+    """
+    right = {n: row for n, row in entry.rows.items() if row["truth"] in (None, row["answer"])}
+    own = {n for n, row in right.items() if entry.protects in (None, str(label_value(row["answer"])))}
+    rows = {n: row["radius"] for n, row in right.items() if n in own}
     ranked = sorted((row for row, radius in rows.items() if radius > 0 and row in first.rows), key=lambda n: rows[n])
     return ranked[len(ranked) // 2 : len(ranked) // 2 + 1]
 

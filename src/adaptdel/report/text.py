@@ -34,11 +34,11 @@ def summary(entry: Entry) -> str:
         accuracy = f"answers {inputs} without labels"
     if not entry.certifies:
         return f"{name} {accuracy}; without noise, nothing is certified."
-    again = "still " if entry.outcomes.labelled else ""
-    certified = f"{again}on {percent(certified_at_one(entry.outcomes))} if an attacker {attack_words(entry, '1')}"
+    stays = "provably stays right" if entry.outcomes.labelled else "provably keeps its answer"
+    certified = f"{stays} on {percent(certified_at_one(entry.outcomes))} if an attacker {attack_words(entry, '1')}"
     stated = "; these certificates of another system cannot be verified here" if entry.is_foreign else ""
     return (
-        f"{name} {accuracy}, {certified}{_by_class(entry)}; the mean certified radius is {number(m.mean_radius)} "
+        f"{name} {accuracy}; it {certified}{_by_class(entry)}; the mean certified radius is {number(m.mean_radius)} "
         f"{noun}s{stated}.{_protection(entry)}"
     )
 
@@ -102,7 +102,7 @@ def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> l
     if covering:
         sentences.append(
             f"Certificates that cover every text of their length: {listed(covering)}. There the answer provably does "
-            "not depend on the words: the classifier reads too little of such short texts to tell them apart."
+            "not depend on the words, so they say nothing of robustness."
         )
     return sentences + _different_settings(entries)
 
