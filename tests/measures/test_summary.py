@@ -102,8 +102,8 @@ def counted(inputs: Outcomes) -> Outcomes:
     counts = Counter(zip(inputs.label, inputs.answer, inputs.radius, inputs.length, inputs.calls, strict=True))  # type: ignore[arg-type]
     label, answer, radius, length, calls = zip(*counts, strict=True)
     logs = np.array(radius) * (4.7 + np.array(length) / 300)
-    columns = {"length": length, "calls": calls, "log_cardinality": logs, "character_radius": np.array(radius) // 2, "count": [*counts.values()]}
-    return Outcomes.of(answer, radius, label, **columns)
+    columns = {"length": length, "calls": calls, "log_cardinality": logs, "character_radius": np.array(radius) // 2}
+    return Outcomes.of(answer, radius, label, count=[*counts.values()], **columns)
 
 
 def test_counts_give_the_measures_of_single_inputs() -> None:

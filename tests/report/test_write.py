@@ -422,7 +422,8 @@ def test_command_line(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
 VISIBLE = """[...document.querySelectorAll('figure svg')].map(svg => {
   const box = svg.getBoundingClientRect();
   return {width: box.width, height: box.height, left: box.left, right: box.right,
-          shapes: [...svg.querySelectorAll('path, use, text')].filter(one => one.getBoundingClientRect().height > 0).length};
+          shapes: [...svg.querySelectorAll('path, use, text')]
+            .filter(one => one.getBoundingClientRect().height > 0).length};
 })"""
 OVERLAPS = """(() => {
   const parts = [...document.querySelectorAll('h1, h2, p, nav, .summary, .notes, .sheet, figure, .input')];
