@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from adaptdel.calibration.calibration import calibrate_folder
-from adaptdel.calibration.protection import protect
 from adaptdel.files import write_json
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import CALIBRATION
 from adaptdel.text.data import read_examples
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
+from adaptdel.training.protection import protect
 
 RADII = (0, 1, 2, 5, 10, 20, 40)
 SPAM = 1

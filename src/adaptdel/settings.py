@@ -204,8 +204,7 @@ class TransformerTrainingSettings:
         _check(self, "epochs patience max_length", _count(0))
         _check(self, "precision", _choice(*PRECISIONS))
         _check(self, "dtype", _choice(*DTYPES))
-        if not isinstance(self.compile, bool):
-            raise ValueError(f"compile must be true or false, got {self.compile!r:.60}")
+        _check(self, "compile", _flag)
         _check(self, "seed", _count(0, SEEDS - 1))
         _check(self, "learning_rate clip", _POSITIVE)
         _check(self, "weight_decay adv_lr adv_init adv_norm", _NOT_NEGATIVE)

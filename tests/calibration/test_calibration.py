@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from adaptdel.calibration import CalibrationSettings
 from adaptdel.calibration.bins import BinTask
 from adaptdel.calibration.calibration import CHECKPOINT, calibrate_folder, folder_task, plot_calibration
-from adaptdel.calibration.protection import protect
 from adaptdel.calibration.selection import SelectionTask
 from adaptdel.cli.calibrate import calibrate_command
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.store import Store, read_records
 from adaptdel.text.data import Examples, known_texts, read_examples, text_hashes
 from adaptdel.training import train
+from adaptdel.training.protection import protect
 from tests.calibration.documents import (
     DATA,
     Stop,

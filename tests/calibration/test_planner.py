@@ -16,6 +16,6 @@ def test_a_million_tokens_are_listed_in_part() -> None:
 
 def test_specs() -> None:
     assert noise_from_spec("ADAPTDEL:p_min=.5,k=2,p_max=0.9") == Deletion(LengthRate(0.5, 2, 0.9))
-    assert noise_from_spec("rs-del:p=0.9") == noise_from_spec("cert-ed:p=0.9") == Deletion(FixedRate(0.9))
+    assert noise_from_spec("CERT-ED:p=0.9") == Deletion(FixedRate(0.9))
     assert noise_from_spec("ranmask:fraction=0.9") == Masking(0.9)
     assert noise_from_spec("nosmooth") == NoNoise()

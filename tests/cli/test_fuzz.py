@@ -57,7 +57,7 @@ ENCODINGS = (
     "punycode", "undefined", "unicode_escape", "rot13", "hex", "zip", "base64", "nope", "", "a\0b", "é", "../x",
 )  # fmt: skip
 ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "plan": ("--length", "--rate", "--ops", "--votes", "--alpha", "--json", "--plot"),
+    "plan": ("--length", "--rate", "--ops", "--votes", "--alpha", "--json"),
     "verify": ("RUN", "--json", "--work", "--public-key"),
     "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json", "--work", "--sign"),
     "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--sampling", "--bound", "--seed", "--limit",
@@ -425,7 +425,6 @@ def arguments(space: Workspace, edits: list[int]) -> None:
         "MODEL": space.model,
         "--data": space.data,
         "--out": space.new("out"),
-        "--plot": "x.nothing",
     }
     given: list[object] = []
     needed = [name for name in ("RUN", "MODEL", "--data", "--out", "--length", "--rate") if name in ARGUMENTS[command]]

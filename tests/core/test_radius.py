@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from math import comb, inf, nextafter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from adaptdel import (
 )
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius import ToleranceTable, largest, lowest_probabilities
+from adaptdel.core.radius import ToleranceTable, largest
 from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.threat import EVERY_SET, Threat
 from tests.exact import TableRate
@@ -375,21 +374,3 @@ def test_a_small_table_certifies_no_radius_whose_smaller_ones_are_not(monkeypatc
     monkeypatch.setattr("adaptdel.core.radius.tolerance", lambda level, overlap: np.repeat(tolerances, 2 * radius + 1))
     assert table.radius(0.2) == 1
     assert table.radius(0.05) == table.reach
-
-
-@pytest.mark.parametrize("ops", ["edit", ["del"], ["ins"], ["sub"], ["del", "ins"]])
-@pytest.mark.parametrize("bound", ["tight", "paper"])
-def test_lowest_probabilities_give_the_radii_of_a_threshold(ops: Any, bound: str) -> None:
-    """A radius is certified at a threshold iff the lowest probability after so many edits exceeds it."""
-    rng = np.random.default_rng(4)
-    rates = FixedRate(0.7), LengthRate(0.6, 4), InterpolatedRate([3, 9, 20], [2, 3, 9])
-    noises: list[Noise] = [*map(Deletion, rates), *([Masking(0.7)] if ops == ["sub"] else [])]
-    for noise in noises:
-        for length in (1, 2, 7, 30):
-            for p in (0.05, 0.6, 0.97, 1.0):
-                options: Any = {"length": length, "noise": noise, "ops": ops, "bound": bound}
-                lowest = lowest_probabilities(p, range(13), **options)
-                assert lowest == sorted(lowest, reverse=True)
-                for threshold in rng.uniform(0, p, 5):
-                    expected = certified_radius(p, threshold=float(threshold), **options)
-                    assert [value > threshold for value in lowest] == [r <= expected for r in range(13)]

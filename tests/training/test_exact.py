@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from adaptdel import AdditiveClassifier
-from adaptdel.calibration.protection import allowed_false_positives, protect
 from adaptdel.models.model_files import load_model
 from adaptdel.text.data import known_texts
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
+from adaptdel.training.protection import allowed_false_positives, protect
 from tests.calibration.documents import documents
 from tests.training.test_training import mails, run, write
 
@@ -26,6 +26,7 @@ def test_a_file_becomes_a_model_with_its_front(tmp_path: Path, capsys: pytest.Ca
     shown = capsys.readouterr().out
     assert "(chosen)" in shown
     assert "noise" not in shown
+    assert not (out / "detection.png").exists()
     assert {"front.csv", "front.png", "README.md", "training.json", "texts.safetensors"} <= {
         path.name for path in out.iterdir()
     }
@@ -114,6 +115,11 @@ def test_one_command_trains_a_filter_with_a_proved_rate(tmp_path: Path, capsys: 
     known = model.protection_
     assert known["sentence"] in shown
     assert known["sentence"] in (out / "README.md").read_text()
+    assert (out / "detection.png").exists()
+    for curve in (known["certified"], known["characters"]):
+        fractions = [known["detected"] / known["positives"], *curve.values()]
+        assert fractions == sorted(fractions, reverse=True)
+        assert 0.0 in fractions
     assert known["negatives"] + known["positives"] == 500 - model.training_["data"]["rows"] >= 300 * 2 // 5
     texts = mails(500)[0]
     trained, proof = (known_texts(texts, model.texts_[use]) for use in ("training", "threshold"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import ceil, log
 from typing import Any
 
 import numpy as np
@@ -17,28 +17,20 @@ from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise
 from adaptdel.core.radius import certified_radius, check_noise, table, to_probability
 from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate
 from adaptdel.core.threat import Threat
-from adaptdel.plots import new_figure, save
 from adaptdel.settings import CERTIFICATION, adaptdel_rate, default_noise, default_rate
 
-_BUILDERS: dict[str, tuple[Callable[..., Noise], tuple[str, ...], tuple[str, ...]]] = {
-    # name: (constructor, required arguments, optional arguments)
-    "adaptdel": (lambda **a: Deletion(LengthRate(**a)), ("p_min", "k"), ("p_max",)),
-    "adaptdel+": (lambda **a: Deletion(BinnedRate(**a)), ("edges", "keep"), ()),
-    "interpolated": (lambda **a: Deletion(InterpolatedRate(**a)), ("lengths", "keep"), ()),
-    "cert-ed": (lambda **a: Deletion(FixedRate(**a)), ("p",), ()),
-    "ranmask": (Masking, ("fraction",), ()),
-    "nosmooth": (NoNoise, (), ()),
+_KINDS: dict[str, tuple[Callable[..., Noise], str, str]] = {  # how to build a noise, an example, and what it is
+    "adaptdel": (lambda **a: Deletion(LengthRate(**a)), "p_min=0.9,k=23", "psi = max(p_min, p_max * (1 - k/n))"),
+    "cert-ed": (lambda **a: Deletion(FixedRate(**a)), "p=0.9", "a fixed rate"),
+    "adaptdel+": (lambda **a: Deletion(BinnedRate(**a)), "edges=0/137/230,keep=4/9/6", "a kept length per bin"),
+    "interpolated": (lambda **a: Deletion(InterpolatedRate(**a)), "lengths=68/183,keep=4/9", "between two lengths"),
+    "ranmask": (Masking, "fraction=0.9", "RanMASK (--ops sub)"),
+    "nosmooth": (NoNoise, "", "no noise"),
 }
-_ALIASES = {"fixed": "cert-ed", "rs-del": "cert-ed", "length": "adaptdel", "binned": "adaptdel+", "masking": "ranmask"}
 _LISTS = ("edges", "keep", "lengths")
-
-EXAMPLES = """\
-adaptdel:p_min=0.9,k=23               AdaptDel, psi = max(p_min, p_max * (1 - k/n))
-cert-ed:p=0.9                         a fixed rate (also: rs-del, fixed)
-adaptdel+:edges=0/137/230,keep=4/9/6  AdaptDel+, a kept length per bin
-interpolated:lengths=68/183,keep=4/9  AdaptDel+, interpolated kept length
-ranmask:fraction=0.9                  RanMASK (--ops sub)
-nosmooth                              no noise"""
+EXAMPLES = "\n".join(
+    f"{name}:{example}".rstrip(":").ljust(38) + meaning for name, (_, example, meaning) in _KINDS.items()
+)
 
 
 def noise_from_spec(text: str) -> Noise:
@@ -49,35 +41,22 @@ def noise_from_spec(text: str) -> Noise:
     >>> noise_from_spec("adaptdel+:edges=0/137,keep=4/9")
     Deletion(rate=BinnedRate(edges=(0, 137), keep=(4, 9)))
     """
-    if not isinstance(text, str):
-        raise ValueError(f"rate must be a text such as adaptdel:p_min=0.9,k=23, got {text!r}")
     name, _, settings = text.strip().partition(":")
-    name = _ALIASES.get(name.lower(), name.lower())
-    if name not in _BUILDERS:
-        near = get_close_matches(name, [*_BUILDERS, *_ALIASES], n=1)
+    if name.lower() not in _KINDS:
+        near = get_close_matches(name, _KINDS, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(f"rate must begin with one of {', '.join(_BUILDERS)}, got {text!r}{hint}")
-    build, required, optional = _BUILDERS[name]
-    arguments: dict[str, Any] = {}
-    for part in filter(None, settings.split(",")):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or key not in required + optional:
-            accepted = ", ".join(f"{known}=..." for known in required + optional) or "nothing after its name"
-            raise ValueError(f"rate {name} takes {accepted}, got {part!r}")
-        if key in arguments:
-            raise ValueError(f"rate {name} takes {key} once, got it twice in {text!r}")
-        arguments[key] = [_number(key, item) for item in value.split("/")] if key in _LISTS else _number(key, value)
-    for key in required:
-        if key not in arguments:
-            raise ValueError(f"rate {name} needs {key}=..., got {text!r}")
-    return build(**arguments)
-
-
-def _number(key: str, text: str) -> float:
+        raise ValueError(f"rate must begin with one of {', '.join(_KINDS)}, got {text!r}{hint}")
+    build, example, _ = _KINDS[name.lower()]
     try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{key} must be a number, got {text!r}") from None
+        pairs = dict(part.split("=") for part in settings.split(",") if part)
+        values = {key.strip(): [float(item) for item in value.split("/")] for key, value in pairs.items()}
+        noise = {key: listed if key in _LISTS else float(*listed) for key, listed in values.items()}
+    except (ValueError, TypeError):
+        raise ValueError(f"rate must be such as {name}:{example}, got {text!r}") from None
+    try:
+        return build(**noise)
+    except TypeError:  # other names than these
+        raise ValueError(f"rate must be such as {name}:{example}, got {text!r}") from None
 
 
 MOST_RADII = 500  # of a longer list, about FEW_RADII are listed
@@ -191,7 +170,7 @@ def plan(
         radius=radius,
         largest=largest,
         unbounded=threat.largest(length) is None and largest >= threat.search_limit(length),
-        unanimous=int(_fewest_unanimous(least[-1:], alpha)[0]),
+        unanimous=_fewest_unanimous(float(least[-1]), alpha),
         radii=radii,
         least_probability=tuple(float(p) for p in least),
         least_votes=tuple(int(v) for v in _fewest_votes(least, trials, alpha)),
@@ -275,55 +254,15 @@ def _fewest_votes(least: FloatArray, trials: int, alpha: float) -> IntArray:
     low, high = np.zeros(least.shape, dtype=np.int64), np.full(least.shape, trials + 1)
     while (low < high).any():
         middle = (low + high) // 2
-        enough = (middle > trials) | (
-            np.asarray(clopper_pearson(np.minimum(middle, trials), trials, alpha)[0]) >= least
-        )
-        high = np.where(enough, middle, high)
-        low = np.where(enough, low, middle + 1)
+        reached = np.asarray(clopper_pearson(np.minimum(middle, trials), trials, alpha)[0]) >= least
+        high = np.where(reached | (middle > trials), middle, high)
+        low = np.where(reached | (middle > trials), low, middle + 1)
     return np.where(low > trials, -1, low)
 
 
-def _fewest_unanimous(least: FloatArray, alpha: float) -> IntArray:
-    """The fewest unanimous votes whose lower confidence bound reaches each probability."""
-    high = np.ones(least.shape, dtype=np.int64)
-    while True:
-        enough = np.asarray(clopper_pearson(high, high, alpha)[0]) >= least
-        if enough.all():
-            break
-        high = np.where(enough, high, high * 2)
-    low = high // 2
-    while (high - low > 1).any():
-        middle = (low + high) // 2
-        enough = np.asarray(clopper_pearson(np.maximum(middle, 1), np.maximum(middle, 1), alpha)[0]) >= least
-        high, low = np.where(enough, middle, high), np.where(enough, low, middle)
-    return high
-
-
-def plot_plan(plan: RadiusPlan, path: str | os.PathLike[str]) -> None:
-    """Draw p*(r): the least probability of the answer that certifies each radius."""
-    figure = new_figure(7, 4)
-    from matplotlib.ticker import MaxNLocator
-
-    axes = figure.subplots()
-    radii = plan.radii
-    axes.fill_between(radii, plan.least_probability, 1.0, step="mid", color="#2a9d8f", alpha=0.18, lw=0)
-    axes.step(radii, plan.least_probability, where="mid", color="#1d6f65", lw=1.8)
-    axes.plot(radii, plan.least_probability, "o", color="#1d6f65", ms=3.5 if len(radii) <= 60 else 0)
-    axes.annotate("certified", (0.12, 0.7), xycoords="axes fraction", color="#1d6f65")
-    if plan.lower is not None and plan.radius is not None:
-        label = f"{plan.successes} of {plan.trials} votes: p ≥ {plan.lower:.4f}"
-        label += f", radius {plan.radius}" if plan.radius >= 0 else ", abstained"
-        axes.axhline(plan.lower, color="#c8553d", lw=1.2, ls="--", label=label)
-        if plan.radius >= 0:
-            axes.plot([plan.radius], [plan.lower], "D", color="#c8553d", ms=6)
-        axes.legend(loc="lower right", frameon=False)
-    axes.set_ylim(min(0.5, plan.lower if plan.lower is not None else 0.5) - 0.01, 1.005)
-    axes.set_xlim(-0.5, plan.largest + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(f"radius r: number of edits ({', '.join(plan.threat.ops)})")
-    axes.set_ylabel("least probability p*(r)")
-    axes.set_title(
-        f"Least probability for each radius: {plan.length} tokens, {100 * plan.rate:.4g}% removed", fontsize=11
-    )
-    axes.spines[["top", "right"]].set_visible(False)
-    save(figure, path)
+def _fewest_unanimous(least: float, alpha: float) -> int:
+    """The fewest unanimous votes whose lower confidence bound, alpha ** (1 / votes), reaches a probability."""
+    votes = max(1, ceil(log(alpha) / log(least)) - 2)
+    while clopper_pearson(votes, votes, alpha)[0] < least:
+        votes += 1
+    return votes

@@ -17,12 +17,10 @@ from adaptdel.calibration.planner import (
     noise_from_spec,
     plan,
     plan_lengths,
-    plot_plan,
 )
 from adaptdel.core.checks import check_int
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import load_model, model_kind, read_noise
-from adaptdel.plots import check_figure_path
 from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, read_rows
@@ -55,7 +53,6 @@ _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
     help="Largest probability that a certificate is wrong.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--plot", "figure", default=None, metavar="FILE", help="Also draw p*(r) to a PNG, SVG or PDF file.")
 def plan_command(
     length: int | None,
     data: str | None,
@@ -68,7 +65,6 @@ def plan_command(
     votes: str | None,
     alpha: float,
     as_json: bool,
-    figure: str | None,
 ) -> None:
     """Show which radius votes certify, and how many votes each radius needs, for two classes.
 
@@ -86,9 +82,8 @@ def plan_command(
     stored = None if model is None else read_noise(model)
     noise = stored[0] if stored is not None else None if rate is None else noise_from_spec(rate)
     if data is not None:
-        for option, value in (("--votes", votes), ("--plot", figure)):
-            if value is not None:
-                raise ValueError(f"{option} needs --length instead of --data")
+        if votes is not None:
+            raise ValueError("--votes needs --length instead of --data")
         described = check_unit(unit or (stored[1] if stored is not None else CERTIFICATION.unit))
         split = described.split
         lengths = [len(split(row.text)) for row in read_rows(data, text=text_column, encoding=encoding)]
@@ -104,15 +99,10 @@ def plan_command(
         raise ValueError("--unit needs --data")
     if noise is None or length is None:
         raise ValueError("--rate or --model must be given with --length: --rate adaptdel:p_min=0.9,k=23")
-    if figure is not None:
-        check_figure_path(figure)
     successes, trials = (None, CERTIFICATION.n_estimate) if votes is None else read_votes(votes)
     if ops is None:
         ops = ",".join(noise.certified_ops)
     result = plan(length, noise, ops=ops, successes=successes, trials=trials, alpha=alpha)
-    if figure is not None:
-        plot_plan(result, figure)
-        click.echo(f"wrote {figure}", err=True)
     click.echo(json.dumps(result.to_dict(), indent=2) if as_json else describe(result))
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from adaptdel.calibration.protection import CERTIFIED, protect, seen_texts
 from adaptdel.cli.certify import next_certify
 from adaptdel.cli.engine import DATA_HELP, data_path
 from adaptdel.models.model_files import check_free, data_columns, load_model, update_copy
 from adaptdel.text.data import DATA, read_examples
+from adaptdel.training.protection import CERTIFIED, FIGURE, plot_detection, protect, seen_texts
 
 
 @click.command("protect")
@@ -67,7 +67,7 @@ def protect_command(
     chosen = protect(
         loaded, examples.texts, examples.labels, label=label, max_false_positives=max_false_positives, certify=certify
     )
-    update_copy(loaded, model, out)
+    update_copy(loaded, model, out, lambda folder: plot_detection(chosen.to_dict(), folder / FIGURE))
     target = out or model
     if as_json:
         click.echo(json.dumps({"out": str(target), "notes": notes, **chosen.to_dict()}, indent=2))

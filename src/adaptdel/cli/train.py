@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from adaptdel.calibration.protection import protect
 from adaptdel.cli.certify import next_certify
 from adaptdel.cli.options import described, read_settings, set_option
 from adaptdel.models.additive import AdditiveClassifier
@@ -139,7 +138,6 @@ def train_command(
             overwrite=overwrite,
             progress="log",
             note=lambda text: click.echo(f"note: {text}", err=True),
-            protect=protect,
         )
         results.append(_summary(job, finished))
         if not as_json:

@@ -233,48 +233,6 @@ def threshold_test(p1: float, threshold: float, noise: Noise, length: int, bound
     return holds
 
 
-def lowest_probabilities(
-    p: float,
-    radii: Iterable[int],
-    *,
-    length: int,
-    noise: Noise,
-    ops: str | Iterable[str] = "edit",
-    bound: str = "tight",
-) -> list[float]:
-    """The lowest probability, by the bound, of a class after up to r edits, for each radius r; −1 beyond all radii.
-
-    A class that is predicted iff its probability exceeds a threshold of two classes is certified at r if this does.
-
-    Args:
-        p: (a lower bound on) its probability.
-        radii: the numbers of edits, increasing.
-        length: the number of tokens of the input.
-        noise: the noise.
-        ops: the operations of the attacker.
-        bound: "tight" or "paper".
-
-    >>> from adaptdel import Deletion, FixedRate
-    >>> [round(value, 4) for value in lowest_probabilities(0.99, [0, 1, 2], length=50, noise=Deletion(FixedRate(0.9)))]
-    [0.99, 0.89, 0.8]
-    """
-    threat = Threat(ops)
-    check_noise(noise, threat)
-    bound = noise.used_bound(check_choice("bound", bound, BOUNDS))
-    lowest, values = 1.0, []
-    for radius in radii:
-        if radius > threat.search_limit(length):
-            values.append(-1.0)
-            continue
-        pairs = ball(threat, length, radius, noise.shortest_is_worst and bound == "tight")
-        for other, common in [(np.array([length]), np.array([length])), *pairs]:
-            if other.size:
-                overlap = noise.overlap(length, other, common)
-                lowest = min(lowest, float(lower(np.full(other.shape, p), overlap, bound).min()))
-        values.append(lowest)
-    return values
-
-
 def _search(holds: Test, pairs: Callable[[int], Pairs], low: int, high: int) -> int:
     return largest(lambda radius: all(bool(holds(*pair).all()) for pair in pairs(radius)), low, high)
 

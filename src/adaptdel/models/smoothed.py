@@ -77,7 +77,7 @@ class SmoothedClassifier(TextEstimator):
         classes_: the labels.
         training_: a record of the training in plain values, if `adaptdel.training` trained the model.
         calibration_: a record of the calibration in plain values, if `adaptdel.calibration` chose the rates.
-        protection_: a record in plain values, if `adaptdel.calibration.protection` chose the threshold.
+        protection_: a record in plain values, if `adaptdel.training.protection` chose the threshold.
         texts_: the sorted hashes of the texts that trained, calibrated and protected the model, by their use.
     """
 

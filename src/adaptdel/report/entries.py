@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adaptdel.calibration.detection import DetectionCurve, detection_curve
 from adaptdel.core.threat import Threat
 from adaptdel.measures.class_measures import ClassTable, measure_classes
 from adaptdel.measures.summary import Measures, Outcomes, measure
@@ -53,7 +52,6 @@ METHODS = {
     "exact": "Exact",
 }
 _METHODS_WITH_RATE = {"AdaptDel", "CERT-ED", "RanMASK"}
-DETECTION_INPUTS = 2000  # on which detection under attack is measured
 
 
 @dataclass(frozen=True)
@@ -290,16 +288,6 @@ class Entry:
     def ops(self) -> tuple[str, ...]:
         """The operations of the attacker; of one who edits characters, all."""
         return Threat().ops if self.characters else tuple(self.manifest["ops"])
-
-    @cached_property
-    def detection(self) -> DetectionCurve | None:
-        """Detection under attack, on the first `DETECTION_INPUTS` labelled inputs; None without a threshold."""
-        rows = [row for row in self.rows.values() if row["truth"] is not None][:DETECTION_INPUTS]
-        labels = {row["row"]: str(label_value(row["truth"])) for row in rows}
-        if self.protects is None or self.is_exact or len({label == self.protects for label in labels.values()}) < 2:
-            return None
-        certificates = self.certificates([*labels])
-        return detection_curve([*certificates.values()], [labels[row] for row in certificates], self.protects)
 
     def certificates(self, rows: Sequence[int]) -> dict[int, Any]:
         """Certificates of the first run by row number; rows that it does not hold are left out."""

@@ -13,8 +13,8 @@ import numpy as np
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.measures.summary import Outcomes, log_cardinality_curve, quantiles, radius_curve, wilson
 from adaptdel.plots import new_axes, new_figure
-from adaptdel.report.entries import DETECTION_INPUTS, Entry, clip, read_entries
-from adaptdel.report.samples import plural, token
+from adaptdel.report.entries import Entry, clip, read_entries
+from adaptdel.report.samples import token
 from adaptdel.runs.storage import Run
 
 # Of an SVG file: what a page needs not. Identifiers of clip paths and markers stay: `plots.save` makes them unique.
@@ -70,10 +70,6 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
         ("quartiles", "Certified accuracy by quartile of length",
          "The same for the shortest quarter of the inputs, the second, the third, and the longest.",
          quartile_panels(entries)),
-        ("roc", "Detection under attack, by false positives",
-         f"A ROC curve for each number of edits, on at most {DETECTION_INPUTS:,} inputs: the fraction {answers} whose "
-         "detection is certified, against the fraction of other inputs that get its answer, as the threshold changes.",
-         detection_panels(entries)),
         ("rates", "Rate and kept length",
          f"The fraction of {token(entries[0].manifest.get('unit'))}s that the noise removes, and the expected number "
          "that the model reads, by length.", rates(entries)),
@@ -214,31 +210,6 @@ def detection_curves(entries: Sequence[Entry]) -> Figure | None:
             shown.append((entry, inputs))
     _finish_curves(axes, shown, radius_curve)
     _legend(figure, axes)
-    return figure
-
-
-def detection_panels(entries: Sequence[Entry]) -> Figure | None:
-    """ROC curves under attack, a panel for each run that protects a class."""
-    shown = [(entry, entry.detection) for entry in entries if entry.detection is not None][:_PANELS]
-    if not shown:
-        return None
-    figure = new_figure(WIDTH, 0.9 + 2.4 * len(shown))
-    panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
-    for axes, (entry, curve) in zip(panels, shown, strict=True):
-        for column, radius in enumerate(curve.radii.tolist()):
-            axes.step(curve.false_positives, curve.detection[:, column], where="post", color=entry.colour, lw=1.6,
-                      ls=_LINES[column % len(_LINES)], alpha=1.0 - 0.7 * column / len(curve.radii),
-                      label=plural(radius, "edit") if radius else "no attack")  # fmt: skip
-        axes.set_xscale("symlog", linthresh=0.001)
-        axes.set_xlim(left=0)
-        axes.set_ylim(0, 1.03)
-        axes.xaxis.set_major_formatter(_percent)
-        axes.yaxis.set_major_formatter(_percent)
-        axes.set_title(clip(entry.title, 40), loc="right", fontsize=8, color=MUTED, pad=2)
-        tidy(axes)
-    figure.supxlabel("false positives", fontsize=10, color=INK)
-    figure.supylabel("certified detection", fontsize=10, color=INK)
-    _legend(figure, panels[0])
     return figure
 
 

@@ -193,7 +193,6 @@ def _values(report: Report, baseline: Entry, compared: Differences) -> dict[str,
             "measures": entry.measures.to_dict(),
             "seeds": [measures.to_dict() for measures in entry.by_seed],
             "by_class": entry.classes.to_dict(),
-            "detection": None if entry.detection is None else entry.detection.to_dict(),
         }
         for entry in report.entries
     ]

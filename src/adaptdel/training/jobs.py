@@ -21,6 +21,7 @@ from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
+from adaptdel.training.protection import FIGURE, plot_detection, protect
 from adaptdel.training.training import history_csv, plot_front, plot_history, train, train_exact
 
 LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
@@ -104,12 +105,8 @@ def train_job(
     overwrite: bool = False,
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
-    protect: Callable[..., Any] | None = None,
 ) -> FinishedTraining:
-    """Train, or resume an interrupted training; if the same job is finished already, load its model.
-
-    ``protect`` is `adaptdel.calibration.protection.protect`, for a job that protects a class.
-    """
+    """Train, or resume an interrupted training; if the same job is finished already, load its model."""
     out = Path(job.out)
     examples = _read(job, job.data)
     settings = job.settings
@@ -165,7 +162,7 @@ def train_job(
     model.training_["identity"] = identity
     model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take
     if proof is not None:
-        assert protect is not None
+        assert job.max_false_positives is not None
         protect(model, proof.texts, proof.labels, label=job.protect, max_false_positives=job.max_false_positives)
     save_model(model, out, lambda folder: _write_figures(folder, model))
     shutil.rmtree(work, ignore_errors=True)
@@ -223,6 +220,8 @@ def _open_checkpoints(work: Path, identity: dict[str, Any], out: Path) -> None:
 def _write_figures(folder: Path, model: SmoothedClassifier | AdditiveClassifier) -> None:
     """Write the history as a table and a figure into the model folder; of an additive classifier, draw the front."""
     try:
+        if (protection := getattr(model, "protection_", None)) is not None:
+            plot_detection(protection, folder / FIGURE)
         if isinstance(model, AdditiveClassifier):
             plot_front(model, folder / "front.png")
             return

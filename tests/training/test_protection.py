@@ -13,7 +13,14 @@ import pytest
 from scipy.stats import binom
 
 import adaptdel as ad
-from adaptdel.calibration.protection import (
+from adaptdel.classifiers import CallableClassifier
+from adaptdel.classifiers.base import BaseClassifier, Request
+from adaptdel.cli import main
+from adaptdel.core.checks import BoolArray, IntArray
+from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.inputs import MemorySource
+from adaptdel.training import train
+from adaptdel.training.protection import (
     CONFIDENCE,
     LEAST_SHARE,
     SmoothedScores,
@@ -24,12 +31,6 @@ from adaptdel.calibration.protection import (
     protect,
     seen_texts,
 )
-from adaptdel.classifiers.base import BaseClassifier, Request
-from adaptdel.cli import main
-from adaptdel.core.checks import BoolArray, IntArray
-from adaptdel.runs.certify import CertificationJob, certify_data
-from adaptdel.runs.inputs import MemorySource
-from adaptdel.training import train
 from tests.calibration.documents import documents
 
 HALF = ad.Deletion(ad.FixedRate(0.5))
@@ -249,6 +250,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("--out", tmp_path / "out"), "--overwrite"),
         (("--max-false-positives", 0.001), "2,995"),
         (("--class", "eggs"), "eggs"),
+        (("--certify", -1), "certify"),
     ):
         assert run(*options) == 2
         assert word in capsys.readouterr().err
@@ -291,3 +293,31 @@ def test_a_lower_threshold_protects_against_more_edits() -> None:
     pairs = [(a, b) for a, b, y in zip(both, one_sided, truth, strict=True) if y == 1 and a.label == b.label == "spam"]
     assert len(pairs) > 10
     assert sum(b.radius for _, b in pairs) > sum(a.radius for a, _ in pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", [0.1, 0.3, 0.7])
+def test_coverage_of_the_threshold_rule(threshold: float) -> None:
+    """Near the threshold, an answer of class 1 is certified wrongly in at most alpha of the runs.
+
+    The base answers 1 iff the marked token is kept, so that p1 is the keep rate: just below the threshold, no
+    certificate for class 1 may be given; just above it, the radius may not exceed that of the true probability.
+    """
+    tokens = "mark " + " ".join(f"w{number}" for number in range(30))
+    base = CallableClassifier(lambda batch: [int("mark" in text.split()) for text in batch], [0, 1], recheck=0)
+    for offset in (-0.01, 0.02):
+        keep = threshold + offset
+        noise = ad.Deletion(ad.FixedRate(1 - keep))
+        true = 1 - noise.rate(31)
+        largest = ad.certified_radius(true, length=31, noise=noise, threshold=threshold)
+        wrong = 0
+        for seed in range(300):
+            model = ad.SmoothedClassifier(
+                base, noise, threshold=threshold, n_select=64, n_estimate=400, seed=seed, alpha=0.05, progress=False
+            )
+            certificate = model.certify([tokens])[0]
+            if certificate.label == 1 and certificate.radius >= 0:
+                wrong += true <= threshold or certificate.radius > largest
+            if certificate.label == 0 and certificate.radius >= 0:
+                wrong += true > threshold or certificate.radius > largest
+        assert wrong <= 300 * 0.05 + 3 * np.sqrt(300 * 0.05 * 0.95)

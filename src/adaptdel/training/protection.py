@@ -4,8 +4,8 @@ A model that protects "spam" answers "spam" if its score for spam exceeds a thre
 texts get that answer. A certificate for "spam" then says that up to r edits cannot push the probability to the
 threshold or below, instead of 1/2. That is what RS-Del does for malware.
 
-The rate is about the answers that ``predict`` and ``certify`` give: `ClassScores` asks the model itself for them, at
-each threshold that is tried. It holds for that model with that sampling plan, and for no other.
+The rate is about the answers that ``predict`` and ``certify`` give: the model itself is asked for them, at each
+threshold that is tried. It holds for that model with that sampling plan, and for no other.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from math import ceil, floor, log
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
+from adaptdel import plots
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import AT_ONCE, EXACT_COPIES
-from adaptdel.core.checks import BoolArray, check_real
+from adaptdel.core.checks import BoolArray, check_int, check_real
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.text.data import known_texts, text_hashes
@@ -31,36 +33,17 @@ from adaptdel.text.units import check_unit
 CONFIDENCE = 0.95  # of the bound on the rate of false positives
 LEAST_SHARE = 0.01  # of the votes that decide for a class, at least
 CERTIFIED = 100  # texts of the protected class that are certified, at most
-RADII = (1, 2, 5, 10, 20)
+RADII = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500)  # up to the first that no text reaches
+FIGURE = "detection.png"
 MOST_CHARACTERS = 1000  # edits of characters that the sentence counts
 TOKENS = {"word": "words", "char": "characters", "byte": "bytes"}
 SHOWN_RADIUS = 2  # the one of `RADII` in the sentence
 FREE = ("held out",)  # uses of texts that leave them fit for a proof: see `adaptdel.training.training`
 
 
-class ClassScores(Protocol):
-    """The score of one class of a model, as its answers see it: all that the choice of a threshold asks of a model."""
-
-    @property
-    def grid(self) -> tuple[float, float, float]:
-        """The lowest and the highest threshold to use, and how far apart two thresholds are at least."""
-        ...
-
-    def exceed(self, texts: Sequence[Any], limit: float) -> BoolArray:
-        """Which texts have a score above ``limit``, shape (texts,): whether the class is the answer at this threshold.
-
-        A text that exceeds a limit must exceed every lower one.
-        """
-        ...
-
-    def set_threshold(self, limit: float) -> None:
-        """Make the class the answer of the model wherever its score exceeds ``limit``."""
-        ...
-
-
 @dataclass
 class SmoothedScores:
-    """The score of a smoothed classifier: the share of votes, of as many votes as it takes to answer.
+    """The score of a class of a smoothed classifier: its share of votes, of as many votes as it takes to answer.
 
     With adaptive sampling, the votes on a text end as soon as its share is clearly on one side of the threshold.
     Whatever ends them at a threshold with this class as the answer does so at every lower one, too. Copies of short
@@ -78,11 +61,11 @@ class SmoothedScores:
 
     @property
     def grid(self) -> tuple[float, float, float]:
-        """From 1 in 100 votes to all of them, in steps of half a vote."""
+        """The lowest threshold, 1 in 100 votes, the highest, and how far apart two are at least: half a vote."""
         return LEAST_SHARE, float(np.nextafter(1.0, 0.0)), 0.5 / self.model.n_select
 
     def exceed(self, texts: Sequence[Any], limit: float) -> BoolArray:
-        """The answers of the model itself."""
+        """Which texts have a score above ``limit``, shape (texts,), by the answers of the model itself."""
         asked = copy(self.model)
         SmoothedScores(asked, self.number).set_threshold(limit)
         certifier = asked.certifier(n_estimate=0)
@@ -100,13 +83,13 @@ class SmoothedScores:
         return np.array([answers[number] == self.number for number in range(len(texts))], dtype=np.bool_)
 
     def set_threshold(self, limit: float) -> None:
-        """The threshold of a model is that of class 1."""
+        """Make the class the answer where its score exceeds ``limit``; the threshold of a model is that of class 1."""
         self.model.threshold = limit if self.number == 1 else 1.0 - limit
 
 
 @dataclass
 class ExactScores:
-    """The score of an additive classifier: an integer, the score of the class minus that of the other one.
+    """The score of a class of an additive classifier: an integer, the score minus that of the other class.
 
     Attributes:
         model: the model.
@@ -232,7 +215,7 @@ def protect(
     judged = false_positives if limit == scores.grid[0] else allowed
     detected = int(scores.exceed(positives, limit).sum()) if positives else 0
     scores.set_threshold(limit)
-    most = scores.certified if certify is None else certify
+    most = scores.certified if certify is None else check_int("certify", certify)
     certificates: Sequence[Any] = model.certify(positives[:most]) if most != 0 and positives else []
     detections = [each.label == name for each in certificates]
     reached = np.array([each.radius for each in certificates], dtype=np.int64)[detections]
@@ -262,8 +245,30 @@ def protect(
 
 
 def shares(radii: npt.NDArray[np.int64], count: int) -> dict[str, float]:
-    """The fraction of ``count`` texts that have one of these radii and reach each of `RADII`."""
-    return {str(radius): float((radii >= radius).sum() / count) for radius in RADII} if count else {}
+    """The fraction of ``count`` texts that have one of these radii and reach each of `RADII`, until none does."""
+    least = next((place for place, radius in enumerate(RADII) if not (radii >= radius).any()), len(RADII))
+    shown = RADII[: max(least + 1, RADII.index(SHOWN_RADIUS) + 1)]
+    return {str(radius): float((radii >= radius).sum() / count) for radius in shown} if count else {}
+
+
+def plot_detection(record: Mapping[str, Any], path: Path) -> None:
+    """Plot the detected part of the protected class against the number of edits; nothing without matplotlib."""
+    try:
+        figure = plots.new_figure(6, 3.6)
+    except ImportError:
+        return
+    axes, start = figure.subplots(), record["detected"] / max(record["positives"], 1)
+    curves = {"characters": record["characters"], record["tokens"]: record["certified"]}
+    for (noun, curve), colour in zip(curves.items(), ("#1d6f65", "#c8553d"), strict=False):
+        if curve:
+            edits, fractions = [0, *map(int, curve)], [100 * value for value in (start, *curve.values())]
+            axes.plot(edits, fractions, marker="o", ms=3, lw=1.6, color=colour, label=noun)
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set(xlim=(0, None), ylim=(0, 103), xlabel="edits of each text", ylabel=f"% of {record['label']} detected")
+    axes.set_title(f"at most {100 * record['upper']:.2g}% false positives", fontsize=10)
+    axes.legend(frameon=False, title="whatever is changed of its")
+    axes.spines[["top", "right"]].set_visible(False)
+    plots.save(figure, path)
 
 
 def class_number(classes: Sequence[Any], label: Any) -> int:
@@ -314,8 +319,8 @@ def allowed_false_positives(negatives: int, rate: float) -> int:
     return number
 
 
-def lowest_threshold(scores: ClassScores, negatives: Sequence[Any], allowed: int) -> tuple[float, int]:
-    """The lowest threshold that at most ``allowed`` texts exceed, and how many do; bisected to the resolution.
+def lowest_threshold(scores: Any, negatives: Sequence[Any], allowed: int) -> tuple[float, int]:
+    """The lowest threshold that at most ``allowed`` texts exceed, and how many do; bisected to the scores' grid.
 
     A text that exceeds a threshold exceeds all lower ones, so that each step asks about the undecided texts only.
     """
