@@ -115,7 +115,8 @@ def _costs(protocol: Protocol, name: str) -> Rows:
             continue
         epochs, seconds, _, milliseconds = COSTS[name, method]
         times = [epoch["seconds"] for epoch in record["history"] if epoch.get("seconds") is not None]
-        own = 1000 * measures(run).seconds if is_finished(run) and method != "nosmooth" else None
+        spent = read_run(run).manifest.get("seconds") if is_finished(run) and method != "nosmooth" else None
+        own = None if spent is None else 1000 * spent / measures(run).inputs
         rows.append(
             [
                 *(TITLES[name], METHODS[method], _number(len(times) or None, 0), _number(epochs, 0)),
