@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from adaptdel import Deletion, FixedRate, Masking
-from adaptdel.advice import few_kept, lower_rate, reachable_radius, what_may_help
+from adaptdel import AdditiveClassifier, Deletion, FixedRate, Masking
+from adaptdel.advice import few_kept, lower_rate, reachable_radius, unordered, what_may_help
+from adaptdel.cli.plan import plan_command
 from adaptdel.core.noise import Noise
+from adaptdel.settings import default_noise
 from adaptdel.training import TrainingJob, train_job
 
 
@@ -29,12 +32,32 @@ def test_a_lower_rate_is_advised_only_where_it_certifies_an_edit(noise: type[Noi
     assert advised or (length < 9 and noise is Masking)
 
 
+@pytest.mark.parametrize("fields", [{"method": "cert-ed", "rate": 0.6}, {"method": "exact", "levels": 3}])
+def test_short_texts_are_told_what_was_computed(tmp_path: Path, fields: dict[str, object]) -> None:
+    rows = [(f"{word} {n} at noon", label) for n in range(30) for word, label in (("pills", "spam"), ("lunch", "Spam"))]
+    data = tmp_path / "data.csv"
+    data.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    notes = list[str]()
+    job = TrainingJob.from_dict({"data": str(data), "out": str(tmp_path / "m"), **fields})
+    model = train_job(job, note=notes.append).model
+    assert any("'Spam' and 'spam'" in sentence for sentence in model.training_["warnings"])
+    (sentence,) = [note for note in notes if note.startswith("short texts (median: 4 words)")]
+    assert f"at most {reachable_radius(default_noise([4]), 4)} edit" in sentence
+    exact = model if isinstance(model, AdditiveClassifier) else AdditiveClassifier(progress=False).fit(*zip(*rows))  # noqa: B905
+    point = exact.front_[exact.base_classifier().options()["point"]]
+    assert f"a mean radius of {point['mean_radius']:.2f} at {100 * point['accuracy']:.1f}% accuracy" in sentence
+    shown = CliRunner().invoke(plan_command, ["--data", str(data)], catch_exceptions=False).stdout
+    assert "edit of such a text" in shown
+    assert "% accuracy on held-out" in shown
+
+
 @pytest.mark.parametrize("method", ["cert-ed", "exact"])
 def test_a_bag_of_characters_is_said_to_have_no_order(tmp_path: Path, method: str) -> None:
     rows = [f"{'aab ' * (n % 3 + 9)},0\n{'bcc ' * (n % 3 + 9)},1" for n in range(30)]
     (tmp_path / "data.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
     for unit, is_told in (("char", True), ("word", False)):
-        said: list[str] = []
+        notes: list[str] = []
         fields = {"data": str(tmp_path / "data.csv"), "out": str(tmp_path / unit), "method": method, "unit": unit}
-        train_job(TrainingJob.from_dict(fields), note=said.append)
-        assert any("without their order" in sentence for sentence in said) == is_told
+        train_job(TrainingJob.from_dict(fields), note=notes.append)
+        assert any("without their order" in sentence and "ngram=5" in sentence for sentence in notes) == is_told
+    assert unordered("char", 5) is None

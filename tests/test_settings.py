@@ -110,7 +110,7 @@ def test_the_settings_of_the_paper_are_those_it_prints() -> None:
     for method in METHODS:
         TrainingSettings.from_dict(paper_training(method))
     given = TrainingSettings.from_dict({"k": 23}).resolved([400])
-    assert method_noises("adaptdel", given.rate or 0, [400], k=given.k).smoothing == ad.Deletion(ad.LengthRate(0.9, 23))
+    assert method_noises(given, [400]).smoothing == ad.Deletion(ad.LengthRate(0.9, 23))
 
 
 # The paper's table of AdaptDel+'s parameters (Appendix D): inner bin edges, threshold, examples per bin.

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from adaptdel import Deletion, FixedRate
 from adaptdel.advice import few_kept
 from adaptdel.calibration.planner import plan_lengths
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.linear_training import balanced_class_weights, train
 from adaptdel.cli.plan import plan_command
 from adaptdel.cli.train import train_command
-from adaptdel.settings import TrainingSettings, default_rate
+from adaptdel.settings import TrainingSettings, default_noise, default_rate
 from adaptdel.text.data import held_out_rows
 from adaptdel.training import train as train_model
-from adaptdel.training.training import method_noises
 from tests.calibration.documents import documents
 
 
@@ -142,17 +142,17 @@ def test_the_rate_suits_the_lengths() -> None:
     assert (resolved.rate, resolved.rates) == (0.73, (0.5, 0.973))
     assert TrainingSettings(method="adaptdel+").resolved([230]).rates is None
     assert TrainingSettings(rate=0.95).resolved([15]).rate == 0.95
-    noise = method_noises("cert-ed", 0.9, [15]).smoothing
+    noise = Deletion(FixedRate(0.9))
     assert few_kept(noise, [15]) == (
         "the noise keeps 1.5 of the 15 tokens of a typical text: the answer hardly depends on the text; choose a lower "
         "rate, such as 0.73"
     )
     for lengths in ([15], [230], [5]):
-        assert few_kept(method_noises("adaptdel", default_rate(lengths), lengths).smoothing, lengths) is None
+        assert few_kept(default_noise(lengths), lengths) is None
 
 
 def test_texts_for_which_no_rate_is_low_enough() -> None:
-    noise = method_noises("adaptdel", default_rate([3]), [3]).smoothing
+    noise = default_noise([3])
     assert few_kept(noise, [3]) == (
         "the noise keeps 1.2 of the 3 tokens of a typical text: the answer hardly depends on the text; such short "
         "texts need a finer unit, such as char, or exact certificates (--method exact)"

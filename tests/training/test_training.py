@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, SmoothedClassifier
@@ -15,10 +14,10 @@ from adaptdel.cli import main
 from adaptdel.core.noise import RandomDeletion
 from adaptdel.core.rates import BinnedRate
 from adaptdel.models.model_files import update_model
+from adaptdel.settings import UNSMOOTHED
 from adaptdel.text.data import known_texts
 from adaptdel.training import METHODS, TrainingJob, TrainingSettings, train, train_job
-from adaptdel.training.jobs import read_jobs
-from adaptdel.training.training import history_text, method_noises
+from adaptdel.training.training import method_noises
 
 WORDS = {
     "ham": ["lunch", "meeting", "report", "minutes", "agenda"],
@@ -51,7 +50,9 @@ def run(*arguments: Any) -> int:
 
 def test_the_noises_of_the_methods() -> None:
     lengths = [100, 300]
-    result = {method: method_noises(method, 0.95, lengths) for method in METHODS}
+    rates = {method: None if method in UNSMOOTHED else 0.95 for method in METHODS}
+    settings = [TrainingSettings(method=method, model="bert", rate=rate) for method, rate in rates.items()]
+    result = {each.method: method_noises(each, lengths) for each in settings}
     adaptdel = Deletion(LengthRate(0.95, 10))
     assert {m: n.smoothing for m, n in result.items()} == {
         "nosmooth": NoNoise(),
@@ -151,15 +152,12 @@ def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
         ({"rates": (0.7, 0.9)}, "rates has no meaning for method adaptdel: leave it out"),
         ({"method": "freelb"}, "method freelb perturbs embeddings, which the linear model does not have: give"),
         ({"method": "adaptdel+", "rates": (0.9, 0.7)}, "rates must rise, got 0.9 and 0.7"),
-        ({"method": "adaptdel+", "rates": (0.9,)}, "rates must be two rates such as 0.7, 0.99, got (0.9,)"),
-        ({"kept": (4, 12)}, "kept has no meaning for method adaptdel: leave it out"),
-        ({"method": "adaptdel+", "kept": (12, 4)}, "kept must rise, got 12.0 and 4.0"),
-        ({"method": "adaptdel+", "kept": (0, 4)}, "kept must be two positive numbers of tokens such as 4, 12, got 0"),
-        ({"method": "adaptdel+", "kept": 4}, "kept must be two positive numbers of tokens such as 4, 12, got 4"),
-        (
-            {"method": "adaptdel+", "kept": (4, 9), "rates": (0.7, 0.9)},
-            "kept takes the place of rates: give one of them",
-        ),
+        ({"method": "adaptdel+", "rates": (0.9,)}, "rates must be two numbers"),
+        ({"kept": (4, 12)}, "kept has no meaning"),
+        ({"method": "adaptdel+", "kept": (12, 4)}, "kept must rise"),
+        ({"method": "adaptdel+", "kept": (0, 4)}, "kept must be"),
+        ({"method": "adaptdel+", "kept": 4}, "kept must be two numbers"),
+        ({"method": "adaptdel+", "kept": (4, 9), "rates": (0.7, 0.9)}, "kept takes the place of rates"),
         ({"rate": 1.5}, "rate must be"),
         ({"validation": 0.95}, "validation must be a fraction below 0.9 or a file, got 0.95"),
         ({"model": "x", "epochs": -1}, "epochs must be"),
@@ -198,7 +196,6 @@ def test_the_command_trains_once_and_refuses_other_settings(tmp_path: Path, caps
         "adaptdel.json",
         "README.md",
         "training.json",
-        "history.csv",
         "history.png",
         "texts.safetensors",
     }
@@ -237,49 +234,27 @@ def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, capsys: Any
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "word"),
     [
-        ("data: x.jsonl\nout: m\nmethods: adaptdel\n", "c.yaml: 'methods' is not a field: did you mean 'method'?"),
-        ("runs:\n- {data: x.jsonl, out: m}\n- {data: x.jsonl, out: m}\n", "c.yaml: several runs have the same out"),
-        (
-            "defaults: {data: x}\nruns:\n- {out: m, rat: 0.9}\n",
-            "c.yaml, run 1: 'rat' is not a field: did you mean 'rate'",
-        ),
-        ("default: {data: x}\nruns: []\n", "c.yaml: runs must be a list with the fields of each run"),
-        ("runs: nonsense\n", "c.yaml: runs must be a list with the fields of each run"),
-        ("out: m\n", "c.yaml: data must be given: a labelled file"),
-        ("", "c.yaml: must hold fields such as 'data: train.csv', or a list of runs"),
-        ("a: [1\n", "c.yaml: not YAML"),
-        ("!!python/object/apply:os.system [ls]\n", "c.yaml: not YAML: could not determine a constructor"),
+        ("data: x.jsonl\nout: m\nmethods: adaptdel\n", "did you mean 'method'"),
+        ("out: m\n", "data must be given"),
+        ("out: m\ndata: [x]\n", "data must be a text"),
+        ("", "c.yaml"),
+        ("a: [1\n", "c.yaml"),
+        ("!!python/object/apply:os.system [ls]\n", "c.yaml: not YAML"),
     ],
 )
-def test_wrong_configurations_get_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_wrong_configurations_get_one_sentence(tmp_path: Path, text: str, word: str, capsys: Any) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(ValueError) as error:
-        read_jobs(tmp_path / "c.yaml")
-    assert str(error.value).removeprefix(f"{tmp_path}/").startswith(sentence)
+    assert run("train", "--config", tmp_path / "c.yaml") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert word in error
 
 
-def test_several_runs_from_a_file(tmp_path: Path, capsys: Any) -> None:
+def test_settings_from_a_file(tmp_path: Path, capsys: Any) -> None:
     data = write(tmp_path / "x.jsonl")
-    (tmp_path / "c.yaml").write_text(
-        f"defaults: {{data: {data}, bits: 10, copies: 2}}\n"
-        f"runs:\n- {{method: ranmask, rate: 0.5, out: {tmp_path / 'a'}}}\n"
-        f"- {{method: adaptdel+, rates: [0.5, 0.8], out: {tmp_path / 'b'}}}\n"
-        f"- {{method: adaptdel+, kept: [1, 3], out: {tmp_path / 'c'}}}\n"
-    )
-    assert run("train", "--config", tmp_path / "c.yaml", "--json") == 0
-    assert [each["method"] for each in json.loads(capsys.readouterr().out)] == ["ranmask", "adaptdel+", "adaptdel+"]
-    assert SmoothedClassifier.load(tmp_path / "c").training_["noise"] == {"kind": "random length", "low": 1, "high": 3}
-    assert SmoothedClassifier.load(tmp_path / "a").noise_ == Masking(0.5)
-    assert SmoothedClassifier.load(tmp_path / "b").training_["noise"]["high"] == 0.8
-    assert run("train", "--config", tmp_path / "c.yaml", "--data", data) == 2
-    assert "--config and --data cannot be given together" in capsys.readouterr().err
-
-
-def test_long_histories_are_shortened() -> None:
-    rows = [{"epoch": number, "train_loss": float(np.exp(-number))} for number in range(1, 101)]
-    lines = history_text(rows).splitlines()
-    assert len(lines) == 22
-    assert lines[11].split() == ["...", "..."]
-    assert lines[-1].split()[0] == "100"
+    (tmp_path / "c.yaml").write_text(f"{{data: {data}, bits: 10, copies: 2, method: adaptdel+, kept: [1, 3]}}")
+    assert run("train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "a", "--set", "copies=1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["copies"] == 1
+    assert SmoothedClassifier.load(tmp_path / "a").training_["noise"] == {"kind": "random length", "low": 1, "high": 3}

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
-from adaptdel.cli.options import changed, list_settings_option, set_option
+from adaptdel.cli.options import changed, described, list_settings_option, set_option
 from adaptdel.settings import ATTACK
 from adaptdel.text.data import DATA
 
@@ -51,7 +51,7 @@ NAMED = ("inputs", "budget", "seed")
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
 @click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
 @set_option
-@list_settings_option(ATTACK, NAMED)
+@list_settings_option(lambda: described(ATTACK, NAMED))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def attack_command(
     model: Path, data: tuple[str, ...], out: Path, recipe: str, settings: tuple[str, ...], as_json: bool, **options: Any

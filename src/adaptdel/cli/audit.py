@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from adaptdel.cli.options import changed, list_settings_option, set_option
+from adaptdel.cli.options import changed, described, list_settings_option, set_option
 from adaptdel.settings import AUDIT
 
 NAMED = ("inputs", "seed")
@@ -28,7 +28,7 @@ NAMED = ("inputs", "seed")
 @click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
 @click.option("--seed", default=1, show_default=True, type=int, help="Seed of the sample and of the fresh votes.")
 @set_option
-@list_settings_option(AUDIT, NAMED)
+@list_settings_option(lambda: described(AUDIT, NAMED))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def audit_command(

@@ -12,24 +12,17 @@ import click
 from adaptdel.calibration.calibration import FinishedCalibration, calibrate_folder
 from adaptdel.cli.certify import next_certify
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
-from adaptdel.cli.options import described, read_settings, set_option
+from adaptdel.cli.options import column_options, described, list_settings_option, read_settings, set_option
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.card import front_table
 from adaptdel.models.model_files import check_free, class_count, data_columns, load_model, model_kind, save_model
 from adaptdel.settings import CALIBRATION, OBJECTIVES, PAPER_PRESETS, CalibrationSettings, paper_calibration
 from adaptdel.tables import number, percent, text_table
-from adaptdel.text.data import DATA, read_examples
+from adaptdel.text.data import read_examples
 from adaptdel.training.training import plot_front
 
 OPTIMISTIC = "these figures may be optimistic; `adaptdel certify` on other data gives the true ones."
-
-
-def _list_settings(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """Print what ``--set`` takes, and end."""
-    if value:
-        click.echo(described(CalibrationSettings))
-        context.exit()
 
 
 @click.command("calibrate", epilog="All settings: --list-settings.")
@@ -55,18 +48,9 @@ def _list_settings(context: click.Context, option: click.Parameter, value: bool)
 @click.option("--threshold", type=float, help=f"paper: accuracy to certify.  [default: {CALIBRATION.threshold:g}]")
 @click.option("--min-accuracy", type=float, help="mean: clean accuracy to reach.")
 @set_option
-@click.option(
-    "--list-settings",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_settings,
-    help="Print all settings with their defaults.",
-)
+@list_settings_option(lambda: described(CalibrationSettings))
 @engine_options
-@click.option("--text-column", help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
-@click.option("--label-column", help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
-@click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
+@column_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def calibrate_command(
     model: Path,

@@ -1,4 +1,4 @@
-"""Options that several commands share: ``--set NAME=VALUE`` and the list of what can be set."""
+"""Options that several commands share: ``--set NAME=VALUE``, the list of what can be set, columns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from inspect import cleandoc
 from typing import Any, TypeVar
 
 import click
+
+from adaptdel.text.data import DATA
 
 Settings = TypeVar("Settings", bound=Any)
 
@@ -50,16 +52,33 @@ def set_option(command: Any) -> Any:
     return click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=text)(command)
 
 
-def list_settings_option(kind: Any, skip: Iterable[str] = ()) -> Callable[[Any], Any]:
-    """``--list-settings``: print the fields of a dataclass that ``--set`` changes, and end."""
+def list_settings_option(text: Callable[[], str]) -> Callable[[Any], Any]:
+    """``--list-settings``: print what ``--set`` can set, and end."""
 
     def show(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         if wanted:
-            click.echo(described(kind, skip))
+            click.echo(text())
             context.exit()
 
-    text = "List what --set can set, and end."
-    return click.option("--list-settings", is_flag=True, is_eager=True, expose_value=False, callback=show, help=text)
+    return click.option(
+        "--list-settings",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="List what --set can set, and end.",
+    )
+
+
+def column_options(command: Any) -> Any:
+    """The columns and the encoding of a labelled file for a trained model, which knows the columns of its training."""
+    for option in (
+        click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file."),
+        click.option("--label-column", help=f"Column of the labels.  [default: as in training, or {DATA.label}]"),
+        click.option("--text-column", help=f"Column of the texts.  [default: as in training, or {DATA.text}]"),
+    ):
+        command = option(command)
+    return command
 
 
 def described(kind: Any, skip: Iterable[str] = ()) -> str:

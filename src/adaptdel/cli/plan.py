@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from adaptdel.advice import FEW_KEPT, short_texts
+from adaptdel.advice import FEW_KEPT, is_short, short_texts
 from adaptdel.calibration.planner import (
     EXAMPLES,
     LengthPlan,
@@ -25,6 +25,7 @@ from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DATA, read_rows
 from adaptdel.text.units import check_unit
+from adaptdel.training.training import exact_reach
 
 _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
 
@@ -85,15 +86,19 @@ def plan_command(
         if votes is not None:
             raise ValueError("--votes needs --length instead of --data")
         described = check_unit(unit or (stored[1] if stored is not None else CERTIFICATION.unit))
-        split = described.split
-        lengths = [len(split(row.text)) for row in read_rows(data, text=text_column, encoding=encoding)]
+        rows = list(read_rows(data, text=text_column, encoding=encoding))
+        lengths = [len(described.split(row.text)) for row in rows]
         if not lengths:
             raise ValueError(f"{data}: holds no rows")
         noises = None if noise is None else {rate or str(model): noise}
         plans = plan_lengths(lengths, noises, ops=ops, alpha=alpha)
         values = {"inputs": len(lengths), "mean_length": sum(lengths) / len(lengths)}
         listed = values | {"rates": [entry.to_dict() for entry in plans]}
-        click.echo(json.dumps(listed, indent=2) if as_json else describe_lengths(lengths, plans, unit=described.kind))
+        click.echo(json.dumps(listed, indent=2) if as_json else describe_lengths(lengths, plans))
+        if is_short(described.kind, lengths) and not as_json:
+            labelled = [(row.text, row.label) for row in rows if row.label is not None]
+            exact = exact_reach([text for text, _ in labelled], [label for _, label in labelled], described.kind)
+            click.echo(f"\n{short_texts(lengths, exact)}")
         return
     if unit is not None:
         raise ValueError("--unit needs --data")
@@ -122,7 +127,7 @@ def _reachable(model: AdditiveClassifier) -> str:
     )
 
 
-def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan], *, unit: str) -> str:
+def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan]) -> str:
     """Lengths of a file, and a row for each noise."""
     short, middle, long = plans[0].lengths
     mean = sum(lengths) / len(lengths)
@@ -138,8 +143,6 @@ def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan], *, uni
     lines += ["", text_table(titles, rows).to_terminal()]
     warned = [f"warning: {entry.name}: {entry.warning}" for entry in plans if entry.warning]
     lines += ["", *warned] if warned else []
-    if unit == "word" and (sentence := short_texts(lengths)):
-        lines += ["", sentence]
     return "\n".join(lines)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from adaptdel.cli.certify import next_certify
 from adaptdel.cli.engine import DATA_HELP, data_path
+from adaptdel.cli.options import column_options
 from adaptdel.models.model_files import check_free, data_columns, load_model, update_copy
-from adaptdel.text.data import DATA, read_examples
+from adaptdel.text.data import read_examples
 from adaptdel.training.protection import CERTIFIED, FIGURE, plot_detection, protect, seen_texts
 
 
@@ -25,9 +26,7 @@ from adaptdel.training.protection import CERTIFIED, FIGURE, plot_detection, prot
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of a protected copy.  [default: change MODEL]")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
-@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
-@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
-@click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
+@column_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def protect_command(
     model: Path,
@@ -37,7 +36,10 @@ def protect_command(
     certify: int | None,
     out: Path | None,
     as_json: bool,
-    **options: str | bool | None,
+    overwrite: bool,
+    text_column: str | None,
+    label_column: str | None,
+    encoding: str,
 ) -> None:
     """Choose the threshold of the saved model MODEL for the answer --class, such as spam.
 
@@ -47,10 +49,10 @@ def protect_command(
     first, and give certify the same votes.
     """
     if out is not None:
-        check_free(out, overwrite=bool(options["overwrite"]))
+        check_free(out, overwrite=overwrite)
     loaded = load_model(model)
-    columns = data_columns(model, _text(options["text_column"]), _text(options["label_column"]))
-    examples = read_examples(data_path(data), **columns, encoding=str(options["encoding"]))
+    columns = data_columns(model, text_column, label_column)
+    examples = read_examples(data_path(data), **columns, encoding=encoding)
     seen = seen_texts(loaded, examples.texts)
     notes = list(examples.notes)
     if seen.any():
@@ -74,7 +76,3 @@ def protect_command(
         return
     click.echo(f"{target}: {chosen.sentence()}")
     click.echo(next_certify(target))
-
-
-def _text(value: str | bool | None) -> str | None:
-    return value if isinstance(value, str) else None

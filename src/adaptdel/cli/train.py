@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from adaptdel.cli.certify import next_certify
-from adaptdel.cli.options import described, read_settings, set_option
+from adaptdel.cli.options import described, list_settings_option, read_settings, set_option
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.card import FRONT_TEXT, front_table, held_out_text
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -34,8 +34,7 @@ from adaptdel.settings import (
 )
 from adaptdel.tables import text_table
 from adaptdel.text.data import DATA
-from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_jobs, train_job
-from adaptdel.training.training import history_text
+from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_config, train_job
 
 
 def _fraction_or_file(context: click.Context, option: click.Parameter, value: str | None) -> float | str | None:
@@ -45,15 +44,15 @@ def _fraction_or_file(context: click.Context, option: click.Parameter, value: st
         return value
 
 
-def _list_settings(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """Print what ``--set`` and ``--config`` take, and end."""
-    if value:
-        click.echo(f"Of every training:\n{described(TrainingSettings)}")
-        click.echo(f"\nOf the linear model:\n{described(LinearTrainingSettings)}")
-        click.echo(f"\nOf the additive model (--method exact):\n{described(AdditiveTrainingSettings, NOT_SET)}")
-        click.echo(f"\nOf transformers:\n{described(TransformerTrainingSettings, NOT_SET)}")
-        click.echo(f"\nThe paper beside the defaults (--settings paper takes the paper's):\n{_beside_the_paper()}")
-        context.exit()
+def _all_settings() -> str:
+    """What ``--set`` and ``--config`` take."""
+    return (
+        f"Of every training:\n{described(TrainingSettings)}\n\n"
+        f"Of the linear model:\n{described(LinearTrainingSettings)}\n\n"
+        f"Of the additive model (--method exact):\n{described(AdditiveTrainingSettings, NOT_SET)}\n\n"
+        f"Of transformers:\n{described(TransformerTrainingSettings, NOT_SET)}\n\n"
+        f"The paper beside the defaults (--settings paper takes the paper's):\n{_beside_the_paper()}"
+    )
 
 
 def _beside_the_paper() -> str:
@@ -68,7 +67,7 @@ def _beside_the_paper() -> str:
     return text_table(["setting", "paper", "released code", "default"], rows).to_terminal()
 
 
-@click.command("train", epilog="All settings: --list-settings. Several trainings: --config FILE.yaml.")
+@click.command("train", epilog="All settings: --list-settings.")
 @click.option("--settings", "preset", type=click.Choice(["paper"]), help="Start from the paper's settings.")
 @click.option("--data", help="Labelled file (JSON, CSV, Parquet; also gzipped), - for standard input, or data set.")
 @click.option("--out", help="Folder of the model.")
@@ -97,15 +96,12 @@ def _beside_the_paper() -> str:
 )
 @click.option("--max-minutes", type=float, help="Stop after this time, and keep the best model so far.")
 @set_option
+@list_settings_option(_all_settings)
 @click.option(
-    "--list-settings",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_settings,
-    help="Print all settings with their defaults.",
+    "--config",
+    type=click.Path(dir_okay=False),
+    help="YAML file with settings; options replace them.",
 )
-@click.option("--config", type=click.Path(dir_okay=False), help="YAML file with the fields of runs.")
 @click.option("--text-column", "text", help=f"Column of the texts.  [default: {DATA.text}]")
 @click.option("--label-column", "label", help=f"Column of the labels.  [default: {DATA.label}]")
 @click.option("--encoding", help=f"Encoding of the file.  [default: {DATA.encoding}]")
@@ -121,33 +117,17 @@ def train_command(
 
     Resumable: run the same command again. A finished training is not repeated.
     """
-    fields = {name: value for name, value in options.items() if value is not None} | read_settings(settings)
+    fields = {} if config is None else read_config(config)
+    fields |= {name: value for name, value in options.items() if value is not None} | read_settings(settings)
     if preset is not None:
         fields = paper_training(fields.get("method", TRAINING.method)) | fields
-    if config is not None and fields:
-        raise ValueError(
-            f"--config and --{next(iter(fields)).replace('_', '-')} cannot be given together: use the file"
-        )
-    jobs = [TrainingJob.from_dict(fields)] if config is None else read_jobs(config)
-    results = []
-    for number, job in enumerate(jobs, start=1):
-        if len(jobs) > 1:
-            click.echo(f"run {number} of {len(jobs)}: {job.out}", err=True)
-        finished = train_job(
-            job,
-            overwrite=overwrite,
-            progress="log",
-            note=lambda text: click.echo(f"note: {text}", err=True),
-        )
-        results.append(_summary(job, finished))
-        if not as_json:
-            click.echo(_described(job, finished))
-        for sentence in finished.model.training_.get("warnings", []):
-            click.echo(f"warning: {sentence}", err=True)
-        if not as_json and not finished.already_done:
-            click.echo(_next(job, finished))
-    if as_json:
-        click.echo(json.dumps(results[0] if config is None else results, indent=2))
+    job = TrainingJob.from_dict(fields)
+    finished = train_job(
+        job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)
+    )
+    for sentence in finished.model.training_.get("warnings", []):
+        click.echo(f"warning: {sentence}", err=True)
+    click.echo(json.dumps(_summary(job, finished), indent=2) if as_json else _described(job, finished))
 
 
 def _summary(job: TrainingJob, finished: FinishedTraining) -> dict[str, Any]:
@@ -173,7 +153,7 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     if isinstance(finished.model, AdditiveClassifier):
         lines = [_front(finished.model)]
     else:
-        lines = [_history(record["history"], is_linear=record["settings"]["model"] == "linear")]
+        lines = [_history(record["history"])]
     held_out = f", {data['held_out']} held out" if record["history"] else ""
     lines.append(
         f"{job.out}: {record['method']}, {len(data['classes'])} classes, {data['rows']} examples of "
@@ -184,7 +164,7 @@ def _described(job: TrainingJob, finished: FinishedTraining) -> str:
     lines += [text for text in [held_out_text(record)] if text]
     if (known := getattr(finished.model, "protection_", None)) is not None:
         lines.append(known["sentence"])
-    return "\n".join(lines)
+    return "\n".join([*lines, _next(job, finished)])
 
 
 def _front(model: AdditiveClassifier) -> str:
@@ -193,22 +173,17 @@ def _front(model: AdditiveClassifier) -> str:
     return f"{table.to_terminal()}\n\n{FRONT_TEXT}\n"
 
 
-def _history(history: list[dict[str, Any]], *, is_linear: bool) -> str:
-    """The history as a table; a line for a linear model, whose steps say little one by one."""
-    if not is_linear:
-        return history_text(history) + "\n"
+def _history(history: list[dict[str, Any]]) -> str:
+    """The history in a line: the epochs of a transformer were shown as they came."""
     first, last = (f"{row['train_loss']:.4g}" for row in (history[0], history[-1]))
-    return f"{len(history)} {'step' if len(history) == 1 else 'steps'}: train loss {first} to {last}"
+    noun = "epoch" if "epoch" in history[0] else "step"
+    return f"{len(history)} {noun if len(history) == 1 else f'{noun}s'}: train loss {first} to {last}"
 
 
 def _next(job: TrainingJob, finished: FinishedTraining) -> str:
-    """The command to run next."""
-    is_unfinished = finished.model.training_.get("calibrated") is False
-    return _next_calibrate(job) if is_unfinished else next_certify(Path(job.out))
-
-
-def _next_calibrate(job: TrainingJob) -> str:
-    """The command that calibrates the model on the file of the training."""
+    """The command to run next: of AdaptDel+ the calibration, on the file of the training."""
+    if finished.model.training_.get("calibrated") is not False:
+        return next_certify(Path(job.out))
     encoding = [] if job.encoding == DATA.encoding else ["--encoding", job.encoding]
     data = "FILE" if job.data == "-" else job.data
     return "next: " + shlex.join(["adaptdel", "calibrate", str(Path(job.out)), "--data", data, *encoding])

@@ -1,4 +1,4 @@
-"""Resumable training from a labelled file into a model folder; several trainings from one YAML file."""
+"""Resumable training from a labelled file into a model folder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from adaptdel.advice import unordered
-from adaptdel.core.checks import check_int, check_real
-from adaptdel.files import read_bytes, read_json, write_json, write_text
+from adaptdel.core.checks import check_int, check_real, check_text
+from adaptdel.files import read_bytes, read_json, write_json
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -22,7 +22,7 @@ from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
 from adaptdel.training.protection import FIGURE, plot_detection, protect
-from adaptdel.training.training import history_csv, plot_front, plot_history, train, train_exact
+from adaptdel.training.training import plot_front, plot_history, train, train_exact
 
 LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
 
@@ -68,18 +68,12 @@ class TrainingJob:
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
         """A job from named values: its fields and those of `TrainingSettings`."""
         names = [field.name for field in fields(cls) if field.name != "settings"]
-        for name in ("data", "out"):
-            if not isinstance(values.get(name), str) or not values[name]:
-                raise ValueError(
-                    f"{name} must be given: {'a labelled file' if name == 'data' else 'the folder of the model'}"
-                )
-        for name in names:
-            if (
-                name in values
-                and name not in ("max_false_positives", "sample")
-                and (not isinstance(values[name], str) or "\0" in values[name])
-            ):
-                raise ValueError(f"{name} must be a text, got {values[name]!r:.60}")
+        for name, what in (("data", "a labelled file"), ("out", "the folder of the model")):
+            if not values.get(name):
+                raise ValueError(f"{name} must be given: {what}")
+        for name in ("data", "out", "text", "label", "encoding"):
+            if "\0" in check_text(name, values.get(name, "")):
+                raise ValueError(f"{name} must be a text without null characters, got {values[name]!r:.60}")
         settings = TrainingSettings.from_dict({name: value for name, value in values.items() if name not in names})
         return cls(**{name: values[name] for name in names if name in values}, settings=settings)
 
@@ -136,14 +130,14 @@ def train_job(
     work = out.parent / f".{out.name}.training"
     if not settings.is_linear:  # a linear model trains in seconds and has no checkpoints
         _open_checkpoints(work, identity, out)
-    if settings.is_linear and (remark := unordered(settings.unit)):
+    if settings.is_linear and (remark := unordered(settings.unit, getattr(settings.details, "ngram", 1))):
         note(remark)
     validation = None if held is None else (held.texts, held.labels)
     checkpoints = work / "checkpoints"
     try:
         model: SmoothedClassifier | AdditiveClassifier
         if settings.is_exact:
-            model = train_exact(examples.texts, examples.labels, settings, progress=progress)
+            model = train_exact(examples.texts, examples.labels, settings, progress=progress, note=note)
         else:
             model = train(
                 examples.texts,
@@ -218,51 +212,26 @@ def _open_checkpoints(work: Path, identity: dict[str, Any], out: Path) -> None:
 
 
 def _write_figures(folder: Path, model: SmoothedClassifier | AdditiveClassifier) -> None:
-    """Write the history as a table and a figure into the model folder; of an additive classifier, draw the front."""
+    """Draw what training and protection measured into the folder of the model."""
     try:
         if (protection := getattr(model, "protection_", None)) is not None:
             plot_detection(protection, folder / FIGURE)
         if isinstance(model, AdditiveClassifier):
             plot_front(model, folder / "front.png")
             return
-        history = model.training_["history"]
-        write_text(folder / "history.csv", history_csv(history))
-        plot_history(history, folder / "history.png")
+        plot_history(model.training_["history"], folder / "history.png")
     except ImportError:  # figures are an extra
         return
 
 
-def read_jobs(path: str | Path) -> list[TrainingJob]:
-    """The jobs of a YAML file: a mapping of fields, or ``defaults`` and a list of ``runs``.
-
-    Paths in the file are relative to the working directory.
-    """
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The fields of a job from a YAML file; paths in it are relative to the working directory."""
     try:
         content = yaml.safe_load(read_bytes(Path(path)))
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not YAML: {' '.join(str(error).split()):.200}") from None
-    if not isinstance(content, Mapping) or not content:
-        raise ValueError(f"{path}: must hold fields such as 'data: train.csv', or a list of runs")
-    if "runs" not in content:
-        return [_job(content, f"{path}")]
-    defaults, runs = content.get("defaults") or {}, content["runs"]
-    if not isinstance(runs, list) or not runs or not all(isinstance(run, Mapping) for run in runs):
-        raise ValueError(f"{path}: runs must be a list with the fields of each run")
-    if not isinstance(defaults, Mapping) or not {*content} <= {"defaults", "runs"}:
-        raise ValueError(
-            f"{path}: must hold the fields 'defaults' and 'runs' alone, got {', '.join(map(str, content))}"
-        )
-    jobs = [_job({**defaults, **run}, f"{path}, run {number}") for number, run in enumerate(runs, start=1)]
-    repeated = [job.out for job in jobs if [other.out for other in jobs].count(job.out) > 1]
-    if repeated:
-        raise ValueError(f"{path}: several runs have the same out, {repeated[0]}")
-    return jobs
-
-
-def _job(values: Mapping[str, Any], where: str) -> TrainingJob:
-    try:
-        return TrainingJob.from_dict(values)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error!s:.300}") from None
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"{path}: must hold fields such as 'data: train.csv'")
+    return content

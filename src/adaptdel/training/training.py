@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from adaptdel import plots
-from adaptdel.advice import few_kept, short_texts, what_may_help
+from adaptdel.advice import few_kept, is_short, short_texts, what_may_help
 from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.measures.class_measures import NAMED, answer_warnings, balanced_accuracy
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
-from adaptdel.settings import LINEAR, METHODS, RATE, RATES, UNSMOOTHED, TrainingSettings, adaptdel_rate
-from adaptdel.tables import text_table
+from adaptdel.settings import LINEAR, RATE, RATES, UNSMOOTHED, TrainingSettings, adaptdel_rate
 from adaptdel.text.data import (
+    DrawnRows,
     ExampleSet,
     Label,
     SplitTexts,
@@ -44,6 +41,7 @@ from adaptdel.text.units import Tokens, check_unit
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
 TrainAgain = Callable[[Noise, Sequence[Any], Sequence[Any]], BaseClassifier]
+TRIED = 2000  # texts on which an additive classifier is tried, at most
 CHECKED = 2000  # held-out examples on which the accuracy of a linear model is measured, at most
 CHECK_VOTES = 100  # votes per example
 CHECKED_SLOW, CHECK_VOTES_SLOW = 200, 32  # the same for a transformer
@@ -51,41 +49,47 @@ FEW_EXAMPLES = 10  # of a class, in training: with fewer, a warning says so
 TIMED_STEPS = 10  # from which the time of a training is estimated
 
 
-@dataclass(frozen=True)
-class MethodNoises:
+class MethodNoises(NamedTuple):
     """The noise that a method trains under, and the noise of the smoothed classifier."""
 
     training: Noise
     smoothing: Noise
 
 
-def method_noises(
-    method: str,
-    rate: float,
-    lengths: Sequence[int],
-    rates: tuple[float, float] = RATES,
-    kept: tuple[float, float] | None = None,
-    k: float | None = None,
-) -> MethodNoises:
+def method_noises(settings: TrainingSettings, lengths: Sequence[int]) -> MethodNoises:
     """The noises of a method; AdaptDel's k is computed from the lengths of the training examples unless it is given.
 
     AdaptDel+ trains under a rate drawn from ``rates`` for each copy, or one that keeps a number of tokens drawn from
     ``kept``. Until it is calibrated, it certifies with AdaptDel's rate.
 
-    >>> method_noises("adaptdel", 0.9, [220, 240]).smoothing
+    >>> method_noises(TrainingSettings(method="adaptdel"), [220, 240]).smoothing
     Deletion(rate=LengthRate(p_min=0.9, k=23, p_max=1.0))
     """
-    check_choice("method", method, METHODS)
+    method, rate = settings.method, settings.rate or RATE
     if method in UNSMOOTHED:
         return MethodNoises(NoNoise(), NoNoise())
     if method == "ranmask":
         return MethodNoises(Masking(rate), Masking(rate))
     if method == "cert-ed":
         return MethodNoises(Deletion(FixedRate(rate)), Deletion(FixedRate(rate)))
-    adaptive = Deletion(adaptdel_rate(lengths, rate) if k is None else LengthRate(rate, k))
+    adaptive = Deletion(adaptdel_rate(lengths, rate) if settings.k is None else LengthRate(rate, settings.k))
     if method == "adaptdel":
         return MethodNoises(adaptive, adaptive)
-    return MethodNoises(RandomDeletion(*rates) if kept is None else RandomLength(*kept), adaptive)
+    drawn = RandomDeletion(*settings.rates or RATES) if settings.kept is None else RandomLength(*settings.kept)
+    return MethodNoises(drawn, adaptive)
+
+
+def exact_reach(texts: Sequence[Any], labels: Sequence[Label], unit: str, seed: int = 0) -> Mapping[str, Any] | None:
+    """What exact certificates reach on held-out ones of at most `TRIED` texts, as in `AdditiveClassifier.front_`.
+
+    None if there are too few examples of a class.
+    """
+    places = DrawnRows(TRIED, seed).places(texts)
+    chosen = [labels[place] for place in places]
+    if len(set(chosen)) < 2 or min(Counter(chosen).values()) < FEW_EXAMPLES:
+        return None
+    model = AdditiveClassifier(unit=unit, seed=seed, progress=False).fit([texts[place] for place in places], chosen)
+    return model.front_[model.base_classifier().options()["point"]]
 
 
 def train(
@@ -127,14 +131,7 @@ def train(
     training_set, held = _split(texts, labels, tokens, settings, fraction, validation)
     settings = settings.resolved(training_set.lengths)
 
-    noises = method_noises(
-        settings.method,
-        settings.rate or RATE,
-        training_set.lengths,
-        settings.rates or RATES,
-        settings.kept,
-        settings.k,
-    )
+    noises = method_noises(settings, training_set.lengths)
     report = reporter(progress, "steps")
     if settings.is_linear:
         base, history, record = _train_linear(settings, training_set, noises.training, report)
@@ -168,16 +165,20 @@ def train(
     sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
-    is_smoothed = settings.method not in UNSMOOTHED
-    if is_smoothed and settings.unit == "word" and (sentence := short_texts(training_set.lengths)):
-        note(sentence)
+    if settings.method not in UNSMOOTHED and is_short(settings.unit, training_set.lengths):
+        note(short_texts(training_set.lengths, exact_reach(texts, labels, settings.unit, settings.seed)))
     sentences += (checked or {}).pop("warnings", []) + _differing_in_case(labels)
     model.training_["warnings"] = sentences
     return model
 
 
 def train_exact(
-    texts: Sequence[Any], labels: Sequence[Label], settings: TrainingSettings, *, progress: Any = "auto"
+    texts: Sequence[Any],
+    labels: Sequence[Label],
+    settings: TrainingSettings,
+    *,
+    progress: Any = "auto",
+    note: Callable[[str], None] = lambda text: None,
 ) -> AdditiveClassifier:
     """Train an additive classifier, whose certificates are exact; its attribute ``training_`` describes the training.
 
@@ -206,8 +207,10 @@ def train_exact(
         "versions": _versions(),
         "seconds": round(time.monotonic() - started, 3),
     }
-    model.training_["warnings"] = _small_classes(model.training_)
+    model.training_["warnings"] = _small_classes(model.training_) + _differing_in_case(labels)
     model.texts_ = {"training": text_hashes(texts)}
+    if is_short(settings.unit, examples.lengths):
+        note(short_texts(examples.lengths, model.front_[model.base_classifier().options()["point"]]))
     return model
 
 
@@ -472,31 +475,6 @@ def _described(examples: ExampleSet, held: ExampleSet) -> dict[str, Any]:
         "length_quartiles": quartiles,
         "classes": {str(label): list(examples.labels).count(label) for label in sorted(set(examples.labels), key=str)},
     }
-
-
-def history_csv(history: History) -> str:
-    """The history as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(history[0]) if history else ["epoch"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(history)
-    return text.getvalue()
-
-
-def history_text(history: History, *, most: int = 20) -> str:
-    """The history as a table for a terminal; the middle of a long history is omitted."""
-    if not history:
-        return "no epochs"
-    names = list(history[0])
-    shown = list(history) if len(history) <= most else [*history[: most // 2], {}, *history[-most // 2 :]]
-    cells = [[_cell(row.get(name)) if row else "..." for name in names] for row in shown]
-    return text_table([name.replace("_", " ") for name in names], cells, text_columns=0).to_terminal()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
