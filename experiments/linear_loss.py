@@ -26,7 +26,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.files import write_json
 from adaptdel.measures.summary import measure
-from adaptdel.report.entries import table_outcomes
+from adaptdel.report.measured import table_outcomes
 from adaptdel.text.data import read_examples
 from adaptdel.text.units import Words
 

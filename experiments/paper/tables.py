@@ -10,7 +10,7 @@ from typing import Any
 from adaptdel.attacks.attack_run import read_attack_run
 from adaptdel.files import read_json, write_text
 from adaptdel.measures.summary import Measures, measure
-from adaptdel.report.entries import read_inputs
+from adaptdel.report.measured import read_inputs
 from adaptdel.runs.storage import MANIFEST, read_run
 from adaptdel.tables import UNDEFINED, text_table, with_error
 from experiments.paper.protocol import METHODS, RATES, TITLES, Protocol, tight

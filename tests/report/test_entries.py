@@ -10,9 +10,10 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.measures.summary import measure
-from adaptdel.report import entries
+from adaptdel.report import measured
 from adaptdel.report.comparison import default_baseline, differences, paired
-from adaptdel.report.entries import read_entries, read_inputs, table_outcomes
+from adaptdel.report.entries import read_entries
+from adaptdel.report.measured import read_inputs, table_outcomes
 from adaptdel.report.write import write_report
 from adaptdel.runs.storage import read_run
 from adaptdel.settings import AdditiveTrainingSettings
@@ -45,7 +46,7 @@ def test_counts_give_the_measures_of_all_rows(runs: list[Path]) -> None:
 
 
 def test_large_runs_keep_a_sample(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "SAMPLE", 120)
+    monkeypatch.setattr(measured, "SAMPLE", 120)
     whole, fewer = (read_inputs(read_run(folder)) for folder in (runs[2], runs[4]))
     assert len(whole.outcomes) == ROWS
     assert len(whole.rows) == len(whole.sample) == 120

@@ -35,6 +35,7 @@ from adaptdel.report.write import write_report
 )
 @click.option("--title", default=None, help="Title of the page.  [default: from the data file]")
 @click.option("--seed", default=0, show_default=True, type=int, help="Seed of the sample and of the intervals.")
+@click.option("--characters", is_flag=True, help="Count radii in edited characters.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON.")
 def report_command(
     runs: tuple[Path, ...],
@@ -45,11 +46,15 @@ def report_command(
     names: tuple[str, ...],
     title: str | None,
     seed: int,
+    characters: bool,
     as_json: bool,
 ) -> None:
     """Compare certification runs, or runs of attacks, in an HTML page that works offline, with tables and figures.
 
-    Writes index.html, report.md, report.json, tables.tex, tables/ (CSV) and figures/ (PNG, SVG, PDF) to the folder OUT.
+    A RUN can be a table of another system's certificates on the same inputs (CSV, JSON or Parquet; columns id or text,
+    answer, radius, and if known label, length, ops, unit), which are compared and not verified.
+
+    Writes index.html, report.json, tables.tex, tables/ (CSV) and figures/ (PNG, SVG, PDF) to the folder OUT.
     """
     if baseline is not None and not 1 <= baseline <= len(runs):
         raise ValueError(f"--baseline must be the number of a RUN, from 1 to {len(runs)}, got {baseline}")
@@ -59,7 +64,17 @@ def report_command(
         _report_attacks(runs, out, title, as_json=as_json)
         return
     place = None if baseline is None else baseline - 1
-    values = write_report(runs, out, names=names, data=data, sample=sample, baseline=place, title=title, seed=seed)
+    values = write_report(
+        runs,
+        out,
+        names=names,
+        data=data,
+        sample=sample,
+        baseline=place,
+        title=title,
+        seed=seed,
+        characters=characters,
+    )
     click.echo(f"wrote {out / 'index.html'}", err=True)
     if as_json:
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))

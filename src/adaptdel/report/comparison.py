@@ -21,7 +21,8 @@ from adaptdel.measures.summary import (
     measure,
     radius_curve,
 )
-from adaptdel.report.entries import CHARACTERS, Entry, file_name
+from adaptdel.report.entries import Entry, file_name
+from adaptdel.report.measured import CHARACTERS
 from adaptdel.tables import UNDEFINED, Column, Row, Table, duration, integer, number, percent, signed
 
 SIZE = "median log₁₀ size"

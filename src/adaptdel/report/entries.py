@@ -1,36 +1,22 @@
-"""The entries of a report: a run, several seeds of a method, or another system's table; with name, colour and measures.
-
-All measures come from counts of inputs with the same values, so a run of any size is measured exactly. What needs
-single inputs, as texts to show and paired differences, uses at most `SAMPLE` of them, drawn at random: runs on the same
-data draw the same rows.
-"""
+"""The entries of a report: a run, several seeds of a method, or another system's table; with names and measures."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from adaptdel.core.threat import Threat
 from adaptdel.measures.class_measures import ClassTable, measure_classes
 from adaptdel.measures.summary import Measures, Outcomes, measure
+from adaptdel.report.measured import CHARACTERS, RunInputs, read_rows, read_runs
 from adaptdel.runs.records import CERTIFICATES, Record, label_value, protected_label
-from adaptdel.runs.storage import Run, read_run
+from adaptdel.runs.storage import Run
 from adaptdel.settings import CERTIFICATION
-
-SAMPLE = 30_000  # inputs
-_COUNTED = ("truth", "answer", "radius", "length", "character_radius", "log10_cardinality", "calls")
-_SINGLE = ("row", "id", "input_hash")
-_NEEDED = ("row", "answer", "radius", "length")  # never null in a row that has a certificate
-CHARACTERS = {"kind": "char"}  # the unit of radii in characters
 
 # Okabe and Ito's colours, darkened where they are too pale for lines on white: (on a light, on a dark background).
 COLOURS = (
@@ -52,90 +38,6 @@ METHODS = {
     "exact": "Exact",
 }
 _METHODS_WITH_RATE = {"AdaptDel", "CERT-ED", "RanMASK"}
-
-
-@dataclass(frozen=True)
-class RunInputs:
-    """The inputs of a run that a report measures: those with a label, or all if none has one.
-
-    Attributes:
-        run: the run; of another system's table, only its file and what is known of the system.
-        outcomes: all of them.
-        sample: single inputs: all of them, or a random sample.
-        rows: the rows of the sample by row number, in this order, without the votes.
-        problems: how many rows could not be certified and are not measured.
-        unlabelled: how many rows without a label are not measured, because others have labels.
-    """
-
-    run: Run
-    outcomes: Outcomes
-    sample: Outcomes
-    rows: dict[int, Record]
-    problems: int
-    unlabelled: int
-
-    def in_characters(self) -> RunInputs:
-        """The same with radii in edited characters."""
-        try:
-            return replace(self, outcomes=self.outcomes.in_characters(), sample=self.sample.in_characters())
-        except ValueError as error:
-            raise ValueError(f"{self.run.folder}: {error}: leave out --characters") from None
-
-
-def read_inputs(run: Run) -> RunInputs:
-    """Read the measured inputs of a run; ValueError if a row with a certificate lacks a value."""
-    table = _read(run, (*_COUNTED, "row", "problem"))
-    certified = table.filter(pc.is_null(table["problem"]))
-    for name in _NEEDED:
-        if certified[name].null_count:
-            raise ValueError(f"{run.file}: {name} is null in a row that has a certificate")
-    used = _labelled(certified)
-    counts = used.group_by(list(_COUNTED)).aggregate([([], "count_all")])
-    chosen = used["row"].to_numpy()
-    if len(chosen) > SAMPLE:
-        drawn = np.random.default_rng(0).random(int(chosen.max()) + 1)[chosen]
-        chosen = chosen[np.argpartition(drawn, SAMPLE)[:SAMPLE]]
-    single = _read(run, (*_COUNTED, *_SINGLE), chosen).sort_by("row")
-    rows = {row["row"]: row for row in single.to_pylist()}
-    problems, unlabelled = table.num_rows - certified.num_rows, certified.num_rows - used.num_rows
-    return RunInputs(run, _outcomes(counts), _outcomes(single), rows, problems, unlabelled)
-
-
-def _read(run: Run, names: Sequence[str], rows: Any = None) -> pa.Table:
-    """Some columns of a run, of all rows or of those with some numbers."""
-    batches = run.batches(names)
-    if rows is not None:
-        wanted = pa.array(rows, pa.int64())
-        batches = (batch.filter(pc.is_in(batch["row"], wanted)) for batch in batches)
-    return pa.Table.from_batches(batches, pa.schema([CERTIFICATES.field(name) for name in names]))
-
-
-def _labelled(certified: pa.Table) -> pa.Table:
-    """The rows with a label, or all if none has one."""
-    labelled = certified.filter(pc.is_valid(certified["truth"]))
-    return labelled if labelled.num_rows else certified
-
-
-def table_outcomes(table: pa.Table) -> Outcomes:
-    """The measured inputs of a run's table, row by row: those with a label, or all if none has one."""
-    return _outcomes(_labelled(table.filter(pc.is_null(table["problem"]))))
-
-
-def _outcomes(table: pa.Table) -> Outcomes:
-    """Rows as outcomes; single inputs, or counts."""
-    columns = {name: table[name].to_pylist() for name in (*_COUNTED, "count_all") if name in table.column_names}
-    labels = {text: label_value(text) for text in {*columns["answer"], *columns["truth"]} if text is not None}
-    is_labelled = None not in columns["truth"]
-    return Outcomes.of(
-        [labels[text] for text in columns["answer"]],
-        columns["radius"],
-        [labels[text] for text in columns["truth"]] if is_labelled else None,
-        length=columns["length"],
-        character_radius=columns["character_radius"],
-        log_cardinality=[0.0 if value is None else value for value in columns["log10_cardinality"]],
-        calls=[value or 0 for value in columns["calls"]],
-        count=columns.get("count_all"),
-    )
 
 
 @dataclass(frozen=True)
@@ -294,18 +196,19 @@ class Entry:
         if self.is_foreign:
             return {}
         run = self.parts[0].run
-        records = _read(run, CERTIFICATES.names, sorted(rows)).to_pylist()
+        records = read_rows(run, CERTIFICATES.names, sorted(rows)).to_pylist()
         return {record["row"]: certificate for record, certificate in run.certified(records)}
 
 
-def read_entries(folders: Sequence[Path], names: Sequence[str] = (), *, characters: bool = False) -> list[Entry]:
+def read_entries(paths: Sequence[Path], names: Sequence[str] = (), *, characters: bool = False) -> list[Entry]:
     """Read runs as entries: those with the same given name, or that differ in their seeds only, are one entry.
 
-    With ``characters``, radii count edited characters.
+    A file is a table of another system on the inputs of the first run. With ``characters``, radii count edited
+    characters.
     """
-    if names and len(names) != len(folders):
-        raise ValueError(f"names must be one for each of the {len(folders)} runs, got {len(names)}")
-    parts = [read_inputs(read_run(folder)) for folder in folders]
+    if names and len(names) != len(paths):
+        raise ValueError(f"names must be one for each of the {len(paths)} runs, got {len(names)}")
+    parts = read_runs(paths)
     groups: dict[Any, list[RunInputs]] = {}
     for place, part in enumerate(parts):
         key = names[place] if names else _method(part)

@@ -8,7 +8,8 @@ from typing import Any
 from adaptdel.advice import what_may_help_run
 from adaptdel.measures.summary import certified_at_one
 from adaptdel.report.comparison import Differences, is_uneven
-from adaptdel.report.entries import CHARACTERS, Entry
+from adaptdel.report.entries import Entry
+from adaptdel.report.measured import CHARACTERS
 from adaptdel.report.samples import attack_words, listed, plural, token
 from adaptdel.tables import number, percent
 
@@ -34,7 +35,8 @@ def summary(entry: Entry) -> str:
         accuracy = f"answers {inputs} without labels"
     if not entry.certifies:
         return f"{name} {accuracy}; without noise, nothing is certified."
-    stays = "provably stays right" if entry.outcomes.labelled else "provably keeps its answer"
+    stays = "stays right" if entry.outcomes.labelled else "keeps its answer"
+    stays = f"by its own account {stays}" if entry.is_foreign else f"provably {stays}"
     certified = f"{stays} on {percent(certified_at_one(entry.outcomes))} if an attacker {attack_words(entry, '1')}"
     stated = "; these certificates of another system cannot be verified here" if entry.is_foreign else ""
     return (

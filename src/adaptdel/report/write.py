@@ -89,7 +89,7 @@ def write_report(
     """Write a report on runs to a folder, atomically, and return its numbers.
 
     Args:
-        runs: the folders of the runs.
+        runs: the folders of the runs, and tables of other systems on the same inputs (`read_foreign`).
         out: a new folder, an empty folder, or a report, which is replaced. Any other folder is refused.
         names: a name for each run; runs with the same name are seeds of a method and become one row. By default a name
             comes from the method, and runs that differ in their seeds only are one row.
@@ -114,11 +114,12 @@ def write_report(
         holding = [entry for entry in entries if any(part.run.folder == chosen for part in entry.parts)]
         reference = holding[0] if holding else default_baseline(entries)
         compared = differences(entries, reference, seed=seed)
-        drawn = sampled_rows(entries, sample, seed)
-        best = max(entries, key=lambda entry: (entry.certifies and not entry.is_foreign, entry.measures.mean_radius))
-        example = example_row(best, entries[0])
-        shown, missing = shown_inputs(entries, [*drawn, *example], data)
-        name = re.sub(_ENDINGS, "", file_name(entries[0].manifest.get("data") or {}))
+        own = [entry for entry in entries if not entry.is_foreign]
+        drawn = sampled_rows(own, sample, seed)
+        best = max(own, key=lambda entry: (entry.certifies, entry.measures.mean_radius))
+        example = example_row(best, own[0])
+        shown, missing = shown_inputs(own, [*drawn, *example], data)
+        name = re.sub(_ENDINGS, "", file_name(own[0].manifest.get("data") or {}))
         colours = {entry.colour: f"var(--run-{entry.colour_number})" for entry in entries}
         report = Report(
             title=title or f"Certified robustness{f' on {name}' if name else ''}",
