@@ -62,7 +62,8 @@ def test_a_table_is_compared_on_the_same_inputs(ours: Run, tmp_path: Path, name:
     right = ours.table["correct"].to_pylist()
     gained = [r - max(q, 0) for r, q in zip(table.outcomes.radius, run_entry.parts[0].sample.radius, strict=True)]
     expected = sum(gain for gain, is_right in zip(gained, right, strict=True) if is_right) / 40
-    assert (common, gaps["mean_radius"].value, gaps["mean_radius"].clear) == (40, pytest.approx(expected), True)
+    assert (common, gaps["mean_radius"].clear) == (40, True)
+    assert gaps["mean_radius"].value == pytest.approx(expected)
     record = next(iter(table.rows.values()))
     size = log10_cardinality(record["radius"], length=record["length"])
     assert record["log10_cardinality"] == size

@@ -14,7 +14,7 @@ from adaptdel.core.threat import Threat
 from adaptdel.measures.class_measures import ClassTable, measure_classes
 from adaptdel.measures.summary import Measures, Outcomes, measure
 from adaptdel.report.measured import CHARACTERS, RunInputs, read_rows, read_runs
-from adaptdel.runs.records import CERTIFICATES, Record, label_value, protected_label
+from adaptdel.runs.records import CERTIFICATES, Record, protected_label
 from adaptdel.runs.storage import Run
 from adaptdel.settings import CERTIFICATION
 
