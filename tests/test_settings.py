@@ -128,7 +128,7 @@ def test_the_calibration_of_the_paper_is_what_it_prints() -> None:
         chosen = CalibrationSettings.from_dict(paper_calibration(f"paper:{name}", 2))
         assert list(chosen.bins) == [0, *map(int, edges.split())]
         assert (chosen.threshold, chosen.per_bin) == (threshold, per_bin)
-        assert (chosen.objective, chosen.n_select, chosen.n_estimate, chosen.on) == ("paper", 32, 256, "all")
+        assert (chosen.objective, chosen.n_select, chosen.n_estimate, chosen.on) == ("paper", 32, 256, "training")
         assert (chosen.interpolate, chosen.monotone, chosen.bound, chosen.alpha) == (False, False, "paper", 0.025)
     chosen = CalibrationSettings.from_dict(paper_calibration("paper", 5))
     assert (chosen.bins, chosen.alpha) == ("auto", 0.05)

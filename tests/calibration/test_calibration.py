@@ -63,6 +63,10 @@ def test_rows_that_the_model_was_trained_on_are_recognised_and_named() -> None:
     assert "230 of 240 rows, the first is row 6:" in notes[0]
     assert len(rows_used(known, seen=60, on="all")[0]) == 240
     assert len(rows_used(DATA[0][5:235], seen=230, on="held-out", bins=[0])[0]) == 10
+    used, notes = rows_used(known, seen=60, on="training", bins=[0])
+    assert sorted(used) == sorted(tuple(text.split()) for text in DATA[0][:60])
+    with pytest.raises(ValueError, match="on='training' needs"):
+        rows_used(["another text"], seen=0, on="training")
     assert rows_used(["another text"], seen=0)[1] == []
     with pytest.raises(ValueError, match="on must be"):
         rows_used(DATA[0], seen=240, on="held-out")

@@ -225,7 +225,12 @@ def folder_task(
         note(f"calibrating on {len(trained)} rows by cross-validation; each candidate trains the model again")
         return SelectionTask(model, examples.texts, examples.labels, settings, training, cross_validate=True)
     chosen = np.ones(len(trained), dtype=np.bool_)
-    if trained.any() and settings.on != "all":
+    if settings.on == "training":
+        if not trained.any():
+            raise ValueError("on='training' needs data that the model was trained on, which these are not: or take on='all'")
+        chosen = trained
+        note(f"calibrating on the {trained.sum()} rows that the model was trained on")
+    elif trained.any() and settings.on != "all":
         first = examples.rows[int(np.argmax(trained))]
         seen = f"the model was trained on {trained.sum()} of {len(trained)} rows, the first is row {first}"
         if settings.on == "held-out" or _enough(model, _rows(examples, ~trained)[0], settings):
