@@ -227,7 +227,7 @@ def folder_task(
     chosen = np.ones(len(trained), dtype=np.bool_)
     if settings.on == "training":
         if not trained.any():
-            raise ValueError("on='training' needs rows that the model was trained on, and these are others: take on='all'")
+            raise ValueError("on='training' needs rows that the model was trained on, which these are not")
         chosen = trained
         note(f"calibrating on the {trained.sum()} rows that the model was trained on")
     elif trained.any() and settings.on != "all":
