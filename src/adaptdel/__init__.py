@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from adaptdel.core.bounds import pairwise_bounds
+from adaptdel.core.bounds import pairwise_bounds, register_bound
 from adaptdel.core.cardinality import log10_cardinality
 from adaptdel.core.confidence import Looks, clopper_pearson
 from adaptdel.core.frontier import certified_frontier
-from adaptdel.core.general import certify_general
-from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, noise_from_dict, register_noise
+from adaptdel.core.general import ContentDeletion, certify_general
+from adaptdel.core.masking import Masking
+from adaptdel.core.noise import Deletion, ExactOverlap, Noise, NoNoise, Overlap, noise_from_dict, register_noise
 from adaptdel.core.radius import certified_radius, certified_top_k, least_probability
 from adaptdel.core.rates import (
     BinnedRate,
@@ -49,8 +50,10 @@ __all__ = [
     "BinnedRate",
     "Certificate",
     "Certifier",
+    "ContentDeletion",
     "Deletion",
     "ExactCertificate",
+    "ExactOverlap",
     "FixedRate",
     "InterpolatedRate",
     "LengthRate",
@@ -58,6 +61,7 @@ __all__ = [
     "Masking",
     "NoNoise",
     "Noise",
+    "Overlap",
     "Rate",
     "SmoothedClassifier",
     "Threat",
@@ -77,6 +81,7 @@ __all__ = [
     "plot_radius_against_length",
     "rate_from_dict",
     "read_run",
+    "register_bound",
     "register_classifier",
     "register_noise",
     "register_rate",

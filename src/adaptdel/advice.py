@@ -7,7 +7,8 @@ from statistics import median
 from typing import Any
 
 from adaptdel.core.confidence import clopper_pearson
-from adaptdel.core.noise import Deletion, Masking, Noise, noise_from_dict
+from adaptdel.core.masking import Masking
+from adaptdel.core.noise import Deletion, Noise, noise_from_dict
 from adaptdel.core.radius import certified_radius
 from adaptdel.core.rates import LengthRate
 from adaptdel.settings import CERTIFICATION, LEAST_RATE, adaptdel_rate, default_noise, default_rate
@@ -36,7 +37,7 @@ def lower_rate(noise: Noise, lengths: Iterable[int]) -> float | None:
     [0.8, 0.6, None]
     """
     counted = list(lengths)
-    if not counted or not noise.changes_inputs:
+    if not counted or not noise.changes_inputs or not isinstance(noise, (Deletion, Masking)):
         return None
     middle = round(median(counted))
     rate = noise.share_removed(middle)
@@ -56,7 +57,7 @@ def few_kept(noise: Noise, lengths: Iterable[int], *, short_texts: bool = True) 
     Of texts of fewer than 5 tokens no rate that certifies an edit keeps two; ``short_texts`` is whether to say so.
     """
     counted = list(lengths)
-    if not counted or not noise.changes_inputs:
+    if not counted or not noise.changes_inputs or not isinstance(noise, (Deletion, Masking)):
         return None
     middle = round(median(counted))
     kept = middle * (1 - noise.share_removed(middle))

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from adaptdel.core.checks import check_alpha, check_choice, check_int, check_known_fields, check_probability, check_real
-from adaptdel.core.noise import Deletion
+from adaptdel.core.noise import Deletion, noise_from_dict
 from adaptdel.core.rates import LengthRate
 from adaptdel.text.units import check_unit
 
@@ -224,9 +224,11 @@ class TransformerTrainingSettings:
 
 RATE = 0.9  # the fraction of tokens that is removed; less for short texts: see `default_rate`
 RATES = (0.7, 0.99)  # the range of rates that AdaptDel+ trains under, at the default rate
+OWN = "own"  # trains under a registered noise
 METHODS = ("nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+", "freelb")
 UNSMOOTHED = ("nosmooth", "freelb")
 EXACT = "exact"  # trains an additive classifier, whose certificates need no noise
+WITHOUT_RATE = (*UNSMOOTHED, OWN, EXACT)
 NOT_SET = ("seed", "validation")  # of the details, which are those of the training
 ModelSettings = LinearTrainingSettings | TransformerTrainingSettings | AdditiveTrainingSettings
 
@@ -253,7 +255,8 @@ class TrainingSettings:
 
     Attributes:
         method: "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+" or "freelb" for a smoothed classifier, or
-            "exact" for an additive one.
+            "exact" for an additive one; "own" for a smoothed classifier under a registered noise.
+        noise: for "own", the noise as a dictionary, such as {"kind": "my_noise", "width": 5}.
         model: "linear", or the folder or hub name of a transformer.
         rate: the fraction of tokens that is deleted or masked; for AdaptDel the smallest fraction. None for the rate
             that suits the lengths: see `default_rate`.
@@ -272,6 +275,7 @@ class TrainingSettings:
     method: str = "adaptdel"
     model: str = "linear"
     rate: float | None = None
+    noise: Mapping[str, Any] | None = None
     k: float | None = None
     rates: tuple[float, float] | None = None
     kept: tuple[float, float] | None = None
@@ -283,7 +287,7 @@ class TrainingSettings:
     details: ModelSettings | None = None
 
     def __post_init__(self) -> None:
-        _check(self, "method", _choice(*METHODS, EXACT))
+        _check(self, "method", _choice(*METHODS, OWN, EXACT))
         _check(self, "seed", _count(0))
         check_unit(self.unit)
         if not isinstance(self.model, str) or not self.model:
@@ -311,10 +315,14 @@ class TrainingSettings:
     def _check_method(self) -> None:
         """Raise for settings that have no meaning for the method."""
         used = {"adaptdel": ("rate", "k"), "adaptdel+": ("rate", "k", "rates", "kept")}
-        used |= dict.fromkeys((*UNSMOOTHED, EXACT), ())
-        for name in ("rate", "k", "rates", "kept"):
+        used |= {**dict.fromkeys(WITHOUT_RATE, ()), OWN: ("noise",)}
+        for name in ("rate", "noise", "k", "rates", "kept"):
             if getattr(self, name) is not None and name not in used.get(self.method, ("rate",)):
                 raise ValueError(f"{name} has no meaning for method {self.method}: leave it out")
+        if self.method == OWN:
+            if self.noise is None:
+                raise ValueError(f"noise must be given for method {OWN}, such as {{'kind': 'my_noise', 'width': 5}}")
+            object.__setattr__(self, "noise", noise_from_dict(self.noise).to_dict())
         if self.rates is not None and self.kept is not None:
             raise ValueError("kept takes the place of rates: give one of them")
         if not self.is_exact:
@@ -368,7 +376,7 @@ class TrainingSettings:
         changed: dict[str, Any] = {}
         if not self.is_linear:
             changed["details"] = self.transformer.for_examples(len(counted))
-        if self.method not in (*UNSMOOTHED, EXACT) and self.rate is None:
+        if self.method not in WITHOUT_RATE and self.rate is None:
             changed["rate"] = default_rate(counted)
         rate = changed.get("rate", RATE)
         if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != RATE:
@@ -390,10 +398,9 @@ class TrainingSettings:
     def effective(self) -> dict[str, Any]:
         """All fields that the result depends on, with the defaults filled in; two trainings are compared by it."""
         chosen: dict[str, Any] = {"method": self.method, "model": self.model}
-        if self.method not in (*UNSMOOTHED, EXACT):
+        if self.method not in WITHOUT_RATE:
             chosen["rate"] = self.rate or RATE
-        if self.k is not None:
-            chosen["k"] = self.k
+        chosen |= {name: value for name in ("k", "noise") if (value := getattr(self, name)) is not None}
         if self.method == "adaptdel+":
             chosen |= {"rates": list(self.rates or RATES)} if self.kept is None else {"kept": list(self.kept)}
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name

@@ -28,7 +28,8 @@ from adaptdel.calibration.bins import (
 )
 from adaptdel.calibration.measurement import CertifiedAnswers, constant_keep
 from adaptdel.certification.sampling import CERTIFICATION
-from adaptdel.core.noise import Deletion, Masking, NoNoise
+from adaptdel.core.masking import Masking
+from adaptdel.core.noise import Deletion, NoNoise
 from adaptdel.core.rates import BinnedRate, InterpolatedRate
 from adaptdel.models.smoothed import SmoothedClassifier
 from tests.calibration.documents import DATA, EDGES, MONOTONE, QUICK, TURNED, fitted, quick, whole

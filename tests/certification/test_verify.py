@@ -74,6 +74,14 @@ def raise_radius(values: dict[str, Any]) -> None:
     values["derived"]["radius"] += 1
 
 
+def lower_radius(values: dict[str, Any]) -> None:
+    values["derived"]["radius"] = -1
+
+
+def lower_probability(values: dict[str, Any]) -> None:
+    values["derived"]["p1"] -= 0.01
+
+
 def raise_probability(values: dict[str, Any]) -> None:
     values["derived"]["p1"] = min(values["derived"]["p1"] + 0.01, 1.0)
 
@@ -109,6 +117,8 @@ def higher_rate(values: dict[str, Any]) -> None:
 FORGERIES = [
     raise_radius,
     raise_probability,
+    lower_radius,
+    lower_probability,
     lower_alpha,
     add_votes,
     move_votes,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import adaptdel as ad
-from adaptdel.classifiers.base import BaseClassifier, Request, classifier_class, register_classifier
+from adaptdel.classifiers.base import CLASSIFIERS, BaseClassifier, Request, register_classifier
 from adaptdel.core.checks import FloatArray, IntArray
 
 TEXTS = ["good film and good cast", "bad film and bad plot", "good good plot", "bad bad cast film", "a film"] * 4
@@ -119,7 +119,7 @@ class TestOwnClass:
             ad.SmoothedClassifier.load(tmp_path / "model")
 
     def test_names(self) -> None:
-        assert classifier_class("counted_words") is WordCounter
+        assert CLASSIFIERS.get("counted_words") is WordCounter
         for kind in ("linear", "counted_words"):
             with pytest.raises(ValueError, match=f"kind must be a name that is not taken, got '{kind}'"):
                 register_classifier(kind)(type("Other", (WordCounter,), {}))

@@ -4,7 +4,7 @@ import json
 import math
 import random
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -34,23 +34,14 @@ from adaptdel import (
 from adaptdel.certification.certificate import digest
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier
-from adaptdel.core import noise as noise_module
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
-from adaptdel.core.noise import (
-    MANY_CHOICES,
-    ExactOverlap,
-    Noise,
-    Overlap,
-    RandomDeletion,
-    RandomLength,
-    _smallest,
-    _words,
-    draw_at_least,
-    masking_overlap,
-    registered_noise_modules,
-)
-from adaptdel.core.rates import DENOMINATOR, RATES, Rate
+from adaptdel.core.draws import _words, draw_at_least
+from adaptdel.core.masking import _smallest
+from adaptdel.core.noise import MANY_CHOICES, ExactOverlap, Noise, Overlap
+from adaptdel.core.rates import DENOMINATOR, Rate
+from adaptdel.core.registry import own_modules
 from adaptdel.core.threat import EVERY_SET
+from adaptdel.core.training_noise import RandomDeletion, RandomLength
 from tests.exact import round_down, round_up
 
 NOISES: list[Noise] = [
@@ -110,7 +101,7 @@ def test_a_token_is_deleted_iff_its_draw_is_below_the_threshold(p: float, length
 
 def test_a_row_whose_spare_draws_run_out_is_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too rare to wait for: take the spare draws away, and see that rates stay exact and rows independent of chunks."""
-    monkeypatch.setattr("adaptdel.core.noise.ceil", lambda _: -5)
+    monkeypatch.setattr("adaptdel.core.draws.ceil", lambda _: -5)
     noise = Deletion(FixedRate(0.9))
     whole = noise.sample(100, 300, rng())
     assert np.array_equal(np.concatenate(list(noise.chunks(100, 300, rng(), max_bytes=2000))), whole)
@@ -254,6 +245,7 @@ def test_the_exact_overlap_is_that_of_the_doubles(noise: Noise) -> None:
 # A noise and a rate that are defined outside the package.
 
 
+@register_noise("scattered_masking")
 @dataclass(frozen=True)
 class ScatteredMasking(Noise):
     """Mask each token independently. Certified by p − 1 + ψ^r > 1/2: with probability ψ^r all r changes are masked."""
@@ -274,13 +266,15 @@ class ScatteredMasking(Noise):
         return self.threshold() / DENOMINATOR
 
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
-        return masking_overlap(np.power(self.share_removed(length), (length - common).astype(np.float64)), common)
+        hidden = np.power(self.share_removed(length), (length - common).astype(np.float64))
+        return Overlap.alike(hidden, hidden, common)
 
     def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
         hidden = (number(self.threshold()) / DENOMINATOR) ** (length - common)
         return ExactOverlap(hidden, hidden, number(0), number(0))
 
 
+@register_rate("rooted")
 @dataclass(frozen=True)
 class RootRate(Rate):
     """A rate that rises with the square root of the length."""
@@ -291,28 +285,18 @@ class RootRate(Rate):
         return np.asarray(1 - self.scale / np.sqrt(np.maximum(lengths, 1)))
 
 
-@pytest.fixture
-def registered() -> Iterator[None]:
-    register_noise("scattered_masking")(ScatteredMasking)
-    register_rate("square_root")(RootRate)
-    yield
-    del noise_module.NOISES["scattered_masking"], RATES["square_root"]
-
-
 OWN: list[Noise] = [ScatteredMasking(0.9), Deletion(RootRate(0.6))]
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("noise", OWN, ids=repr)
 def test_a_noise_of_your_own_is_saved_and_sampled(noise: Noise) -> None:
     assert noise_from_dict(json.loads(json.dumps(noise.to_dict()))) == noise
     kept = noise.sample(1000, 500, rng(1))
     assert stats.binomtest(int(kept.sum()), kept.size, 1 - noise.share_removed(1000)).pvalue > 1e-6
     assert np.array_equal(np.concatenate(list(noise.chunks(1000, 500, rng(1), max_bytes=9000))), kept)
-    assert __name__ in registered_noise_modules()
+    assert __name__ in own_modules()
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("noise", OWN, ids=repr)
 def test_a_noise_of_your_own_is_certified_verified_and_saved_with_a_model(noise: Noise, tmp_path: Path) -> None:
     draw = random.Random(0)
@@ -500,23 +484,23 @@ class Unfinished(Noise):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: register_noise("my noise"), "the kind of a noise must be a name such as 'my_noise', got 'my noise'"),
-        (lambda: register_rate(7), "the kind of a rate must be a name such as 'my_rate', got 7"),  # type: ignore[arg-type]
+        (lambda: register_noise("my noise"), "the name of a noise must be such as 'my_noise', got 'my noise'"),
+        (lambda: register_rate(7), "the name of a rate must be such as 'my_rate', got 7"),  # type: ignore[arg-type]
         (
             lambda: register_noise("deletion")(ScatteredMasking),
-            "the kind of a noise must not be taken, got 'deletion', which is that of Deletion",
+            "the name of a noise must not be taken, got 'deletion'",
         ),
         (
             lambda: register_noise("loud")(RootRate),  # type: ignore[type-var]
-            "a registered noise must be a dataclass that derives from Noise, got <class",
+            "a noise must be a dataclass that derives from Noise, got <class",
         ),
         (
-            lambda: register_noise("loud")(Unfinished),  # type: ignore[type-abstract]
-            "a registered noise must define every abstract method, Unfinished lacks draw_rows, overlap, share_removed",
+            lambda: register_noise("loud")(Unfinished),
+            "a noise must define every abstract method, Unfinished lacks draw_rows, overlap, share_removed",
         ),
         (
-            lambda: rate_from_dict({"kind": "square_root", "scale": 1}),
-            "the kind of a rate must be one of binned, fixed",
+            lambda: rate_from_dict({"kind": "unknown", "scale": 1}),
+            "the rate 'unknown' is not registered, only binned, fixed",
         ),
     ],
 )

@@ -11,8 +11,8 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, SmoothedClassifier
 from adaptdel.cli import main
-from adaptdel.core.noise import RandomDeletion
 from adaptdel.core.rates import BinnedRate
+from adaptdel.core.training_noise import RandomDeletion
 from adaptdel.models.model_files import update_model
 from adaptdel.settings import UNSMOOTHED
 from adaptdel.text.data import known_texts

@@ -25,9 +25,7 @@ from adaptdel.attacks.outcomes import ERROR, AttackRecord, measure_attack, robus
 from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_of
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
-from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_choice, check_fields
-from adaptdel.core.noise import registered_noise_modules
 from adaptdel.files import parse_object, read_json, write_json, write_text
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine
@@ -329,8 +327,7 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
     if isinstance(target, SmoothedTarget) and job.recipe == ADAPTIVE:
         words = vocabulary_of(target.certifier, job.vocabulary or job.source)
     attack = InputAttack(target, job.recipe, words, job.parts)  # before anything is written: a part may be missing
-    modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
-    source = replace(source, fingerprint=manifest["model_hash"], modules=modules)
+    source = replace(source, fingerprint=manifest["model_hash"])
     task = AttackTask(source, job.recipe, job.settings, words, job.parts, None if job.engine.is_distributed else attack)
     del model, target, attack  # each worker loads its own
     _check_folder(job.out)

@@ -16,9 +16,9 @@ import numpy as np
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import CALIBRATION, SamplingPlan, content_key
-from adaptdel.classifiers.base import BaseClassifier, registered_modules
+from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import IntArray
-from adaptdel.core.noise import Deletion, registered_noise_modules
+from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.core.threat import Threat
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -266,7 +266,6 @@ class Measurer:
                 SmoothedClassifier(certifier.base, certifier.rule.noise, unit=certifier.unit).save(folder)
             except ValueError as error:
                 raise ValueError(f"an engine needs a model that can be saved: {error}") from None
-            modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
-            source = ModelSource(folder, fingerprint=certifier.fingerprint, modules=modules)
+            source = ModelSource(folder, fingerprint=certifier.fingerprint)
             self._saved = certifier.base, source
         return self._saved[1]

@@ -13,7 +13,8 @@ import numpy as np
 from adaptdel.advice import FEW_KEPT, few_kept
 from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, check_int
 from adaptdel.core.confidence import clopper_pearson
-from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise
+from adaptdel.core.masking import Masking
+from adaptdel.core.noise import Deletion, Noise, NoNoise
 from adaptdel.core.radius import certified_radius, check_noise, table, to_probability
 from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate
 from adaptdel.core.threat import Threat

@@ -12,12 +12,11 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-from adaptdel.core.bounds import BOUNDS, complement
+from adaptdel.core.bounds import check_bound, complement
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import (
     LARGEST_LENGTH,
     check_alpha,
-    check_choice,
     check_int,
     check_list,
     check_names,
@@ -27,7 +26,7 @@ from adaptdel.core.checks import (
 from adaptdel.core.confidence import Looks, exact_bounds, vote_bounds
 from adaptdel.core.frontier import certified_frontier
 from adaptdel.core.noise import Noise, noise_from_dict
-from adaptdel.core.radius import certified_radius, check_noise, table
+from adaptdel.core.radius import certified_radius, check_noise, table, uses_table
 from adaptdel.core.threat import CHARACTERS, OPERATIONS, Threat
 from adaptdel.files import parse
 from adaptdel.settings import CERTIFICATION
@@ -106,7 +105,7 @@ class Rule:
                 p, length=length, noise=self.noise, ops=threat, bound=self.bound, threshold=self.threshold
             )
         rival = self.rival(p2, is_binary=is_binary)
-        if rival is None and self.bound == "tight":  # the look-up without argument checks, for speed
+        if rival is None and uses_table(self.noise, self.bound):  # the look-up without argument checks, for speed
             return table(length, self.noise, threat).radius(1 - p1) if p1 > 0.5 else -1
         return certified_radius(p1, rival, length=length, noise=self.noise, ops=threat, bound=self.bound)
 
@@ -219,7 +218,7 @@ class Certificate:
         Such a certificate is valid. It shows that the classifier cannot tell texts of this length apart, not that it is
         robust.
         """
-        needed = self.rule.threat.covering_radius(self.length)
+        needed = None if self.noise.vocabulary else self.rule.threat.covering_radius(self.length)
         return needed is not None and self.radius >= needed
 
     @property
@@ -253,8 +252,11 @@ class Certificate:
         """The number of character edits that cannot change the prediction; None for units without characters.
 
         A character is a Unicode code point. For words see `adaptdel.core.threat.CharacterThreat`. Under a noise that
-        does not certify insertions and deletions, as masking, it is 0: a character can split a word.
+        does not certify insertions and deletions, as masking, it is 0: a character can split a word. Under a noise with
+        a ball of its own it is not known.
         """
+        if self.noise.has_own_ball():
+            return None
         if len(self.noise.certified_ops) < len(OPERATIONS):
             return None if units_per_character(self.unit) is None else min(self.radius, 0)
         if (self.unit or {}).get("kind") == "word":
@@ -281,7 +283,9 @@ class Certificate:
         )
 
     def log10_cardinality(self, vocab_size: int = ROBERTA_VOCABULARY) -> float:
-        """log10 of the number of inputs in the certified region."""
+        """log10 of the number of inputs in the certified region, which the noise may limit to a vocabulary."""
+        if self.noise.vocabulary is not None:
+            vocab_size = max(1, len(set(self.noise.vocabulary)))
         return log10_cardinality(self.radius, length=self.length, ops=self.ops, vocab_size=vocab_size)
 
     def rederive(
@@ -299,15 +303,18 @@ class Certificate:
             self,
             looks=looks,
             ops=self.ops if ops is None else Threat(ops).ops,
-            bound=self.bound if bound is None else check_choice("bound", bound, BOUNDS),
+            bound=self.bound if bound is None else check_bound(bound),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the raw votes, what is derived from them, and a digest of all of it."""
-        derived = {"radius": self.radius, "p1": self.bounds[0], "p2": self.bounds[1], "alpha": self.alpha}
-        values = self.raw() | {"derived": derived}
+        values = self.raw() | {"derived": self.derived()}
         values["digest"] = digest(values)
         return values
+
+    def derived(self) -> dict[str, Any]:
+        """What follows from the votes."""
+        return {"radius": self.radius, "p1": self.bounds[0], "p2": self.bounds[1], "alpha": self.alpha}
 
     def evidence(self) -> dict[str, Any]:
         """The columns of a run that the radius follows from."""
@@ -319,6 +326,7 @@ class Certificate:
             "look_alphas": [] if looks is None else list(looks.alphas),
             "votes": [list(counts) for counts in self.votes],
             "exact": None if self.exact is None else [list(counts) for counts in self.exact],
+            "tokens": json.dumps(self.noise.to_dict()["tokens"]) if self.noise.sees_tokens() else None,
             "p1": self.bounds[0],
             "p2": self.bounds[1],
         }
@@ -394,7 +402,7 @@ def check_certificate(certificate: Certificate) -> None:
         check_int("seed", certificate.seed, most=2**63 - 1)
     if label_key(certificate.label) != label_key(classes[certificate.answer]):
         raise ValueError(f"the label is not the answered class: it must be {classes[certificate.answer]!r}")
-    check_choice("bound", certificate.bound, BOUNDS)
+    check_bound(certificate.bound)
     check_noise(certificate.noise, Threat(certificate.ops))
     check_text("model_hash", certificate.model_hash)
     if not re.fullmatch("([0-9a-f]{64})?", check_text("input_hash", certificate.input_hash)):

@@ -119,7 +119,7 @@ class Certifier:
             classes=tuple(labels),
             answer=tally.label,
             length=len(prepared.tokens),
-            noise=rule.noise,
+            noise=rule.noise.given(prepared.tokens),
             selection=tuple(tally.selection.tolist()),
             looks=tally.looks,
             votes=tuple(tuple(row.tolist()) for row in tally.votes),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import sqrt
 from typing import Any
@@ -149,7 +149,9 @@ def take_votes(
     tally = Tally() if tally is None else tally
     tally.selection = np.zeros(classes, dtype=np.int64)
     length = len(prepared.tokens)
-    noise = plan.rule.noise
+    noise = plan.rule.noise.given(prepared.tokens)
+    if noise is not plan.rule.noise:
+        plan = replace(plan, rule=replace(plan.rule, noise=noise))
     tally.key = content_key(prepared.tokens)
     if plan.exact and noise.choices(length) <= plan.at_once:
         return (yield from _enumerate(noise, length, plan, classes, tally))

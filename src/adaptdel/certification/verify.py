@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import comb, nextafter
+from math import comb, isclose, nextafter
 from typing import Any
 
 from adaptdel.certification.certificate import CLAIMS, Certificate, digest
 from adaptdel.certification.exact import FORMAT as EXACT_FORMAT
 from adaptdel.certification.exact import ExactCertificate
-from adaptdel.certification.sampling import EXACT_COPIES
-from adaptdel.core.bounds import round_up, within_rival_cap
+from adaptdel.certification.sampling import EXACT_COPIES, content_key
+from adaptdel.core.bounds import OWN_BOUNDS, round_up, within_rival_cap
 from adaptdel.core.checks import (
     STEPS,
     TooMuchWork,
@@ -26,6 +26,7 @@ from adaptdel.core.rigorous import rigorous_lower_confidence, rigorous_radius
 from adaptdel.settings import CERTIFICATION
 
 USUAL_ALPHA = CERTIFICATION.alpha
+ROUNDING = 1e-12  # relative difference of numbers that are derived again
 
 
 def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
@@ -33,7 +34,8 @@ def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
 
     The votes have to add up to the planned looks, the digest has to match, the claimed bounds have to be valid
     confidence bounds for the votes, and the claimed radius has to follow from these bounds, both in ball arithmetic.
-    Everything that can be derived is derived. It cannot be derived that the votes are those of the model.
+    Everything that can be derived is derived. It cannot be derived that the votes are those of the model, nor that a
+    registered bound is true.
 
     Args:
         values: as from `Certificate.to_dict`.
@@ -46,10 +48,13 @@ def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
         certificate = Certificate.from_dict(values)
         claims = _claims(values)
         wrong = _votes(certificate)
+        tokens = certificate.noise.tokens
+        if tokens is not None and content_key(tokens).hex() != certificate.input_hash:
+            wrong.append("the tokens are not those of the input hash")
         if digest(values) != values["digest"]:
             wrong.append("the digest does not fit: the file was changed after it was written")
         with limited(work):
-            return wrong or _derived(certificate, *claims)
+            return wrong or _derived(certificate, *claims) or stated_otherwise(values["derived"], certificate.derived())
     except TooMuchWork:
         return [too_much(values["length"], work)]
     except ValueError as error:
@@ -87,6 +92,22 @@ def _claims(values: Mapping[str, Any]) -> tuple[int, float, float, float]:
         check_probability("p2", claims["p2"]),
         check_real("alpha", claims["alpha"], accepted="in [0, 1)", least=0.0, most=nextafter(1.0, 0.0)),
     )
+
+
+def stated_otherwise(stated: Mapping[str, Any], derived: Mapping[str, Any]) -> list[str]:
+    """What is stated otherwise than it is derived, up to the rounding of another machine."""
+    return [
+        f"{name} is {stated[name]!r:.60}, not {value!r:.60}"
+        for name, value in derived.items()
+        if not is_same(stated[name], value)
+    ]
+
+
+def is_same(stored: Any, derived: Any) -> bool:
+    """Whether a value is the one that was derived, up to the rounding of another machine."""
+    if isinstance(stored, float) and isinstance(derived, float):
+        return stored == derived or isclose(stored, derived, rel_tol=ROUNDING)
+    return bool(stored == derived)
 
 
 def _votes(certificate: Certificate) -> list[str]:
@@ -182,7 +203,9 @@ def _levels(certificate: Certificate) -> list[tuple[Sequence[int], float]]:
 
 
 def _radius(certificate: Certificate, p1: float, p2: float) -> int:
-    """The radius in ball arithmetic, for the claimed bounds."""
+    """The radius in ball arithmetic, for the claimed bounds; under a registered bound, the derived one."""
+    if certificate.bound not in OWN_BOUNDS:
+        return certificate.radius
     shape: dict[str, Any] = {
         "length": certificate.length,
         "noise": certificate.noise,

@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -17,6 +15,7 @@ import numpy.typing as npt
 
 from adaptdel.core.checks import BoolArray, IntArray, check_names
 from adaptdel.core.noise import Noise
+from adaptdel.core.registry import Registry
 from adaptdel.text.units import Tokens, Unit
 
 REMEMBERED = 2**16  # distinct copies of an input whose answers are cached
@@ -169,17 +168,26 @@ class BaseClassifier(ABC):
         check_names("options", options, ())
 
 
-_REGISTERED: dict[str, type[BaseClassifier]] = {}
-_BUILT_IN = {
-    "additive": "adaptdel.classifiers.bounded:BoundedLinearClassifier",
-    "additive_pipeline": "adaptdel.classifiers.bounded:AdditivePipeline",
-    "linear": "adaptdel.classifiers.linear:LinearClassifier",
-    "onnx": "adaptdel.classifiers.onnx:OnnxClassifier",
-    "sklearn": "adaptdel.classifiers.callables:SklearnClassifier",
-    "transformers": "adaptdel.classifiers.transformers:TransformersClassifier",
-}
-ENTRY_POINTS = "adaptdel.classifiers"
+def _check_class(cls: Any) -> None:
+    """Raise unless a class can be saved and loaded."""
+    for name in ("votes", "fingerprint", "save", "load"):
+        own, default = (getattr(owner, name, None) for owner in (cls, BaseClassifier))
+        if getattr(own, "__func__", own) is getattr(default, "__func__", default):
+            raise ValueError(f"{cls.__name__} must define {name} to be registered")
 
+
+CLASSIFIERS: Registry[type[BaseClassifier]] = Registry(
+    "classifier",
+    _check_class,
+    {
+        "additive": "adaptdel.classifiers.bounded",
+        "additive_pipeline": "adaptdel.classifiers.bounded",
+        "linear": "adaptdel.classifiers.linear",
+        "onnx": "adaptdel.classifiers.onnx",
+        "sklearn": "adaptdel.classifiers.callables",
+        "transformers": "adaptdel.classifiers.transformers",
+    },
+)
 Registered = TypeVar("Registered", bound=type[BaseClassifier])
 
 
@@ -187,59 +195,12 @@ def register_classifier(kind: str) -> Callable[[Registered], Registered]:
     """A class decorator that makes a base classifier loadable under a name.
 
     The class defines ``votes``, ``fingerprint``, ``save`` and ``load``. A saved model holds the name, never code: the
-    module of the class has to be imported before the model is loaded. Installed packages can declare their classes as
-    entry points of the group ``adaptdel.classifiers``, and are then imported on demand.
+    module of the class has to be imported before the model is loaded, by ``--import`` or as a plug-in.
 
     Args:
         kind: the name; that of another class is refused.
     """
-    if not isinstance(kind, str) or not kind.isidentifier():
-        raise ValueError(f"kind must be a name such as 'my_model', got {kind!r}")
-
-    def register(cls: Registered) -> Registered:
-        name = f"{cls.__module__}:{cls.__qualname__}"
-        taken = _BUILT_IN.get(kind)
-        if kind in _REGISTERED:
-            taken = f"{_REGISTERED[kind].__module__}:{_REGISTERED[kind].__qualname__}"
-        if taken not in (None, name):
-            raise ValueError(f"kind must be a name that is not taken, got {kind!r}, which is that of {taken}")
-        missing = [method for method in ("votes", "fingerprint", "save", "load") if _inherited(cls, method)]
-        if missing:
-            raise ValueError(f"{cls.__name__} must define {missing[0]} to be registered")
-        cls.kind = kind
-        _REGISTERED[kind] = cls
-        return cls
-
-    return register
-
-
-def _inherited(cls: type[BaseClassifier], name: str) -> bool:
-    """Whether a class has only the method of `BaseClassifier`."""
-    mine, default = (getattr(owner, name) for owner in (cls, BaseClassifier))
-    return getattr(mine, "__func__", mine) is getattr(default, "__func__", default)
-
-
-def classifier_class(kind: str) -> type[BaseClassifier]:
-    """The base classifier that is registered under a name; ValueError if there is none."""
-    if kind not in _REGISTERED:
-        declared = _BUILT_IN.get(kind)
-        if declared is not None:
-            import_module(declared.partition(":")[0])
-        else:
-            for entry_point in entry_points(group=ENTRY_POINTS, name=kind):
-                entry_point.load()
-    if kind not in _REGISTERED:
-        names = ", ".join(sorted({*_BUILT_IN, *_REGISTERED}))
-        raise ValueError(
-            f"a base classifier of the kind {kind!r:.60} is not registered, only {names}: import the module that "
-            "registers it first"
-        )
-    return _REGISTERED[kind]
-
-
-def registered_modules() -> set[str]:
-    """The modules of the user's own registered classes, for worker processes to import."""
-    return {cls.__module__ for kind, cls in _REGISTERED.items() if kind not in _BUILT_IN}
+    return CLASSIFIERS.add(kind)
 
 
 class DistinctClassifier(BaseClassifier):

@@ -236,7 +236,8 @@ def noisy_texts(
         rng = np.random.Generator(np.random.Philox(key=[seed, number]))
         prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
         count = copies if noise.changes_inputs else 1
-        texts += [unit.join(kept) for kept in kept_tokens(Request(prepared, noise.sample(len(example), count, rng)))]
+        rows = noise.given(example).sample(len(example), count, rng)
+        texts += [unit.join(kept) for kept in kept_tokens(Request(prepared, rows))]
         targets += [label] * count
     return texts, targets
 

@@ -227,6 +227,7 @@ class LinearClassifier(BaseClassifier):
             noise=drawn,
             copies=copies,
             seed=seed,
+            tokens=tokens,
             progress=lambda done, of: report(done * len(answers) // of),
         )
         composed = composition(features, numbers)
@@ -245,7 +246,7 @@ class LinearClassifier(BaseClassifier):
         }
         weights = None if class_weight is None else balanced_class_weights(answers, len(classes))[answers]
         if active is not None and loss == "votes":
-            keep = keep_rates(codes, active, draws=1 if active.certifies else copies, seed=seed)
+            keep = keep_rates(tokens, active, draws=1 if active.certifies else copies, seed=seed)
             [fitted] = train_margins(counts, composed, answers, len(classes), keep, weights=weights, **options)
         else:
             weights = None if weights is None else np.repeat(weights, copies)
@@ -349,6 +350,6 @@ def noisy_ngrams(
     for number, example in enumerate(tokens):
         prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
         stream = np.random.Philox(key=np.array([seed, number], dtype=np.uint64))
-        for kept in noise.chunks(len(example), copies, np.random.Generator(stream)):
+        for kept in noise.given(example).chunks(len(example), copies, np.random.Generator(stream)):
             runs += ngrams_of_copies(Request(prepared, kept), size)
     return runs

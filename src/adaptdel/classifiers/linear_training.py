@@ -23,6 +23,7 @@ from scipy.special import expit, logsumexp
 from adaptdel.classifiers.features import LARGEST_WEIGHT, Features
 from adaptdel.core.checks import FloatArray, IntArray
 from adaptdel.core.noise import Noise
+from adaptdel.text.units import Tokens
 
 MEMORY = 10  # curvature pairs
 TRIALS = 30  # evaluations in a line search, at most
@@ -172,12 +173,14 @@ def noisy_counts(
     noise: Noise | None,
     copies: int,
     seed: int,
+    tokens: Sequence[Tokens] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Counts:
     """Counts of each distinct token in each noisy copy, shape (examples · copies, types + 1).
 
     The rows of an example are consecutive. The last column counts masks. Every example has its own random stream, keyed
-    by the seed and the number of the example: its rows do not depend on the other examples or on the buffer.
+    by the seed and the number of the example: its rows do not depend on the other examples or on the buffer. ``tokens``
+    are those of the codes, for a noise that sees them.
     """
     blocks: list[Counts] = []
     kept_codes: list[IntArray] = []
@@ -200,7 +203,8 @@ def noisy_counts(
             chunks = iter([np.ones((1, len(code)), dtype=np.bool_)])
         else:
             stream = np.random.Philox(key=np.array([seed, number], dtype=np.uint64))
-            chunks = noise.chunks(len(code), copies, np.random.Generator(stream))
+            own = noise if tokens is None else noise.given(tokens[number])
+            chunks = own.chunks(len(code), copies, np.random.Generator(stream))
         for kept in chunks:
             if masking:
                 kept_codes.append(np.where(kept, code, types).ravel())

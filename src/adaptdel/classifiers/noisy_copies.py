@@ -72,7 +72,7 @@ class NoisyCopies:
         for number in numbers:
             prepared = Prepared(f"example {number}", self.tokens[number], self.unit, self.noise.masks_tokens)
             rng = stream(self.seed, self.purpose, epoch, number)
-            requests.append(Request(prepared, self.noise.sample(len(prepared.tokens), 1, rng)))
+            requests.append(Request(prepared, self.noise.given(prepared.tokens).sample(len(prepared.tokens), 1, rng)))
         return dict(zip(numbers, self.encode(requests), strict=True))
 
 

@@ -9,7 +9,7 @@ that matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -270,10 +270,10 @@ def _log_odds(occurrences: FloatArray) -> FloatArray:
     return logs[:, 1:] - logs[:, :1] if logs.shape[1] == 2 else logs - logs.mean(axis=1, keepdims=True)
 
 
-def keep_rates(codes: Sequence[IntArray], noise: Noise, *, draws: int, seed: int) -> FloatArray:
+def keep_rates(tokens: Sequence[Sequence[Hashable]], noise: Noise, *, draws: int, seed: int) -> FloatArray:
     """The probability with which copies of each example keep a token, shape (examples, draws)."""
-    rates = np.empty((len(codes), draws))
-    for number, code in enumerate(codes):
+    rates = np.empty((len(tokens), draws))
+    for number, example in enumerate(tokens):
         stream = np.random.Philox(key=np.array([seed, number], dtype=np.uint64))
-        rates[number] = noise.keep_rates(len(code), draws, np.random.Generator(stream))
+        rates[number] = noise.given(example).keep_rates(len(example), draws, np.random.Generator(stream))
     return rates

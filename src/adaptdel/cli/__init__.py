@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -39,7 +40,32 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"adaptdel.cli.{cmd_name}"), f"{cmd_name}_command")
+        if cmd_name != "demo" and IMPORT not in command.params:
+            command.params.append(IMPORT)
         return command
+
+
+def _import(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> None:
+    """Import modules that the user names, which register noises, rates, bounds or classifiers."""
+    if names and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:  # whatever the module of a user raises
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise click.BadParameter(f"{name!r} cannot be imported: {reason:.200}", context, option) from None
+
+
+IMPORT = click.Option(
+    ["--import"],
+    multiple=True,
+    metavar="MODULE",
+    is_eager=True,
+    expose_value=False,
+    callback=_import,
+    help="Import a module of yours that registers a noise, rate, bound or classifier; repeatable.",
+)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

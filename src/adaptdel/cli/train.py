@@ -21,6 +21,7 @@ from adaptdel.settings import (
     EXACT,
     METHODS,
     NOT_SET,
+    OWN,
     PAPER_RATES,
     PAPER_TRAINING,
     RATES,
@@ -71,7 +72,9 @@ def _beside_the_paper() -> str:
 @click.option("--settings", "preset", type=click.Choice(["paper"]), help="Start from the paper's settings.")
 @click.option("--data", help="Labelled file (JSON, CSV, Parquet; also gzipped), - for standard input, or data set.")
 @click.option("--out", help="Folder of the model.")
-@click.option("--method", type=click.Choice((*METHODS, EXACT)), help=f"Training method.  [default: {TRAINING.method}]")
+@click.option(
+    "--method", type=click.Choice((*METHODS, OWN, EXACT)), help=f"Training method.  [default: {TRAINING.method}]"
+)
 @click.option("--model", help=f"linear, or folder or hub name of a transformer.  [default: {TRAINING.model}]")
 @click.option("--rate", type=float, help="Fraction of tokens that is removed.  [default: by the lengths, at most 0.9]")
 @click.option("--sample", type=int, help="Train on this number of rows, drawn at random with the seed.")
@@ -112,8 +115,9 @@ def train_command(
 ) -> None:
     """Train a smoothed classifier by any method of the paper, or with --method exact an additive classifier.
 
-    exact needs no noise: its certificates are computed, not sampled. --protect holds out a fifth of the rows or more,
-    and chooses the decision threshold on them with a proved rate of false positives, as `adaptdel protect` does.
+    own trains under a registered noise: --set 'noise={"kind": "my_noise"}'. exact needs no noise: its certificates are
+    computed, not sampled. --protect holds out a fifth of the rows or more, and chooses the decision threshold on them
+    with a proved rate of false positives, as `adaptdel protect` does.
 
     Resumable: run the same command again. A finished training is not repeated.
     """

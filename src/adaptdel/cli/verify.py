@@ -11,6 +11,7 @@ import click
 
 from adaptdel.certification.verify import USUAL_ALPHA, verify
 from adaptdel.cli.engine import data_path
+from adaptdel.core.bounds import OWN_BOUNDS, describe_bound
 from adaptdel.core.checks import STEPS
 from adaptdel.files import NotJSON, parse
 from adaptdel.models.model_files import load_model
@@ -59,10 +60,15 @@ def verify_command(
             "failed": failed,
             "run_holds": run_holds if file.is_dir() else None,
         }
-        summary |= {"largest_alpha": check.alpha}
+        summary |= {"largest_alpha": check.alpha, "registered_bounds": sorted(check.bounds)}
         click.echo(json.dumps({**summary, "results": rows}, indent=2))
     else:
         click.echo(f"{count - failed} of {count} certificates hold, {check.how}")
+    for bound in sorted(check.bounds):
+        click.echo(
+            f"{file}: note: {describe_bound(bound)}: radii were derived by it again, its proof is its author's",
+            err=True,
+        )
     if check.alpha > USUAL_ALPHA * (1 + 1e-9):
         click.echo(
             f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may "
@@ -77,12 +83,14 @@ class _Check:
 
     Attributes:
         alpha: the largest alpha of a certificate or of the run.
+        bounds: the registered bounds that radii follow from.
     """
 
     def __init__(self, file: Path, work: int, model: Path | None, data: tuple[str, ...]) -> None:
         self.file, self.work, self.model, self.data = file, work, model, data
         self.how = "proven in ball arithmetic"
         self.alpha = 0.0
+        self.bounds: set[str] = set()
 
     def results(self) -> Results:
         """The problems of every certificate, with its place in the file or run."""
@@ -93,6 +101,7 @@ class _Check:
             run = read_run(self.file)
             yield from verify_run(run, work=self.work, note=self._note)
             self._update_alpha(run.manifest)
+            self._update_bounds(run.manifest)
             if "method" in run.manifest:
                 self.how = "derived again in integers"
             if self.model is not None:
@@ -103,6 +112,7 @@ class _Check:
         for place, values in read_certificates(self.file):
             yield place, verify(values, work=self.work)
             self._update_alpha(values.get("derived") if isinstance(values, dict) else None)
+            self._update_bounds(values)
 
     def _with_model(self, run: Run) -> Results:
         from adaptdel.runs.rederive import verify_with_model
@@ -121,6 +131,11 @@ class _Check:
         alpha = values.get("alpha") if isinstance(values, dict) else None
         if isinstance(alpha, float):
             self.alpha = max(self.alpha, alpha)
+
+    def _update_bounds(self, values: Any) -> None:
+        bound = values.get("bound") if isinstance(values, dict) else None
+        if isinstance(bound, str) and bound not in OWN_BOUNDS:
+            self.bounds.add(bound)
 
     def _note(self, text: str) -> None:
         click.echo(f"{self.file}: {text}", err=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from adaptdel.core.bounds import BOUNDS, capped_rival, tolerance
-from adaptdel.core.checks import LARGEST_LENGTH, IntArray, check_choice, check_int, check_probability
+from adaptdel.core.bounds import capped_rival, check_bound, tolerance
+from adaptdel.core.checks import LARGEST_LENGTH, IntArray, check_int, check_probability
 from adaptdel.core.noise import Noise
 from adaptdel.core.radius import Test, certified_radius, check_noise, pair_test, threshold_test
 from adaptdel.core.threat import Threat
@@ -48,12 +48,14 @@ def certified_frontier(
     """
     threat = Threat(ops)
     check_noise(noise, threat)
-    check_choice("bound", bound, BOUNDS)
+    check_bound(bound)
     p1 = check_probability("p1", p1)
     p2 = None if p2 is None else check_probability("p2", p2)
     length = check_int("length", length, most=LARGEST_LENGTH)
     if threshold == 1:
         raise ValueError("threshold must be below 1 for a frontier: at 1 no edit changes the answer")
+    if noise.has_own_ball():
+        raise ValueError(f"the frontier is not known under {type(noise).__name__}, which has a ball of its own")
     bound = noise.used_bound(bound)
 
     def most(op: str) -> int:

@@ -7,36 +7,18 @@ an input. `Noise` documents what a noise of your own has to provide.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations
-from math import ceil, comb, sqrt
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from adaptdel.core.checks import (
-    LARGEST_LENGTH,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    check_int,
-    check_probability,
-    check_real,
-    spend,
-)
-from adaptdel.core.rates import (
-    DENOMINATOR,
-    RATES,
-    Described,
-    FixedRate,
-    Rate,
-    class_of,
-    rate_from_dict,
-    registration,
-)
+from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int
+from adaptdel.core.draws import DRAW_BYTES, draw_at_least
+from adaptdel.core.rates import DENOMINATOR, FixedRate, Rate, rate_from_dict
+from adaptdel.core.registry import Described, Registry, check_described, from_dict
+from adaptdel.core.threat import Threat
 
 # The relative error of binomial sums is measured down to 1e-280 (tests/core/test_bounds.py); products below 1e-308 have
 # no relative accuracy. A mass or probability of at least TINY exceeds such a sum or product by a factor of 1e28, more
@@ -72,26 +54,27 @@ class Overlap:
     psi: FloatArray
     other_psi: FloatArray
 
+    @classmethod
+    def alike(cls, inside: FloatArray, other_inside: FloatArray, common: IntArray) -> Overlap:
+        """The overlap where the two conditional distributions are equal."""
+        same = np.zeros(common.shape)
+        inside = np.where((inside > 0) & (inside < TINY), LEAST, inside)
+        return cls(inside, zero_if_tiny(other_inside), common.astype(np.float64), same, same)
+
 
 @dataclass(frozen=True)
 class ExactOverlap:
-    """An `Overlap` with one neighbour, in exact numbers or in balls that contain them."""
+    """An `Overlap` with one neighbour, in exact numbers or in balls that contain them; by default one of `alike`."""
 
     inside: Any
     other_inside: Any
-    psi: Any
-    other_psi: Any
+    psi: Any = 0
+    other_psi: Any = 0
 
 
-def _zero_if_tiny(mass: FloatArray) -> FloatArray:
+def zero_if_tiny(mass: FloatArray) -> FloatArray:
+    """Masses of neighbours, of which tiny ones are replaced by 0."""
     return np.where(mass < TINY, 0.0, mass)
-
-
-def masking_overlap(hidden: FloatArray, common: IntArray) -> Overlap:
-    """The overlap if all changed tokens are masked with probability ``hidden``, from x and from x' alike."""
-    zero = np.zeros(common.shape)
-    inside = np.where((hidden > 0) & (hidden < TINY), LEAST, hidden)
-    return Overlap(inside, _zero_if_tiny(hidden), common.astype(np.float64), zero, zero)
 
 
 def deletion_overlap(
@@ -102,21 +85,20 @@ def deletion_overlap(
     other_inside = np.power(other_psi, (other_length - common).astype(np.float64))
     return Overlap(
         inside=np.where(inside < TINY, LEAST if psi > 0 else 0.0, inside),
-        other_inside=_zero_if_tiny(other_inside),
+        other_inside=zero_if_tiny(other_inside),
         common=common.astype(np.float64),
         psi=np.full(common.shape, psi),
         other_psi=other_psi,
     )
 
 
+Neighbours = tuple[IntArray, ...]  # columns: n', N and whatever else the overlaps of a noise depend on
 CHUNK_BYTES = 2**24
 MANY_CHOICES = 4096  # of kept tokens: more are not enumerated
-_DRAW_BYTES = 4  # of a 32-bit draw
-_BLOCK_BYTES = 120_000  # of rows that are drawn together: little enough for the cache of a core
 
 
 _PROMISES = (
-    "has_paper_bound", "shortest_is_worst", "calibratable", "changes_inputs",
+    "has_paper_bound", "shortest_is_worst", "calibratable", "calibration_candidates", "changes_inputs",
     "exact_overlap", "choices", "all_choices", "choice_weights", "keep_rates",
 )  # fmt: skip
 
@@ -124,27 +106,30 @@ _PROMISES = (
 class Noise(Described):
     """A random choice of the tokens that are kept.
 
-    The simplest noise of your own is `Deletion` with a rate of your own (`adaptdel.core.rates.Rate`); everything below
-    then works. A subclass of `Noise` is a dataclass, registered by `register_noise` if it is to be saved and loaded. It
-    defines
+    The simplest noise of your own is `Deletion` with a rate of your own (`adaptdel.core.rates.Rate`), or
+    `adaptdel.ContentDeletion` for a rate that depends on the tokens; everything below then works. A subclass of `Noise`
+    is a dataclass, registered by `register_noise` if it is to be saved and loaded. It defines
 
     * `draw_rows`, which samples kept tokens, and `share_removed`, which is reported;
     * `overlap`, which the certificate is computed from. It has to describe the distribution that `draw_rows` samples,
       for every neighbour that the operations in `certified_ops` reach; the masses must not be too large;
     * `exact_overlap`, the same in exact arithmetic. Without it, certificates are valid but cannot be verified in ball
       arithmetic: `adaptdel.rigorous_radius` and `adaptdel verify` refuse them;
-    * `choices`, `all_choices` and `choice_weights`, if short inputs are to be enumerated instead of sampled.
+    * `ball`, if the overlap depends on more than the number n' of a neighbour's tokens and the number N of common ones;
+    * `given` and `ball`, if the distribution depends on the tokens and not on their number alone;
+    * `choices`, `all_choices` and `choice_weights`, if short inputs are to be enumerated instead of sampled;
+    * `calibration_candidates`, if `adaptdel calibrate` is to choose among noises of its kind.
 
     The class attributes below declare the rest. Their defaults are safe for any noise. A class that changes the
     distribution of its parent (`draw_rows` or `overlap`) inherits neither the parent's attributes `has_paper_bound`,
-    `shortest_is_worst`, `calibratable` and `changes_inputs`, nor its exact arithmetic and enumeration.
+    `shortest_is_worst`, `calibratable` and `changes_inputs`, nor its exact arithmetic, enumeration and candidates.
     """
 
     noun: ClassVar[str] = "noise"
     masks_tokens: ClassVar[bool] = False
     """Whether tokens that are not kept are replaced by a mask instead of being deleted."""
     calibratable: ClassVar[bool] = False
-    """Whether calibration may replace the noise by a deletion with other rates."""
+    """Whether calibration may replace the noise by a deletion with other rates: see also `calibration_candidates`."""
     certifies: ClassVar[bool] = True
     """Whether anything can be certified under the noise; False if it is for training only."""
     changes_inputs: ClassVar[bool] = True
@@ -158,6 +143,10 @@ class Noise(Described):
     only that one is checked; otherwise all of them are."""
     verb: ClassVar[str] = "deletes"
     """What the noise does to tokens, in messages."""
+    vocabulary: tuple[Hashable, ...] | None = None
+    """The tokens that the attacker may insert; None for any. A certificate holds for texts of these only."""
+    tokens: tuple[Hashable, ...] | None = None
+    """The tokens of the input, of a noise that sees them and was `given` them."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Forget what a parent promises about its distribution, if the class has another one."""
@@ -166,6 +155,36 @@ class Noise(Described):
             for name in _PROMISES:
                 if name not in vars(cls):
                     setattr(cls, name, vars(Noise)[name])
+        if cls.sees_tokens() and not cls.has_own_ball():
+            raise TypeError(f"{cls.__name__} sees the tokens (given), and must define the ball of its neighbours")
+
+    @classmethod
+    def sees_tokens(cls) -> bool:
+        """Whether the distribution depends on the tokens, and not on their number alone."""
+        return cls.given is not Noise.given
+
+    @classmethod
+    def has_own_ball(cls) -> bool:
+        """Whether neighbours are more to the noise than pairs (n', N)."""
+        return cls.ball is not Noise.ball
+
+    def given(self, tokens: Sequence[Hashable]) -> Noise:
+        """The noise of one input. A noise that sees the tokens returns a copy of itself that holds them."""
+        return self
+
+    def ball(self, length: int, radius: int, threat: Threat, *, shortest_only: bool = False) -> Iterator[Neighbours]:
+        """The neighbours after 1 to ``radius`` edits, in blocks of columns that `overlap` takes after the length.
+
+        At radius 0, the input itself. ``shortest_only`` leaves out common subsequences that are not the shortest.
+        """
+        if radius == 0:
+            yield np.array([length]), np.array([length])
+        else:
+            yield from threat.ball(length, radius) if shortest_only else threat.whole_ball(length, radius)
+
+    def radius_limit(self, length: int, threat: Threat) -> int:
+        """The largest radius that is searched for."""
+        return threat.search_limit(length)
 
     @abstractmethod
     def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
@@ -173,7 +192,10 @@ class Noise(Described):
 
     @abstractmethod
     def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
-        """How copies of an input of ``length`` tokens overlap with those of neighbours, arrays of one shape."""
+        """How copies of an input of ``length`` tokens overlap with those of neighbours, arrays of one shape.
+
+        With a `ball` of your own, it takes the columns of that.
+        """
 
     @abstractmethod
     def share_removed(self, length: int) -> float:
@@ -191,6 +213,10 @@ class Noise(Described):
         raise ValueError(
             f"noise must define exact_overlap to be checked in ball arithmetic, which {type(self).__name__} does not"
         )
+
+    def calibration_candidates(self, lengths: Sequence[int]) -> Sequence[Noise]:
+        """Noises of the same kind that `adaptdel calibrate` may choose instead, for inputs of these lengths."""
+        return []
 
     def choices(self, length: int) -> int:
         """The number of possible choices of kept tokens; above `MANY_CHOICES`, any number above it."""
@@ -214,7 +240,7 @@ class Noise(Described):
 
     def used_bound(self, bound: str) -> str:
         """The bound that is computed for the setting ``bound``."""
-        return bound if self.has_paper_bound else "tight"
+        return "tight" if bound == "paper" and not self.has_paper_bound else bound
 
     def chunks(
         self, length: int, size: int, rng: np.random.Generator, *, max_bytes: int = CHUNK_BYTES
@@ -224,7 +250,7 @@ class Noise(Described):
         The rows do not depend on ``max_bytes``: the stacked chunks are what `sample` returns.
         """
         length, size = check_int("length", length, most=LARGEST_LENGTH), check_int("size", size)
-        rows = max(1, check_int("max_bytes", max_bytes, least=1) // max(1, length * _DRAW_BYTES))
+        rows = max(1, check_int("max_bytes", max_bytes, least=1) // max(1, length * DRAW_BYTES))
         for start in range(0, size, rows):
             yield self.draw_rows(length, min(rows, size - start), rng)
 
@@ -241,68 +267,19 @@ class Noise(Described):
         return kept
 
 
-def _draws(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.uint32]:
-    """Rows of 32-bit integers: halves of 64-bit draws, the lower first; a row begins with a fresh draw."""
-    rows, length = shape
-    return _words(rng, (rows, (length + 1) // 2)).view("<u4")[:, :length]
+NOISES: Registry[type[Noise]] = Registry(
+    "noise",
+    check_described(Noise),
+    {
+        **dict.fromkeys(("deletion", "none"), __name__),
+        "masking": "adaptdel.core.masking",
+        **dict.fromkeys(("random_deletion", "random_length"), "adaptdel.core.training_noise"),
+    },
+)
+_Noise = TypeVar("_Noise", bound=type[Noise])
 
 
-def _words(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.uint64]:
-    """64-bit draws, in the order of the generator, lowest byte first in memory."""
-    source = rng.bit_generator
-    if isinstance(source, np.random.Philox):  # its raw draws are the same integers, without the cost of a call
-        return source.random_raw(shape[0] * shape[1]).reshape(shape).astype("<u8", copy=False)
-    return rng.integers(0, 2**64, size=shape, dtype=np.uint64).astype("<u8", copy=False)
-
-
-def draw_at_least(rng: np.random.Generator, shape: tuple[int, int], threshold: int) -> BoolArray:
-    """Whether independent 32-bit draws are at or above a threshold in [0, 2**32]; a row begins with a fresh draw.
-
-    Mostly the leading byte of a draw decides. Only where it equals the leading byte of the threshold are the other 24
-    bits compared. They come from spare draws at the end of the row, which are enough for all but one row in ten
-    thousand or fewer.
-    """
-    rows, length = shape
-    first, remainder = divmod(threshold, 2**24)
-    if first == 2**8:
-        return np.zeros(shape, dtype=np.bool_)
-    width = -(-length // 8)
-    spare = (ceil(length / 256 + 4 * sqrt(length / 256)) + 5) // 2
-    kept = np.empty(shape, dtype=np.bool_)
-    height = max(1, _BLOCK_BYTES // (8 * (width + spare)))
-    for top in range(0, rows, height):
-        _draw_block(rng, kept[top : top + height], (first, remainder), (width, spare))
-    return kept
-
-
-def _draw_block(rng: np.random.Generator, kept: BoolArray, threshold: tuple[int, int], draws: tuple[int, int]) -> None:
-    """Fill rows that are drawn together; ``draws`` are the 64-bit draws of a row: leading bytes, then spare ones."""
-    rows, length = kept.shape
-    first, remainder = threshold
-    width, spare = draws
-    state = rng.bit_generator.state
-    words = _words(rng, (rows, width + spare))
-    leading = np.ascontiguousarray(words[:, :width].view(np.uint8)[:, :length])
-    if not remainder:
-        np.greater_equal(leading, first, out=kept)
-        return
-    flat = kept.reshape(-1)
-    np.equal(leading, first, out=kept)
-    ties = np.flatnonzero(flat)
-    np.greater(leading, first, out=kept)
-    row = ties // length if length else ties
-    place = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
-    if place.max(initial=0) < 2 * spare:
-        rest = words.view("<u4").reshape(-1)[row * (2 * (width + spare)) + 2 * width + place]
-        flat[ties] = rest >> 8 >= remainder
-    elif rows == 1:
-        flat[ties] = _draws(rng, (1, len(row)))[0] >> 8 >= remainder
-    else:  # draw again row by row, so that a row does not depend on those drawn with it
-        rng.bit_generator.state = state
-        for number in range(rows):
-            _draw_block(rng, kept[number : number + 1], threshold, draws)
-
-
+@NOISES.add("deletion")
 @dataclass(frozen=True)
 class Deletion(Noise):
     """Delete each token independently with the rate of the input's length.
@@ -312,7 +289,6 @@ class Deletion(Noise):
            [False, False, False]])
     """
 
-    kind: ClassVar[str] = "deletion"
     immutable: ClassVar[bool] = True
     calibratable: ClassVar[bool] = True
     has_paper_bound: ClassVar[bool] = True
@@ -385,232 +361,28 @@ class Deletion(Noise):
         return None if 0 < threshold < DENOMINATOR else threshold == 0
 
 
+@NOISES.add("none")
 @dataclass(frozen=True)
 class NoNoise(Deletion):
     """Keep every token: the unsmoothed classifier, for which nothing beyond the input itself is certified."""
 
-    kind: ClassVar[str] = "none"
     immutable: ClassVar[bool] = True
     calibratable: ClassVar[bool] = False
     changes_inputs: ClassVar[bool] = False
     rate: Rate = field(default=FixedRate(0.0), init=False, repr=False)
 
 
-class TrainingNoise(Noise):
-    """Noise for training a model whose rates are not known yet. Nothing can be certified under it."""
-
-    certifies: ClassVar[bool] = False
-    low: float
-    high: float
-
-    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
-        """Raise: the noise is for training."""
-        raise self._error()
-
-    def share_removed(self, length: int) -> float:
-        """Raise: the noise is for training."""
-        raise self._error()
-
-    def _error(self) -> ValueError:
-        return ValueError(
-            f"noise must have a rate for every length to be certified, got {self!r}, which is for training"
-        )
-
-
-@dataclass(frozen=True)
-class RandomDeletion(TrainingNoise):
-    """Delete each token with a rate that is drawn uniformly from ``low`` to ``high`` for each row.
-
-    AdaptDel+ trains under it.
-
-    >>> RandomDeletion(1.0, 1.0).sample(3, 1, np.random.default_rng(0))
-    array([[False, False, False]])
-    """
-
-    kind: ClassVar[str] = "random deletion"
-    immutable: ClassVar[bool] = True
-    calibratable: ClassVar[bool] = True
-    low: float = 0.7
-    high: float = 0.99
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "low", check_probability("low", self.low))
-        object.__setattr__(self, "high", check_probability("high", self.high))
-        if self.high < self.low:
-            raise ValueError(f"high must be at least low = {self.low}, got {self.high}")
-
-    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        """The first draw of a row decides on its rate."""
-        draws = _draws(rng, (size, length + 1)).astype(np.float64)
-        return draws[:, 1:] >= self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
-
-    def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
-        """One minus a rate for each row."""
-        return 1.0 - rng.uniform(self.low, self.high, size)
-
-
-@dataclass(frozen=True)
-class RandomLength(TrainingNoise):
-    """Delete each token with the rate that keeps K of them on average; K is uniform from ``low`` to ``high``.
-
-    An option for training AdaptDel+: calibration searches a number of kept tokens, which varies less with the length
-    than the rate does. An input of fewer than K tokens is not changed.
-
-    >>> RandomLength(1000, 1000).sample(3, 1, np.random.default_rng(0))
-    array([[ True,  True,  True]])
-    """
-
-    kind: ClassVar[str] = "random length"
-    immutable: ClassVar[bool] = True
-    calibratable: ClassVar[bool] = True
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        accepted = "a positive number of tokens"
-        object.__setattr__(self, "low", check_real("low", self.low, accepted=accepted, least=0.0, most=2.0**32))
-        object.__setattr__(self, "high", check_real("high", self.high, accepted=accepted, least=0.0, most=2.0**32))
-        if self.low <= 0:
-            raise ValueError(f"low must be {accepted}, got {self.low}")
-        if self.high < self.low:
-            raise ValueError(f"high must be at least low = {self.low}, got {self.high}")
-
-    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        """The first draw of a row decides on its rate."""
-        draws = _draws(rng, (size, length + 1)).astype(np.float64)
-        kept = self.low * 2.0**32 + (self.high - self.low) * draws[:, :1]
-        return draws[:, 1:] >= 2.0**32 - kept / max(length, 1)
-
-    def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
-        """A number of kept tokens for each row, as a share of the length."""
-        return np.minimum(1.0, rng.uniform(self.low, self.high, size) / max(length, 1))
-
-
-@dataclass(frozen=True)
-class Masking(Noise):
-    """RanMASK: mask exactly round(fraction · n) of the n tokens; all choices of positions are equally likely.
-
-    >>> Masking(0.75).masks(8)
-    6
-    >>> Masking(0.75).sample(8, 1, np.random.default_rng(0)).sum()
-    np.int64(2)
-    """
-
-    kind: ClassVar[str] = "masking"
-    immutable: ClassVar[bool] = True
-    masks_tokens: ClassVar[bool] = True
-    certified_ops: ClassVar[tuple[str, ...]] = ("sub",)
-    shortest_is_worst: ClassVar[bool] = True
-    verb: ClassVar[str] = "masks"
-    fraction: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fraction", check_probability("fraction", self.fraction))
-
-    def masks(self, length: int) -> int:
-        """The number of masked tokens of ``length``, for the sampler and for the certificate."""
-        return round(check_int("length", length, most=LARGEST_LENGTH) * self.fraction)
-
-    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        """Keep the tokens with the smallest random keys; a row whose choice is a tie is drawn anew."""
-        keep = length - self.masks(length)
-        if keep in (0, length):
-            return np.full((size, length), keep > 0)
-        state = rng.bit_generator.state
-        kept, tied = _smallest(_draws(rng, (size, length)), keep)
-        if tied.any():  # about one row in 2**32 / length: draw again row by row, so that chunks do not matter
-            rng.bit_generator.state = state
-            for row in range(size):
-                is_tied = True
-                while is_tied:
-                    smallest, row_tied = _smallest(_draws(rng, (1, length)), keep)
-                    kept[row], is_tied = smallest[0], bool(row_tied[0])
-        return kept
-
-    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
-        """The probability that every substituted token is masked: C(N, k) / C(n, k), the same from both sides."""
-        if not np.array_equal(other_length, np.broadcast_to(length, other_length.shape)):
-            raise ValueError("ops must be ['sub'] under Masking, which certifies substitutions only")
-        return masking_overlap(_all_masked(length, self.masks(length), length - common), common)
-
-    def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
-        """The same probability as a product."""
-        hidden = number(1)
-        masks = self.masks(length)
-        spend(length - common)
-        for step in range(length - common):
-            hidden = hidden * (masks - step) / (length - step)
-        return ExactOverlap(hidden, hidden, number(0), number(0))
-
-    def share_removed(self, length: int) -> float:
-        """The number of masks divided by the length."""
-        return self.masks(length) / length if length else 0.0
-
-    def choices(self, length: int) -> int:
-        """C(n, masks)."""
-        masks = self.masks(length)
-        return comb(length, masks) if length <= MANY_CHOICES or masks in (0, length) else length  # or more
-
-    def all_choices(self, length: int) -> BoolArray:
-        """Every choice of the kept positions."""
-        places = list(combinations(range(length), length - self.masks(length)))
-        kept = np.zeros((len(places), length), dtype=np.bool_)
-        for row, place in enumerate(places):
-            kept[row, list(place)] = True
-        return kept
-
-    def choice_weights(self, length: int) -> list[Fraction]:
-        """1 / C(n, masks) for the one number that is kept."""
-        kept = length - self.masks(length)
-        return [Fraction(int(i == kept), comb(length, kept)) for i in range(length + 1)]
-
-
-def _smallest(keys: npt.NDArray[np.uint32], count: int) -> tuple[BoolArray, BoolArray]:
-    """Mark the ``count`` smallest keys of every row, and the rows where a tie makes them ambiguous."""
-    ordered = np.partition(keys, (count - 1, count), axis=1)
-    last, following = ordered[:, count - 1], ordered[:, count]
-    return keys <= last[:, None], last == following
-
-
-def _all_masked(length: int, masks: int, changed: IntArray) -> FloatArray:
-    """The probability that a set of ``changed`` positions is masked entirely, rounded down."""
-    keep = length - masks
-    if keep < 64:  # C(n − r, k) / C(n, k) has k factors as well as r
-        hidden = np.ones(changed.shape)
-        for step in range(keep):
-            hidden = hidden * (np.maximum(length - changed - step, 0) / (length - step))
-        return np.asarray(hidden * (1 - 2.0**-51 * keep))
-    spend(min(int(changed.max(initial=0)), masks))
-    steps = np.arange(min(int(changed.max(initial=0)), masks), dtype=np.float64)
-    product = np.concatenate([[1.0], np.cumprod((masks - steps) / (length - steps)), [0.0]])
-    hidden = product[np.minimum(changed, len(product) - 1)]
-    hidden = np.where(changed > masks, 0.0, hidden)
-    return np.asarray(hidden * (1 - 2.0**-51 * changed))  # each step has an error of at most 2**-52
-
-
-NOISES: dict[str, type[Noise]] = {
-    noise.kind: noise for noise in (Deletion, Masking, NoNoise, RandomDeletion, RandomLength)
-}
-_Noise = TypeVar("_Noise", bound=Noise)
-
-
-def register_noise(kind: str) -> Callable[[type[_Noise]], type[_Noise]]:
+def register_noise(kind: str) -> Callable[[_Noise], _Noise]:
     """A class decorator that makes a noise of your own loadable from files under a name.
 
     The class is a dataclass that derives from `Noise`, which says what it has to define. Its fields are plain values,
     or it defines ``to_dict`` and ``from_dict``. A file holds the name and the values, never code: the module of the
-    class has to be imported before the file is read.
+    class has to be imported before the file is read, by ``--import`` or as a plug-in.
 
     Args:
         kind: the name; that of another class is refused.
     """
-    return registration("noise", NOISES, Noise, kind)
-
-
-def registered_noise_modules() -> list[str]:
-    """The modules of registered noises and rates outside this package, for worker processes to import."""
-    modules = {cls.__module__ for kinds in (NOISES, RATES) for cls in kinds.values()}
-    return sorted(module for module in modules if module.partition(".")[0] != "adaptdel")
+    return NOISES.add(kind)
 
 
 def noise_from_dict(values: Mapping[str, Any]) -> Noise:
@@ -619,5 +391,5 @@ def noise_from_dict(values: Mapping[str, Any]) -> Noise:
     >>> noise_from_dict({"kind": "deletion", "rate": {"kind": "fixed", "p": 0.5}})
     Deletion(rate=FixedRate(p=0.5))
     """
-    noise: Noise = class_of("noise", NOISES, values).from_dict(values)
+    noise: Noise = from_dict(NOISES, values)
     return noise

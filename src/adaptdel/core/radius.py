@@ -17,23 +17,21 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.core.bounds import BOUNDS, attainable, capped_rival, lower, tolerance, upper
+from adaptdel.core.bounds import attainable, capped_rival, check_bound, lower, tolerance, upper
 from adaptdel.core.checks import (
     LARGEST_LENGTH,
     BoolArray,
     FloatArray,
     IntArray,
-    check_choice,
     check_int,
     check_ints,
     check_probabilities,
     check_probability,
 )
-from adaptdel.core.noise import Noise
+from adaptdel.core.noise import Neighbours, Noise
 from adaptdel.core.threat import BLOCK, Threat, as_threat
 
-Pairs = Iterator[tuple[IntArray, IntArray]]
-Test = Callable[[IntArray, IntArray], BoolArray]
+Test = Callable[..., BoolArray]  # of the columns of neighbours
 FILL = 8  # queries at one length from which on filling the whole table is faster
 SMALL = 16  # up to this radius, a table is filled at the first query: its neighbours are few enough to go together
 FILLED = 512  # the largest table that is filled: the cost grows with the square
@@ -90,22 +88,19 @@ class ToleranceTable:
 
     def _guess(self) -> int:
         """About how many edits leave the level attainable."""
-        if "sub" in self.noise.certified_ops and self.length:
-            pair = np.array([self.length]), np.array([self.length - 1])
-        else:
-            pair = next(self._ball(1), (np.zeros(0, dtype=np.int64),) * 2)
-        if not pair[0].size:
+        pairs = next(self._ball(1), None)
+        if pairs is None:
             return 1
-        overlap = self.noise.overlap(self.length, *pair)
+        overlap = self.noise.overlap(self.length, *pairs)
         share = min(float(overlap.inside.min()), float(overlap.other_inside.min()))
         return min(int(log(max(self.level, 1e-9)) / log(share)), self.limit) if 0 < share < 1 else 1
 
-    def _ball(self, radius: int) -> Pairs:
-        return ball(self.threat, self.length, radius, self.noise.shortest_is_worst)
+    def _ball(self, radius: int) -> Iterator[Neighbours]:
+        return self.noise.ball(self.length, radius, self.threat, shortest_only=self.noise.shortest_is_worst)
 
     def _attainable(self, radius: int) -> bool:
         return all(
-            bool(attainable(self.level, self.noise.overlap(self.length, *pair)).all()) for pair in self._ball(radius)
+            bool(attainable(self.level, self.noise.overlap(self.length, *pairs)).all()) for pairs in self._ball(radius)
         )
 
     def tolerance(self, radius: int) -> float:
@@ -183,9 +178,9 @@ def table(length: int, noise: Noise, threat: Threat, level: float = 0.5) -> Tole
     return cached_table(length, noise, threat, level)
 
 
-def ball(threat: Threat, length: int, radius: int, shortest_only: bool) -> Pairs:
-    """The neighbours (n', N) that have to be checked for a radius, in blocks."""
-    return threat.ball(length, radius) if shortest_only else threat.whole_ball(length, radius)
+def uses_table(noise: Noise, bound: str) -> bool:
+    """Whether the radius for two classes is looked up in a `ToleranceTable`."""
+    return bound == "tight" and not noise.has_own_ball()
 
 
 def to_probability(q: float) -> float:
@@ -211,21 +206,22 @@ def check_noise(noise: object, threat: Threat) -> Noise:
 
 
 def pair_test(p1: float, p2: float, noise: Noise, length: int, bound: str) -> Test:
-    """A test of neighbours (n', N): whether a class of probability p1 provably stays ahead of one of probability p2."""
+    """A test of neighbours: whether a class of probability p1 provably stays ahead of one of probability p2."""
 
-    def holds(other: IntArray, common: IntArray) -> BoolArray:
-        overlap = noise.overlap(length, other, common)
-        return lower(np.full(other.shape, p1), overlap, bound) > upper(np.full(other.shape, p2), overlap, bound)
+    def holds(*neighbours: IntArray) -> BoolArray:
+        overlap = noise.overlap(length, *neighbours)
+        p, q = np.full(overlap.common.shape, p1), np.full(overlap.common.shape, p2)
+        return lower(p, overlap, bound) > upper(q, overlap, bound)
 
     return holds
 
 
 def threshold_test(p1: float, threshold: float, noise: Noise, length: int, bound: str) -> Test:
-    """A test of neighbours (n', N): whether class 1, of probability p1, provably stays on its side of the threshold."""
+    """A test of neighbours: whether class 1, of probability p1, provably stays on its side of the threshold."""
 
-    def holds(other: IntArray, common: IntArray) -> BoolArray:
-        overlap = noise.overlap(length, other, common)
-        p = np.full(other.shape, p1)
+    def holds(*neighbours: IntArray) -> BoolArray:
+        overlap = noise.overlap(length, *neighbours)
+        p = np.full(overlap.common.shape, p1)
         if p1 > threshold:
             return lower(p, overlap, bound) > threshold
         return upper(p, overlap, bound) <= threshold
@@ -233,37 +229,36 @@ def threshold_test(p1: float, threshold: float, noise: Noise, length: int, bound
     return holds
 
 
-def _search(holds: Test, pairs: Callable[[int], Pairs], low: int, high: int) -> int:
-    return largest(lambda radius: all(bool(holds(*pair).all()) for pair in pairs(radius)), low, high)
-
-
 def _compared_radius(
     p1: float, p2: float | None, length: int, noise: Noise, threat: Threat, bound: str, threshold: float | None
 ) -> int:
     """The radius of one input by comparing bounds at neighbours, where a single look-up is not enough."""
-    limit = threat.search_limit(length)
+    limit = noise.radius_limit(length, threat)
     rival = capped_rival(p1, p2)
     if threshold is None and p1 <= rival:
         return -1
-    if bound == "paper":
-        test = (
-            pair_test(p1, rival, noise, length, bound)
-            if threshold is None
-            else threshold_test(p1, threshold, noise, length, bound)
+    test = (
+        pair_test(p1, rival, noise, length, bound)
+        if threshold is None
+        else threshold_test(p1, threshold, noise, length, bound)
+    )
+    shortest_only = bound == "tight" and noise.shortest_is_worst
+
+    def holds(radius: int) -> bool:
+        return all(
+            bool(test(*block).all()) for block in noise.ball(length, radius, threat, shortest_only=shortest_only)
         )
-        if not test(np.array([length]), np.array([length])).all():
-            return -1
-        return _search(test, lambda radius: threat.whole_ball(length, radius), 0, limit)
+
+    if bound != "tight" and not holds(0):
+        return -1
+    if noise.has_own_ball():  # which may grow fast: one step at a time
+        return next((radius for radius in range(limit) if not holds(radius + 1)), limit)
+    if bound != "tight":
+        return largest(holds, 0, limit)
     # Many classes. K is concave: two classes with q = (1 − p1 + p2) / 2 are never better, two with q = p2 never worse.
     limits = table(length, noise, threat)
     low = limits.radius(float(np.nextafter((1 - p1 + rival) / 2, 1)))
-    high = limits.radius(rival)
-    return _search(
-        pair_test(p1, rival, noise, length, bound),
-        lambda radius: ball(threat, length, radius, noise.shortest_is_worst),
-        low,
-        max(low, high),
-    )
+    return largest(holds, low, max(low, limits.radius(rival)))
 
 
 @overload
@@ -325,7 +320,7 @@ def certified_radius(
     """
     threat = as_threat(ops)
     check_noise(noise, threat)
-    check_choice("bound", bound, BOUNDS)
+    check_bound(bound)
     if threshold is not None:
         threshold = check_probability("threshold", threshold)
         if p2 is not None:
@@ -346,7 +341,7 @@ def certified_radius(
     flat_sizes = np.broadcast_to(sizes, shape).ravel()
     if threshold == 1:  # class 1 is never predicted, whatever the attacker does
         radii = np.array([threat.search_limit(int(size)) for size in flat_sizes], dtype=np.int64)
-    elif bound == "tight" and flat_p2 is None:
+    elif uses_table(noise, bound) and flat_p2 is None:
         radii = _look_up(flat_p1, flat_sizes, noise, threat, threshold)
     else:
         radii = _compare_all(flat_p1, flat_p2, flat_sizes, noise, threat, bound, threshold)
@@ -441,14 +436,34 @@ def least_probability(radius: int, *, length: int, noise: Noise, ops: str | Iter
     radius = check_int("radius", radius)
     length = check_int("length", length, most=LARGEST_LENGTH)
     threat = Threat(ops)
-    limits = table(length, check_noise(noise, threat), threat)
+    check_noise(noise, threat)
     cap = threat.largest(length)
     radius = radius if cap is None else min(radius, cap)
-    return to_probability(limits.tolerance(radius)) if radius else LEAST_MAJORITY
+    if not radius:
+        return LEAST_MAJORITY
+    if noise.has_own_ball():
+        return max((to_probability(q) for q in _own_tolerances(length, noise, threat, 0.5, radius)), default=inf)
+    return to_probability(table(length, noise, threat).tolerance(radius))
 
 
 def largest_radius_probability(length: int, noise: Noise, threat: Threat, threshold: float | None = None) -> float:
     """The least probability of the predicted class that certifies the largest possible radius."""
-    limits = table(length, check_noise(noise, threat), threat, 0.5 if threshold is None else threshold)
+    check_noise(noise, threat)
+    level = 0.5 if threshold is None else threshold
+    if noise.has_own_ball():
+        reached = [
+            q for q in _own_tolerances(length, noise, threat, level, noise.radius_limit(length, threat)) if q >= 0
+        ]
+        return max((to_probability(q) for q in reached), default=LEAST_MAJORITY)
+    limits = table(length, noise, threat, level)
     reach = limits.radius(0.0)
     return to_probability(limits.tolerance(reach)) if reach else LEAST_MAJORITY
+
+
+def _own_tolerances(length: int, noise: Noise, threat: Threat, level: float, most: int) -> Iterator[float]:
+    """The tolerances of radii from 1 to ``most`` under a noise with a ball of its own, up to the first that is −1."""
+    for radius in range(1, most + 1):
+        overlaps = (noise.overlap(length, *block) for block in noise.ball(length, radius, threat))
+        yield (least := min((float(tolerance(level, overlap).min(initial=inf)) for overlap in overlaps), default=inf))
+        if least < 0:
+            return

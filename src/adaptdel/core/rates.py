@@ -7,14 +7,14 @@ certified.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from math import floor, inf
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from adaptdel.core.checks import (
     check_probability,
     check_real,
 )
+from adaptdel.core.registry import Described, Registry, check_described, from_dict
 
 DENOMINATOR = 2**32
 
@@ -39,38 +40,6 @@ def dyadic(rate: float) -> float:
     (0.5, 0.8999999999068677)
     """
     return round(check_probability("rate", rate) * DENOMINATOR) / DENOMINATOR
-
-
-class Described(ABC):
-    """A rate or a noise: a dataclass that can be written as a dictionary of plain values and rebuilt from it."""
-
-    noun: ClassVar[str]
-    """"rate" or "noise", for messages."""
-    kind: ClassVar[str]
-    """The name under which the class is registered and saved."""
-    immutable: ClassVar[bool] = False
-    """Whether an object never changes, so that results that depend on it alone are cached. A subclass does not inherit
-    it: it declares ``immutable = True`` itself, and is then hashable (a frozen dataclass)."""
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        if "immutable" not in cls.__dict__:
-            cls.immutable = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of plain values: the kind and the fields."""
-        names = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
-        return {"kind": self.kind} | {name: _plain_value(getattr(self, name)) for name in names}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild an object from `to_dict`."""
-        rebuilt: Self = build(cls.noun, {cls.kind: cls}, values)
-        return rebuilt
-
-
-def _plain_value(value: Any) -> Any:
-    return value.to_dict() if isinstance(value, Described) else list(value) if isinstance(value, tuple) else value
 
 
 class Rate(Described):
@@ -108,6 +77,12 @@ class Rate(Described):
         return self.threshold(length) / DENOMINATOR
 
 
+RATES: Registry[type[Rate]] = Registry(
+    "rate", check_described(Rate), dict.fromkeys(("fixed", "length", "binned", "interpolated"), __name__)
+)
+
+
+@RATES.add("fixed")
 @dataclass(frozen=True)
 class FixedRate(Rate):
     """The same rate at every length, as in RS-Del and CERT-ED.
@@ -116,7 +91,6 @@ class FixedRate(Rate):
     0.5
     """
 
-    kind: ClassVar[str] = "fixed"
     immutable: ClassVar[bool] = True
     p: float
 
@@ -128,6 +102,7 @@ class FixedRate(Rate):
         return np.full(np.shape(lengths), self.p)
 
 
+@RATES.add("length")
 @dataclass(frozen=True)
 class LengthRate(Rate):
     """AdaptDel: ψ(n) = max(p_min, p_max · (1 − k/n)). About k tokens of a long input are kept.
@@ -137,7 +112,6 @@ class LengthRate(Rate):
     (0.5, 0.75, 0.984375)
     """
 
-    kind: ClassVar[str] = "length"
     immutable: ClassVar[bool] = True
     p_min: float
     k: float
@@ -203,6 +177,7 @@ def _kept_to_rate(keep: FloatArray, lengths: FloatArray) -> FloatArray:
     return 1.0 - np.minimum(share, 1.0)
 
 
+@RATES.add("binned")
 @dataclass(frozen=True)
 class BinnedRate(Rate):
     """AdaptDel+: ψ(n) = 1 − K/n, with one expected kept length K for each bin of lengths.
@@ -216,7 +191,6 @@ class BinnedRate(Rate):
     (0.9375, 0.9375, 0.984375)
     """
 
-    kind: ClassVar[str] = "binned"
     immutable: ClassVar[bool] = True
     edges: Sequence[float]  # stored as a tuple, like keep
     keep: Sequence[float]
@@ -235,6 +209,7 @@ class BinnedRate(Rate):
         return _kept_to_rate(np.array(self.keep, dtype=np.float64)[bins], lengths)
 
 
+@RATES.add("interpolated")
 @dataclass(frozen=True)
 class InterpolatedRate(Rate):
     """AdaptDel+ without jumps: ψ(n) = 1 − K(n)/n, with K linear between the given lengths and constant outside.
@@ -244,7 +219,6 @@ class InterpolatedRate(Rate):
     (0.875, 0.875, 0.96875)
     """
 
-    kind: ClassVar[str] = "interpolated"
     immutable: ClassVar[bool] = True
     lengths: Sequence[float]  # stored as a tuple, like keep
     keep: Sequence[float]
@@ -269,12 +243,10 @@ def _cached_threshold(rate: Rate, length: int) -> int:
     return int(rate.thresholds(length))
 
 
-RATES: dict[str, type[Rate]] = {rate.kind: rate for rate in (FixedRate, LengthRate, BinnedRate, InterpolatedRate)}
-_Rate = TypeVar("_Rate", bound=Rate)
-_Described = TypeVar("_Described", bound=Described)
+_Rate = TypeVar("_Rate", bound=type[Rate])
 
 
-def register_rate(kind: str) -> Callable[[type[_Rate]], type[_Rate]]:
+def register_rate(kind: str) -> Callable[[_Rate], _Rate]:
     """A class decorator that makes a rate of your own loadable from files under a name.
 
     The class is a dataclass whose fields are plain values. A file holds the name and the fields, never code: the module
@@ -291,31 +263,7 @@ def register_rate(kind: str) -> Callable[[type[_Rate]], type[_Rate]]:
     >>> rate_from_dict({"kind": "square_root", "scale": 1.0})(16)
     0.75
     """
-    return registration("rate", RATES, Rate, kind)
-
-
-def registration(
-    what: str, kinds: dict[str, type[Any]], base: type[Any], kind: str
-) -> Callable[[type[_Described]], type[_Described]]:
-    """A class decorator that adds a subclass of ``base`` to ``kinds`` under the name ``kind``."""
-    if not isinstance(kind, str) or not kind.isidentifier():
-        raise ValueError(f"the kind of a {what} must be a name such as 'my_{what}', got {kind!r}")
-
-    def register(cls: type[_Described]) -> type[_Described]:
-        candidate: Any = cls
-        if not (isinstance(candidate, type) and issubclass(candidate, base) and is_dataclass(candidate)):
-            raise ValueError(f"a registered {what} must be a dataclass that derives from {base.__name__}, got {cls!r}")
-        if getattr(cls, "__abstractmethods__", None):
-            missing = ", ".join(sorted(cls.__abstractmethods__))
-            raise ValueError(f"a registered {what} must define every abstract method, {cls.__name__} lacks {missing}")
-        taken = kinds.get(kind)
-        if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"the kind of a {what} must not be taken, got {kind!r}, which is that of {taken.__name__}")
-        cls.kind = kind
-        kinds[kind] = cls
-        return cls
-
-    return register
+    return RATES.add(kind)
 
 
 def rate_from_dict(values: Mapping[str, Any]) -> Rate:
@@ -324,30 +272,5 @@ def rate_from_dict(values: Mapping[str, Any]) -> Rate:
     >>> rate_from_dict({"kind": "length", "p_min": 0.9, "k": 23})
     LengthRate(p_min=0.9, k=23, p_max=1.0)
     """
-    rate: Rate = class_of("rate", RATES, values).from_dict(values)
+    rate: Rate = from_dict(RATES, values)
     return rate
-
-
-def class_of(what: str, kinds: Mapping[str, type[Any]], values: Mapping[str, Any]) -> type[Any]:
-    """The class that ``values["kind"]`` names."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"a {what} must be a dictionary with its kind, got {values!r}")
-    kind = values.get("kind")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise ValueError(f"the kind of a {what} must be one of {', '.join(sorted(kinds))}, got {kind!r}")
-    return kinds[kind]
-
-
-def build(what: str, kinds: Mapping[str, type[Any]], values: Mapping[str, Any]) -> Any:
-    """Build the dataclass that ``values["kind"]`` names from the other values."""
-    cls = class_of(what, kinds, values)
-    arguments = {name: value for name, value in values.items() if name != "kind"}
-    known = {field.name for field in fields(cls) if field.init}
-    kind = values["kind"]
-    for name in arguments:
-        if name not in known:
-            raise ValueError(f"a {what} of kind {kind!r} takes {', '.join(sorted(known)) or 'nothing'}, got {name!r}")
-    try:
-        return cls(**arguments)
-    except TypeError:
-        raise ValueError(f"a {what} of kind {kind!r} needs {', '.join(sorted(known))}, got {arguments}") from None

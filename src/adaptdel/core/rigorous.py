@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from adaptdel.core.bounds import BOUNDS, WHOLE, capped_rival, lower, upper
-from adaptdel.core.checks import LARGEST_LENGTH, check_alpha, check_choice, check_int, check_probability, spend
+from adaptdel.core.bounds import OWN_BOUNDS, WHOLE, capped_rival, check_bound, describe_bound, lower, upper
+from adaptdel.core.checks import LARGEST_LENGTH, check_alpha, check_int, check_probability, spend
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius import ball, certified_radius, check_noise, largest
+from adaptdel.core.radius import certified_radius, check_noise, largest
 from adaptdel.core.threat import Threat
 
 PAIR, TERM = 40, 4  # steps of the work limit for a neighbour, and for a term of a sum
@@ -63,12 +63,13 @@ def _count_terms(trials: int, success: Ball) -> int:
 class _Pair:
     """An input and one neighbour, in balls of the current precision."""
 
-    def __init__(self, noise: Noise, length: int, other_length: int, common: int) -> None:
-        overlap = noise.exact_overlap(_flint().arb, length, other_length, common)
-        self.common = common
+    def __init__(self, noise: Noise, length: int, *neighbour: int) -> None:
+        arb = _flint().arb
+        overlap = noise.exact_overlap(arb, length, *neighbour)
+        self.common = neighbour[1]
         self.inside, self.other_inside = overlap.inside, overlap.other_inside
-        self.drop, self.other_drop = overlap.psi, overlap.other_psi
-        self.keep, self.other_keep = 1 - overlap.psi, 1 - overlap.other_psi  # exact: rates are multiples of 2**-32
+        self.drop, self.other_drop = arb(overlap.psi), arb(overlap.other_psi)
+        self.keep, self.other_keep = 1 - self.drop, 1 - self.other_drop  # exact: rates are multiples of 2**-32
 
     def _walk(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
         """The least count h with P(count <= h) >= target, and P(count < h) at x and at x', from the nearer end."""
@@ -241,36 +242,36 @@ def rigorous_radius(
     _flint()
     threat = Threat(ops)
     check_noise(noise, threat)
-    check_choice("bound", bound, BOUNDS)
+    if check_bound(bound) not in OWN_BOUNDS:
+        raise ValueError(f"bound must be tight or paper in ball arithmetic, got {describe_bound(bound)}")
     p1 = check_probability("p1", p1)
     length = check_int("length", length, most=LARGEST_LENGTH)
     bound = noise.used_bound(bound)
-    limit = threat.search_limit(length)
+    limit = noise.radius_limit(length, threat)
     hint = certified_radius(p1, p2, length=length, noise=noise, ops=ops, bound=bound, threshold=threshold)
     p2 = None if p2 is None else check_probability("p2", p2)
     threshold = None if threshold is None else check_probability("threshold", threshold)
     if threshold == 1:
         return limit  # class 1 is never predicted, whatever the attacker does
 
-    def certified(other: int, common: int) -> bool:
-        return _decide(lambda last: _margin(_Pair(noise, length, other, common), p1, p2, bound, threshold, last))
+    def certified(*neighbour: int) -> bool:
+        return _decide(lambda last: _margin(_Pair(noise, length, *neighbour), p1, p2, bound, threshold, last))
 
     shortest_only = bound == "tight" and noise.shortest_is_worst
 
     def holds(radius: int) -> bool:
-        first, most = threat.reach(length, radius)
-        spend(PAIR * (most - first + 1) * (1 if shortest_only else min(radius, length) + 1))
-        for others, commons in ball(threat, length, radius, shortest_only):
-            overlap = noise.overlap(length, others, commons)
-            p = np.full(others.shape, p1)
+        for neighbours in noise.ball(length, radius, threat, shortest_only=shortest_only):
+            spend(PAIR * len(neighbours[0]))
+            overlap = noise.overlap(length, *neighbours)
+            p = np.full(overlap.common.shape, p1)
             slack = upper(1 - p, overlap, bound) - lower(p, overlap, bound)
             worst_first = np.argsort(-slack, kind="stable")
-            if not all(certified(int(others[j]), int(commons[j])) for j in worst_first):
+            if not all(certified(*(int(column[j]) for column in neighbours)) for j in worst_first):
                 return False
         return True
 
     is_ahead = threshold is not None or p1 > capped_rival(p1, p2)
-    if not (certified(length, length) if bound == "paper" else is_ahead):
+    if not (holds(0) if bound == "paper" else is_ahead):
         return -1
     hint = min(max(hint, 0), limit)
     return largest(holds, hint, limit) if hint == 0 or holds(hint) else largest(holds, 0, hint - 1)

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from safetensors.numpy import save as tensors_to_bytes
 
-from adaptdel.classifiers.base import BaseClassifier, classifier_class
+from adaptdel.classifiers.base import CLASSIFIERS, BaseClassifier
 from adaptdel.core.checks import check_choice, check_fields, check_format, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
+from adaptdel.core.registry import NotRegisteredError
 from adaptdel.files import read_json, read_tensors, replacing, replacing_folder, write_json, write_text
 from adaptdel.models.card import check_calibration, check_training, model_card
 from adaptdel.text.data import DATA, TextHashes
@@ -271,16 +272,16 @@ def _damaged(path: Path) -> Iterator[None]:
     """Add the name of the file to an error."""
     try:
         yield
+    except NotRegisteredError as error:
+        raise ValueError(f"{path}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: damaged: {' '.join(str(error).split()):.300}: save or copy the model anew") from None
 
 
 def _load_base(folder: Path, settings: dict[str, Any], config: Path, running: Mapping[str, Any]) -> BaseClassifier:
     options = settings["options"]
-    try:
-        cls = classifier_class(settings["base"])
-    except ValueError as error:
-        raise ValueError(f"{config}: {error}") from None
+    with _damaged(config):
+        cls = CLASSIFIERS.get(settings["base"])
     if not folder.is_dir():
         raise ValueError(f"{folder}: missing from a saved model: save or copy the model anew")
     with _damaged(config):

@@ -17,8 +17,8 @@ from adaptdel.certification.sampling import SamplingPlan, Tally
 from adaptdel.classifiers.base import BaseClassifier, Prepared
 from adaptdel.classifiers.callables import as_base
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.core.bounds import BOUNDS
-from adaptdel.core.checks import FloatArray, check_choice, check_fields, check_int, check_probability
+from adaptdel.core.bounds import check_bound
+from adaptdel.core.checks import FloatArray, check_fields, check_int, check_probability
 from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import check_noise
@@ -159,7 +159,9 @@ class SmoothedClassifier(TextEstimator):
         shares = np.zeros((len(results), len(certifier.base.classes_ or [])))
         for row, (prepared, tally) in zip(shares, results, strict=True):
             if tally.exact is not None:
-                exact = exact_shares(tally.exact.tolist(), certifier.rule.noise, len(prepared.tokens))
+                exact = exact_shares(
+                    tally.exact.tolist(), certifier.rule.noise.given(prepared.tokens), len(prepared.tokens)
+                )
                 row[:] = [float(share) for share in exact]
             else:
                 row[:] = tally.selection / tally.selection.sum()
@@ -221,7 +223,7 @@ class SmoothedClassifier(TextEstimator):
             raise ValueError("noise must be given, or chosen by fit, before inputs can be classified; got None")
         ops = Threat(noise.certified_ops if isinstance(self.ops, str) and self.ops == "edit" else self.ops)
         check_noise(noise, ops)
-        check_choice("bound", self.bound, BOUNDS)
+        check_bound(self.bound)
         threshold = None if self.threshold is None else check_probability("threshold", self.threshold)
         return Rule(noise, ops.ops, self.bound, threshold)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptdel.core.bounds import describe_bound
 from adaptdel.core.cardinality import ROBERTA_VOCABULARY
 from adaptdel.core.checks import FloatArray, IntArray, check_int
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
@@ -295,7 +296,7 @@ def _settings(entry: Entry) -> Row:
         "noise": ", ".join(f"{key} {_shortened(value)}" for key, value in (noise.get("rate") or noise).items()) or None,
         "attacker": ", ".join(entry.ops),
         "threshold": None if threshold is None else f"{threshold:g}",
-        "bound": manifest.get("bound"),
+        "bound": None if manifest.get("bound") is None else describe_bound(manifest["bound"]),
         "confidence": entry.confidence,
         "votes": " + ".join(map(str, votes)) if votes else None,
         "sampling": manifest.get("sampling"),

@@ -216,6 +216,7 @@ def detection_curves(entries: Sequence[Entry]) -> Figure | None:
 def rates(entries: Sequence[Entry]) -> Figure | None:
     """The rate, and the expected number of kept tokens, against the length; None if no run has noise."""
     noisy = [e for e in entries if (e.manifest.get("noise") or {}).get("kind", "none") != "none" and len(e.outcomes)]
+    noisy = [e for e in noisy if not noise_from_dict(e.manifest["noise"]).sees_tokens()]
     if not noisy:
         return None
     figure = new_figure(WIDTH, 3.2)

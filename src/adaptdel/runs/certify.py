@@ -14,9 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from adaptdel.certification.certifier import Certifier, Input
-from adaptdel.classifiers.base import registered_modules
 from adaptdel.core.checks import check_int
-from adaptdel.core.noise import registered_noise_modules
 from adaptdel.files import replacing, write_json
 from adaptdel.models.model_files import data_columns
 from adaptdel.progress import reporter
@@ -158,8 +156,7 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
             note(sentence)
         task = CertificationTask(None, model.certifier())
         if model_source is not None and job.engine.is_distributed:
-            modules = tuple(sorted({*registered_modules(), *registered_noise_modules()}))
-            source = replace(model_source, fingerprint=manifest["model_hash"], modules=modules)
+            source = replace(model_source, fingerprint=manifest["model_hash"])
             task = CertificationTask(source)
         hashes = (getattr(model, "texts_", None) or {}).get("training", ())
         training = frozenset(map(int, hashes))

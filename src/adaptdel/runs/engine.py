@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adaptdel.core.checks import check_choice, check_int, check_real
+from adaptdel.core.registry import own_modules
 from adaptdel.models.model_files import load_model
 from adaptdel.models.smoothed import SmoothedClassifier
 
@@ -58,14 +59,14 @@ class ModelSource:
         model: the folder of a model.
         settings: replace those of the model.
         fingerprint: of the base classifier; another one is an error.
-        modules: to import first.
+        modules: to import first; by default those that registered something.
         running: where and how a transformer runs: see `SmoothedClassifier.load`.
     """
 
     model: Path
     settings: dict[str, Any] = field(default_factory=dict)
     fingerprint: str | None = None
-    modules: tuple[str, ...] = ()
+    modules: tuple[str, ...] = field(default_factory=own_modules)
     running: dict[str, Any] = field(default_factory=dict)
 
     def load(self) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.certification.certificate import MOST_VOTES, check_classes
-from adaptdel.core.bounds import BOUNDS
+from adaptdel.core.bounds import check_bound
 from adaptdel.core.checks import (
     check_alpha,
     check_choice,
@@ -169,7 +169,7 @@ def _object_of(checks: Mapping[str, Check], optional: Collection[str] = ()) -> C
     return check
 
 
-_SETTING: dict[str, Check] = {"alpha": _alpha, "ops": _ops, "bound": _or_null(_choice(*BOUNDS))}
+_SETTING: dict[str, Check] = {"alpha": _alpha, "ops": _ops, "bound": _or_null(lambda name, value: check_bound(value))}
 _FIELDS: dict[str, Check] = {
     "format": _integer(0),
     "model_hash": check_text,

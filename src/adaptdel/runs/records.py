@@ -15,7 +15,7 @@ from adaptdel.certification.certificate import Certificate, check_certificate
 from adaptdel.certification.exact import FORMAT as EXACT_FORMAT
 from adaptdel.certification.exact import ExactCertificate
 from adaptdel.core.confidence import Looks
-from adaptdel.core.noise import noise_from_dict
+from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.threat import Threat
 from adaptdel.measures.class_measures import ClassTable, measure_classes
 from adaptdel.measures.summary import Outcomes, measure
@@ -46,6 +46,7 @@ CERTIFICATES = pa.schema(
         ("character_radius", pa.int64()),  # in edited characters, None for units without characters
         ("log10_cardinality", pa.float64()),  # of the certified region; minus infinity if abstained
         ("calls", pa.int64()),  # votes taken, enumerated copies included
+        ("tokens", pa.string()),  # as JSON, if the noise sees them
         ("input_hash", pa.string()),  # of the tokens
         ("digest", pa.string()),  # of the certificate as a dictionary, including p1, p2 and radius
         ("problem", pa.string()),  # why there is no certificate, None if there is one
@@ -70,7 +71,8 @@ TOTALLED = (
     "row", "truth", "answer", "correct", "abstained", "length", "radius", "character_radius", "calls", "problem",
 )  # fmt: skip
 
-OPTIONAL = ("truth", "correct", "exact", "character_radius", "problem")  # may be null in a row that has a certificate
+# May be null in a row that has a certificate.
+OPTIONAL = ("truth", "correct", "exact", "character_radius", "tokens", "problem")
 INTEGERS = ("scores", "offsets", "reach")  # the evidence of exact certificates
 VOTES = ("rate", "selection", "look_sizes", "look_alphas", "votes", "p1", "p2")  # that of others
 
@@ -172,7 +174,7 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> An
         classes=classes,
         answer=answer,
         length=record["length"],
-        noise=noise_from_dict(manifest["noise"]),
+        noise=_noise(manifest["noise"], record["tokens"]),
         selection=tuple(record["selection"]),
         looks=Looks(*planned) if exact is None or any(planned) else None,
         votes=_rows("votes", record["votes"]),
@@ -187,6 +189,14 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> An
     )
     check_certificate(certificate)
     return certificate
+
+
+def _noise(values: Mapping[str, Any], tokens: str | None) -> Noise:
+    """The noise of a row: with its tokens, if the noise sees them."""
+    noise = noise_from_dict(values)
+    if noise.sees_tokens() != (tokens is not None):
+        raise ValueError("tokens must be stated under a noise that sees them, and under no other")
+    return noise if tokens is None else noise.given(json.loads(tokens))
 
 
 def _rows(name: str, rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:

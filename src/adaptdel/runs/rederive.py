@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import zip_longest
 from math import isclose, isfinite, sqrt
@@ -26,9 +27,9 @@ from adaptdel.certification.sampling import (
     plan_looks,
     radius_is_final,
 )
-from adaptdel.certification.verify import too_much, verify
-from adaptdel.core.bounds import BOUNDS
-from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, check_choice, limited
+from adaptdel.certification.verify import ROUNDING, is_same, too_much, verify
+from adaptdel.core.bounds import check_bound
+from adaptdel.core.checks import STEPS, TooMuchWork, check_alpha, limited
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.core.radius import check_noise
@@ -51,7 +52,6 @@ from adaptdel.runs.records import (
 from adaptdel.runs.storage import MANIFEST, Run, read_run
 from adaptdel.text.data import DrawnRows
 
-ROUNDING = 1e-12  # relative difference of numbers that are derived again
 COMPARED = 1_000_000  # inputs whose votes are remembered, to compare them with those of later rows of the same text
 
 
@@ -245,7 +245,7 @@ class StatedPlan:
 
     def _wrong(self, certificate: Certificate) -> list[str]:
         """List the differences between a certificate's votes and looks and the plan."""
-        copies = self.noise.choices(certificate.length)
+        copies = certificate.noise.choices(certificate.length)
         if certificate.exact is not None:
             return [] if self.adaptive else ["inputs are not enumerated under fixed sampling"]
         assert certificate.looks is not None
@@ -273,7 +273,8 @@ class StatedPlan:
     def _wrong_looks(self, certificate: Certificate, looks: Looks) -> list[str]:
         """Check that the looks are the planned ones, at the run's alpha, and that sampling ended as planned."""
         most = self.n_estimate + self.n_select - sum(certificate.selection)
-        expected = plan_looks(self.plan, certificate.length, len(self.labels), most)
+        rule = replace(self.plan.rule, noise=certificate.noise)
+        expected = plan_looks(replace(self.plan, rule=rule), certificate.length, len(self.labels), most)
         if looks.sizes != expected.sizes:
             return [f"looks were planned after {_few(expected.sizes)} votes, not after {_few(looks.sizes)}"]
         scale = self.alpha / sum(expected.alphas)
@@ -283,7 +284,7 @@ class StatedPlan:
         votes = [np.asarray(row, dtype=np.int64) for row in certificate.votes]
         for taken in range(1, len(expected.sizes)):
             final = radius_is_final(
-                votes[:taken], certificate.answer, expected, self.plan.rule, certificate.length, len(self.labels)
+                votes[:taken], certificate.answer, expected, rule, certificate.length, len(self.labels)
             )
             if final and taken < len(votes):
                 return [f"sampling went on after look {taken}, at which the plan ends it"]
@@ -300,16 +301,9 @@ def _derived(manifest: Mapping[str, Any], record: Record) -> tuple[Any, list[str
     """The certificate that follows from the votes of a row, and the columns of the row that differ from it."""
     certificate = certificate_of(manifest, record)
     expected = record_of(certificate, id=record["id"], row=record["row"], label=label_of(record))
-    names = [name for name in CERTIFICATES.names if name != "digest" and not _same(record[name], expected[name])]
+    names = [name for name in CERTIFICATES.names if name != "digest" and not is_same(record[name], expected[name])]
     wrong = [f"{name} is {record[name]!r:.60}, not {expected[name]!r:.60}" for name in names]
     return certificate, wrong + ([] if record["input_hash"] else ["input_hash must not be empty"])
-
-
-def _same(stored: Any, derived: Any) -> bool:
-    """Whether a value is the one that was derived, up to the rounding of another machine."""
-    if isinstance(stored, float) and isinstance(derived, float):
-        return stored == derived or isclose(stored, derived, rel_tol=ROUNDING)
-    return bool(stored == derived)
 
 
 def recertify(
@@ -371,7 +365,7 @@ def _checked(run: Run, alpha: float | None, ops: str | None, bound: str | None) 
         check_noise(noise, threat)
         changes["ops"] = list(threat.ops)
     if bound is not None:
-        changes["bound"] = check_choice("bound", bound, BOUNDS)
+        changes["bound"] = check_bound(bound)
     return changes
 
 

@@ -202,7 +202,7 @@ def certify_result(
         tokens = () if watcher is None else watcher.ticket.prepared.tokens
         rows = None
         if watcher is not None and watcher.influence is not None and tally is not None and certificate is not None:
-            rows = watcher.influence.rows(tally.label, certifier.rule.noise, exact=tally.exact is not None)
+            rows = watcher.influence.rows(tally.label, certificate.noise, exact=tally.exact is not None)
         result |= {
             "tokens": [token.hex() if isinstance(token, bytes) else token for token in tokens],
             "influence": rows,
@@ -215,8 +215,9 @@ def predict_result(certifier: Certifier, watcher: Watcher | None, *, late: bool,
     tally = Tally() if watcher is None else watcher.ticket.tally
     counts: Any = tally.selection
     if tally.exact is not None and watcher is not None:
-        length = len(watcher.ticket.prepared.tokens)
-        counts = np.array([float(share) for share in exact_shares(tally.exact.tolist(), certifier.rule.noise, length)])
+        tokens = watcher.ticket.prepared.tokens
+        exact = exact_shares(tally.exact.tolist(), certifier.rule.noise.given(tokens), len(tokens))
+        counts = np.array([float(share) for share in exact])
     shares = _named(certifier, counts / max(counts.sum(), 1e-300))
     label = (certifier.base.classes_ or [])[tally.label] if tally.label >= 0 else None
     return {

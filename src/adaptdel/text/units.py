@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from adaptdel.core.checks import check_int
-from adaptdel.core.rates import build
+from adaptdel.core.registry import build
 
 Tokens = tuple[Hashable, ...]
 
@@ -232,7 +232,10 @@ UNITS: dict[str, type[Unit]] = {unit.kind: unit for unit in (Words, Characters, 
 
 def unit_from_dict(values: Mapping[str, Any]) -> Unit:
     """The unit that `Unit.to_dict` describes."""
-    unit: Unit = build("unit", UNITS, values)
+    kind = values.get("kind") if isinstance(values, Mapping) else None
+    if kind not in UNITS:
+        raise ValueError(f"the kind of a unit must be one of {', '.join(sorted(UNITS))}, got {kind!r:.60}")
+    unit: Unit = build("unit", UNITS[kind], values)
     return unit
 
 

@@ -18,8 +18,10 @@ from adaptdel.advice import few_kept, is_short, short_texts, what_may_help
 from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.core.noise import Deletion, Masking, Noise, NoNoise, RandomDeletion, RandomLength
+from adaptdel.core.masking import Masking
+from adaptdel.core.noise import Deletion, Noise, NoNoise, noise_from_dict
 from adaptdel.core.rates import FixedRate, LengthRate
+from adaptdel.core.training_noise import RandomDeletion, RandomLength
 from adaptdel.measures.class_measures import NAMED, answer_warnings, balanced_accuracy
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -68,6 +70,9 @@ def method_noises(settings: TrainingSettings, lengths: Sequence[int]) -> MethodN
     method, rate = settings.method, settings.rate or RATE
     if method in UNSMOOTHED:
         return MethodNoises(NoNoise(), NoNoise())
+    if settings.noise is not None:
+        own = noise_from_dict(settings.noise)
+        return MethodNoises(own, own)
     if method == "ranmask":
         return MethodNoises(Masking(rate), Masking(rate))
     if method == "cert-ed":
