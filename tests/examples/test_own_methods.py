@@ -32,6 +32,11 @@ def examples_on_path() -> Iterator[None]:
     sys.path.insert(0, str(EXAMPLES))
     yield
     sys.path.remove(str(EXAMPLES))
+    for registry in (NOISES, BOUNDS):  # workers of other tests could not import them
+        for name in ("window", "repeats", "total_variation"):
+            registry._entries.pop(name, None)
+    for path in EXAMPLES.glob("own_*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("own_*.py")), ids=lambda path: path.stem)
