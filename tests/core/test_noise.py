@@ -114,7 +114,7 @@ def test_rows_do_not_depend_on_the_rows_that_are_drawn_together(monkeypatch: pyt
     noise = Deletion(FixedRate(0.9))
     together = noise.sample(length, 500, rng(7))
     for size in (1, 1000, 2**30):
-        monkeypatch.setattr("adaptdel.core.noise._BLOCK_BYTES", size)
+        monkeypatch.setattr("adaptdel.core.draws._BLOCK_BYTES", size)
         assert np.array_equal(noise.sample(length, 500, rng(7)), together)
 
 
