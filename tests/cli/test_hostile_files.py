@@ -94,7 +94,7 @@ DELETED = object()
         ("training.json", {"data": []}, "damaged: data must be an object, got []"),
         ("training.json", {"history": []}, "damaged: history must hold an object for every epoch"),
         ("training.json", {"validation": 7.5}, "damaged: validation must be a probability in [0, 1], got 7.5"),
-        ("training.json", {"noise": {}}, "damaged: the kind of a noise must be one of"),
+        ("training.json", {"noise": {}}, "damaged: the kind of a noise must be a name"),
         ("calibration.json", {"warnings": 5}, "damaged: warnings must be a list, got 5"),
     ],
 )

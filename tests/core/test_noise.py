@@ -154,7 +154,7 @@ def test_every_choice_of_masks_is_as_likely() -> None:
 def test_a_tied_row_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ties are too rare to wait for: draw keys of one bit, and see that rows stay exact and independent of chunks."""
     monkeypatch.setattr(
-        "adaptdel.core.noise._draws", lambda gen, shape: gen.integers(0, 4, size=shape, dtype=np.uint32)
+        "adaptdel.core.masking.draws", lambda gen, shape: gen.integers(0, 4, size=shape, dtype=np.uint32)
     )
     noise = Masking(0.5)
     whole = noise.sample(4, 300, rng())
@@ -194,7 +194,7 @@ def test_any_generator_will_do(bits: type[np.random.BitGenerator]) -> None:
         (lambda: Deletion(0.9), "rate must be a Rate such as FixedRate(0.9), got 0.9"),  # type: ignore[arg-type]
         (lambda: NoNoise().sample(-1, 2, rng()), "length must be an integer of at least 0"),
         (lambda: NoNoise().sample(1, -2, rng()), "size must be an integer of at least 0, got -2"),
-        (lambda: noise_from_dict({"kind": "loud"}), "the kind of a noise must be one of deletion, masking, none"),
+        (lambda: noise_from_dict({"kind": "loud"}), "the noise 'loud' is not registered, only deletion, masking"),
     ],
 )
 def test_bad_noise(make: object, sentence: str) -> None:

@@ -441,7 +441,7 @@ def register_bound(name: str) -> Callable[[LowerBound], LowerBound]:
     >>> from adaptdel import Deletion, FixedRate, certified_radius
     >>> noise = Deletion(FixedRate(0.9))
     >>> [certified_radius(0.97, length=9, noise=noise, bound=name) for name in ("tight", "doubled_loss")]
-    [6, 5]
+    [6, 4]
     """
     return BOUNDS.add(name)
 

@@ -79,12 +79,14 @@ class Registry(Generic[Entry]):
 
     def get(self, name: Any) -> Entry:
         """What is registered under a name; plug-ins are imported if it is not known without them."""
-        if isinstance(name, str) and name not in self._entries:
+        if not isinstance(name, str):
+            raise ValueError(f"the kind of a {self.noun} must be a name, got {name!r:.60}")
+        if name not in self._entries:
             if name in self._modules:
                 import_module(self._modules[name])
             else:
                 load_plugins()
-        if not isinstance(name, str) or name not in self._entries:
+        if name not in self._entries:
             raise NotRegisteredError(
                 f"the {self.noun} {name!r:.60} is not registered, only {', '.join(self)}: import the module that "
                 "registers it first (--import MODULE on the command line), or install its package"
