@@ -115,15 +115,15 @@ class TestOwnClass:
         model().save(tmp_path / "model")
         config = tmp_path / "model" / "adaptdel.json"
         config.write_text(config.read_text(encoding="utf-8").replace("counted_words", "os"), encoding="utf-8")
-        with pytest.raises(ValueError, match=r"the kind 'os' is not registered, .*: import the module that registers"):
+        with pytest.raises(ValueError, match=r"the classifier 'os' is not registered, .*: import the module that registers"):
             ad.SmoothedClassifier.load(tmp_path / "model")
 
     def test_names(self) -> None:
         assert CLASSIFIERS.get("counted_words") is WordCounter
         for kind in ("linear", "counted_words"):
-            with pytest.raises(ValueError, match=f"kind must be a name that is not taken, got '{kind}'"):
+            with pytest.raises(ValueError, match=f"must not be taken, got '{kind}'"):
                 register_classifier(kind)(type("Other", (WordCounter,), {}))
-        with pytest.raises(ValueError, match=r"kind must be a name such as 'my_model', got '\.\./x'"):
+        with pytest.raises(ValueError, match=r"the name of a classifier must be such as 'my_classifier', got '\.\./x'"):
             register_classifier("../x")
         with pytest.raises(ValueError, match="Incomplete must define fingerprint to be registered"):
             register_classifier("incomplete")(type("Incomplete", (BaseClassifier,), {"votes": WordCounter.votes}))

@@ -77,7 +77,7 @@ DELETED = object()
         ("adaptdel.json", {"n_estimate": 2**60}, "damaged: n_estimate must be an integer"),
         ("adaptdel.json", {"ops": "edit"}, "damaged: ops must be a list, got 'edit'"),
         ("adaptdel.json", {"ops": [["del"]]}, "damaged: "),
-        ("adaptdel.json", {"bound": "loose"}, "damaged: bound must be one of"),
+        ("adaptdel.json", {"bound": "loose"}, "the bound 'x' is not registered"),
         ("adaptdel.json", {"seed": -1}, "damaged: seed must be"),
         ("adaptdel.json", {"threshold": DELETED}, "damaged: threshold is missing"),
         ("adaptdel.json", {"fingerprint": DELETED}, "damaged: fingerprint is missing"),
@@ -85,7 +85,7 @@ DELETED = object()
         (
             "adaptdel.json",
             {"base": "pickle"},
-            "a base classifier of the kind 'pickle' is not registered, only ",
+            "the classifier 'pickle' is not registered, only ",
         ),
         ("adaptdel.json", {"base": []}, "damaged: base must be a text, got []"),
         ("adaptdel.json", {"options": 3}, "damaged: options must be an object, got 3"),
