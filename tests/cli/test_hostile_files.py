@@ -77,7 +77,7 @@ DELETED = object()
         ("adaptdel.json", {"n_estimate": 2**60}, "damaged: n_estimate must be an integer"),
         ("adaptdel.json", {"ops": "edit"}, "damaged: ops must be a list, got 'edit'"),
         ("adaptdel.json", {"ops": [["del"]]}, "damaged: "),
-        ("adaptdel.json", {"bound": "loose"}, "the bound 'x' is not registered"),
+        ("adaptdel.json", {"bound": "loose"}, "the bound 'loose' is not registered"),
         ("adaptdel.json", {"seed": -1}, "damaged: seed must be"),
         ("adaptdel.json", {"threshold": DELETED}, "damaged: threshold is missing"),
         ("adaptdel.json", {"fingerprint": DELETED}, "damaged: fingerprint is missing"),
