@@ -84,6 +84,7 @@ def test_options_and_settings_are_the_same_fields() -> None:
         "settings",
         "preset",
         "list_settings",
+        "import",
         "config",
         "overwrite",
         "as_json",

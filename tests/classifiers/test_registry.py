@@ -115,9 +115,7 @@ class TestOwnClass:
         model().save(tmp_path / "model")
         config = tmp_path / "model" / "adaptdel.json"
         config.write_text(config.read_text(encoding="utf-8").replace("counted_words", "os"), encoding="utf-8")
-        with pytest.raises(
-            ValueError, match=r"the classifier 'os' is not registered, .*: import the module that registers"
-        ):
+        with pytest.raises(ValueError, match=r"the classifier 'os' is not registered"):
             ad.SmoothedClassifier.load(tmp_path / "model")
 
     def test_names(self) -> None:
