@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from adaptdel import Deletion, FixedRate  # noqa: E402
-from adaptdel.classifiers.noisy_copies import VALIDATION, EpochBatches, NoisyCopies  # noqa: E402
+from adaptdel import Deletion, FixedRate, SmoothedClassifier, evaluate  # noqa: E402
+from adaptdel.classifiers.base import Request, kept_tokens  # noqa: E402
+from adaptdel.classifiers.noisy_copies import VALIDATION, EpochBatches, NoisyCopies, train_on_noise  # noqa: E402
+from adaptdel.text.data import SplitTexts  # noqa: E402
 from adaptdel.text.units import Words  # noqa: E402
 from tests.classifiers.test_transformers import classifier  # noqa: E402
 
@@ -82,3 +85,58 @@ def test_batches_of_an_epoch(base: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert read(EpochBatches(copies(base), 2), 2) == epochs[2]  # after a resume
     wide = {place: row for batch in read(EpochBatches(copies(base), 16), 2) for place, row in batch}
     assert wide == {place: row for batch in epochs[2] for place, row in batch}
+
+
+def learner(seed: int = 0, epochs: int = 5) -> Any:
+    def encode(rows: list[str]) -> Any:
+        return torch.tensor([[float(row.split().count(word)) for word in ("good", "bad", *WORDS)] for row in rows])
+
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.Dropout(), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    rows, labels = examples()
+    texts = [" ".join(row) for row in rows]
+    torch.manual_seed(9)  # what is drawn before does not matter
+    state = torch.get_rng_state()
+    base = train_on_noise(
+        module, texts, labels, noise=NOISE, encode=encode, epochs=epochs, batch_size=8, learning_rate=0.02, seed=seed
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    return base
+
+
+def test_any_torch_module_is_trained_on_noise(tmp_path: Path) -> None:
+    base = learner(epochs=20)
+    assert base.classes_ == ["neg", "pos"]
+    model = SmoothedClassifier(base, NOISE, n_select=20, n_estimate=100, progress=False)
+    rows, labels = examples(30, seed=1)
+    texts = [" ".join(row) for row in rows]
+    assert np.mean(np.array(model.predict(texts)) == labels) > 0.95
+    certified = evaluate(model, texts[:4], out=tmp_path / "run", progress=False)
+    again = SmoothedClassifier(learner(epochs=20), NOISE, n_select=20, n_estimate=100)
+    assert evaluate(again, texts[:4], out=tmp_path / "run", progress=False).table.equals(certified.table)
+    other = SmoothedClassifier(learner(seed=1), NOISE, n_select=20, n_estimate=100)
+    with pytest.raises(ValueError, match="model_hash"):  # other weights are another model
+        evaluate(
+            SmoothedClassifier(learner(seed=1), NOISE, n_select=20, n_estimate=100), texts[:4], out=tmp_path / "run"
+        )
+
+
+def kept_tokens_of(requests: list[Request]) -> list[Any]:
+    return [row for request in requests for row in kept_tokens(request)]
+
+
+def test_texts_are_split_when_a_window_is_drawn() -> None:
+    """Memory follows the window, not the number of examples."""
+    asked: list[int] = []
+
+    class Counted(SplitTexts):
+        def __getitem__(self, row: Any) -> Any:
+            asked.append(row)
+            return super().__getitem__(row)
+
+    texts = Counted([" ".join(row) for row in examples()[0]], Words())
+    rows = NoisyCopies(texts, [0] * 70, noise=NOISE, unit=Words(), seed=0, encode=kept_tokens_of)
+    batches = iter(EpochBatches(rows, 1))
+    assert asked == []
+    next(batches)
+    assert len(asked) == len(rows.rows) == 35
