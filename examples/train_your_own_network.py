@@ -16,7 +16,7 @@ labels = ["ham", "spam"] * 150
 texts = [" ".join(rng.choices(WORDS[:8] if label == "ham" else WORDS[4:], k=40)) for label in labels]
 
 
-def encode(copies):
+def encode(copies: list[str]) -> torch.Tensor:
     """How often each word occurs in each copy: a row of the copy alone."""
     return torch.tensor([[float(copy.split().count(word)) for word in WORDS] for copy in copies])
 

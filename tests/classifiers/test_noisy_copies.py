@@ -116,9 +116,7 @@ def test_any_torch_module_is_trained_on_noise(tmp_path: Path) -> None:
     assert evaluate(again, texts[:4], out=tmp_path / "run", progress=False).table.equals(certified.table)
     other = SmoothedClassifier(learner(seed=1), NOISE, n_select=20, n_estimate=100)
     with pytest.raises(ValueError, match="model_hash"):  # other weights are another model
-        evaluate(
-            SmoothedClassifier(learner(seed=1), NOISE, n_select=20, n_estimate=100), texts[:4], out=tmp_path / "run"
-        )
+        evaluate(other, texts[:4], out=tmp_path / "run")
 
 
 def kept_tokens_of(requests: list[Request]) -> list[Any]:

@@ -12,9 +12,14 @@ pytest.importorskip("accelerate")
 
 from adaptdel.classifiers.noisy_copies import VALIDATION  # noqa: E402
 from adaptdel.classifiers.noisy_trainer import FreeLBTrainer, NoisyTrainer, first_perturbation  # noqa: E402
+from adaptdel.classifiers.transformer_training import TrainingRun  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
 from adaptdel.settings import TransformerTrainingSettings  # noqa: E402
 from tests.classifiers.test_noisy_copies import copies  # noqa: E402
+
+
+def unweighted(folder: Path) -> TrainingRun:
+    return TrainingRun(folder, class_weight=None)
 
 
 @pytest.mark.parametrize("kind", [NoisyTrainer, FreeLBTrainer])
@@ -25,7 +30,7 @@ def test_a_large_batch_is_read_in_parts(encoder: str, tmp_path: Path, kind: type
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # its draws would differ
     schedule = TransformerTrainingSettings(adv_steps=2, adv_init=0)
-    trainer = kind(base, model, schedule, one, copies(base, purpose=VALIDATION), tmp_path)
+    trainer = kind(base, model, schedule, one, copies(base, purpose=VALIDATION), unweighted(tmp_path))
     one.rows = one.draw(0, [1, 2, 3, 4, 5])
     batch = trainer.collate([one[place] for place in (1, 2, 3, 4, 5)])
     trainer.current_gradient_accumulation_steps = 1
@@ -94,7 +99,7 @@ def test_freelb_is_that_of_the_paper(encoder: str, tmp_path: Path, steps: int, b
     schedule = TransformerTrainingSettings(adv_steps=steps, adv_lr=0.1, adv_init=0.2, adv_norm=ball)
     base = TransformersClassifier(encoder)
     one, model = copies(base), base.model.train()
-    trainer = FreeLBTrainer(base, model, schedule, one, copies(base, purpose=VALIDATION), tmp_path)
+    trainer = FreeLBTrainer(base, model, schedule, one, copies(base, purpose=VALIDATION), unweighted(tmp_path))
     trainer.current_gradient_accumulation_steps = 1
     one.rows = one.draw(0, [1, 2, 3, 4])
     batch = trainer.collate([one[place] for place in (1, 2, 3, 4)])

@@ -284,3 +284,22 @@ def test_a_panic_of_a_tokenizer_fails_the_input() -> None:
     base.subwords.tokenizer = type("Panicking", (), {"__call__": panicking, "mask_token": None})()
     with pytest.raises(BaseClassifierError, match=r"failed on x: .*panicked: index out of bounds"):
         base.votes([Request(ready, np.ones((2, 2), dtype=np.bool_))])
+
+
+def test_the_next_batch_is_begun_before_the_last_one_is_fetched() -> None:
+    """On a GPU the preparation of a batch then overlaps with the work on the one before."""
+    events: list[str] = []
+
+    class Deferred(BatchDependent):
+        def start(self, inputs: dict[str, Any]) -> Any:
+            number, scores = sum(event.startswith("start") for event in events), self.scores(inputs)
+            events.append(f"start {number}")
+            return lambda: (events.append(f"fetch {number}"), scores)[1]  # type: ignore[func-returns-value]
+
+    base, plain = Deferred(), BatchDependent()
+    base.batch_tokens, base.recheck = 40, 0
+    kept = np.random.default_rng(0).random((30, 9)) < 0.5
+    words = ("not", "very", "good", "film", "good", "not", "film", "very", "not")
+    found = base.votes([Request(base.prepare("x", words, Words()), kept)])[0]
+    assert events[:5] == ["start 0", "start 1", "fetch 0", "start 2", "fetch 1"]
+    assert found.tolist() == plain.votes([Request(plain.prepare("x", words, Words()), kept)])[0].tolist()

@@ -19,7 +19,8 @@ pytest.importorskip("accelerate")
 
 from adaptdel import Masking, NoNoise, SmoothedClassifier  # noqa: E402
 from adaptdel.classifiers import transformer_training as checkpoints  # noqa: E402
-from adaptdel.classifiers.transformer_training import TrainedTransformer, train_transformer  # noqa: E402
+from adaptdel.classifiers.base import Request  # noqa: E402
+from adaptdel.classifiers.transformer_training import TrainingRun, train_transformer  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
 from adaptdel.settings import TransformerTrainingSettings  # noqa: E402
 from adaptdel.text.data import ExampleSet  # noqa: E402
@@ -38,29 +39,31 @@ class Killed(BaseException):
 
 def train(
     encoder: str, folder: Path, settings: TransformerTrainingSettings = FAST, **options: Any
-) -> TrainedTransformer:
+) -> TransformersClassifier:
     valid, valid_labels = examples(20, seed=1)
-    arguments: dict[str, Any] = {"noise": NOISE, "unit": Words()} | options
-    validation = ExampleSet(arguments.pop("valid_tokens", valid), arguments.pop("valid_labels", valid_labels))
+    noise = options.pop("noise", NOISE)
+    validation = ExampleSet(options.pop("valid_tokens", valid), options.pop("valid_labels", valid_labels))
     classifier = TransformersClassifier(encoder)
-    return train_transformer(
-        classifier, ExampleSet(*examples()), validation, settings=settings, folder=folder, **arguments
+    run = TrainingRun(folder=folder, class_weight=None, **options)
+    train_transformer(
+        classifier, ExampleSet(*examples()), validation, noise=noise, unit=Words(), settings=settings, run=run
     )
+    return classifier
 
 
-def losses(found: TrainedTransformer) -> list[dict[str, float]]:
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in found.history]
+def losses(found: TransformersClassifier) -> list[dict[str, float]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in found.training_["history"]]
 
 
 @pytest.fixture(scope="module")
-def whole(encoder: str, tmp_path_factory: pytest.TempPathFactory) -> TrainedTransformer:
+def whole(encoder: str, tmp_path_factory: pytest.TempPathFactory) -> TransformersClassifier:
     """A run without interruption."""
     return train(encoder, tmp_path_factory.mktemp("whole"))
 
 
-def assert_same(one: TrainedTransformer, other: TrainedTransformer) -> None:
+def assert_same(one: TransformersClassifier, other: TransformersClassifier) -> None:
     assert losses(one) == losses(other)
-    assert one.classifier.fingerprint() == other.classifier.fingerprint()
+    assert one.fingerprint() == other.fingerprint()
 
 
 def killed_at(step: int) -> Callable[[int, int], None]:
@@ -71,13 +74,13 @@ def killed_at(step: int) -> Callable[[int, int], None]:
     return progress
 
 
-def test_history_and_record(encoder: str, whole: TrainedTransformer) -> None:
+def test_history_and_record(encoder: str, whole: TransformersClassifier) -> None:
     names = {"epoch", "train_loss", "valid_loss", "valid_accuracy", "learning_rate", "seconds"}
-    assert [set(row) for row in whole.history] == [names] * 4
-    assert [row["epoch"] for row in whole.history] == [1, 2, 3, 4]
-    assert whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]
-    assert whole.classifier.classes_ == ["neg", "pos"]
-    record = whole.record
+    assert [set(row) for row in whole.training_["history"]] == [names] * 4
+    assert [row["epoch"] for row in whole.training_["history"]] == [1, 2, 3, 4]
+    assert whole.training_["history"][-1]["train_loss"] < whole.training_["history"][0]["train_loss"]
+    assert whole.classes_ == ["neg", "pos"]
+    record = whole.training_
     assert set(record["versions"]) == {"torch", "transformers", "accelerate"}
     assert (record["epochs"], record["steps"]) == (4, 4 * STEPS)
     drawn = [copies(TransformersClassifier(encoder)).draw(epoch, range(70)) for epoch in range(4)]
@@ -91,7 +94,7 @@ def shared_numpy() -> str:
     return repr(state[1:])
 
 
-def test_the_same_seed_gives_the_same_model(encoder: str, whole: TrainedTransformer, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_model(encoder: str, whole: TransformersClassifier, tmp_path: Path) -> None:
     torch.rand(3)  # what was drawn before does not matter
     before, others = torch.get_rng_state(), [random.getstate(), shared_numpy()]
     assert_same(train(encoder, tmp_path / "again"), whole)
@@ -108,9 +111,9 @@ def test_products_in_half_the_bits(encoder: str, tmp_path: Path) -> None:
     )
     assert_same(one, other)
     assert losses(one) != losses(full)
-    near, exact = ([row["train_loss"] for row in found.history] for found in (one, full))
+    near, exact = ([row["train_loss"] for row in found.training_["history"]] for found in (one, full))
     assert near == pytest.approx(exact, abs=0.05)
-    assert {weight.dtype for weight in one.classifier.model.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in one.model.parameters()} == {torch.float32}
 
 
 def test_training_is_silent_and_keeps_few_checkpoints(
@@ -131,7 +134,9 @@ def test_training_is_silent_and_keeps_few_checkpoints(
 
 
 @pytest.mark.parametrize("steps", [(4 * STEPS,), (7, 7, 13)], ids=str)
-def test_a_killed_run_goes_on(encoder: str, whole: TrainedTransformer, tmp_path: Path, steps: tuple[int, ...]) -> None:
+def test_a_killed_run_goes_on(
+    encoder: str, whole: TransformersClassifier, tmp_path: Path, steps: tuple[int, ...]
+) -> None:
     for step in steps:
         with pytest.raises(Killed):
             train(encoder, tmp_path, progress=killed_at(step))
@@ -141,7 +146,7 @@ def test_a_killed_run_goes_on(encoder: str, whole: TrainedTransformer, tmp_path:
 
 
 def test_a_run_killed_while_it_saves_goes_on(
-    encoder: str, whole: TrainedTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: str, whole: TransformersClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
     save = torch.save
@@ -166,7 +171,7 @@ def test_a_run_killed_while_it_saves_goes_on(
     [(checkpoints.MARK, 40), ("optimizer.pt", None)],
 )
 def test_a_broken_checkpoint_is_not_used(
-    encoder: str, whole: TrainedTransformer, tmp_path: Path, name: str, left: int | None
+    encoder: str, whole: TransformersClassifier, tmp_path: Path, name: str, left: int | None
 ) -> None:
     with pytest.raises(Killed):
         train(encoder, tmp_path, progress=killed_at(2 * STEPS + 1))
@@ -178,7 +183,7 @@ def test_a_broken_checkpoint_is_not_used(
     assert seen[0] == STEPS + 1
 
 
-def test_a_finished_run_is_read(encoder: str, whole: TrainedTransformer, tmp_path: Path) -> None:
+def test_a_finished_run_is_read(encoder: str, whole: TransformersClassifier, tmp_path: Path) -> None:
     train(encoder, tmp_path)
     assert_same(train(encoder, tmp_path, progress=killed_at(1)), whole)
 
@@ -200,11 +205,11 @@ def test_early_stopping_gives_the_best_epoch(encoder: str, tmp_path: Path) -> No
     wrong = ["neg" if label == "pos" and place % 4 else "pos" for place, label in enumerate(labels)]
     schedule = TransformerTrainingSettings(epochs=30, batch_size=16, learning_rate=1e-3, warmup=0, patience=3)
     found = train(encoder, tmp_path, schedule, valid_tokens=valid, valid_labels=wrong, noise=NoNoise())
-    valid_losses = [row["valid_loss"] for row in found.history]
+    valid_losses = [row["valid_loss"] for row in found.training_["history"]]
     best = 1 + int(np.argmin(valid_losses))
-    assert found.record["best_epoch"] == best
-    assert len(found.history) == found.record["epochs"] == best + 3 < 30
-    assert loss_of(found.classifier, valid, wrong) == pytest.approx(valid_losses[best - 1], rel=1e-5)
+    assert found.training_["best_epoch"] == best
+    assert len(found.training_["history"]) == found.training_["epochs"] == best + 3 < 30
+    assert loss_of(found, valid, wrong) == pytest.approx(valid_losses[best - 1], rel=1e-5)
     assert valid_losses[best - 1] < valid_losses[-1] - 1e-3
     again = train(
         encoder, tmp_path, schedule, valid_tokens=valid, valid_labels=wrong, noise=NoNoise(), progress=killed_at(1)
@@ -229,7 +234,7 @@ def test_a_kill_keeps_the_patience(encoder: str, tmp_path: Path) -> None:
     options = {"valid_tokens": valid, "valid_labels": [{"pos": "neg", "neg": "pos"}[label] for label in labels]}
     schedule = TransformerTrainingSettings(epochs=30, batch_size=16, learning_rate=1e-3, warmup=0, patience=3)
     found = train(encoder, tmp_path / "whole", schedule, **options)
-    last = len(found.history) * STEPS
+    last = len(found.training_["history"]) * STEPS
     for step in (last - STEPS, last):
         with pytest.raises(Killed):
             train(encoder, tmp_path / "killed", schedule, progress=killed_at(step), **options)
@@ -238,7 +243,7 @@ def test_a_kill_keeps_the_patience(encoder: str, tmp_path: Path) -> None:
 
 def test_warm_up(encoder: str, tmp_path: Path) -> None:
     schedule = TransformerTrainingSettings(epochs=4, batch_size=16, learning_rate=1e-3, warmup=2, patience=4)
-    rates = [row["learning_rate"] for row in train(encoder, tmp_path, schedule).history]
+    rates = [row["learning_rate"] for row in train(encoder, tmp_path, schedule).training_["history"]]
     assert rates == pytest.approx([4e-4, 9e-4, 6e-4, 1e-4])  # of the steps 4, 9, 14 and 19, counted from 0
     assert TransformerTrainingSettings().warmup_epochs == 10
     assert TransformerTrainingSettings(epochs=30).warmup_epochs == 1.5
@@ -276,35 +281,68 @@ def test_masking_needs_a_mask_token(encoder: str, tmp_path: Path) -> None:
 
 
 def test_freelb_without_an_adversary_is_ordinary_training(
-    encoder: str, whole: TrainedTransformer, tmp_path: Path
+    encoder: str, whole: TransformersClassifier, tmp_path: Path
 ) -> None:
     still = TransformerTrainingSettings(**{**vars(FAST), "adv_steps": 1, "adv_init": 0})
     found = train(encoder, tmp_path / "still", still, freelb=True)
     assert_same(found, whole)
 
 
-def test_freelb_trains_and_goes_on(encoder: str, whole: TrainedTransformer, tmp_path: Path) -> None:
+def test_freelb_trains_and_goes_on(encoder: str, whole: TransformersClassifier, tmp_path: Path) -> None:
     found = train(encoder, tmp_path / "whole", freelb=True)
-    assert found.history[-1]["train_loss"] < found.history[0]["train_loss"]
+    assert found.training_["history"][-1]["train_loss"] < found.training_["history"][0]["train_loss"]
     assert losses(found) != losses(whole)
     with pytest.raises(Killed):
         train(encoder, tmp_path / "killed", freelb=True, progress=killed_at(2 * STEPS + 3))
     assert_same(train(encoder, tmp_path / "killed", freelb=True), found)
 
 
-def test_labels_that_are_whole_numbers(encoder: str, tmp_path: Path) -> None:
+def test_integers_as_labels(encoder: str, tmp_path: Path) -> None:
     rows, labels = examples()
     stars: Any = np.array([4 if label == "pos" else 1 for label in labels])
-    found = train_transformer(
-        TransformersClassifier(encoder, dtype="bfloat16"), ExampleSet(rows, stars), ExampleSet(rows[:9], stars[:9]),
-        noise=NOISE, unit=Words(), settings=TransformerTrainingSettings(epochs=1, patience=1),
-        folder=tmp_path / "checkpoints",
-    )  # fmt: skip
-    assert found.classifier.classes_ == [1, 4]
-    assert found.classifier.dtype == "bfloat16"
-    found.classifier.save(tmp_path / "model")
+    found = TransformersClassifier(encoder, dtype="bfloat16")
+    found.fit(rows, stars, noise=NOISE, epochs=1, run=TrainingRun(tmp_path / "checkpoints"))
+    assert (found.classes_, found.dtype) == ([1, 4], "bfloat16")
+    found.save(tmp_path / "model")
     assert TransformersClassifier.load(tmp_path / "model").classes_ == [1, 4]
-    assert json.loads((tmp_path / "checkpoints" / checkpoints.RUN).read_text())["method"] == "ordinary"
+    assert "ordinary" in json.loads((tmp_path / "checkpoints" / checkpoints.RUN).read_text())["method"]
+
+
+def test_what_cannot_be_had_is_refused_before_a_training(encoder: str, tmp_path: Path) -> None:
+    for fields, freelb in (({"precision": "tf32"}, False), ({"compile": True}, True)):
+        settings = TransformerTrainingSettings(**{**vars(FAST), **fields})
+        with pytest.raises(ValueError, match=f"{next(iter(fields))} must be"):
+            train(encoder, tmp_path / "run", settings, freelb=freelb)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_compiled_training_gives_the_same_model(
+    encoder: str, whole: TransformersClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+
+    def traced(*given: Any, **options: Any) -> Any:
+        """As torch.compile traces a model, without the minute that generated code takes."""
+        compiled.append(options["dynamic"])
+        return compile_with(*given, **options | {"backend": "eager"})
+
+    compile_with = torch.compile
+    monkeypatch.setattr(torch, "compile", traced)
+    found = train(encoder, tmp_path, TransformerTrainingSettings(**{**vars(FAST), "compile": True}))
+    assert compiled == [True]
+    near, exact = ([row["train_loss"] for row in each.training_["history"]] for each in (found, whole))
+    assert near == pytest.approx(exact, abs=1e-3)
+    found.save(tmp_path / "model")
+    again = TransformersClassifier.load(tmp_path / "model", compile=True)
+    assert compiled == [True, True]
+    assert again.fingerprint() == found.fingerprint()
+    rows = examples(10, seed=1)[0]
+    votes = []
+    for base in (found, again):
+        asked = [Request(base.prepare("x", row, Words()), np.ones((1, len(row)), dtype=np.bool_)) for row in rows]
+        votes.append(np.concatenate(base.votes(asked)).tolist())
+    assert votes[0] == votes[1]
 
 
 # `fit` and ``adaptdel train`` share the training.
@@ -364,35 +402,22 @@ def test_a_failed_fit_changes_nothing(encoder: str) -> None:
     assert not base.untrained_
 
 
-def test_a_fit_with_a_folder_resumes(encoder: str, tmp_path: Path) -> None:
-    rows, labels = examples(60)
-    options: dict[str, Any] = {"noise": NOISE, "epochs": 3, "batch_size": 16, "learning_rate": 1e-3}
-    whole = TransformersClassifier(encoder).fit(rows, labels, **options)
-    with pytest.raises(Killed):
-        TransformersClassifier(encoder).fit(rows, labels, folder=tmp_path, progress=killed_at(6), **options)
-    steps: list[int] = []
-    resumed = TransformersClassifier(encoder).fit(
-        rows, labels, folder=tmp_path, progress=lambda done, total: steps.append(done), **options
-    )
-    assert resumed.fingerprint() == whole.fingerprint()
-    assert steps[0] > 1
-
-
 def test_a_loaded_model_continues_from_its_weights_in_a_copy(tmp_path: Path) -> None:
     tokenizer = fixed("bert")
     weights = tiny("bert", tokenizer, labels=2, spread=0.1)
     base = TransformersClassifier(weights, tokenizer=tokenizer)
     fingerprint, initial = base.fingerprint(), {name: value.clone() for name, value in weights.state_dict().items()}
     rows, labels = examples(60)
-    options: dict[str, Any] = {"noise": NOISE, "batch_size": 16, "warmup": 0, "folder": tmp_path / "checkpoints"}
+    options: dict[str, Any] = {"noise": NOISE, "batch_size": 16, "warmup": 0}
+    run = TrainingRun(tmp_path / "checkpoints")
     with pytest.raises(ValueError, match="learning_rate must be smaller"):
-        base.fit(rows, labels, epochs=1, learning_rate=1e30, **{**options, "folder": None})
+        base.fit(rows, labels, epochs=1, learning_rate=1e30, **options)
     with pytest.raises(
         ValueError, match=r"^validation must be a fraction or a pair \(tokens, labels\), got 'held.csv'$"
     ):
         base.fit(rows, labels, epochs=1, validation="held.csv", **options)
-    base.fit(rows, labels, epochs=1, learning_rate=1e-3, **options)
+    base.fit(rows, labels, epochs=1, learning_rate=1e-3, run=run, **options)
     assert base.fingerprint() != fingerprint
     assert all(torch.equal(value, initial[name]) for name, value in weights.state_dict().items())
     with pytest.raises(ValueError, match="with a run of another model"):  # its weights are others now
-        base.fit(rows, labels, epochs=1, learning_rate=1e-3, **options)
+        base.fit(rows, labels, epochs=1, learning_rate=1e-3, run=run, **options)

@@ -19,6 +19,7 @@ tokenizers = pytest.importorskip("tokenizers")
 import adaptdel as ad  # noqa: E402
 from adaptdel.classifiers.base import BaseClassifierError, Request  # noqa: E402
 from adaptdel.classifiers.subwords import PROBES  # noqa: E402
+from adaptdel.classifiers.transformer_training import TrainingRun  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
 from adaptdel.text.units import Words  # noqa: E402
 
@@ -287,7 +288,9 @@ def test_fit_learns_and_is_reproducible(tmp_path: Path) -> None:
         fresh.votes(requests(fresh))
     steps: list[tuple[int, int]] = []
     labels = ["pos" if i % 2 else "neg" for i in range(80)]
-    one = trained(tmp_path / "encoder", labels, progress=lambda done, total: steps.append((done, total)))
+    one = trained(
+        tmp_path / "encoder", labels, run=TrainingRun(progress=lambda done, total: steps.append((done, total)))
+    )
     assert steps == [(step, 40) for step in range(1, 41)]
     assert one.classes_ == ["neg", "pos"]
     ready = [one.prepare("x", words, Words()) for words in (("good", "film", "was"), ("dull", "plot", "was"))]
@@ -362,3 +365,16 @@ def test_a_missing_library_names_the_extra(
     with pytest.raises(ImportError) as error:
         (room.TransformersClassifier("x") if module == "transformers" else room.OnnxClassifier("x", "y"))
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), [("tf32", "high"), ("float32", "highest"), ("bfloat16", "highest")])
+def test_products_have_the_stated_precision_whatever_was_set_elsewhere(dtype: str, wanted: str) -> None:
+    from adaptdel.classifiers.transformers import matmul_precision
+
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with matmul_precision(dtype):
+            assert torch.get_float32_matmul_precision() == wanted
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")

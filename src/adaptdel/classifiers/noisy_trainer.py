@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ import torch
 import transformers
 from torch.utils.data import DataLoader
 
+from adaptdel.classifiers.linear_training import balanced_class_weights
 from adaptdel.classifiers.noisy_copies import EpochBatches, NoisyCopies, by_length
 from adaptdel.classifiers.subwords import is_out_of_memory
-from adaptdel.classifiers.transformer_training import LOSS, history_of, mark
+from adaptdel.classifiers.transformer_training import LOSS, TrainingRun, history_of, mark
 from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.core.checks import IntArray
 from adaptdel.settings import TransformerTrainingSettings
@@ -42,16 +42,6 @@ KEPT_CHECKPOINTS = 2  # the best and the last
 TOKENS = 4096  # per forward pass on a CPU, with padding: attention over 32 long texts at once takes many gigabytes
 
 
-@dataclass(frozen=True)
-class EpochLimits:
-    """What else governs a training: a time limit, weights of the classes in the loss, reports of steps and epochs."""
-
-    max_minutes: float | None = None
-    class_weights: list[float] | None = None
-    progress: Callable[[int, int], None] | None = None
-    epoch_done: Callable[[Mapping[str, float]], None] | None = None
-
-
 class NoisyTrainer(transformers.Trainer):
     """The Trainer on fresh noisy copies in batches of similar length; it logs tokens and time of every epoch."""
 
@@ -64,12 +54,12 @@ class NoisyTrainer(transformers.Trainer):
         settings: TransformerTrainingSettings,
         train: NoisyCopies,
         valid: NoisyCopies,
-        folder: Path,
-        limits: EpochLimits | None = None,
+        run: TrainingRun,
     ) -> None:
-        limits = limits or EpochLimits()
-        weights = limits.class_weights
-        self.class_weights = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+        self.class_weights = None
+        if run.class_weight is not None:
+            weights = balanced_class_weights(train.targets, model.config.num_labels).tolist()
+            self.class_weights = torch.tensor(weights, dtype=torch.float32)
         self.classifier, self.settings, self.train_copies, self.valid_copies = classifier, settings, train, valid
         on_cpu = classifier.device == "cpu"
         self.share = 1.0  # the fraction of the batch that the current pass reads
@@ -78,14 +68,14 @@ class NoisyTrainer(transformers.Trainer):
         self.validation = ValidationBatches(valid, settings.batch_size)
         super().__init__(
             model=model,
-            args=arguments(settings, folder, steps=len(self.epochs), cpu=on_cpu),
+            args=arguments(settings, Path(run.folder or ""), steps=len(self.epochs), cpu=on_cpu),
             data_collator=self.collate,
             train_dataset=train,
             eval_dataset=valid,
             compute_metrics=_measures,
             preprocess_logits_for_metrics=_logits,
             callbacks=[
-                EpochCallback(self.epochs, folder, limits),
+                EpochCallback(self.epochs, run),
                 transformers.EarlyStoppingCallback(settings.patience),
             ],
         )
@@ -161,8 +151,8 @@ class NoisyTrainer(transformers.Trainer):
 class EpochCallback(transformers.TrainerCallback):
     """Sets the epoch of the batches, reports progress and marks complete checkpoints."""
 
-    def __init__(self, epochs: EpochBatches, folder: Path, limits: EpochLimits) -> None:
-        self.epochs, self.folder, self.limits, self.began = epochs, folder, limits, time.monotonic()
+    def __init__(self, epochs: EpochBatches, run: TrainingRun) -> None:
+        self.epochs, self.run, self.began = epochs, run, time.monotonic()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Set the epoch, which follows from the number of steps, also after resuming."""
@@ -170,22 +160,22 @@ class EpochCallback(transformers.TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Report progress, and stop when the time is up: the epoch ends here, is measured and saved."""
-        if self.limits.progress is not None:
-            self.limits.progress(state.global_step, state.max_steps)
-        limit = self.limits.max_minutes
+        if self.run.progress is not None:
+            self.run.progress(state.global_step, state.max_steps)
+        limit = self.run.max_minutes
         if limit is not None and time.monotonic() - self.began >= 60 * limit:
             control.should_training_stop = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Report the epoch."""
-        if self.limits.epoch_done is not None:
+        if self.run.epoch_done is not None:
             rows = history_of({"log_history": state.log_history})
             if rows:
-                self.limits.epoch_done(rows[-1])
+                self.run.epoch_done(rows[-1])
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Mark the checkpoint: all of its files are written."""
-        mark(self.folder / f"checkpoint-{state.global_step}")
+        mark(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 def arguments(settings: TransformerTrainingSettings, folder: Path, *, steps: int, cpu: bool) -> Any:

@@ -10,15 +10,15 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import ceil, inf, isnan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from adaptdel.classifiers.linear_training import balanced_class_weights
 from adaptdel.classifiers.transformers import (
     NEEDS,
     SAFE,
@@ -31,7 +31,7 @@ from adaptdel.classifiers.transformers import (
 from adaptdel.core.checks import check_choice
 from adaptdel.core.noise import Noise
 from adaptdel.files import read_json, write_json
-from adaptdel.settings import CLASS_WEIGHTS, TransformerTrainingSettings
+from adaptdel.settings import CLASS_WEIGHTS, TRAINING, TransformerTrainingSettings
 from adaptdel.text.data import ExampleSet
 from adaptdel.text.units import Unit
 
@@ -147,19 +147,26 @@ LIBRARIES = ("torch", "transformers", "accelerate")
 
 
 @dataclass(frozen=True)
-class TrainedTransformer:
-    """The result of a training.
+class TrainingRun:
+    """What governs a training besides its hyperparameters.
 
     Attributes:
-        classifier: the classifier, with the weights of the best epoch.
-        history: a dictionary per epoch: epoch (from 1), train_loss, valid_loss, valid_accuracy, learning_rate (of the
-            last step) and seconds.
-        record: versions, epochs and steps, the best epoch, tokens and seconds.
+        folder: for checkpoints, at most three at a time, so that the same call resumes an interrupted training; None
+            for a temporary one.
+        freelb: whether to perturb the embeddings as FreeLB does.
+        class_weight: "balanced" gives every class the same weight in the training loss; None every example.
+        max_minutes: training stops after this time, in the middle of an epoch if need be, and keeps the best checkpoint
+            so far. The result then depends on the speed of the machine.
+        progress: called with (steps done, largest possible number of steps).
+        epoch_done: called with the history's row of every epoch that ends.
     """
 
-    classifier: TransformersClassifier
-    history: list[dict[str, float]]
-    record: dict[str, Any]
+    folder: str | Path | None = None
+    freelb: bool = False
+    class_weight: str | None = TRAINING.class_weight
+    max_minutes: float | None = None
+    progress: Callable[[int, int], None] | None = None
+    epoch_done: Callable[[Mapping[str, float]], None] | None = None
 
 
 def train_transformer(
@@ -170,16 +177,11 @@ def train_transformer(
     noise: Noise,
     unit: Unit,
     settings: TransformerTrainingSettings,
-    folder: Path,
-    freelb: bool = False,
-    class_weight: str | None = None,
-    max_minutes: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    epoch_done: Callable[[Mapping[str, float]], None] | None = None,
-) -> TrainedTransformer:
-    """Train a classifier on noisy copies, drawn anew for every example and epoch.
+    run: TrainingRun,
+) -> None:
+    """Train a classifier on noisy copies, drawn anew for every example and epoch; sets its ``training_``.
 
-    Every epoch ends with a checkpoint. If ``folder`` holds checkpoints of the same run, training resumes from the last
+    Every epoch ends with a checkpoint. If the folder holds checkpoints of the same run, training resumes from the last
     complete one and gives the same model as without the interruption. The same seed gives the same model on the same
     machine with the same number of threads. The classifier changes only when training has finished.
 
@@ -190,40 +192,33 @@ def train_transformer(
         noise: applied to the examples; to those of the validation set once.
         unit: joins tokens.
         settings: the hyperparameters.
-        folder: for checkpoints: at most three at a time, two at the end.
-        freelb: whether to perturb the embeddings as FreeLB does.
-        class_weight: "balanced" gives every class the same weight in the training loss; None every example.
-        max_minutes: training stops after this time, in the middle of an epoch if need be, and keeps the best checkpoint
-            so far. The result then depends on the speed of the machine.
-        progress: called with (steps done, largest possible number of steps).
-        epoch_done: called with the history's row of every epoch that ends.
+        run: what else governs the training.
     """
     versions = _versions()
     if settings.precision == "tf32" and not classifier.device.startswith("cuda"):
         raise ValueError(
             f"precision must be 'float32' or 'bfloat16' on the device {classifier.device!r}, which has no TF32"
         )
-    if settings.compile and freelb:
+    if settings.compile and run.freelb:
         raise ValueError("compile must be False for FreeLB, which changes the embeddings in every pass")
-    classes, targets, valid_targets = _targets(examples, validation)
-    folder = Path(folder)
-    model_name = classifier.name if classifier.has_source else f"{classifier.name} {classifier.fingerprint()}"
-    run = {"model": model_name, "noise": json.dumps(noise.to_dict(), sort_keys=True), "unit": unit.kind}
-    run |= {"schedule": json.dumps(asdict(settings)), "method": "FreeLB" if freelb else "ordinary"}
-    if class_weight is not None:
-        check_choice("class_weight", class_weight, CLASS_WEIGHTS)
-        run["method"] += f", class weights {class_weight}"
-    run |= {"training data": _digest(examples), "validation data": _digest(validation)}
-    with quietly(), isolated_randomness(settings.seed):
-        claim(folder, run)
+    if run.class_weight is not None:
+        check_choice("class_weight", run.class_weight, CLASS_WEIGHTS)
+    classes, *targets = _targets(examples, validation)
+    identity = _identity(classifier, examples, validation, noise, unit) | {
+        "schedule": json.dumps(asdict(settings)),
+        "method": f"{'FreeLB' if run.freelb else 'ordinary'}, class weights {run.class_weight}",
+    }
+    with quietly(), isolated_randomness(settings.seed), TemporaryDirectory() as temporary:
+        folder = Path(temporary if run.folder is None else run.folder)
+        claim(folder, identity)
         last = last_whole(folder)
         if last is None or not _is_finished_at(last, settings):
             from adaptdel.classifiers.noisy_copies import COPIES, VALIDATION, NoisyCopies
-            from adaptdel.classifiers.noisy_trainer import EpochLimits, FreeLBTrainer, NoisyTrainer
+            from adaptdel.classifiers.noisy_trainer import FreeLBTrainer, NoisyTrainer
 
             subwords = classifier.subwords
             subwords.check(examples.tokens[0], unit, noise.masks_tokens)
-            train_copies, valid_copies = (
+            copies = [
                 NoisyCopies(
                     part.tokens,
                     numbers,
@@ -233,32 +228,40 @@ def train_transformer(
                     encode=lambda requests: subwords.encode([text for row in requests for text in subwords.texts(row)]),
                     purpose=purpose,
                 )
-                for part, numbers, purpose in (
-                    (examples, targets, COPIES),
-                    (validation, valid_targets, VALIDATION),
-                )
-            )
+                for part, numbers, purpose in zip((examples, validation), targets, (COPIES, VALIDATION), strict=True)
+            ]
             model = classifier.with_head(classes)
             model.config.problem_type = "single_label_classification"
             if settings.compile:
                 model.compile(dynamic=True)
-            limits = EpochLimits(
-                max_minutes,
-                None if class_weight is None else balanced_class_weights(targets, len(classes)).tolist(),
-                progress,
-                epoch_done,
-            )
-            trainer = (FreeLBTrainer if freelb else NoisyTrainer)(
-                classifier, model, settings, train_copies, valid_copies, folder, limits
-            )
+            kind = FreeLBTrainer if run.freelb else NoisyTrainer
+            trainer = kind(classifier, model, settings, copies[0], copies[1], replace(run, folder=folder))
             with matmul_precision(settings.precision):
                 trainer.train(resume_from_checkpoint=None if last is None else str(last))
             last = last_whole(folder)
-        return _result(classifier, last, versions)
+        state = _install_best(classifier, last)
+    record = {"versions": versions, **_record(state, history_of(state))}
+    classifier.training_ = {"noise": noise.to_dict(), "history": history_of(state), **record}
 
 
-def _result(classifier: TransformersClassifier, last: Path | None, versions: dict[str, str]) -> TrainedTransformer:
-    """What the checkpoints hold: the same whether training ends now or had finished in an earlier call."""
+def _identity(
+    classifier: TransformersClassifier, examples: ExampleSet, validation: ExampleSet, noise: Noise, unit: Unit
+) -> dict[str, str]:
+    """What the checkpoints of a folder depend on, besides the settings."""
+    return {
+        "model": classifier.name if classifier.has_source else f"{classifier.name} {classifier.fingerprint()}",
+        "noise": json.dumps(noise.to_dict(), sort_keys=True),
+        "unit": unit.kind,
+        "training data": _digest(examples),
+        "validation data": _digest(validation),
+    }
+
+
+def _install_best(classifier: TransformersClassifier, last: Path | None) -> State:
+    """Take the best weights so far: the same whether training ends now or had finished in an earlier call.
+
+    Returns the state at the last checkpoint.
+    """
     torch, transformers = libraries()
     best = None if last is None else best_checkpoint(last)
     if last is None or best is None:
@@ -268,9 +271,7 @@ def _result(classifier: TransformersClassifier, last: Path | None, versions: dic
     reader = transformers.AutoModelForSequenceClassification
     classifier.untrained_ = False
     classifier.install(reader.from_pretrained(str(best), dtype=torch.float32, **SAFE))
-    state = read_state(last)
-    history = history_of(state)
-    return TrainedTransformer(classifier, history, {"versions": versions, **_record(state, history)})
+    return read_state(last)
 
 
 def _record(state: State, history: list[dict[str, float]]) -> dict[str, Any]:

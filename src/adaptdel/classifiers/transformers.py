@@ -7,13 +7,12 @@ import hashlib
 import inspect
 import json
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,9 @@ from adaptdel.core.noise import Noise
 from adaptdel.settings import DTYPE, DTYPES, TRAINING, TRANSFORMER, TransformerTrainingSettings
 from adaptdel.text.data import ExampleSet, split_held_out
 from adaptdel.text.units import Tokens, check_unit
+
+if TYPE_CHECKING:
+    from adaptdel.classifiers.transformer_training import TrainingRun
 
 # Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
 # lengths.
@@ -116,6 +118,7 @@ class TransformersClassifier(SubwordClassifier):
     """
 
     running_options = ("device", "dtype", "batch_tokens", "compile")
+    training_: dict[str, Any]
 
     def __init__(
         self,
@@ -260,12 +263,7 @@ class TransformersClassifier(SubwordClassifier):
         copies: int | None = None,
         seed: int = TRAINING.seed,
         validation: Any = TRAINING.validation,
-        folder: str | Path | None = None,
-        freelb: bool = False,
-        class_weight: str | None = TRAINING.class_weight,
-        max_minutes: float | None = TRAINING.max_minutes,
-        progress: Callable[[int, int], None] | None = None,
-        epoch_done: Callable[[Mapping[str, float]], None] | None = None,
+        run: TrainingRun | None = None,
         **settings: Any,
     ) -> TransformersClassifier:
         """Train on noisy copies, drawn anew for every example and epoch, with early stopping.
@@ -284,15 +282,10 @@ class TransformersClassifier(SubwordClassifier):
             seed: of the held-out examples, the head, the order of the examples, the noise and the dropout.
             validation: the fraction of the examples that is held out, chosen by their content; or a pair (tokens,
                 labels). The weights of the epoch with the smallest validation loss are kept.
-            folder: keeps checkpoints, so that the same call resumes an interrupted training; None for a temporary one.
-            freelb: whether to perturb the embeddings as FreeLB does.
-            class_weight: "balanced" gives every class the same weight in the loss; None every example.
-            max_minutes: training stops after this time and keeps the best epoch so far; None for no limit.
-            progress: called with (steps done, largest possible number of steps).
-            epoch_done: called with the history's row of every epoch that ends.
+            run: the folder of checkpoints, FreeLB, class weights, a time limit and reports of progress.
             settings: fields of `TransformerTrainingSettings` that replace those of ``training``.
         """
-        from adaptdel.classifiers.transformer_training import check_counts, train_transformer
+        from adaptdel.classifiers.transformer_training import TrainingRun, check_counts, train_transformer
 
         unit = check_unit(unit)
         defaults = TRANSFORMER if self.training is None else self.training
@@ -315,22 +308,9 @@ class TransformersClassifier(SubwordClassifier):
         else:
             raise ValueError(f"validation must be a fraction or a pair (tokens, labels), got {validation!r:.60}")
         chosen = chosen.for_examples(len(examples.tokens))
-        with tempfile.TemporaryDirectory() as temporary:
-            trained = train_transformer(
-                self,
-                examples,
-                held,
-                noise=noise,
-                unit=unit,
-                settings=chosen,
-                folder=Path(temporary if folder is None else folder),
-                freelb=freelb,
-                class_weight=class_weight,
-                max_minutes=max_minutes,
-                progress=progress,
-                epoch_done=epoch_done,
-            )
-        self.training_ = {"noise": noise.to_dict(), "history": trained.history, **trained.record}
+        train_transformer(
+            self, examples, held, noise=noise, unit=unit, settings=chosen, run=TrainingRun() if run is None else run
+        )
         return self
 
     def _read(self, labels: int | None = None) -> tuple[Any, bool]:

@@ -405,7 +405,7 @@ def _train_transformer(
     note: Callable[[str], None],
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
     """The base classifier, its history by epochs, and what else is recorded."""
-    from adaptdel.classifiers.transformer_training import is_finished
+    from adaptdel.classifiers.transformer_training import TrainingRun, is_finished
     from adaptdel.classifiers.transformers import TransformersClassifier
 
     if not held.tokens:
@@ -425,12 +425,14 @@ def _train_transformer(
         unit=settings.unit,
         seed=settings.seed,
         validation=(held.tokens, held.labels),
-        folder=folder,
-        freelb=settings.method == "freelb",
-        class_weight=settings.class_weight,
-        max_minutes=settings.max_minutes,
-        progress=_ExpectedTime(settings, len(examples.tokens), report, note),
-        epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
+        run=TrainingRun(
+            folder=folder,
+            freelb=settings.method == "freelb",
+            class_weight=settings.class_weight,
+            max_minutes=settings.max_minutes,
+            progress=_ExpectedTime(settings, len(examples.tokens), report, note),
+            epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
+        ),
     )
     history, chosen = classifier.training_["history"], settings.transformer
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
