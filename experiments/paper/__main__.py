@@ -69,6 +69,7 @@ def say(text: str) -> None:
 
 def run_all(protocol: Protocol, steps: Sequence[Step]) -> int:
     """Run what is not finished; 1 if a command failed, and the others were run."""
+    protocol.out.mkdir(parents=True, exist_ok=True)
     finished = protocol.out / "finished.txt"
     done = set(finished.read_text(encoding="utf-8").splitlines()) if finished.exists() else set()
     left = [step for step in steps if step.command not in done or not step.out.exists()]
@@ -102,7 +103,6 @@ def announce(protocol: Protocol, steps: Sequence[Step], left: Sequence[Step]) ->
             f"the authors' code took {hours:.0f} hours for the rest on an A100 with roberta-base (the other rates: as "
             f"at 90%); {unknown} commands, FreeLB and attacks, are not in its tables. {models} models of 0.5 GB each"
         )
-    protocol.out.mkdir(parents=True, exist_ok=True)
 
 
 def run(step: Step) -> int:

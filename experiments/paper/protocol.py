@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,46 +71,39 @@ class Protocol:
 
     def steps(self, parts: Sequence[str] = PARTS) -> list[Step]:
         """All commands, those of the main table first."""
-        steps: list[Step] = []
-        for name in self.sets if "main" in parts else ():
-            for method in self.methods:
-                steps += self._certified(name, method)
-                if method in DELETION:
-                    run = self.run(name, method)
-                    steps.append(_step("recertify", run, "--bound", "tight", out=tight(run)))
-            steps.append(self._report(name))
-        for name in self.sets if "ablation" in parts else ():
-            for rate in RATES:
-                steps += self._certified(name, "adaptdel", rate)
-        if "attacks" in parts and self.attacker is not None:
-            for name, method in ATTACKS:
-                if name in self.sets and (method in self.methods or (method == "freelb" and self.model != "linear")):
-                    steps += [self._train(name, method), *(self._attack(name, method, recipe) for recipe in RECIPES)]
-        return [*{step.command: step for step in steps}.values()]
+        make = {"main": self._main_table, "ablation": self._ablation, "attacks": self._attacks}
+        steps = [step for part in PARTS if part in parts for name in self.sets for step in make[part](name)]
+        return [*{step.command: step for step in steps}.values()]  # a model of two parts is trained once
 
-    def folder(self, kind: str, name: str, method: str, rate: int = 90) -> Path:
-        """The folder of a model, a run or an attack."""
-        return self.out / kind / (f"{name}-{method}" + (f"-{rate}" if rate != 90 else ""))
+    def _main_table(self, name: str) -> Iterator[Step]:
+        for method in self.methods:
+            yield from self._certified(name, method)
+            if method in DELETION:
+                run = self.run(name, method)
+                yield _step("recertify", run, "--bound", "tight", out=tight(run))
+        runs = [self.run(name, method) for method in self.methods]
+        names = [word for method in self.methods for word in ("--name", METHODS[method])]
+        yield _step("report", *runs, *names, "--title", TITLES[name], out=self.out / "reports" / name)
 
-    def run(self, name: str, method: str, rate: int = 90) -> Path:
-        """The folder of a certification run."""
-        return self.folder("runs", name, method, rate)
+    def _ablation(self, name: str) -> Iterator[Step]:
+        for rate in RATES:
+            yield from self._certified(name, "adaptdel", rate)
 
-    def _certified(self, name: str, method: str, rate: int = 90) -> list[Step]:
-        """Train, calibrate AdaptDel+, certify the test set."""
-        model, steps = self.folder("models", name, method, rate), [self._train(name, method, rate)]
-        _, _, hours, milliseconds = COSTS[name, method]
-        if method == "adaptdel+":
-            trained, model = model, self.folder("calibrated", name, method)
-            data = data_file(self.data, name, "train")
-            step = _step("calibrate", trained, "--settings", f"paper:{name}", "--data", data, out=model, hours=hours)
-            steps.append(step)
-        rows, sample = int(DATA[(name,)][3] or 0), self.limit or (YELP_ROWS if name == "yelp" else None)
-        drawn = () if sample is None else ("--sample", sample)
-        hours = (milliseconds or 0) / 1000 * min(sample or rows, rows) / HOUR
-        data = data_file(self.data, name, "test")
-        run = self.run(name, method, rate)
-        return [*steps, _step("certify", model, "--settings", "paper", "--data", data, *drawn, out=run, hours=hours)]
+    def _attacks(self, name: str) -> Iterator[Step]:
+        methods = [method for attacked, method in ATTACKS if attacked == name and method in self._attacked_methods]
+        for method in methods:
+            yield self._train(name, method)
+            for recipe in RECIPES:
+                yield self._attack(name, method, recipe)
+        if methods:
+            runs = [self.attack(name, method, recipe) for method in methods for recipe in RECIPES]
+            yield _step("report", *runs, "--title", TITLES[name], out=self.out / "reports" / f"{name}-attacks")
+
+    @property
+    def _attacked_methods(self) -> Sequence[str]:
+        if self.attacker is None:
+            return ()
+        return self.methods if self.model == "linear" else (*self.methods, "freelb")
 
     def _train(self, name: str, method: str, rate: int = 90) -> Step:
         k = ABLATION[name, f"{rate}"][0]
@@ -121,22 +114,38 @@ class Protocol:
         else:
             options = ("--settings", "paper", "--model", self.model, *own.get(method, ()))
         epochs, seconds, _, _ = COSTS.get((name, method), [None] * 4)
-        return _step(
-            *("train", "--method", method, "--data", data_file(self.data, name, "train"), *options),
-            out=self.folder("models", name, method, rate),
-            hours=None if epochs is None or seconds is None else epochs * seconds / HOUR,
-        )
+        hours = None if epochs is None or seconds is None else epochs * seconds / HOUR
+        arguments = ("train", "--method", method, "--data", data_file(self.data, name, "train"), *options)
+        return _step(*arguments, out=self.folder("models", name, method, rate), hours=hours)
 
-    def _report(self, name: str) -> Step:
-        runs = [self.run(name, method) for method in self.methods]
-        names = [word for method in self.methods for word in ("--name", METHODS[method])]
-        return _step("report", *runs, *names, "--title", TITLES[name], out=self.out / "reports" / name)
+    def _certified(self, name: str, method: str, rate: int = 90) -> Iterator[Step]:
+        """Train, calibrate AdaptDel+, certify the test set."""
+        yield self._train(name, method, rate)
+        model = self.folder("models", name, method, rate)
+        _, _, hours, milliseconds = COSTS[name, method]
+        if method == "adaptdel+":
+            trained, model = model, self.folder("calibrated", name, method)
+            data = data_file(self.data, name, "train")
+            yield _step("calibrate", trained, "--settings", f"paper:{name}", "--data", data, out=model, hours=hours)
+        rows, sample = DATA[name][3], self.limit or (YELP_ROWS if name == "yelp" else None)
+        hours = (milliseconds or 0) / 1000 * min(sample or rows, rows) / HOUR
+        drawn = () if sample is None else ("--sample", sample)
+        arguments = ("certify", model, "--settings", "paper", "--data", data_file(self.data, name, "test"), *drawn)
+        yield _step(*arguments, out=self.run(name, method, rate), hours=hours)
 
     def _attack(self, name: str, method: str, recipe: str) -> Step:
-        model, out = self.folder("models", name, method), self.attack(name, method, recipe)
+        model, test = self.folder("models", name, method), data_file(self.data, name, "test")
         inputs = () if self.limit is None else ("--inputs", self.limit)
-        arguments = ("attack", model, "--recipe", recipe, "--data", data_file(self.data, name, "test"), *inputs)
-        return _step(*arguments, out=out, hours=None, program=str(self.attacker))
+        arguments = ("attack", model, "--settings", "paper", "--recipe", recipe, "--data", test, *inputs)
+        return _step(*arguments, out=self.attack(name, method, recipe), hours=None, program=str(self.attacker))
+
+    def folder(self, kind: str, name: str, method: str, rate: int = 90) -> Path:
+        """The folder of a model or a run."""
+        return self.out / kind / (f"{name}-{method}" + (f"-{rate}" if rate != 90 else ""))
+
+    def run(self, name: str, method: str, rate: int = 90) -> Path:
+        """The folder of a certification run."""
+        return self.folder("runs", name, method, rate)
 
     def attack(self, name: str, method: str, recipe: str) -> Path:
         """The folder of a run of attacks."""

@@ -17,10 +17,11 @@ from experiments.paper.protocol import METHODS, RATES, TITLES, Protocol, tight
 from experiments.paper.published import ABLATION, ATTACKS, COSTS, DATA, MAIN, RECIPES
 
 FIGURES = {
-    "certified-cardinality": "Figure 1: certified accuracy against the log-cardinality of the certified region",
-    "quartiles": "Figures 2 and 4: the same by quartile of length",
-    "rates": "Figure 3: deletion rates and kept lengths",
-    "certified-radius": "Figure 5: certified accuracy against the radius",
+    "Figure 1: certified accuracy against the log-cardinality": "{}/figures/certified-cardinality",
+    "Figures 2 and 4: the same by quartile of length": "{}/figures/quartiles",
+    "Figure 3: deletion rates and kept lengths": "{}/figures/rates",
+    "Figure 5: certified accuracy against the radius": "{}/figures/certified-radius",
+    "Figure 7: robust accuracy under attack": "{}-attacks/figures/robust-accuracy",
 }
 Rows = list[list[str]]
 
@@ -31,9 +32,9 @@ def write_page(protocol: Protocol) -> Path:
     for title, head, make in SECTIONS:
         if rows := [row for name in protocol.sets for row in make(protocol, name)]:
             parts += [f"## {title}", text_table(head, rows, text_columns=2).to_markdown().rstrip()]
-    for figure, title in FIGURES.items():
-        paths = [(name, Path("reports", name, "figures", f"{figure}.png")) for name in protocol.sets]
-        shown = [f"![{TITLES[name]}]({path})" for name, path in paths if (protocol.out / path).exists()]
+    for title, place in FIGURES.items():
+        paths = {TITLES[name]: f"reports/{place.format(name)}.png" for name in protocol.sets}
+        shown = [f"![{name}]({path})" for name, path in paths.items() if (protocol.out / path).exists()]
         parts += [f"## {title}", *shown] if shown else []
     page = protocol.out / "tables.md"
     write_text(page, "\n\n".join(parts) + "\n")
@@ -66,7 +67,7 @@ def _data(protocol: Protocol, name: str) -> Rows:
     runs = [run for run in (protocol.run(name, method) for method in protocol.methods) if is_finished(run)]
     if data is None:
         return []
-    words, *counts = DATA[(name,)]
+    words, *counts = DATA[name]
     tested = measures(runs[0]).inputs if runs else None
     own = [data["rows"], data["held_out"], tested]
     pairs = [text for pair in zip(own, counts, strict=True) for text in (_number(pair[0], 0), _number(pair[1], 0))]
@@ -147,7 +148,7 @@ def _attacks(protocol: Protocol, name: str) -> Rows:
 
 def _attacked(folder: Path) -> str:
     """The accuracy before and after an attack."""
-    own = read_attack_run(folder).measures if (folder / MANIFEST).exists() else {}
+    own = read_attack_run(folder).measures if (folder / MANIFEST).exists() else {}  # of those so far
     return " / ".join(_number(own.get(name), 3) for name in ("accuracy_before", "accuracy_after"))
 
 
