@@ -270,7 +270,7 @@ def test_wrong_classes_and_damaged_records(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     config = tmp_path / "model" / "adaptdel.json"
     values = json.loads(config.read_text(encoding="utf-8"))
-    for changes in ({"label": None}, {"threshold": "high"}, {"negatives": 0.5}, {"plan": 3}):
+    for changes in ({"label": None}, {"sentence": 7}, {"plan": 3}):
         config.write_text(json.dumps(values | {"protection": values["protection"] | changes}), encoding="utf-8")
         with pytest.raises(ValueError, match=next(iter(changes))):
             ad.SmoothedClassifier.load(tmp_path / "model")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.core.checks import IntArray, check_fields
+from adaptdel.core.checks import IntArray
 from adaptdel.measures.summary import (
     COUNTED_RADIUS,
     Labels,
@@ -258,26 +258,6 @@ def in_order(labels: Iterable[Any]) -> list[Any]:
     [9, 10, 'a', 'b']
     """
     return sorted(labels, key=lambda label: (isinstance(label, str), str(label) if isinstance(label, str) else label))
-
-
-CLASS_FIELDS = {
-    "inputs": "an integer",
-    "recall": "a number?",
-    "precision": "a number?",
-    "mean_radius": "a number?",
-    "mean_radius_se": "a number?",
-    "abstained": "an integer",
-    "certified_recall": "an object",
-}
-
-
-def check_class_rows(rows: Iterable[Any]) -> None:
-    """Raise unless rows that were read from a file have the fields of `ClassMeasures.to_dict`."""
-    for row in rows:
-        if not isinstance(row, Mapping):
-            raise ValueError(f"classes must hold an object for every class, got {row!r:.60}")
-        check_fields(row, CLASS_FIELDS)
-        check_fields(row["certified_recall"], dict.fromkeys(row["certified_recall"], "a number?"))
 
 
 def _known(value: Any) -> Any:

@@ -28,8 +28,7 @@ from adaptdel.core.checks import (
 from adaptdel.core.margins import TokenEdit, check_sums
 from adaptdel.core.threat import Threat
 from adaptdel.files import write_text
-from adaptdel.models.card import check_protection
-from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
+from adaptdel.models.estimator import TextEstimator, checked_protection, input_name, label_array, listed
 from adaptdel.models.model_files import load_model, save_model
 from adaptdel.progress import reporter
 from adaptdel.settings import ADDITIVE, CERTIFICATION, CLASS_WEIGHTS, TRAINING, AdditiveTrainingSettings
@@ -289,8 +288,7 @@ class AdditiveClassifier(TextEstimator):
         model = cls(ops=Threat(settings["ops"]).ops, unit=unit, threshold=settings["threshold"])
         model._with(base, settings["front"])._threshold(base)
         if settings.get("protection") is not None:
-            check_protection(settings["protection"], base.classes_)
-            model.protection_ = dict(settings["protection"])
+            model.protection_ = checked_protection(settings["protection"], base.classes_)
         return model
 
     def _with(self, base: BoundedClassifier, front: list[dict[str, Any]]) -> Self:

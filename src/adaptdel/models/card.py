@@ -2,100 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from adaptdel.core.checks import check_fields, check_probability
 from adaptdel.core.noise import noise_from_dict
-from adaptdel.measures.class_measures import SHOWN_CLASSES, check_class_rows, class_table
+from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table
 from adaptdel.tables import Table, number, percent, text_table
 
 LONGEST_NOISE = 200  # characters of a noise that is shown as code
 SHOWN_RECALLS = 10  # classes whose recall a line gives
-SHOWN_EPOCHS = 12  # rows of the training history
 FRONT_TEXT = (
     "Measured on held-out examples, with a model that was not trained on them; wrong answers count as radius 0. "
     "`adaptdel calibrate MODEL --max-accuracy-loss X` chooses another bound without training anew."
 )
-
-_TRAINING_FIELDS = {
-    "method": "a text",
-    "rate": "a number?",
-    "settings": "an object",
-    "seed": "an integer",
-    "validation": "a number?",
-    "noise": "an object?",
-    "data": "an object",
-    "history": "a list?",
-    "versions": "an object",
-    "seconds": "a number",
-    "identity": "an object?",
-    "calibrated": "true or false?",
-    "held_out": "an object?",
-    "warnings": "a list?",
-}
-_DATA_FIELDS = {
-    "digest": "a text",
-    "rows": "an integer",
-    "held_out": "an integer",
-    "mean_length": "a number",
-    "classes": "an object",
-    "columns": "an object?",
-}
-_HELD_OUT_FIELDS = {
-    "inputs": "an integer",
-    "votes": "an integer",
-    "accuracy": "a number",
-    "balanced_accuracy": "a number",
-    "recall": "an object",
-    "absent": "a list?",
-}
-
-
-def check_training(record: Mapping[str, Any]) -> None:
-    """Raise unless the record of a training has the fields that cards, reports and calibration use."""
-    check_fields(record, _TRAINING_FIELDS)
-    check_fields(record["data"], _DATA_FIELDS)
-    if record.get("noise") is not None:
-        noise_from_dict(record["noise"])
-    if record.get("validation") is not None:
-        check_probability("validation", record["validation"])
-    if record.get("held_out") is not None:
-        check_fields(record["held_out"], _HELD_OUT_FIELDS)
-    history = record.get("history")
-    if history is None:  # of an exact training, which has a front instead
-        return
-    if not history or not all(isinstance(row, dict) and row for row in history):
-        raise ValueError("history must hold an object for every epoch")
-    for row in history:
-        check_fields(row, dict.fromkeys(row, "a number?"))
-
-
-_PROTECTION_FIELDS = {
-    "sentence": "a text",
-    "threshold": "a number",
-    "max_false_positives": "a number",
-    "upper": "a number",
-    "negatives": "an integer",
-    "false_positives": "an integer",
-    "positives": "an integer",
-    "detected": "an integer",
-    "certified": "an object",
-    "plan": "an object",
-}
-
-
-def check_protection(record: Mapping[str, Any], classes: Sequence[Any]) -> None:
-    """Raise unless the record of a protected class has its fields, and the class is one of the model's."""
-    check_fields(record, _PROTECTION_FIELDS)
-    if record.get("label") not in classes:
-        raise ValueError(f"label must be one of the classes, got {record.get('label')!r:.60}")
-
-
-def check_calibration(record: Mapping[str, Any]) -> None:
-    """Raise unless the record of a calibration has the fields that cards and reports use."""
-    check_fields(record, {"warnings": "a list?", "settings": "an object?", "classes": "a list?"})
-    check_class_rows(record.get("classes") or ())
 
 
 def model_card(
@@ -121,9 +40,9 @@ def model_card(
         f"- Written by adaptdel {settings['version']}",
     ]
     if training is not None:
-        parts.append(_training(training))
+        parts.append(training_text(training))
     if calibration is not None:
-        parts.append(_calibration(calibration))
+        parts.append(calibration_text(calibration))
     if settings.get("front"):
         table = front_table(settings["front"], settings["options"]["point"])
         parts.append(f"\n## Bounds\n\n{FRONT_TEXT}\n\n{table.to_markdown()}")
@@ -157,14 +76,14 @@ def front_table(front: Iterable[Mapping[str, Any]], chosen: int) -> Table:
 
 def held_out_text(record: Mapping[str, Any]) -> str:
     """The figures by class on held-out examples, from the record of a training; "" if they were not measured."""
-    held = record.get("held_out")
+    held = record["held_out"]
     if held is None:
-        if record.get("history") is None or record.get("calibrated") or record["data"]["held_out"]:
+        if record["history"] is None or record.get("calibrated") or record["data"]["held_out"]:
             return ""
         return "no held-out examples: how accurate the model is on new texts is unknown"
     chose = "" if record["settings"].get("model") == "linear" else ", which chose the weights that are kept"
     recalls = ", ".join(f"{label} {percent(share)}" for label, share in list(held["recall"].items())[:SHOWN_RECALLS])
-    absent = ", ".join(held.get("absent", [])[:SHOWN_RECALLS])
+    absent = ", ".join(held["absent"][:SHOWN_RECALLS])
     return (
         f"{held['inputs']} held-out examples{chose}, by {held['votes']} votes without a decision threshold: clean "
         f"accuracy {percent(held['accuracy'], 2)}, balanced accuracy {percent(held['balanced_accuracy'], 2)}; recall "
@@ -172,47 +91,34 @@ def held_out_text(record: Mapping[str, Any]) -> str:
     )
 
 
-def _training(record: Mapping[str, Any]) -> str:
+def training_text(record: Mapping[str, Any]) -> str:
+    """What the card says about the training."""
     data, versions = record["data"], record["versions"]
     lines = [
         "\n## Training\n",
-        f"- Method: {record['method']}" + (f" at {record['rate']:.4g}" if record.get("rate") is not None else ""),
+        f"- Method: {record['method']}" + (f" at {record['rate']:.4g}" if record["rate"] is not None else ""),
         f"- Data: {data['rows']} examples, {data['mean_length']:.4g} tokens on average; {data['held_out']} held out; "
         f"SHA-256 `{data['digest'][:16]}`",
         f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
         f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
-    if record.get("noise") is not None:
+    if record["noise"] is not None:
         lines.insert(2, f"- Noise while training: {_noise_text(record['noise'])}")
     lines += [f"- Measured: {text}" for text in [held_out_text(record)] if text]
-    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
+    lines += [f"- **Warning**: {sentence}" for sentence in record["warnings"]]
     if record.get("calibrated") is False:
         lines.append("- **Not calibrated yet**: `adaptdel calibrate MODEL --data FILE` finds the rates of AdaptDel+.")
-    return "\n".join([*lines, "", _history_table(record["history"])] if record.get("history") else lines)
+    return "\n".join(lines)
 
 
-def _history_table(history: list[dict[str, Any]]) -> str:
-    """A training history in Markdown; the middle of a long one is omitted."""
-    names = list(history[0])
-    is_short, half = len(history) <= SHOWN_EPOCHS, SHOWN_EPOCHS // 2
-    shown = history if is_short else [*history[:half], dict.fromkeys(names, "..."), *history[-half:]]
-    rows = [[_cell(row.get(name)) for name in names] for row in shown]
-    return text_table([name.replace("_", " ") for name in names], rows, text_columns=0).to_markdown()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _calibration(record: Mapping[str, Any]) -> str:
+def calibration_text(record: Mapping[str, Any]) -> str:
+    """What the card says about the calibration."""
     lines = [
         "\n## Calibration\n",
         "The rates were searched for on labelled data; the trace is in `calibration.json`. Its figures are those of "
         "the data that the rates were chosen on, and may be optimistic: certify other data.",
     ]
-    lines += [f"- **Warning**: {sentence}" for sentence in record.get("warnings", [])]
+    lines += [f"- **Warning**: {sentence}" for sentence in record["warnings"]]
     if rows := record.get("classes"):
         lines += ["", "By class, under the chosen rate:", "", class_table(rows[:SHOWN_CLASSES]).to_markdown()]
     return "\n".join(lines)

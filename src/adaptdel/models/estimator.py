@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from adaptdel.core.checks import check_fields
+
 try:
     from sklearn.base import BaseEstimator as BaseEstimator
     from sklearn.base import ClassifierMixin as ClassifierMixin
@@ -123,6 +125,14 @@ def _hub() -> Any:
     except ImportError:
         raise ImportError("the Hugging Face Hub needs huggingface_hub: pip install 'adaptdel[hub]'") from None
     return huggingface_hub
+
+
+def checked_protection(record: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, Any]:
+    """The record of a protected class that a folder holds; ValueError unless it is one of these classes."""
+    check_fields(record, {"sentence": "a text", "plan": "an object"})
+    if record.get("label") not in classes:
+        raise ValueError(f"label must be one of the classes, got {record.get('label')!r:.60}")
+    return dict(record)
 
 
 def label_array(names: list[Any]) -> Any:

@@ -19,7 +19,7 @@ from adaptdel.core.checks import check_choice, check_fields, check_format, check
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.registry import NotRegisteredError
 from adaptdel.files import read_json, read_tensors, replacing, replacing_folder, write_json, write_text
-from adaptdel.models.card import check_calibration, check_training, model_card
+from adaptdel.models.card import calibration_text, model_card, training_text
 from adaptdel.text.data import DATA, TextHashes
 from adaptdel.text.units import check_unit, unit_from_dict
 
@@ -139,8 +139,8 @@ def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> An
             raise ValueError("its classes are not those of the base classifier")
         model = getattr(import_module(module), name).from_settings(settings, base, unit)
     for attribute, file, check in (
-        ("training_", TRAINING, check_training),
-        ("calibration_", CALIBRATION, check_calibration),
+        ("training_", TRAINING, training_text),
+        ("calibration_", CALIBRATION, calibration_text),
     ):
         if (path / file).exists():
             setattr(model, attribute, _read(path / file, check))
@@ -193,7 +193,7 @@ def data_columns(model: Model | Path, text: str | None, label: str | None) -> di
     ``model`` is a model or the folder of a saved one. The names in the settings are used if the model has none.
     """
     if isinstance(model, Path):
-        training = _read(model / TRAINING, check_training) if (model / TRAINING).exists() else None
+        training = _read(model / TRAINING, training_text) if (model / TRAINING).exists() else None
     else:
         training = getattr(model, "training_", None)
     data = (training or {}).get("data") or {}
@@ -258,8 +258,8 @@ def _read_texts(path: Path) -> dict[str, TextHashes]:
     return known
 
 
-def _read(path: Path, check: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
-    """The values of a file of a saved model, checked."""
+def _read(path: Path, check: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    """The values of a file of a saved model; a record is checked by what is written of it in the model card."""
     values = read_json(path, "a file of a saved model")
     if check is not None:
         with _damaged(path):
@@ -274,8 +274,9 @@ def _damaged(path: Path) -> Iterator[None]:
         yield
     except NotRegisteredError as error:
         raise ValueError(f"{path}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: damaged: {' '.join(str(error).split()):.300}: save or copy the model anew") from None
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        reason = " ".join(str(error if isinstance(error, ValueError) else repr(error)).split())
+        raise ValueError(f"{path}: damaged: {reason:.300}: save or copy the model anew") from None
 
 
 def _load_base(folder: Path, settings: dict[str, Any], config: Path, running: Mapping[str, Any]) -> BaseClassifier:

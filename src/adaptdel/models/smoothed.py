@@ -23,8 +23,7 @@ from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.models.card import check_protection
-from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
+from adaptdel.models.estimator import TextEstimator, checked_protection, input_name, label_array, listed
 from adaptdel.models.model_files import CONFIG, load_model, save_model
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
@@ -282,8 +281,7 @@ class SmoothedClassifier(TextEstimator):
             check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
         model.base_, model.noise_, model.classes_ = base, plan.rule.noise, np.array(base.classes_)
         if settings.get("protection") is not None:
-            check_protection(settings["protection"], base.classes_ or [])
-            model.protection_ = dict(settings["protection"])
+            model.protection_ = checked_protection(settings["protection"], base.classes_ or [])
         return model
 
     def _split(self, text: Any, number: int) -> Tokens:
