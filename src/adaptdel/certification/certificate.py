@@ -164,7 +164,7 @@ class Certificate:
             "edits": ", ".join(self.ops),
             "votes for the label": percent(self.score),
             "length": f"{self.length} tokens",
-            "confidence": f"{1 - self.alpha:g}",
+            "confidence": f"{100 * (1 - self.alpha):g}%",
         }
         return notebook_table(f"Certificate: {self.label}", values)
 

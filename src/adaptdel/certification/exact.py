@@ -101,7 +101,7 @@ class ExactCertificate:
             "radius": "abstained" if self.abstained else self.radius,
             "edits": ", ".join(self.ops),
             "radius in characters": None if characters is None or characters < 0 else characters,
-            "score above the next class": self.margin,
+            "score above the next class": f"{self.margin:,}",
             "length": f"{self.length} tokens",
             "confidence": "certain",
         }
