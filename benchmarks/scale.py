@@ -42,9 +42,9 @@ from adaptdel.runs import certify as certify_module
 from adaptdel.runs.certify import CertificationJob, CertificationTask, certify_data
 from adaptdel.runs.engine import EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import RunInput, Source
-from adaptdel.runs.parts import ROWS_PER_PART
 from adaptdel.runs.records import record_of
 from adaptdel.runs.rederive import recertify
+from adaptdel.runs.storage import table_hash
 
 FILE_ROWS = 500_000  # rows of a data file
 WORDS = [f"w{number}" for number in range(2000)]
@@ -185,6 +185,7 @@ def measure_written_report(runs: list[str], out: str) -> dict[str, Any]:
     }
 
 
+WRITTEN = 100_000  # rows at a time
 REPEATED = 20_000  # different certificates in the runs of a report
 
 
@@ -199,24 +200,20 @@ def make_texts(path: Path, rows: int) -> Path:
 
 
 def repeat_rows(source: Path, out: Path, rows: int) -> Path:
-    """A run whose rows are those of another again and again, with ids of their own; a part is 100,000 rows."""
+    """A run whose rows are those of another again and again, with ids of their own."""
     manifest = json.loads((source / "manifest.json").read_text())
-    manifest["totals"] = None
-    parts = rows > ROWS_PER_PART
-    for name in ("certificates", "times"):
-        table = pq.read_table(source / f"{name}.parquet")
-        (out / name if parts else out).mkdir(parents=True, exist_ok=True)
-        for part, start in enumerate(range(0, rows, ROWS_PER_PART)):
-            size = min(ROWS_PER_PART, rows - start)
+    table = pq.read_table(source / "certificates.parquet")
+    out.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(out / "certificates.parquet", table.schema, compression="zstd") as file:
+        for start in range(0, rows, WRITTEN):
+            size = min(WRITTEN, rows - start)
             long = pa.concat_tables([table] * -(-size // len(table))).slice(0, size)
             numbers = pa.array(range(start + 1, start + size + 1), pa.int64())
             long = long.set_column(long.schema.get_field_index("row"), "row", numbers)
             long = long.set_column(long.schema.get_field_index("id"), "id", numbers.cast(pa.string()))
-            long = long.cast(table.schema)
-            path = out / name / f"part-{part:05}.parquet" if parts else out / f"{name}.parquet"
-            pq.write_table(long, path, row_group_size=1000, compression="zstd")
-    if parts:
-        manifest["part_rows"] = ROWS_PER_PART
+            file.write_table(long.cast(table.schema), row_group_size=1000)
+    manifest["table_sha256"] = table_hash(out)
+    manifest["rows"] = manifest["sessions"][-1]["rows"] = rows
     (out / "manifest.json").write_text(json.dumps(manifest))
     return out
 

@@ -20,9 +20,8 @@ from adaptdel.files import write_json
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.manifest import FORMAT, session, timestamp
-from adaptdel.runs.parts import RunTables
 from adaptdel.runs.records import Totals
-from adaptdel.runs.storage import MANIFEST, open_store
+from adaptdel.runs.storage import MANIFEST, open_store, write_table
 
 
 class Terminal(io.StringIO):
@@ -104,15 +103,13 @@ _DATA: dict[str, Any] = {
 def write_run(folder: Path, manifest: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> None:
     """Write a finished run with these rows; fields that the manifest lacks get usual values."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [{"seconds": None, **record} for record in records]
+    rows = [dict(record) for record in records]
     now = timestamp()
     usual = {
         "format": FORMAT, "sampling": "adaptive", "votes": [100, 400], "limit": None,
-        "model": None, "data": None, "started": now, "finished": now,
+        "model": None, "data": None, "seconds": 0.0, "started": now, "finished": now,
         "sessions": [session(EngineSettings(), len(rows))],
     }  # fmt: skip
-    tables = RunTables(folder, manifest.get("part_rows"))
-    tables.write(rows)
     manifest = {**usual, **manifest}
     for name, fields in (("model", _MODEL), ("data", _DATA)):
         if manifest[name] is not None:
@@ -120,7 +117,7 @@ def write_run(folder: Path, manifest: Mapping[str, Any], records: Iterable[Mappi
     totals = Totals.of(manifest)
     for row in rows:
         totals.add(row)
-    stated = {"totals": totals.to_dict(), "rows": len(rows), "files": tables.digests()}
+    stated = {"totals": totals.to_dict(), "rows": len(rows), "table_sha256": write_table(folder, rows)}
     write_json(folder / MANIFEST, manifest | stated)
 
 
@@ -139,14 +136,13 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def forge_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace the rows of a finished run, with the digests of the new files and their number, as a forger would."""
-    timed = [{"seconds": None, **row} for row in rows]
-    tables = RunTables(folder)
-    tables.write(timed)
+    """Replace the rows of a finished run, with the digest of the new table and their number, as a forger would."""
+    forged = [dict(row) for row in rows]
+    digest = write_table(folder, forged)
 
     def sign(manifest: dict[str, Any]) -> None:
-        manifest.update(files=tables.digests(), rows=len(timed))
-        manifest["sessions"][-1]["rows"] = len(timed)
+        manifest.update(table_sha256=digest, rows=len(forged))
+        manifest["sessions"][-1]["rows"] = len(forged)
 
     rewrite(folder, sign)
 

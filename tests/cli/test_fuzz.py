@@ -34,7 +34,7 @@ from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.report.entries import read_entries
 from adaptdel.runs.inputs import LabelMap, Source, survey
-from adaptdel.runs.records import CERTIFICATES, TIMES
+from adaptdel.runs.records import CERTIFICATES
 from adaptdel.text.data import read_examples, read_rows
 from adaptdel.training.jobs import TrainingJob, train_job
 from tests.fuzzing import (
@@ -260,9 +260,7 @@ def run_folder(space: Workspace, edits: list[int]) -> None:
     """A finished run with a damaged manifest or table: verified, derived anew, compared."""
     rng = random.Random(edits[0])
     folder = space.copy(space.run, "run")
-    name = rng.choice(
-        ["manifest.json", "manifest.json", "certificates.parquet", "certificates.parquet", "times.parquet"]
-    )
+    name = rng.choice(["manifest.json", "certificates.parquet"])
     kind = rng.randrange(4)
     if kind == 0:
         (folder / name).write_bytes(changed_bytes((folder / name).read_bytes(), edits))
@@ -271,9 +269,8 @@ def run_folder(space: Workspace, edits: list[int]) -> None:
     elif name == "manifest.json":
         (folder / name).write_bytes(json_bytes(changed(json.loads((folder / name).read_text()), edits), edits))
     else:
-        schema = CERTIFICATES if name == "certificates.parquet" else TIMES
         rows = changed(pq.read_table(folder / name).to_pylist(), edits)
-        pq.write_table(odd_table(rows, schema, rng), folder / name)
+        pq.write_table(odd_table(rows, CERTIFICATES, rng), folder / name)
     chance = rng.random()
     if chance < 0.5:
         refused(["verify", folder, "--work", WORK], folder)

@@ -77,7 +77,7 @@ def make_run(
         )
         created = certificate(text, noise, tuple(map(int, counts)), classes)
         truth = classes[answer if rng.random() < 0.8 else 0] if truths else None
-        records.append(record_of(created, id=Row(number, text, None).id, row=number, label=truth) | {"seconds": 0.01})
+        records.append(record_of(created, id=Row(number, text, None).id, row=number, label=truth))
     records += [problem_record("not <b>UTF-8</b>", id=None, row=len(rows) + n + 1) for n in range(problems)]
     described = {"path": str(data) if data else "gone/test.jsonl.gz", "sha256": "ab" * 32}
     manifest = setting_of(created) | {

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
@@ -45,12 +44,8 @@ def test_a_run_holds_what_the_model_certifies(tmp_path: Path, noise: Noise | Non
     assert found.table["correct"].to_pylist() == [c.label == r.label for c, r in zip(expected, rows, strict=True)]
     assert found.manifest["model_hash"] == expected[0].model_hash
     assert found.finished
-    assert len(found.times) == 30
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "certificates.parquet",
-        "manifest.json",
-        "times.parquet",
-    ]
+    assert found.manifest["seconds"] > 0
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["certificates.parquet", "manifest.json"]
 
 
 def test_workers_do_not_matter(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:
@@ -117,7 +112,6 @@ def test_the_limit_can_be_raised(tmp_path: Path, model: Path, data: Path, whole:
         assert read_run(out).table.equals(read_run(whole).table.slice(0, rows))
     assert run("certify", model, "--data", data, "--out", out) == 0
     assert table_bytes(out) == table_bytes(whole)
-    assert len(read_run(out).times.filter(pc.field("seconds") > 0)) == 60
 
 
 def test_a_sample_is_drawn_with_the_seed(tmp_path: Path, model: Path, data: Path, whole: Path) -> None:

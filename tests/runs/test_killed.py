@@ -194,11 +194,7 @@ def test_killed_at_random(tmp_path: Path, place: Path, farm: Farm) -> None:
         status = farm.run(arguments(place, out), delay=rng.uniform(0, 0.3) if kills < 20 else None)
         if status == 0:
             assert same(out, place / "large")
-            assert sorted(path.name for path in out.iterdir()) == [
-                "certificates.parquet",
-                "manifest.json",
-                "times.parquet",
-            ]
+            assert sorted(path.name for path in out.iterdir()) == ["certificates.parquet", "manifest.json"]
             finished += 1
         else:
             assert status == -signal.SIGKILL
@@ -251,17 +247,17 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 HELD = """
 import sys
 from adaptdel.cli import main
-from adaptdel.runs.storage import ResultStore
-left, put = int(sys.argv.pop(1)), ResultStore.put
-def held(self, record, **options):
+from adaptdel.store import Store
+left, put = int(sys.argv.pop(1)), Store.put
+def held(self, key, record):
     global left
-    put(self, record, **options)
+    put(self, key, record)
     left -= 1
     if not left:
-        self._store.flush()
+        self.flush()
         print("held", file=sys.__stdout__, flush=True)  # what classifiers print goes to standard error
         sys.stdin.readline()
-ResultStore.put = held
+Store.put = held
 main()
 """
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,11 +14,11 @@ import pytest
 from adaptdel import Masking
 from adaptdel.certification.certificate import Certificate
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs import certify as certify_module
-from adaptdel.runs.parts import TABLE, RunTables
-from adaptdel.runs.records import label_text, label_value, record_of
-from adaptdel.runs.storage import Run, read_run
-from tests.run_files import examples, make_data, make_model, rewrite, run, setting_of, write_run
+from adaptdel.runs.records import label_text, label_value, problem_record, record_of
+from adaptdel.runs.storage import STORE, TABLE, Run, open_store, read_run, table_hash
+from adaptdel.store import Store
+from adaptdel.text.data import read_rows
+from tests.run_files import call, examples, make_data, rewrite, run, setting_of, write_run
 
 
 def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
@@ -26,7 +28,7 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(ValueError, match="not the manifest of a run"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 9}')
-    with pytest.raises(ValueError, match="the format must be 2, got 9: a newer version"):
+    with pytest.raises(ValueError, match="the format must be 3, got 9: a newer version"):
         read_run(tmp_path)
     (tmp_path / "manifest.json").write_bytes((whole / "manifest.json").read_bytes())
     with pytest.raises(ValueError, match="missing from a run that is finished according to its manifest"):
@@ -35,24 +37,20 @@ def test_reading_what_is_no_run(tmp_path: Path, whole: Path) -> None:
 
 def test_tables_with_a_fitting_digest_that_are_none(tmp_path: Path, whole: Path) -> None:
     def refused(words: str) -> None:
-        digests = RunTables(out).digests()
-        rewrite(out, lambda manifest: manifest.update(files=digests))
+        digest = table_hash(out)
+        rewrite(out, lambda manifest: manifest.update(table_sha256=digest))
         with pytest.raises(ValueError, match=words) as error:
             read_run(out)
         assert "\n" not in str(error.value)
 
     out = Path(shutil.copytree(whole, tmp_path / "run"))
-    times, table = out / "times.parquet", out / TABLE
-    pq.write_table(pq.read_table(times).slice(1), times)
-    refused(f"times.parquet: must have the rows of {TABLE}")
-    table.write_bytes(b"nonsense")
+    (out / TABLE).write_bytes(b"nonsense")
     refused("not a Parquet file")
     rows = pq.read_table(whole / TABLE)
-    pq.write_table(
-        rows.set_column(rows.column_names.index("radius"), "radius", rows["radius"].cast(pa.string())), table
-    )
+    radius = rows["radius"].cast(pa.string())
+    pq.write_table(rows.set_column(rows.column_names.index("radius"), "radius", radius), out / TABLE)
     refused("with their types")
-    pq.write_table(pa.table({"id": ["a"]}), table)
+    pq.write_table(pa.table({"id": ["a"]}), out / TABLE)
     refused("must have the columns id, row")
 
 
@@ -77,29 +75,53 @@ def test_labels_are_plain_texts_from_which_the_type_is_recovered(label: object) 
         assert text == label
 
 
-def test_a_long_run_is_checked_without_looking_for_its_files_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_status_of_a_run_that_was_stopped(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of looks at the folder does not grow with the rows."""
-    looks: list[str] = []
-    paths = RunTables.paths
+    data, out = make_data(tmp_path / "test.jsonl", 30), tmp_path / "run"
+    put, stored, printed = Store.put, list[int](), list[str]()
 
-    def counted(self: RunTables, name: str = TABLE) -> list[Path]:
-        looks.append(name)
-        return paths(self, name)
+    def stops(self: Store, key: int, record: Any) -> None:
+        if len(stored) == 20:
+            raise ValueError("stopped")
+        put(self, key, record)
+        stored.append(key)
+        self.flush()
+        if len(stored) == 20:
+            printed.append(call("status", out, "--json").stdout)  # while the run holds the lock
 
-    monkeypatch.setattr(RunTables, "paths", counted)
-    counts = []
-    for rows in (10, 60):
-        folder = certified_in_parts(tmp_path / str(rows), rows, monkeypatch)
-        looks.clear()
-        read_run(folder)
-        counts.append(len(looks))
-    assert counts[0] == counts[1] < 10
+    monkeypatch.setattr(Store, "put", stops)
+    assert run("certify", model, "--data", data, "--out", out) == 2
+    capsys.readouterr()
+    running = json.loads(printed[0])
+    assert (running["state"], running["rows"], running["done"]) == ("running", 30, 20)
+    assert running["seconds_left"] is not None
+    assert run("status", out) == 0
+    shown = capsys.readouterr().out
+    assert "not finished, and no process works on it" in shown
+    assert "20 of 30 (" in shown
+    assert "mean certified radius" in shown
+    assert run("status", tmp_path) == 2
 
 
-def certified_in_parts(folder: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(certify_module, "ROWS_PER_PART", 5)
-    model, data = make_model(folder / "model"), make_data(folder / "data.jsonl", rows)
-    assert run("certify", model, "--data", data, "--out", folder / "run") == 0
-    return folder / "run"
+def test_rows_without_a_certificate_are_removed_in_one_commit(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with many failures resumes at once: a commit waits for the disk."""
+    data, out = make_data(tmp_path / "test.jsonl", 200), tmp_path / "run"
+    assert run("certify", model, "--data", data, "--out", out, "--limit", 1) == 0
+    rewrite(out, lambda manifest: manifest.update(finished=None, limit=None))
+    with open_store(out) as store:
+        for row in read_rows(data):
+            store.put(row.number, problem_record("out of memory", id=row.id, row=row.number))
+    removed: list[int] = []
+    remove = Store.remove
+
+    def counted(self: Store, keys: Any) -> None:
+        removed.append(len(keys))
+        remove(self, keys)
+
+    monkeypatch.setattr(Store, "remove", counted)
+    assert run("certify", model, "--data", data, "--out", out) == 0
+    assert removed == [200]
+    assert not (out / STORE).exists()

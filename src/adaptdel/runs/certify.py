@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.core.checks import check_int
 from adaptdel.files import replacing, write_json
@@ -21,20 +23,19 @@ from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
 from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import RunModel, check_resumable, new_manifest, session, timestamp
-from adaptdel.runs.parts import ROWS_PER_PART
-from adaptdel.runs.records import TOTALLED, Record, Totals, problem_record, record_of
+from adaptdel.runs.records import Record, Totals, problem_record, record_of
 from adaptdel.runs.storage import (
     MANIFEST,
     STORE,
-    ResultStore,
     Run,
-    fill_store,
+    open_store,
     read_manifest,
     read_run,
     remove_leftovers,
+    write_table,
 )
-from adaptdel.store import FULL, delete_store, locked
-from adaptdel.text.data import DATA
+from adaptdel.store import FULL, Store, delete_store, locked
+from adaptdel.text.data import DATA, InvalidRow
 from adaptdel.text.formats import DataPath, standard_input
 
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class CertificationTask(Task):
 
     def failed(self, item: Any, reason: str) -> Record:
         """A record that states the problem."""
-        return problem_record(reason, id=item.id, row=item.row) | {"seconds": None}
+        return problem_record(reason, id=item.id, row=item.row)
 
 
 def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[Record, None, None]:
@@ -124,8 +125,6 @@ class CertificationJob:
     def __post_init__(self) -> None:
         if self.limit is not None:
             check_int("limit", self.limit, least=1)
-        if self.source.sample is not None:  # parts hold rows that follow each other
-            check_int("sample", self.source.sample.rows, least=1, most=ROWS_PER_PART)
 
 
 @dataclass(frozen=True)
@@ -268,42 +267,43 @@ class _Session:
     note: Note
     progress: Any
     training: frozenset[int]
-    engine: Engine | None = None
 
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
-        """Certify what is left, and write the tables."""
-        remove_leftovers(self.job.out)
-        old = Run(self.job.out, read_manifest(self.job.out)) if (self.job.out / MANIFEST).exists() else None
+        """Certify what is left, and write the table."""
+        out = self.job.out
+        remove_leftovers(out)
+        old = Run(out, read_manifest(out)) if (out / MANIFEST).exists() else None
         if old is not None:
-            check_resumable(self.job.out, old.manifest, manifest)
-            if old.finished and old.manifest["limit"] == manifest["limit"]:
-                self._check_data(old, manifest)
+            check_resumable(out, old.manifest, manifest)
+            self._check_data(old, manifest)
+            if old.finished:
                 old.check()
-                delete_store(self.job.out / STORE)  # of a process that was killed after it had written everything
+            if old.finished and old.manifest["limit"] == manifest["limit"]:
+                delete_store(out / STORE)  # of a process that was killed after it had written everything
                 return FinishedRun(old.manifest, already_done=True)
         label_map = LabelMap(manifest["classes"])
-        data_survey = self._survey(old, manifest, label_map)
+        data_survey = survey(self.job.source, label_map, self.job.limit, _known(old), self.training)
+        for sentence in data_survey.notes(self.job.source):
+            self.note(sentence)
         with ExitStack() as resources:
+            engine = None
             if old is None:  # an engine that cannot start leaves nothing behind
-                self.engine = resources.enter_context(start_engine(self.job.engine))
+                engine = resources.enter_context(start_engine(self.job.engine))
             elif old.finished:  # the limit was raised
-                fill_store(self.job.out, old.tables)
+                _fill_store(old)
             if old is not None:
                 manifest = old.manifest | {"limit": manifest["limit"], "data": manifest["data"]}
-                manifest |= {"finished": None, "totals": None, "rows": None, "files": {}}
-            if data_survey.rows > ROWS_PER_PART:
-                manifest.setdefault("part_rows", ROWS_PER_PART)
-            manifest["sessions"] = [
-                *manifest["sessions"],
-                session(self.job.engine, data_survey.rows, data_survey.done),  # a rate must not count the time of those
-            ]
+                manifest |= {"finished": None, "totals": None, "rows": None, "table_sha256": None}
+            # the rate of a session must not count the time of the rows that were done before
+            now = session(self.job.engine, data_survey.rows, data_survey.done)
+            manifest["sessions"] = [*manifest["sessions"], now]
             if self.job.source.is_standard_input:
-                manifest["data"] = manifest["data"] | {"path": str(self.job.out / standard_input().name)}
-            write_json(self.job.out / MANIFEST, manifest)
+                manifest["data"] = manifest["data"] | {"path": str(out / standard_input().name)}
+            write_json(out / MANIFEST, manifest)
             self._keep_data(manifest)
-            with ResultStore(self.job.out, data_survey.rows, manifest.get("part_rows")) as results:
-                self._certify(results, label_map, data_survey)
-                self._finish(results, manifest, data_survey)
+            with open_store(out) as store:
+                self._certify(store, label_map, data_survey, engine)
+                self._finish(store, manifest, data_survey)
         return FinishedRun(manifest)
 
     def _check_data(self, old: Run, manifest: dict[str, Any]) -> None:
@@ -316,24 +316,6 @@ class _Session:
                 "certified are the same: choose another folder for --out"
             )
 
-    def _survey(self, old: Run | None, manifest: dict[str, Any], label_map: LabelMap) -> Survey:
-        """Read the data once, compare them with the rows that are known, and report what is wrong with them."""
-        if old is not None:
-            self._check_data(old, manifest)
-            if old.finished:
-                old.check()
-        data_survey = survey(
-            self.job.source, label_map, self.job.limit, () if old is None else _known(old), self.training
-        )
-        self._report_invalid_rows(data_survey)
-        if data_survey.learnt:
-            self.note(
-                f"{self.job.source.name}: the model was trained on {len(data_survey.learnt):,} of the "
-                f"{data_survey.rows:,} texts, the first is row {min(data_survey.learnt)}: on these, accuracy and radii "
-                "are larger than on new texts"
-            )
-        return data_survey
-
     def _keep_data(self, manifest: dict[str, Any]) -> None:
         """Copy standard input into the folder, which is needed to resume the run and to show its texts."""
         if self.job.source.is_standard_input:
@@ -342,87 +324,70 @@ class _Session:
                 shutil.copyfileobj(data, file)
             self.note(f"standard input is copied to {copy}: to resume the run, give this file as --data")
 
-    def _report_invalid_rows(self, data_survey: Survey) -> None:
-        """Report invalid rows and missing labels."""
-        path = self.job.source.name
-        if data_survey.first is not None:
-            where = f"{path}, row {data_survey.first.number}: {data_survey.first.problem}"
-            others = f", and {data_survey.invalid - 1} more such rows" if data_survey.invalid > 1 else ""
-            self.note(f"{where}{others}: not certified")
-        if not data_survey.labelled:
-            self.note(f"{path}: no row has a label in the column {self.job.source.label!r}: no accuracy is known")
-        elif data_survey.unlabelled:
-            missing = data_survey.unlabelled
-            count = "1 row has" if missing == 1 else f"{missing} rows have"
-            column = self.job.source.label
-            self.note(f"{path}: {count} no label in the column {column!r}: certified, but left out of the measures")
-
-    def _certify(self, results: ResultStore, label_map: LabelMap, data_survey: Survey) -> None:
+    def _certify(self, store: Store, label_map: LabelMap, data_survey: Survey, engine: Engine | None) -> None:
         """Certify the inputs that have no certificate yet."""
-        report, done = reporter(self.progress, "inputs"), data_survey.done
+        store.remove([row for row, record in store.records() if record["problem"] is not None])  # are tried again
+        known = np.zeros(data_survey.last + 1, dtype=np.bool_)
+        for row, _ in store.records():
+            known[row] = True
+        report, done, failures = reporter(self.progress, "inputs"), data_survey.done, 0
 
-        def count() -> None:
+        def put(record: Record) -> None:
             nonlocal done
+            store.put(record["row"], record)
             done += 1
             if report is not None:
                 report(done, data_survey.rows)
 
-        failures = 0
-        left = data_survey.rows - data_survey.invalid - data_survey.done
-        with closing(self._records(self._jobs(results, label_map, count), left)) as records:
+        def left() -> Iterator[RunInput]:
+            """The inputs that are left; invalid rows are stored immediately."""
+            for row in inputs(self.job.source, label_map, self.job.limit):
+                if isinstance(row, InvalidRow):
+                    put(problem_record(row.problem, id=row.id, row=row.number))
+                elif not known[row.row]:
+                    yield row
+
+        with closing(self._records(left(), data_survey, engine)) as records:
             for record in records:
-                failures = self._count_failure(record, failures)
-                results.put(record, failed=record["problem"] is not None)
-                count()
+                failures = 0 if record["problem"] is None else failures + 1
+                if failures == FAILURES:
+                    raise ValueError(
+                        f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {_KEPT}"
+                    )
+                put(record)
 
-    def _jobs(self, results: ResultStore, label_map: LabelMap, count: Callable[[], None]) -> Iterator[RunInput]:
-        """The inputs that are left; invalid rows are stored immediately."""
-        last, known = 0, set[int]()
-        for row in inputs(self.job.source, label_map, self.job.limit):
-            number = row.row if isinstance(row, RunInput) else row.number
-            if number > last:
-                last, known = results.block(number)
-            if number in known:
-                continue
-            if isinstance(row, RunInput):
-                yield row
-            else:
-                record = problem_record(row.problem, id=row.id, row=row.number) | {"seconds": None}
-                results.put(record)
-                count()
-
-    def _records(self, jobs: Iterator[RunInput], left: int) -> Generator[Record, None, None]:
+    def _records(
+        self, left: Iterator[RunInput], data_survey: Survey, engine: Engine | None
+    ) -> Generator[Record, None, None]:
         """Certify the inputs on the engine, which a resumed run starts only if an input is left."""
-        first = next(jobs, None)
+        first = next(left, None)
         if first is None:
             return
-        with nullcontext(self.engine) if self.engine is not None else start_engine(self.job.engine) as engine:
-            if engine.description is not None:
-                self.note(engine.description)
-            yield from engine.map(self.task, chain([first], jobs), left)
+        with nullcontext(engine) if engine is not None else start_engine(self.job.engine) as started:
+            if started.description is not None:
+                self.note(started.description)
+            total = data_survey.rows - data_survey.invalid - data_survey.done
+            yield from started.map(self.task, chain([first], left), total)
 
-    def _count_failure(self, record: Record, failures: int) -> int:
-        """The number of failures in succession; ValueError if it reaches `FAILURES`."""
-        if record["problem"] is None:
-            return 0
-        if failures + 1 >= FAILURES:
-            raise ValueError(f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {_KEPT}")
-        return failures + 1
-
-    def _finish(self, results: ResultStore, manifest: dict[str, Any], data_survey: Survey) -> None:
-        """Write the tables, then mark the manifest as finished, then delete the store."""
-        results.write_tables()
+    def _finish(self, store: Store, manifest: dict[str, Any], data_survey: Survey) -> None:
+        """Write the table, then mark the manifest as finished, then delete the store."""
         totals, of_new = Totals.of(manifest), Totals.of(manifest)
-        for record in results.tables.rows(columns=TOTALLED):
-            totals.add(record)
-            if data_survey.learnt and record["row"] not in data_survey.learnt:
-                of_new.add(record)
+        manifest["seconds"] = manifest["seconds"] or 0.0
+
+        def records() -> Iterator[Record]:
+            for _, record in store.records():
+                totals.add(record)
+                if data_survey.learnt and record["row"] not in data_survey.learnt:
+                    of_new.add(record)
+                manifest["seconds"] += record.get("seconds", 0.0)
+                yield record
+
+        manifest["table_sha256"] = write_table(self.job.out, records())
         if totals.inputs != data_survey.rows:
             raise ValueError(f"{self.job.source.name}: the data were changed during the run")
-        manifest |= {"totals": totals.to_dict(), "rows": totals.inputs, "files": results.tables.digests()}
-        manifest["finished"] = timestamp()
+        manifest |= {"totals": totals.to_dict(), "rows": totals.inputs, "finished": timestamp()}
         write_json(self.job.out / MANIFEST, manifest)
-        results.delete()
+        store.delete()
         if of_new.labelled:
             fresh = of_new.outcomes()
             self.note(
@@ -431,8 +396,16 @@ class _Session:
             )
 
 
-def _known(run: Run) -> Iterator[Record]:
-    return run.records(("row", "id", "truth", "problem")) if run.finished else run.timed_records()
+def _known(run: Run | None) -> Iterable[Record]:
+    return () if run is None else run.records(("row", "id", "truth", "problem"))
+
+
+def _fill_store(run: Run) -> None:
+    """Put the rows of a finished run into a new store, so that more can be certified."""
+    delete_store(run.folder / STORE)
+    with open_store(run.folder) as store:
+        for record in run.records():
+            store.put(record["row"], record)
 
 
 def _check_folder(folder: Path) -> None:

@@ -161,6 +161,7 @@ class Survey:
         invalid: the number of invalid rows.
         done: the number of rows that have a certificate.
         first: the first invalid row.
+        last: the number of the last row.
         learnt: the numbers of the rows whose text the model was trained on.
     """
 
@@ -170,7 +171,25 @@ class Survey:
     invalid: int = 0
     done: int = 0
     first: InvalidRow | None = None
+    last: int = 0
     learnt: set[int] = field(default_factory=set)
+
+    def notes(self, source: Source) -> Iterator[str]:
+        """What a user should know: invalid rows, missing labels, texts that the model was trained on."""
+        if self.first is not None:
+            others = f", and {self.invalid - 1} more such rows" if self.invalid > 1 else ""
+            yield f"{source.name}, row {self.first.number}: {self.first.problem}{others}: not certified"
+        if not self.labelled:
+            yield f"{source.name}: no row has a label in the column {source.label!r}: no accuracy is known"
+        elif self.unlabelled:
+            count = "1 row has" if self.unlabelled == 1 else f"{self.unlabelled} rows have"
+            column = source.label
+            yield f"{source.name}: {count} no label in the column {column!r}: certified, but left out of the measures"
+        if self.learnt:
+            yield (
+                f"{source.name}: the model was trained on {len(self.learnt):,} of the {self.rows:,} texts, the first "
+                f"is row {min(self.learnt)}: on these, accuracy and radii are larger than on new texts"
+            )
 
 
 def survey(
@@ -189,6 +208,7 @@ def survey(
     record = next(earlier, None)
     for row in source.rows(limit):
         counts.rows += 1
+        counts.last = row.number
         checked = _checked(row, label_map)
         if isinstance(row, Row):
             counts.labelled += row.label is not None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -14,6 +13,7 @@ from adaptdel.core.bounds import check_bound
 from adaptdel.core.checks import (
     check_alpha,
     check_choice,
+    check_fields,
     check_format,
     check_int,
     check_names,
@@ -25,15 +25,15 @@ from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.engine import ENGINES, EngineSettings, versions
+from adaptdel.runs.engine import EngineSettings, versions
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import EXACT
 from adaptdel.store import check_same_job
+from adaptdel.text.data import DrawnRows
 from adaptdel.text.units import check_unit, unit_from_dict
 
-FORMAT = 2
+FORMAT = 3
 RunModel = SmoothedClassifier | AdditiveClassifier
-OPTIONAL = ("source", "part_rows", "method")
 SAMPLED = ("noise", "bound", "sampling", "votes", "seed")  # what only certificates from votes depend on
 
 
@@ -42,198 +42,115 @@ def check_manifest(values: Any) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise ValueError("it must hold an object")
     check_format(values.get("format"), FORMAT)
-    _object_of(_FIELDS, OPTIONAL)("the manifest", values)
+    _check("the manifest", values, _FIELDS, ("source", "method"))
+    check_choice("method", values.get("method", EXACT), (EXACT,))
+    if values["model"] is not None:
+        _check("model", values["model"], _MODEL)
+    if values["data"] is not None:
+        _check("data", values["data"], _DATA, ("path", "sample"))
+        stated = values["data"].get("path")  # of one file or of several
+        for path in stated if isinstance(stated, list) else [stated]:
+            check_text("data.path", path)
+        if "sample" in values["data"]:
+            DrawnRows(**check_names("data.sample", values["data"]["sample"], ("rows", "seed")))
+    for session in values["sessions"]:
+        _check("sessions", session, _SESSION)
+        _check_time("sessions.started", session["started"])
+    if "source" in values:
+        _check("source", values["source"], {"path": "a text", "planned": "an object", **_SETTING})
+        _check("source.planned", values["source"]["planned"], _SETTING)
     classes = check_classes(values["classes"])
     if len(classes) < 2:
         raise ValueError("classes must hold at least 2 labels, got 1")
     if any(isinstance(label, (list, dict)) for label in classes):
         raise ValueError("classes must hold texts or numbers")
-    _check_method(values)
     if values["threshold"] is not None and len(classes) != 2:
         raise ValueError("threshold must be null unless there are two classes")
+    if values["unit"] is not None:
+        unit_from_dict(values["unit"])
+    _check_settings(values)
     if values["finished"] is not None:
-        missing = [name for name in ("totals", "rows") if values[name] is None]
-        if missing or not values["sessions"] or not values["files"]:
-            raise ValueError(f"a finished run must state {', '.join(missing) or 'sessions and files'}")
-        if values["sessions"][-1]["rows"] != values["rows"]:
-            raise ValueError(f"it counts {values['rows']} rows, and its last session {values['sessions'][-1]['rows']}")
+        _check_finished(values)
     return dict(values)
 
 
-def _check_method(values: Mapping[str, Any]) -> None:
+_SETTING = {"alpha": "a number", "ops": "a list", "bound": "a text?"}
+_FIELDS = _SETTING | {
+    "format": "an integer", "model_hash": "a text", "noise": "an object?", "unit": "an object?", "classes": "a list",
+    "threshold": "a number?", "sampling": "a text?", "votes": "a list?", "seed": "an integer?", "limit": "an integer?",
+    "model": "an object?", "data": "an object?", "started": "a text", "finished": "a text?", "sessions": "a list",
+    "totals": "an object?", "rows": "an integer?", "seconds": "a number?", "table_sha256": "a text?",
+    "method": "a text?", "source": "an object?",
+}  # fmt: skip
+_MODEL = {
+    "path": "a text", "base": "a text", "method": "a text?", "training": "an object?", "calibrated": "true or false",
+    "self_test": "an object?", "dtype": "a text?", "protects": "a text?",
+}  # fmt: skip
+_DATA = {
+    "text": "a text", "label": "a text", "encoding": "a text", "files": "an integer", "bytes": "an integer?",
+    "sha256": "a text?", "remote": "a text?",
+}  # fmt: skip
+_SESSION = {
+    "started": "a text", "engine": "a text", "workers": "an integer?", "rows": "an integer", "done": "an integer",
+    "versions": "an object",
+}  # fmt: skip
+
+
+def _check(what: str, values: Any, kinds: Mapping[str, str], optional: Collection[str] = ()) -> None:
+    """Raise a ValueError unless an object has exactly these fields, with their types; some may be missing."""
+    check_names(what, values, [name for name in kinds if name not in optional], optional)
+    check_fields(values, kinds)
+
+
+def _check_settings(values: Mapping[str, Any]) -> None:
     """A run of exact certificates has no noise, no votes and no error; any other run states all of them."""
     is_exact = "method" in values
     for name in SAMPLED:
         if (values[name] is None) != is_exact:
             raise ValueError(f"{name} must be null in a run of exact certificates, and in no other")
-    if (values["alpha"] == 0) != is_exact:
-        raise ValueError("alpha must be 0 in a run of exact certificates, and in no other")
+    for setting in (values, *([values["source"], values["source"]["planned"]] if "source" in values else [])):
+        if len(Threat(setting["ops"]).ops) != len(setting["ops"]):
+            raise ValueError(f"ops must be a list that names each operation once, got {setting['ops']!r:.60}")
+        if is_exact:
+            if setting["alpha"] != 0:
+                raise ValueError("alpha must be 0 in a run of exact certificates, and in no other")
+        else:
+            check_alpha(setting["alpha"])
+            check_bound(setting["bound"])
+    if values["limit"] is not None:
+        check_int("limit", values["limit"], least=1)
     if is_exact:
         if values["threshold"] is not None:
             check_int("threshold", values["threshold"], least=-(2**53), most=2**53)
         return
     check_noise(noise_from_dict(values["noise"]), Threat(values["ops"]))
+    check_choice("sampling", values["sampling"], ("adaptive", "fixed"))
+    check_int("seed", values["seed"])
+    if len(values["votes"]) != 2:
+        raise ValueError(f"votes must be two integers, of selection and of estimation, got {values['votes']!r:.60}")
+    for number in values["votes"]:
+        check_int("votes", number, least=1, most=MOST_VOTES)
     if values["threshold"] is not None:
         check_probability("threshold", values["threshold"])
 
 
-Check = Callable[[str, Any], Any]
+def _check_finished(values: Mapping[str, Any]) -> None:
+    """A finished run states what is in its table; its last session has counted as many rows."""
+    _check_time("finished", values["finished"])
+    missing = [name for name in ("totals", "rows", "table_sha256") if values[name] is None]
+    if missing or not values["sessions"]:
+        raise ValueError(f"a finished run must state {', '.join(missing) or 'its sessions'}")
+    if values["sessions"][-1]["rows"] != values["rows"]:
+        raise ValueError(f"it counts {values['rows']} rows, and its last session {values['sessions'][-1]['rows']}")
 
 
-def _ops(name: str, value: Any) -> None:
-    if not isinstance(value, list) or len(Threat(value).ops) != len(value):
-        raise ValueError(f"{name} must be a list that names each operation once, got {value!r:.60}")
-
-
-def _votes(name: str, value: Any) -> None:
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError(f"{name} must be two integers, of selection and of estimation, got {value!r:.60}")
-    for number in value:
-        check_int(name, number, least=1, most=MOST_VOTES)
-
-
-def _time(name: str, value: Any) -> None:
+def _check_time(name: str, value: str) -> None:
     try:
-        zone = datetime.fromisoformat(check_text(name, value)).tzinfo
+        zone = datetime.fromisoformat(value).tzinfo
     except ValueError:
         zone = None
     if zone is None:
         raise ValueError(f"{name} must be a time such as 2026-01-31T12:00:00+00:00, got {value!r:.60}")
-
-
-def _sha256(name: str, value: Any) -> None:
-    if not re.fullmatch("[0-9a-f]{64}", check_text(name, value)):
-        raise ValueError(f"{name} must be a SHA-256 in 64 hexadecimal digits, got {value!r:.60}")
-
-
-def _path(name: str, value: Any) -> None:
-    """The path of the data, or a list of paths."""
-    for path in value if isinstance(value, list) else [value]:
-        check_text(name, path)
-
-
-def _object(name: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} must be an object, got {value!r:.60}")
-
-
-def _bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {value!r:.60}")
-
-
-def _alpha(name: str, value: Any) -> None:
-    """A run of exact certificates states 0."""
-    if value != 0 or isinstance(value, bool):
-        check_alpha(value, name)
-
-
-def _integer(least: int) -> Check:
-    return lambda name, value: check_int(name, value, least=least, most=2**63 - 1)
-
-
-def _choice(*choices: str) -> Check:
-    return lambda name, value: check_choice(name, value, choices)
-
-
-def _or_null(check: Check) -> Check:
-    return lambda name, value: None if value is None else check(name, value)
-
-
-def _list_of(check: Check) -> Check:
-    def check_list(name: str, value: Any) -> None:
-        if not isinstance(value, list):
-            raise ValueError(f"{name} must be a list, got {value!r:.60}")
-        for inner in value:
-            check(name, inner)
-
-    return check_list
-
-
-def _files(name: str, value: Any) -> None:
-    """The SHA-256 of every table by its name."""
-    _object(name, value)
-    for path, digest in value.items():
-        _sha256(f"{name}.{path:.60}", digest)
-
-
-def _object_of(checks: Mapping[str, Check], optional: Collection[str] = ()) -> Check:
-    """A check of an object with exactly these fields; those in ``optional`` may be missing."""
-
-    def check(name: str, value: Any) -> None:
-        check_names(name, value, [field for field in checks if field not in optional], optional)
-        for field, inner in checks.items():
-            if field in value:
-                inner(field if name == "the manifest" else f"{name}.{field}", value[field])
-
-    return check
-
-
-_SETTING: dict[str, Check] = {"alpha": _alpha, "ops": _ops, "bound": _or_null(lambda name, value: check_bound(value))}
-_FIELDS: dict[str, Check] = {
-    "format": _integer(0),
-    "model_hash": check_text,
-    "noise": _or_null(lambda name, value: noise_from_dict(value)),
-    "unit": _or_null(lambda name, value: unit_from_dict(value)),
-    "classes": lambda name, value: check_classes(value),
-    "threshold": lambda name, value: None,  # see `_check_method`
-    **_SETTING,
-    "sampling": _or_null(_choice("adaptive", "fixed")),
-    "votes": _or_null(_votes),
-    "seed": _or_null(_integer(0)),
-    "limit": _or_null(_integer(1)),
-    "model": _or_null(
-        _object_of(
-            {
-                "path": check_text,
-                "base": check_text,
-                "method": _or_null(check_text),
-                "training": _or_null(_object),
-                "calibrated": _bool,
-                "self_test": _or_null(_object),
-                "dtype": _or_null(check_text),
-                "protects": _or_null(check_text),
-            }
-        )
-    ),
-    "data": _or_null(
-        _object_of(
-            {
-                "path": _path,
-                "text": check_text,
-                "label": check_text,
-                "encoding": check_text,
-                "files": _integer(1),
-                "bytes": _or_null(_integer(0)),
-                "sha256": _or_null(_sha256),
-                "remote": _or_null(_sha256),
-                "sample": _object_of({"rows": _integer(1), "seed": _integer(0)}),
-            },
-            optional=("sample",),
-        )
-    ),
-    "started": _time,
-    "finished": _or_null(_time),
-    "sessions": _list_of(
-        _object_of(
-            {
-                "started": _time,
-                "engine": _choice(*ENGINES),
-                "workers": _or_null(_integer(1)),
-                "rows": _integer(0),
-                "done": _integer(0),
-                "versions": _object,
-            }
-        )
-    ),
-    "totals": _or_null(_object),
-    "rows": _or_null(_integer(0)),
-    "files": _files,
-    "part_rows": _integer(1),
-    "method": _choice(EXACT),
-    # The run that a recertified run comes from, and what its looks were planned for.
-    "source": _object_of({"path": check_text, **_SETTING, "planned": _object_of(_SETTING)}),
-}
 
 
 def timestamp() -> str:
@@ -258,7 +175,8 @@ def new_manifest(name: str, model: RunModel, source: Source, limit: int | None) 
         "sessions": [],
         "totals": None,
         "rows": None,
-        "files": {},
+        "seconds": None,
+        "table_sha256": None,
     }
 
 
@@ -269,12 +187,6 @@ def session(engine: EngineSettings, rows: int, done: int = 0) -> dict[str, Any]:
     return described | {"versions": versions()}
 
 
-# What a run can only be resumed with, and what else the records depend on.
-_JOB = (
-    "model_hash", "noise", "unit", "classes", "threshold", "ops", "bound", "alpha", "sampling", "votes", "seed",
-)  # fmt: skip
-
-
 def check_resumable(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise a ValueError with the differences unless a run can be continued; its data are compared row by row."""
     if not new["model_hash"]:
@@ -282,28 +194,33 @@ def check_resumable(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]
             f"{folder}: cannot be resumed: the base classifier has no fingerprint, so that it may be another "
             "one: choose another folder for --out"
         )
-    dtypes = [(values["model"] or {}).get("dtype") for values in (old, new)]
-    if None not in dtypes and dtypes[0] != dtypes[1]:  # which the fingerprint includes
-        raise ValueError(
-            f"{folder}: belongs to another job: the precision was {dtypes[0]}, now {dtypes[1]}: resume it with "
-            f"--dtype {dtypes[0]}, or choose another --out"
-        )
     if (new["limit"] or inf) < (old["limit"] or inf):
         raise ValueError(f"{folder}: the limit was {old['limit']}, now {new['limit']}, and can only be raised")
     check_same_job(folder, _job(old), _job(new), "choose another folder for --out")
 
 
 def _job(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    data = manifest["data"] or {}
-    columns = {f"the {name} column": data.get(name) for name in ("text", "label")}
-    return (
-        {name: manifest[name] for name in _JOB}
-        | columns
-        | {
-            "the encoding": data.get("encoding"),
-            "the sample": data.get("sample"),
-        }
+    """What a run can only be resumed with: what its rows depend on, beside the data."""
+    model, data = manifest["model"] or {}, manifest["data"] or {}
+    names = (
+        "model_hash",
+        "noise",
+        "unit",
+        "classes",
+        "threshold",
+        "ops",
+        "bound",
+        "alpha",
+        "sampling",
+        "votes",
+        "seed",
     )
+    return {
+        "the precision (dtype)": model.get("dtype"),
+        **{name: manifest[name] for name in names},
+        **{f"the {name} column": data.get(name) for name in ("text", "label")},
+        **{f"the {name}": data.get(name) for name in ("encoding", "sample")},
+    }
 
 
 def _model(name: str, model: RunModel) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any
@@ -53,18 +53,6 @@ CERTIFICATES = pa.schema(
     ],
     metadata={"adaptdel": "certificates, format 1"},
 )
-TIMES = pa.schema(
-    [
-        ("id", pa.string()),
-        ("row", pa.int64()),
-        (
-            "seconds",
-            pa.float64(),
-        ),  # a worker's time since it finished its previous input, so that the sum is the worker's time
-    ],
-    metadata={"adaptdel": "times, format 1"},
-)
-
 Record = dict[str, Any]
 # The columns that `Totals` counts.
 TOTALLED = (
@@ -244,9 +232,13 @@ class Totals:
         self._rows = {True: Counter(), False: Counter()}  # by whether they have a label
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> Totals:
-        """Empty totals of a run with this manifest."""
-        return cls(classes=manifest["classes"], threat=Threat(manifest["ops"]), protected=protected_label(manifest))
+    def of(cls, manifest: Mapping[str, Any], records: Iterable[Record] = ()) -> Totals:
+        """The totals of rows of a run with this manifest."""
+        threat, protected = Threat(manifest["ops"]), protected_label(manifest)
+        totals = cls(classes=manifest["classes"], threat=threat, protected=protected)
+        for record in records:
+            totals.add(record)
+        return totals
 
     def add(self, record: Record) -> None:
         """Count a row."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import zip_longest
-from math import isclose, isfinite, sqrt
+from math import isclose, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ from adaptdel.files import replacing_folder, write_json
 from adaptdel.runs.engine import ENGINE, with_settings
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.manifest import session, timestamp
-from adaptdel.runs.parts import RESTORE, RunTables
 from adaptdel.runs.records import (
     CERTIFICATES,
     Record,
@@ -49,7 +48,7 @@ from adaptdel.runs.records import (
     record_of,
     values_of,
 )
-from adaptdel.runs.storage import MANIFEST, Run, read_run
+from adaptdel.runs.storage import MANIFEST, RESTORE, Run, read_run, write_table
 from adaptdel.text.data import DrawnRows
 
 COMPARED = 1_000_000  # inputs whose votes are remembered, to compare them with those of later rows of the same text
@@ -69,7 +68,7 @@ def verify_run(
     whole: list[str] = []
     stated = (run.manifest["data"] or {}).get("sample")
     previous, drawn = 0, list[int]()
-    for record in run.timed_records():
+    for record in run.records():
         row, place = record["row"], f"row {record['row']}"
         if row <= previous or (run.finished and stated is None and row != previous + 1):
             whole = whole or [f"row {row} follows row {previous}: rows are missing, repeated or out of order"]
@@ -84,9 +83,6 @@ def verify_run(
             wrong = [f"a row with a problem must have no {name}" for name in others if record[name] is not None]
             if wrong:
                 yield place, wrong
-        seconds = record["seconds"]
-        if seconds is not None and (not isfinite(seconds) or seconds < 0):
-            whole.append(f"{place}: the time must be at least 0 seconds")
         if not wrong:
             totals.add(record)
         else:
@@ -333,16 +329,14 @@ def recertify(
     totals = Totals.of(manifest)
 
     def records() -> Iterator[Record]:
-        for record in run.timed_records():
+        for record in run.records():
             derived = record if record["problem"] is not None else _rederived(run, record, changes, work)
             totals.add(derived)
             yield derived
 
     with replacing_folder(out) as partial:
-        tables = RunTables(partial, manifest.get("part_rows"))
-        tables.write(records())
-        last = session(ENGINE, totals.inputs)
-        manifest |= {"totals": totals.to_dict(), "files": tables.digests(), "sessions": [last]}
+        manifest["table_sha256"] = write_table(partial, records())
+        manifest |= {"totals": totals.to_dict(), "sessions": [session(ENGINE, totals.inputs)]}
         manifest["finished"] = timestamp()
         write_json(partial / MANIFEST, manifest)
     return manifest
@@ -371,6 +365,7 @@ def _checked(run: Run, alpha: float | None, ops: str | None, bound: str | None) 
 
 def _rederived(run: Run, record: Record, changes: Mapping[str, Any], work: int | None) -> Record:
     """A row with new settings, after it was checked."""
+    place = f"{run.file}, row {record['row']}"
     try:
         with limited(work):
             certificate, wrong = _derived(run.manifest, record)
@@ -379,12 +374,11 @@ def _rederived(run: Run, record: Record, changes: Mapping[str, Any], work: int |
             if wrong:
                 raise ValueError(f"does not hold ({'; '.join(wrong)})")
             changed = certificate.rederive(**changes)
-            derived = record_of(changed, id=record["id"], row=record["row"], label=label_of(record))
+            return record_of(changed, id=record["id"], row=record["row"], label=label_of(record))
     except TooMuchWork:
         raise ValueError(
-            f"{run.place(record)}: deriving the radius for {record['length']} tokens takes more than {work} steps: "
+            f"{place}: deriving the radius for {record['length']} tokens takes more than {work} steps: "
             "raise the limit with --work"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{run.place(record)}: {error}: {RESTORE}") from None
-    return derived | {"seconds": record["seconds"]}
+        raise ValueError(f"{place}: {error}: {RESTORE}") from None

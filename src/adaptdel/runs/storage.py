@@ -1,58 +1,43 @@
-"""The folder of a run: manifest and tables, and a store while the run is unfinished.
+"""The folder of a run: manifest and table, and a store while the run is unfinished.
 
-A finished run is ``manifest.json``, ``certificates.parquet`` with a row for each input, and ``times.parquet``; a long
-run has folders of parts in place of the two files (`adaptdel.runs.parts`). Times have a file of their own, so that the
-certificates are identical, byte for byte, whenever the same inputs are certified. The manifest states the SHA-256 of
-every file. An unfinished run has a store, ``unfinished.sqlite``, for the rows that are in no part yet.
+A finished run is ``manifest.json`` and ``certificates.parquet``, which has a row for each input in the order of the
+data: the same bytes whenever the same inputs are certified. The manifest states its SHA-256. The rows of an unfinished
+run are in a store, ``unfinished.sqlite``.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from heapq import merge
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from adaptdel import tables
-from adaptdel.files import parse
+from adaptdel.files import parse, replacing
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.runs.manifest import check_manifest
-from adaptdel.runs.parts import GROUP, RESTORE, TABLE, TIMES_TABLE, RunTables, table_of, with_seconds
-from adaptdel.runs.records import CERTIFICATES, TIMES, Record, Totals, certificate_of
-from adaptdel.store import Store, delete_store, is_locked, read_records
+from adaptdel.runs.records import CERTIFICATES, TOTALLED, Record, Totals, certificate_of
+from adaptdel.store import Store, is_locked, read_records
 
-MANIFEST = "manifest.json"
-STORE = "unfinished.sqlite"
-JOB = {"kind": "run"}  # the manifest says which
+MANIFEST, TABLE, STORE = "manifest.json", "certificates.parquet", "unfinished.sqlite"
+JOB = {"kind": "run"}  # of the store; the manifest says which
+GROUP = 1000  # rows that are read and written together
+RESTORE = "copy the run again from its source, or certify again"
 FINISHED, RUNNING, STOPPED = "finished", "running", "not finished, and no process works on it"
-BLOCK = 10_000  # rows that are looked up together in a run without parts
-_LEFTOVERS = (".manifest.json.", ".certificates.parquet.", ".times.parquet.", ".part-")
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that `replacing` left behind when the process was killed."""
-    for path in [*folder.glob(".*.*"), *folder.glob("certificates/.*"), *folder.glob("times/.*")]:
-        if path.name.startswith(_LEFTOVERS):
-            with suppress(OSError):
-                path.unlink()
-
-
-def open_store(folder: Path) -> Store:
-    """Open the store of an unfinished run."""
-    return Store(folder / STORE, JOB)
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """The contents of a run. Only `table` and `times` read all rows into memory.
+    """The contents of a run. Only `table` reads all rows into memory.
 
     Attributes:
         folder: the folder it was read from.
@@ -82,6 +67,21 @@ class Run:
             shown[MEAN_RADIUS] = tables.number(totals["mean_radius"])
         return shown
 
+    @property
+    def finished(self) -> bool:
+        """Whether every input was certified."""
+        return self.manifest["finished"] is not None
+
+    @property
+    def file(self) -> Path:
+        """The file that holds the rows."""
+        return self.folder / (TABLE if self.finished else STORE)
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """A row for each input, in the order of the data; see `adaptdel.runs.records` for the columns."""
+        return pa.Table.from_batches(self.batches(), schema=CERTIFICATES)
+
     def to_arrow(self) -> pa.Table:
         """All rows as a table of pyarrow."""
         return self.table
@@ -94,47 +94,23 @@ class Run:
             raise ImportError("to_pandas needs pandas: pip install pandas; to_arrow does not") from None
         return self.table.to_pandas()
 
-    @property
-    def finished(self) -> bool:
-        """Whether every input was certified."""
-        return self.manifest["finished"] is not None
-
-    @property
-    def tables(self) -> RunTables:
-        """The files of the tables."""
-        return RunTables(self.folder, self.manifest.get("part_rows"))
-
-    @cached_property
-    def table(self) -> pa.Table:
-        """A row for each input, in the order of the data; see `adaptdel.runs.records` for the columns."""
-        return pa.Table.from_batches(self._batches(TABLE), schema=CERTIFICATES)
-
-    @cached_property
-    def times(self) -> pa.Table:
-        """The columns id, row and seconds."""
-        return pa.Table.from_batches(self._batches(TIMES_TABLE), schema=TIMES)
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Iterate over some columns of the table, or all, in bounded memory."""
+        names = CERTIFICATES.names if columns is None else list(columns)
+        if self.finished:
+            with _parquet(self.file) as parquet:
+                for batch in parquet.iter_batches(GROUP, columns=names):
+                    batch.validate(full=True)
+                    yield batch
+        elif self.file.exists():
+            stored = (record for _, record in read_records(self.file))
+            while group := list(islice(stored, GROUP)):
+                yield from _table_of(group).select(names).to_batches()
 
     def records(self, columns: Sequence[str] | None = None) -> Iterator[Record]:
         """Iterate over the rows as dictionaries, in bounded memory."""
-        for batch in self._batches(TABLE, columns):
+        for batch in self.batches(columns):
             yield from batch.to_pylist()
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Iterate over some columns of the table, or all, in bounded memory."""
-        return self._batches(TABLE, columns)
-
-    def seconds(self) -> Iterator[float | None]:
-        """Iterate over the times of the rows."""
-        for batch in self._batches(TIMES_TABLE):
-            yield from batch.column("seconds").to_pylist()
-
-    def timed_records(self) -> Iterator[Record]:
-        """Iterate over the rows with their ``seconds``, which are None if they are unknown."""
-        if self.finished:
-            return with_seconds(self.tables.rows(), self.tables.rows(TIMES_TABLE), self.folder / TIMES_TABLE)
-        final = [] if self.tables.part_rows is None else self.tables.final_parts()
-        stored = read_records(self.folder / STORE) if (self.folder / STORE).exists() else iter(())
-        return merged_records(self.tables, final, (record for _, record in stored))
 
     def certificates(self) -> Iterator[Any]:
         """Iterate over the certificates, rebuilt from manifest and rows; a row with a problem has none."""
@@ -147,50 +123,19 @@ class Run:
                 try:
                     certificate = certificate_of(self.manifest, record)
                 except ValueError as error:
-                    raise ValueError(f"{self.place(record)}: {error}: {RESTORE}") from None
+                    raise ValueError(f"{self.file}, row {record['row']}: {error}: {RESTORE}") from None
                 yield record, certificate
 
-    @property
-    def file(self) -> Path:
-        """The file or the folder that holds the rows."""
-        if not self.finished:
-            return self.folder / STORE
-        return self.folder / (TABLE if self.tables.part_rows is None else TABLE.removesuffix(".parquet"))
-
-    def place(self, record: Record) -> str:
-        """The file and the row of a record, for messages."""
-        return f"{self.tables.path_of(record['row']) if self.finished else self.file}, row {record['row']}"
-
-    def _batches(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        if self.finished:
-            yield from self.tables.batches(name, columns)
-            return
-        schema = CERTIFICATES if name == TABLE else TIMES
-        remaining = self.timed_records()
-        while group := list(islice(remaining, GROUP)):
-            table = table_of(group, schema)
-            yield from (table if columns is None else table.select(list(columns))).to_batches()
-
     def check(self) -> None:
-        """ValueError if a file is not the one that the manifest states, or is damaged."""
-        if self.finished:
-            self.tables.check_digests(self.manifest["files"])
-        for _ in self.timed_records():
+        """ValueError if the table is not the one that the manifest states, or is damaged."""
+        if self.finished and table_hash(self.folder) != self.manifest["table_sha256"]:
+            raise ValueError(f"{self.file}: not the file that the manifest of the run states: {RESTORE}")
+        for _ in self.batches(("row",)):
             pass
 
 
-def merged_records(tables: RunTables, final: Sequence[int], stored: Iterator[Record]) -> Iterator[Record]:
-    """The records of the final parts and of a store, in the order of the data; a part replaces the store."""
-    covered = {*final}
-    if not covered:
-        return stored
-    others = (record for record in stored if tables.part_of(record["row"]) not in covered)
-    parts = (record for number in final for record in tables.part_records(number))
-    return merge(parts, others, key=lambda record: record["row"])
-
-
 def read_run(folder: str | Path) -> Run:
-    """Read a run, finished or not, and check its tables."""
+    """Read a run, finished or not, and check its table."""
     folder = Path(folder)
     run = Run(folder, read_manifest(folder))
     run.check()
@@ -211,121 +156,61 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not the manifest of a run: {reason}: {RESTORE}") from None
 
 
-class ResultStore:
-    """Results by row; only the process that certifies uses it.
-
-    Args:
-        folder: the folder of the run.
-        rows: the number of rows of the data.
-        part_rows: the rows of a part; None if the tables of the run are one file each.
-    """
-
-    def __init__(self, folder: Path, rows: int, part_rows: int | None = None) -> None:
-        self.rows = rows
-        self.tables = RunTables(folder, part_rows)
-        self._store = open_store(folder)
-        self._final: set[int] = set()
-        self._left: dict[int, int] = {}  # rows without a result, by part
-        self._failed: set[int] = set()  # parts with rows that a later session tries again
-        try:
-            # Rows without a certificate are tried again.
-            self._store.remove([row for row, record in self._store.records() if record["problem"] is not None])
-            if part_rows is not None:
-                self._open_parts(part_rows)
-        except BaseException:
-            self._store.close()
-            raise
-
-    def put(self, record: Record, *, failed: bool = False) -> None:
-        """Add the result of a row that has none; ``failed`` if a later session has to try the row again."""
-        self._store.put(record["row"], record)
-        if self.tables.part_rows is not None:
-            number = self.tables.part_of(record["row"])
-            self._left[number] -= 1
-            if failed:
-                self._failed.add(number)
-            if not self._left[number] and number not in self._failed:
-                self._write(number)
-
-    def records(self) -> Iterator[Record]:
-        """All results in the order of the data."""
-        return merged_records(self.tables, sorted(self._final), self._stored())
-
-    def block(self, row: int) -> tuple[int, set[int]]:
-        """The last row of the block of a row, and the rows of the block that have a result."""
-        size = self.tables.part_rows or BLOCK
-        first = (row - 1) // size * size + 1
-        last = first + size - 1
-        if self.tables.part_rows is not None and self.tables.part_of(row) in self._final:
-            return last, {*range(first, last + 1)}
-        return last, {record["row"] for record in self._stored(first, last)}
-
-    def write_tables(self) -> None:
-        """Write the tables, or the parts that are not written yet."""
-        if self.tables.part_rows is None:
-            self.tables.write(self.records())
-        for number in sorted(self._failed & {*self._left}):
-            self._write(number)
-        self.tables.remove_others()
-
-    def delete(self) -> None:
-        """Delete the store: the tables hold everything."""
-        self._store.delete()
-
-    def __enter__(self) -> ResultStore:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._store.__exit__(kind, error, trace)
-
-    def _size(self, number: int) -> int:
-        """The number of rows that a part has when it is final."""
-        assert self.tables.part_rows is not None
-        return min(self.tables.part_rows, self.rows - number * self.tables.part_rows)
-
-    def _stored(self, first: int | None = None, last: int | None = None) -> Iterator[Record]:
-        return (record for _, record in self._store.records(first, last))
-
-    def _open_parts(self, part_rows: int) -> None:
-        """Count what is left of every part; a part that was final for a smaller limit is opened again."""
-        sizes = {number: self._size(number) for number in range(-(-self.rows // part_rows))}
-        for number in self.tables.final_parts():
-            if self.tables.part_size(number) == sizes[number]:
-                self._final.add(number)
-                # if the process was killed in between
-                self._store.remove_range(number * part_rows + 1, (number + 1) * part_rows)
-            else:
-                for record in self.tables.part_records(number):
-                    self._store.put(record["row"], record)
-                self._store.flush()
-                self.tables.remove_part(number)
-        self._left = {number: size for number, size in sizes.items() if number not in self._final}
-        for record in self._stored():
-            self._left[self.tables.part_of(record["row"])] -= 1
-        for number in [number for number, left in self._left.items() if left <= 0]:
-            self._write(number)
-
-    def _write(self, number: int) -> None:
-        """Write a part, and remove its records from the store."""
-        assert self.tables.part_rows is not None
-        first, last = number * self.tables.part_rows + 1, (number + 1) * self.tables.part_rows
-        self.tables.write_part(number, self._stored(first, last))
-        self._store.remove_range(first, last)
-        self._final.add(number)
-        del self._left[number]
+def open_store(folder: Path) -> Store:
+    """Open the store of an unfinished run."""
+    return Store(folder / STORE, JOB)
 
 
-def fill_store(folder: Path, tables: RunTables) -> None:
-    """Write the tables of a finished run into a new store, so that more rows can be certified.
+def write_table(folder: Path, records: Iterable[Record]) -> str:
+    """Write the table of a run in bounded memory, from records in the order of the data, and return its SHA-256."""
+    remaining = iter(records)
+    with (
+        replacing(folder / TABLE) as file,
+        pq.ParquetWriter(file, CERTIFICATES, compression="zstd") as certificates,
+    ):
+        while group := list(islice(remaining, GROUP)):
+            certificates.write_table(_table_of(group))
+    return table_hash(folder)
 
-    The parts of a long run stay where they are: `ResultStore` opens the last one again.
-    """
-    delete_store(folder / STORE)
-    if tables.part_rows is not None:
-        return
-    with open_store(folder) as store:
-        for record in with_seconds(tables.rows(), tables.rows(TIMES_TABLE), folder / TIMES_TABLE):
-            store.put(record["row"], record)
+
+def table_hash(folder: Path) -> str:
+    """The SHA-256 of the table of a run."""
+    try:
+        with (folder / TABLE).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder / TABLE}: missing from a run that is finished according to its manifest: {RESTORE}"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"{folder / TABLE}: cannot be read: {error.strerror or error}") from None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files that `replacing` left behind when the process was killed."""
+    for name in (MANIFEST, TABLE):
+        for path in folder.glob(f".{name}.*"):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _table_of(records: Sequence[Record]) -> pa.Table:
+    columns = {name: [record[name] for record in records] for name in CERTIFICATES.names}
+    return pa.Table.from_pydict(columns, schema=CERTIFICATES)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open the table of a run; ValueError says in one sentence what is wrong with it."""
+    try:
+        with path.open("rb") as file, pq.ParquetFile(file) as parquet:
+            is_right = parquet.schema_arrow.equals(CERTIFICATES)
+            if is_right:
+                yield parquet
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+        raise ValueError(f"{path}: not a Parquet file, or a damaged one: {RESTORE}") from None
+    if not is_right:
+        raise ValueError(f"{path}: must have the columns {', '.join(CERTIFICATES.names)} with their types: {RESTORE}")
 
 
 @dataclass(frozen=True)
@@ -364,10 +249,9 @@ def read_status(folder: Path) -> RunStatus:
     run = Run(folder, read_manifest(folder))
     last: dict[str, Any] = run.manifest["sessions"][-1] if run.manifest["sessions"] else {}
     rows: int | None = last.get("rows")
-    totals = Totals.of(run.manifest)
-    for record in run.timed_records():
-        totals.add(record)
-    changed = _changed(run)
+    totals = Totals.of(run.manifest, run.records(TOTALLED))
+    times = [path.stat().st_mtime for path in (run.file, folder / f"{STORE}-wal") if path.exists()]
+    changed = datetime.fromtimestamp(max(times), UTC) if times else None
     end = datetime.fromisoformat(run.manifest["finished"]) if run.finished else changed
     recent, rate = totals.inputs - last.get("done", 0), None
     if last and end is not None and recent > 0:
@@ -385,11 +269,3 @@ def read_status(folder: Path) -> RunStatus:
         mean_radius=totals.mean_radius,
         changed=None if changed is None else changed.isoformat(timespec="seconds"),
     )
-
-
-def _changed(run: Run) -> datetime | None:
-    """When a result was written last."""
-    tables = [*run.tables.paths(TABLE), *run.tables.paths(TIMES_TABLE)]
-    paths = [run.folder / STORE, run.folder / f"{STORE}-wal", *tables]
-    times = [path.stat().st_mtime for path in paths if path.exists()]
-    return datetime.fromtimestamp(max(times), UTC) if times else None
