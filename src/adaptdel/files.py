@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load as tensors_from_bytes
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a disk that has no space left
 MAX_DIGITS = 64  # of an integer
 MAX_DEPTH = 32  # of nested lists and objects
 
@@ -96,21 +98,35 @@ def _bounded_int(text: str) -> int:
 
 
 @contextmanager
+def naming_a_full_disk(path: Path) -> Iterator[None]:
+    """Raise the error of a full disk, also one of a library, as an OSError that names a file or folder."""
+    try:
+        yield
+    except Exception as error:
+        number = getattr(error, "errno", None) or (errno.ENOSPC if "No space left on device" in str(error) else 0)
+        if number in FULL:
+            what_to_do = "the disk is full: free some space, and run the same command again"
+            raise OSError(number, what_to_do, str(path)) from error
+        raise
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file that replaces ``path`` when the block ends; if the block fails, ``path`` is unchanged."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
-    sync_folder(path.parent)
+    with naming_a_full_disk(path):
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+        sync_folder(path.parent)
 
 
 @contextmanager
@@ -119,23 +135,24 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
     An error that is raised as the last thing in the block keeps the existing folder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    old = partial.with_name(f"{partial.name}.old")
-    try:
-        partial.chmod(0o755)
-        yield partial
-        if path.exists():
-            os.replace(path, old)
+    with naming_a_full_disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        old = partial.with_name(f"{partial.name}.old")
         try:
-            os.replace(partial, path)
-        except OSError:
-            if old.exists():
-                os.replace(old, path)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            partial.chmod(0o755)
+            yield partial
+            if path.exists():
+                os.replace(path, old)
+            try:
+                os.replace(partial, path)
+            except OSError:
+                if old.exists():
+                    os.replace(old, path)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -20,10 +20,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from adaptdel.files import sync_folder
+from adaptdel.files import FULL, sync_folder
 
 COMMIT_SECONDS = 0.1  # between two commits, each of which waits for the disk
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a disk that has no space left
 SUFFIXES = ("", "-wal", "-shm", "-journal")  # the file, and those that SQLite keeps beside it
 START_AGAIN = "delete it and run the same command again"
 _SCHEMA = (

@@ -245,8 +245,9 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 # The command line, which commits so many results and then waits for a line: what happens next is up to the test.
 HELD = """
-import sys
+import signal, sys
 from adaptdel.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the tests run in the background
 from adaptdel.store import Store
 left, put = int(sys.argv.pop(1)), Store.put
 def held(self, key, record):

@@ -222,7 +222,8 @@ def test_health_and_readiness() -> None:
 def test_the_document_describes_every_route() -> None:
     [document] = call(service(), lambda c: c.get("/openapi.json"))
     paths = document.json()["paths"]
-    assert {"/v1/certify", "/v1/predict", "/v1/models", "/healthz", "/readyz", "/metrics"} <= set(paths)
+    routes = {"/", "/v1/certify", "/v1/predict", "/v1/models", "/openapi.json", "/healthz", "/readyz", "/metrics"}
+    assert set(paths) == routes
     for path in ("/v1/certify", "/v1/predict"):
         responses = paths[path]["post"]["responses"]
         assert {"400", "401", "413", "422", "429", "503"} <= set(responses)

@@ -87,34 +87,30 @@ def test_a_short_text_does_not_wait_for_long_ones(monkeypatch: pytest.MonkeyPatc
     assert short < min(long) / 2
 
 
-def test_long_texts_leave_places_to_short_ones_and_a_request_does_not_fill_the_pool() -> None:
-    """Six long texts and a request of ten short ones; the lengths in the pool are read at every batch."""
+def test_a_request_does_not_fill_the_pool() -> None:
+    """A request of ten texts and six of one text; the lengths in the pool are read at every batch."""
     in_pool: list[list[int]] = []
 
     def seen() -> None:
         in_pool.append([len(ticket.prepared.tokens) for ticket in scheduler.pool.tickets()])
 
     counter = Counter(waits=True, seen=seen)
-    running = service(
-        model(counter, n_estimate=3000, sampling="fixed"), pool_inputs=8, request_inputs=3, long_tokens=50
-    )
+    running = service(model(counter, n_estimate=3000, sampling="fixed"), pool_inputs=8, request_inputs=3)
     scheduler: Any = running.models["m0"].scheduler
 
     async def run() -> None:
         async with calling(running) as caller:
-            long = [asyncio.ensure_future(caller.certify(text(100, 0.5, f"l{n}"))) for n in range(6)]
             batch = asyncio.ensure_future(caller.certify(*(text(20, 0.5, f"b{n}") for n in range(10))))
+            single = [asyncio.ensure_future(caller.certify(text(100, 0.5, f"l{n}"))) for n in range(6)]
             await until(lambda: waiting_texts(running) == 16)
             counter.allow()
-            answers = await asyncio.gather(*long, batch)
+            answers = await asyncio.gather(*single, batch)
             assert all(answer.status == 200 for answer in answers)
             assert scheduler.sizes() == (0, 0)
 
     asyncio.run(run())
     assert max(map(len, in_pool)) <= 8
-    assert max(lengths.count(100) for lengths in in_pool) == 4
     assert max(lengths.count(20) for lengths in in_pool) == 3
-    assert sorted(in_pool[1]) == [20] * 3 + [100] * 4
 
 
 def test_a_client_that_leaves_stops_its_votes() -> None:
@@ -136,7 +132,7 @@ def test_a_client_that_leaves_stops_its_votes() -> None:
             await until(lambda: counter.calls == 4)
             assert with_leavers()[1:] == [True, True, True]
             gone.set()
-            assert (await left).status == 0
+            await left
             assert "result" not in dict((await stream).events())
             assert not kept.done()
             counter.allow()
@@ -145,8 +141,6 @@ def test_a_client_that_leaves_stops_its_votes() -> None:
             assert not any(with_leavers()[4:])
             assert running.models["m0"].scheduler.sizes() == (0, 0)
             assert running.in_flight == 0
-            page = running.meters.page().decode()
-            assert 'adaptdel_requests_total{code="499",route="/v1/certify"} 2.0' in page
 
     asyncio.run(run())
 

@@ -26,14 +26,14 @@ from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.core.checks import check_choice, check_fields
-from adaptdel.files import parse_object, read_json, write_json, write_text
+from adaptdel.files import FULL, parse_object, read_json, write_json, write_text
 from adaptdel.progress import ProgressBar, reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.records import label_text
 from adaptdel.settings import ATTACK, AttackSettings
-from adaptdel.store import FULL, Store, check_same_job, delete_store, locked, read_records
+from adaptdel.store import Store, check_same_job, delete_store, locked, read_records
 from adaptdel.tables import percent
 from adaptdel.text.units import Tokens, Unit, check_unit
 

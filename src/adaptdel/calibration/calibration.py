@@ -17,12 +17,13 @@ from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import Rate, rate_from_dict
+from adaptdel.files import FULL
 from adaptdel.models.model_files import CONFIG, check_free, save_model, update_copy
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.plots import new_figure, save
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, start_engine
 from adaptdel.settings import CalibrationSettings
-from adaptdel.store import FULL, delete_store
+from adaptdel.store import delete_store
 from adaptdel.text.data import Examples, known_texts, text_hashes
 from adaptdel.text.units import check_unit
 from adaptdel.training.training import retrained_record, retraining

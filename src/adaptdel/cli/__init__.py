@@ -89,7 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.Abort:
         click.echo("adaptdel: stopped", err=True)
         sys.exit(130)
-    except (ValueError, OSError, ImportError) as error:
+    except OSError as error:
+        has_name = error.filename is not None and error.strerror is not None
+        _fail("adaptdel", f"{error.filename}: {error.strerror}" if has_name else str(error))
+    except (ValueError, ImportError) as error:
         _fail("adaptdel", str(error))
     sys.exit(status if isinstance(status, int) else 0)
 

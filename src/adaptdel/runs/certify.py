@@ -17,7 +17,7 @@ import numpy as np
 
 from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.core.checks import check_int
-from adaptdel.files import replacing, write_json
+from adaptdel.files import FULL, replacing, write_json
 from adaptdel.models.model_files import data_columns
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
@@ -34,7 +34,7 @@ from adaptdel.runs.storage import (
     remove_leftovers,
     write_table,
 )
-from adaptdel.store import FULL, Store, delete_store, locked
+from adaptdel.store import Store, delete_store, locked
 from adaptdel.text.data import DATA, InvalidRow
 from adaptdel.text.formats import DataPath, standard_input
 

@@ -19,7 +19,6 @@ from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise
-from adaptdel.text.units import Tokens
 
 ALL_OPERATIONS = ("del", "ins", "sub")
 
@@ -72,7 +71,6 @@ class Job:
         waiting: the numbers of the texts that are not in the pool yet.
         tickets: of the texts that are in the pool.
         tokens: the number of tokens of the texts that were in the pool so far.
-        split: the tokens of the next text, if it was split already.
     """
 
     def __init__(
@@ -91,7 +89,6 @@ class Job:
         self.waiting = deque(range(len(self.texts)))
         self.tickets: set[Ticket] = set()
         self.tokens = 0
-        self.split: Tokens | None = None
 
 
 class Watcher:

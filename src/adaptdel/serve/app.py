@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,8 +20,9 @@ import uvicorn
 from anyio import to_thread
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
+from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from threadpoolctl import threadpool_limits
 
@@ -30,16 +30,10 @@ from adaptdel import __version__
 from adaptdel.files import parse
 from adaptdel.serve import schemas
 from adaptdel.serve.schemas import PROBLEM_TYPE, Problem
-from adaptdel.serve.security import PAGE_POLICY, Gate
+from adaptdel.serve.security import PAGES, Gate
 from adaptdel.serve.service import Answers, Service
 
 PAGE = Path(__file__).parent / "page"
-MEDIA_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 LARGE_BODY = 2**16  # bytes; a larger body is parsed, and a larger response written, in another thread
 MOST_HEADER_BYTES = 2**15
 SWITCH_SECONDS = 0.001  # between threads: the event loop must not wait long for the threads of models
@@ -67,16 +61,10 @@ class _StrictRoute(APIRoute):
         return handle
 
 
-def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The documentation of error responses."""
-    return {code: {"model": schemas.ProblemDocument, "description": REASONS[code]} for code in codes}
-
-
 REASONS = {
     400: "The body is not JSON, or the request is no valid HTTP.",
     401: "The token is missing or wrong.",
     404: "There is no such model, or nothing at this address.",
-    408: "The body arrived too slowly.",
     413: "The body, a text or the number of texts is too large.",
     415: "The body is not declared as application/json.",
     422: "A field is missing, unknown or out of range, or a text cannot be certified.",
@@ -84,7 +72,10 @@ REASONS = {
     500: "A fault of the server.",
     503: "The server is shutting down, or the model is faulty.",
 }
-WORK_ERRORS = problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 503)
+PROBLEMS: dict[int | str, dict[str, Any]] = {  # the documentation of errors (RFC 9457)
+    code: {"description": reason, "content": {PROBLEM_TYPE: {"schema": schemas.PROBLEM}}}
+    for code, reason in REASONS.items()
+}
 
 
 def create_app(service: Service) -> FastAPI:
@@ -114,31 +105,16 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.include_router(_work_routes(service))
-    app.include_router(_page_routes(cache(lambda: _described(app.openapi())), service))
-    for kind in (Problem, HTTPException, RequestValidationError):
+    app.include_router(_other_routes(app, service))
+    app.mount(PAGES.rstrip("/"), StaticFiles(directory=PAGE))
+    for kind in (HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _on_error)
     app.add_middleware(Gate, service=service)
     return app
 
 
-def _described(document: dict[str, Any]) -> dict[str, Any]:
-    """The OpenAPI document with the media type of errors."""
-    for operations in document["paths"].values():
-        for operation in operations.values():
-            for code, response in operation["responses"].items():
-                content = response.get("content", {})
-                if int(code) >= 400 and "application/json" in content:
-                    response["content"] = {PROBLEM_TYPE: content["application/json"]}
-    return document
-
-
 def _work_routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1", route_class=_StrictRoute)
-
-    @router.get("/models", responses={200: {"model": schemas.ModelsResponse}, **problems(401)}, tags=["models"])
-    async def models() -> Response:
-        """The models that are served, with their settings and examples, and the limits of requests."""
-        return _json(service.info())
+    router = APIRouter(prefix="/v1", route_class=_StrictRoute, responses=PROBLEMS)
 
     @router.post(
         "/certify",
@@ -148,57 +124,49 @@ def _work_routes(service: Service) -> APIRouter:
                 "content": {"text/event-stream": {"schema": schemas.STREAM_EVENT}},
                 "description": "Certificates; with `stream`, events `votes`, `look`, `result`, `failed`, `done`.",
             },
-            **WORK_ERRORS,
         },
-        tags=["answers"],
     )
-    async def certify(body: schemas.CertifyBody) -> Response:
+    async def certify(request: Request, body: schemas.CertifyBody) -> Response:
         """Certify one text or several."""
-        answers = service.submit(body)
+        answers = request.scope["answers"] = service.submit(body)  # which the gate closes
         if body.stream:
             unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
             return StreamingResponse(_events(answers), media_type="text/event-stream", headers=unbuffered)
-        return await _json_of({"model": answers.model.name, "results": await answers.results()})
+        return await _results(request, answers)
 
-    @router.post("/predict", responses={200: {"model": schemas.PredictResponse}, **WORK_ERRORS}, tags=["answers"])
-    async def predict(body: schemas.PredictBody) -> Response:
+    @router.post("/predict", responses={200: {"model": schemas.PredictResponse}})
+    async def predict(request: Request, body: schemas.PredictBody) -> Response:
         """Classify one text or several, without certificates: faster."""
-        answers = service.submit(body)
-        return await _json_of({"model": answers.model.name, "results": await answers.results()})
+        answers = request.scope["answers"] = service.submit(body)
+        return await _results(request, answers)
 
     return router
 
 
-def _page_routes(document: Callable[[], dict[str, Any]], service: Service) -> APIRouter:
+def _other_routes(app: FastAPI, service: Service) -> APIRouter:
     router = APIRouter()
-    html: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}, "description": "A page."}}
 
-    @router.get("/", responses=html, response_class=Response, tags=["pages"])
+    @router.get("/", response_class=FileResponse)
     async def page() -> Response:
         """The page on which people try a model."""
-        return page_file("index.html")
+        return FileResponse(PAGE / "index.html")
 
-    @router.get(
-        "/page/{file}",
-        responses={200: {"description": "A file."}, **problems(404)},
-        response_class=Response,
-        tags=["pages"],
-    )
-    async def files_of_the_page(file: str) -> Response:
-        """The files of the page."""
-        return page_file(file)
-
-    @router.get("/openapi.json", tags=["pages"], responses={200: {"description": "The OpenAPI document."}})
+    @router.get("/openapi.json")
     async def openapi() -> Response:
         """The OpenAPI document."""
-        return _json(document())
+        return _json(app.openapi())
 
-    @router.get("/healthz", responses={200: {"model": schemas.Status}}, tags=["operation"])
+    @router.get("/v1/models", responses={401: PROBLEMS[401]})
+    async def models() -> Response:
+        """The models that are served, with their settings and examples, and the limits of requests."""
+        return _json(service.info())
+
+    @router.get("/healthz")
     async def healthz() -> Response:
         """Whether the process answers."""
         return _json({"status": "ok"})
 
-    @router.get("/readyz", responses={200: {"model": schemas.Status}, **problems(503)}, tags=["operation"])
+    @router.get("/readyz", responses={503: PROBLEMS[503]})
     async def readyz() -> Response:
         """Whether requests are accepted."""
         reason = service.unready()
@@ -206,9 +174,7 @@ def _page_routes(document: Callable[[], dict[str, Any]], service: Service) -> AP
             raise Problem(503, reason)
         return _json({"status": "ready"})
 
-    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}, "description": "Measurements."}}
-
-    @router.get("/metrics", responses={**text, **problems(401)}, response_class=Response, tags=["operation"])
+    @router.get("/metrics", responses={401: PROBLEMS[401]}, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Measurements for Prometheus."""
         return Response(service.meters.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -216,13 +182,21 @@ def _page_routes(document: Callable[[], dict[str, Any]], service: Service) -> AP
     return router
 
 
-def page_file(name: str) -> Response:
-    """A file of the page; only files that are in its folder."""
-    path = next((path for path in PAGE.iterdir() if path.name == name and path.suffix in MEDIA_TYPES), None)
-    if path is None:
-        raise Problem(404, f"the page has no file {name!r:.80}")
-    headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "no-cache"}
-    return Response(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix], headers=headers)
+async def _results(request: Request, answers: Answers) -> Response:
+    """The results in JSON. If the client leaves before, the votes stop."""
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        answers.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        value = {"model": answers.model.name, "results": await answers.results()}
+    finally:
+        watching.cancel()
+    large = len(value["results"]) > 4 or any("tokens" in result for result in value["results"])
+    return await to_thread.run_sync(_json, value) if large else _json(value)
 
 
 async def _events(answers: Answers) -> AsyncIterator[bytes]:
@@ -230,7 +204,7 @@ async def _events(answers: Answers) -> AsyncIterator[bytes]:
     async for name, value in answers.messages():
         if name == "failed":
             index, problem = value
-            yield _event(name, {"index": index, "error": problem.detail, "status": problem.status})
+            yield _event(name, {"index": index, "error": problem.detail, "status": problem.status_code})
         elif "tokens" in value:  # thousands of rows
             yield await to_thread.run_sync(_event, name, value)
         else:
@@ -242,26 +216,16 @@ def _event(name: str, value: Mapping[str, Any]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(value)}\n\n".encode()
 
 
-def _json(value: Any, status: int = 200) -> Response:
+def _json(value: Any) -> Response:
     """JSON in ASCII, so that texts with half a surrogate pair can be written."""
-    return Response(json.dumps(value).encode(), status, media_type="application/json")
-
-
-async def _json_of(value: dict[str, Any]) -> Response:
-    """JSON of results; of many or long ones, written in another thread."""
-    large = len(value["results"]) > 4 or any("tokens" in result for result in value["results"])
-    return await to_thread.run_sync(_json, value) if large else _json(value)
+    return Response(json.dumps(value).encode(), media_type="application/json")
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):
-        problem = _of_http(request, error)
-    elif isinstance(error, RequestValidationError):
-        problem = _of_validation(error, request)
-    else:
-        assert isinstance(error, Problem)
-        problem = error
-    return Response(problem.body(), problem.status, media_type=PROBLEM_TYPE, headers=problem.headers)
+    if isinstance(error, RequestValidationError):
+        return _of_validation(error, request).response()
+    assert isinstance(error, HTTPException)
+    return (error if isinstance(error, Problem) else _of_http(request, error)).response()
 
 
 def _of_http(request: Request, error: HTTPException) -> Problem:
@@ -271,7 +235,7 @@ def _of_http(request: Request, error: HTTPException) -> Problem:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         return Problem(405, f"{path!r:.80} does not accept {request.method:.20}: use {allowed}", error.headers)
-    return Problem(error.status_code, str(error.detail), error.headers)
+    return Problem(error.status_code, str(error.detail) or "the request cannot be answered", error.headers)
 
 
 def _of_validation(error: RequestValidationError, request: Request) -> Problem:

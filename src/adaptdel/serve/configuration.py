@@ -32,7 +32,6 @@ class ServeSettings:
         texts: the largest number of texts in a request.
         tokens: the largest number of tokens of a text; with influence, of all texts of a request.
         body_bytes: the largest size of the body of a request.
-        body_seconds: the time in which the body of a request has to arrive.
         votes: the largest number of votes of one kind that a request may ask for.
         deadline_ms: the longest time for a request, also if it names no deadline.
         in_flight: the largest number of requests that are worked on at a time.
@@ -41,8 +40,6 @@ class ServeSettings:
             more. Deadlines are noticed between batches.
         pool_inputs: the largest number of texts that are voted on together.
         request_inputs: of one request, the largest number.
-        long_tokens: texts above this number of tokens are long. They take at most half of the places in the pool, so
-            that short ones need not wait for them.
         grace_seconds: how long requests in flight may take after the server was told to stop.
     """
 
@@ -54,7 +51,6 @@ class ServeSettings:
     texts: int = 64
     tokens: int = 20_000
     body_bytes: int = 2**20
-    body_seconds: float = 10.0
     votes: int = 20_000
     deadline_ms: int = 60_000
     in_flight: int = 256
@@ -62,7 +58,6 @@ class ServeSettings:
     batch_tokens: int = 100_000
     pool_inputs: int = 16
     request_inputs: int = 8
-    long_tokens: int = 1000
     grace_seconds: float = 30.0
 
     def __post_init__(self) -> None:

@@ -151,54 +151,41 @@ class Scheduler:
         candidates = list(self._jobs)
         while candidates and len(self.pool) < settings.pool_inputs and (time.monotonic() < until or not len(self.pool)):
             job = min(candidates, key=lambda job: len(job.tickets))
-            if len(job.tickets) >= settings.request_inputs or not self._admit_next(job):
+            if len(job.tickets) >= settings.request_inputs:
                 candidates.remove(job)
-            elif not job.waiting:
+                continue
+            self._admit_next(job)
+            if not job.waiting:
                 candidates.remove(job)
                 self._jobs.remove(job)
 
-    def _admit_next(self, job: Job) -> bool:
-        """Add the next text of a request to the pool; returns False if there is no place for it now."""
+    def _admit_next(self, job: Job) -> None:
+        """Add the next text of a request to the pool, or refuse it."""
         index = job.waiting[0]
         try:
-            tokens = self.certifier.unit.split(job.texts[index]) if job.split is None else job.split
-            length = len(tokens)
-            if length > self.settings.tokens or (job.influence and job.tokens + length > self.settings.tokens):
-                raise Problem(413, self._too_long(job, index, length))
-            if not self._fits(length):
-                job.split = tokens
-                return False
+            tokens = self.certifier.unit.split(job.texts[index])
+            if len(tokens) > self.settings.tokens:
+                raise Problem(413, too_long(job, index, len(tokens), self.settings))
+            job.tokens += len(tokens)
+            if job.influence and job.tokens > self.settings.tokens:
+                raise Problem(
+                    413,
+                    f"with influence, all texts together may have at most {self.settings.tokens} tokens: "
+                    "send fewer texts",
+                )
             prepared = self.certifier.prepare_tokens(tokens, "this text" if len(job.texts) == 1 else f"text {index}")
             ticket = Watcher(job, index, prepared, self.certifier.with_plan(job.plan)).ticket
             self.pool.add(ticket)
         except InconsistentAnswerError:
             raise
         except Exception as error:
-            self._leave_queue(job)
             self._fail(job, index, error)
-            return True
+        else:
+            job.tickets.add(ticket)
         self._leave_queue(job)
-        job.tokens += length
-        job.tickets.add(ticket)
-        return True
-
-    def _fits(self, length: int) -> bool:
-        """Whether there is a place for a text; long ones leave half of the places to short ones."""
-        settings = self.settings
-        lengths = [len(ticket.prepared.tokens) for ticket in self.pool.tickets()]
-        places = max(1, settings.pool_inputs // 2)
-        return length <= settings.long_tokens or sum(other > settings.long_tokens for other in lengths) < places
-
-    def _too_long(self, job: Job, index: int, length: int) -> str:
-        if length <= self.settings.tokens:
-            return (
-                f"with influence, all texts together may have at most {self.settings.tokens} tokens: send fewer texts"
-            )
-        return too_long(job, index, length, self.settings)
 
     def _leave_queue(self, job: Job) -> None:
         job.waiting.popleft()
-        job.split = None
         with self._changed:
             self._queued -= 1
 

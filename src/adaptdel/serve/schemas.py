@@ -11,10 +11,11 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 PROBLEM_TYPE = "application/problem+json"
 LONGEST_DETAIL = 600  # characters
-CLOSE = {"Connection": "close"}  # a header: what is left of the request is not read
 STREAM_EVENT = {  # each event of a stream
     "type": "object",
     "properties": {
@@ -22,6 +23,16 @@ STREAM_EVENT = {  # each event of a stream
         "data": {"type": "string", "description": "JSON."},
     },
     "required": ["event", "data"],
+}
+PROBLEM = {  # the schema of an error
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "One sentence."},
+    },
+    "required": ["type", "title", "status", "detail"],
 }
 Operation = Literal["del", "ins", "sub"]
 Count = Annotated[int, Field(ge=1)]
@@ -102,30 +113,6 @@ class Result(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
 
-class TokenInfluence(Result):
-    """Votes with a token kept and deleted. Of an enumerated text, copies count with their probability."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    kept: float = Field(description="Votes on copies that keep the token.")
-    for_: float = Field(alias="for", description="Of those, the votes for the label.")
-    deleted: float = Field(description="Votes on copies without the token.")
-    for_when_deleted: float = Field(description="Of those, the votes for the label.")
-
-
-class TokenMargin(Result):
-    """How far the closest rival of an exact model is, and how much nearer every edit brings it.
-
-    A substitution gives the sum of `deletion` and `insertion`; edits may give up to `slack` together.
-    """
-
-    rival: Any = Field(description="The class that the fewest edits reach.")
-    slack: int = Field(description="So much the edits may give the rival in all before the answer changes.")
-    insertion: int = Field(description="The most that an inserted token gives.")
-    deletion: list[int] = Field(description="What the deletion of each token gives; negative against the rival.")
-    counterexample: str | None = Field(description="A text `radius + 1` edits away with another answer, if known.")
-
-
 class CertifyResult(Result):
     """The answer to a text and what is proven about it; or only `error`, if a text of a batch failed."""
 
@@ -144,8 +131,16 @@ class CertifyResult(Result):
     certificate: dict[str, Any] | None = Field(description="The votes or scores, for `adaptdel verify`.")
     character_radius: int | None = Field(None, description="So many character edits cannot change the answer.")
     tokens: list[Any] | None = None
-    influence: list[TokenInfluence] | None = None
-    margin: TokenMargin | None = Field(None, description="With `influence`, of an exact model.")
+    influence: list[dict[str, float]] | None = Field(
+        None,
+        description="With `influence`: votes on copies with each token (`kept`, of them `for` the label) and without "
+        "it (`deleted`, `for_when_deleted`); of an enumerated text, copies count with their probability.",
+    )
+    margin: dict[str, Any] | None = Field(
+        None,
+        description="With `influence`, of an exact model: the closest class (`rival`), what the edits may give it "
+        "together (`slack`), what an `insertion` and the `deletion` of each token give, and a `counterexample`.",
+    )
 
 
 class TextError(Result):
@@ -178,66 +173,6 @@ class PredictResponse(Result):
     results: list[PredictResult | TextError]
 
 
-class Example(Result):
-    """A text to try."""
-
-    title: str
-    text: str
-    label: Any = None
-
-
-class ModelInfo(Result):
-    """A model that is served."""
-
-    name: str
-    default: bool
-    kind: str
-    classes: list[Any]
-    unit: str
-    noise: str | None
-    method: str | None
-    alpha: float
-    ops: list[Operation]
-    certified_ops: list[Operation]
-    votes: dict[str, int] | None
-    threshold: float | None
-    fingerprint: str
-    examples: list[Example]
-
-
-class Limits(Result):
-    """What a request may ask for."""
-
-    texts: int
-    tokens: int
-    body_bytes: int
-    votes: int
-    deadline_ms: int
-
-
-class ModelsResponse(Result):
-    """The models and the limits."""
-
-    models: list[ModelInfo]
-    limits: Limits
-    version: str
-
-
-class Status(Result):
-    """The state of the server."""
-
-    status: str
-
-
-class ProblemDocument(Result):
-    """An error (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str = Field(description="One sentence.")
-
-
 def printable(text: str) -> str:
     r"""A message as a single line of bounded length, whatever a client put into it.
 
@@ -249,24 +184,23 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-class Problem(Exception):
+class Problem(HTTPException):
     """An error that a client is told.
 
-    Attributes:
+    Args:
         status: the HTTP status.
         detail: one sentence that says what is wrong and what to do; what a client sent is escaped and shortened in it.
         headers: further headers of the response.
     """
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.headers = int(status), printable(detail), dict(headers or {})
+        super().__init__(status, printable(detail), headers)
 
-    def body(self) -> bytes:
-        """The problem document as JSON."""
-        title = HTTPStatus(self.status).phrase
-        document = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
-        return json.dumps(document).encode()
+    def response(self) -> Response:
+        """The problem document."""
+        title = HTTPStatus(self.status_code).phrase
+        document = {"type": "about:blank", "title": title, "status": self.status_code, "detail": self.detail}
+        return Response(json.dumps(document).encode(), self.status_code, self.headers, PROBLEM_TYPE)
 
 
 def too_many(detail: str) -> Problem:

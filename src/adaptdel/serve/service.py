@@ -28,7 +28,7 @@ from adaptdel.serve.additive_models import ServedExact
 from adaptdel.serve.answers import Job, Outbox
 from adaptdel.serve.configuration import SERVE, ServeSettings, named_folders, read_shared_seed, read_token
 from adaptdel.serve.scheduler import Scheduler
-from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem
+from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, shutting_down, too_many
 from adaptdel.text.units import check_unit
 
 TEXT_UNITS = ("word", "char", "byte", "chunk")
@@ -282,8 +282,11 @@ class Service:
 
     def submit(self, body: CertifyBody | PredictBody) -> Answers:
         """Accept a request, or raise a `Problem`."""
-        model = self.find(body.model)
-        texts = body.all_texts()
+        model, texts = self.find(body.model), body.all_texts()
+        if self.closing:
+            raise shutting_down()
+        if self.in_flight >= self.settings.in_flight:
+            raise too_many(f"{self.in_flight} requests are in flight already: send the request again later")
         if len(texts) > self.settings.texts:
             raise Problem(413, f"a request may hold at most {self.settings.texts} texts, got {len(texts)}: split it")
         milliseconds = self.settings.deadline_ms
@@ -295,6 +298,7 @@ class Service:
         except ValueError as error:
             raise Problem(422, str(error)) from None
         return Answers(
+            self,
             model,
             texts,
             plan,
@@ -305,16 +309,22 @@ class Service:
 
 
 class Answers:
-    """The answers to a request, as they come. The votes are cancelled when the task that asked for them ends."""
+    """The answers to a request, as they come. The request is in flight until `close`, which also cancels its votes."""
 
-    def __init__(self, model: ServedModel | ServedExact, texts: Sequence[str], plan: Any, **options: Any) -> None:
+    def __init__(
+        self, service: Service, model: ServedModel | ServedExact, texts: Sequence[str], plan: Any, **options: Any
+    ) -> None:
         self.model = model
+        self._service, self._left = service, len(texts)
         self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
-        self._left = len(texts)
         self.job = Job(texts, plan, Outbox(self._notify), **options)
         model.scheduler.submit(self.job)
-        if (task := asyncio.current_task()) is not None:  # also if nobody begins to read the answers
-            task.add_done_callback(lambda _: self.cancel())
+        service.in_flight += 1
+
+    def close(self) -> None:
+        """The response was sent, or the client left."""
+        self.cancel()
+        self._service.in_flight -= 1
 
     def _notify(self) -> None:
         with suppress(RuntimeError):  # the event loop is closed: nobody waits
@@ -334,6 +344,7 @@ class Answers:
         if self._left:
             self._left = 0
             self.model.scheduler.cancel(self.job)
+            self._arrived.set()
 
     async def results(self) -> list[dict[str, Any]]:
         """The results in the order of the texts; the failure of a single text, or the end of the server, is raised."""
@@ -341,7 +352,7 @@ class Answers:
         async for name, value in self.messages():
             if name == "failed":
                 index, problem = value
-                if len(results) == 1 or problem.status == 503:
+                if len(results) == 1 or problem.status_code == 503:
                     raise problem
                 results[index] = {"error": problem.detail}
             elif name == "result":

@@ -13,7 +13,7 @@ import yaml
 
 from adaptdel.advice import unordered
 from adaptdel.core.checks import check_int, check_real, check_text
-from adaptdel.files import read_bytes, read_json, write_json
+from adaptdel.files import naming_a_full_disk, read_bytes, read_json, write_json
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -139,16 +139,17 @@ def train_job(
         if settings.is_exact:
             model = train_exact(examples.texts, examples.labels, settings, progress=progress, note=note)
         else:
-            model = train(
-                examples.texts,
-                examples.labels,
-                settings,
-                tokens=tokens,
-                validation=validation,
-                folder=checkpoints,
-                progress=progress,
-                note=note,
-            )
+            with naming_a_full_disk(checkpoints):
+                model = train(
+                    examples.texts,
+                    examples.labels,
+                    settings,
+                    tokens=tokens,
+                    validation=validation,
+                    folder=checkpoints,
+                    progress=progress,
+                    note=note,
+                )
     except (ValueError, ImportError):
         if not checkpoints.exists():  # nothing to resume: the settings or the data do not fit
             shutil.rmtree(work, ignore_errors=True)
