@@ -188,7 +188,7 @@ class Caller:
             headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
         named = headers if any(name.lower() == b"host" for name, _ in headers) else [(b"host", b"localhost"), *headers]
         scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "method": method,
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": method,
             "scheme": "http", "path": path, "raw_path": path.encode("utf-8", "surrogatepass"), "query_string": query,
             "root_path": "", "client": (LOOPBACK, 1), "server": (LOOPBACK, 80),
             "headers": [(name.lower(), value) for name, value in named],

@@ -102,7 +102,8 @@ def test_a_body_that_arrives_after_the_server_was_told_to_stop_is_refused() -> N
 
     async def run() -> Any:
         async with calling(running) as caller:
-            task = asyncio.ensure_future(caller.send("POST", "/v1/certify", [b'{"text": ', 0.2, b'"a"}']))
+            kind = {"content-type": "application/json"}
+            task = asyncio.ensure_future(caller.send("POST", "/v1/certify", [b'{"text": ', 0.2, b'"a"}'], kind))
             await asyncio.sleep(0)
             running.close()
             return await task
