@@ -48,7 +48,7 @@ class ScoreCache:
             compute: the scores of tokens that are not cached.
         """
         with CACHE_LOCK:
-            rows = self._rows_of(tokens)
+            rows = rows_in(self.rows, tokens)
             if not len(rows) or rows.min() >= 0:
                 return self._table[rows]
             unknown = np.flatnonzero(rows < 0).tolist()
@@ -59,15 +59,17 @@ class ScoreCache:
             new.sort(key=is_long)
             self._table = np.concatenate([self._table, compute(new)])
             self.rows |= {token: row for row, token in enumerate(new, start=len(self.rows))}
-            rows[unknown] = self._rows_of([tokens[place] for place in unknown])
+            rows[unknown] = rows_in(self.rows, [tokens[place] for place in unknown])
             scores = self._table[rows]
             while new and is_long(new[-1]):  # forgotten
                 del self.rows[new.pop()]
             self._table = self._table[: len(self.rows)]
             return scores
 
-    def _rows_of(self, tokens: Sequence[Hashable]) -> IntArray:
-        return np.fromiter(map(self.rows.get, tokens, repeat(-1)), dtype=np.int64, count=len(tokens))
+
+def rows_in(numbers: dict[Hashable, int], tokens: Sequence[Hashable]) -> IntArray:
+    """The numbers of tokens; −1 for tokens that have none."""
+    return np.fromiter(map(numbers.get, tokens, repeat(-1)), dtype=np.int64, count=len(tokens))
 
 
 def ngrams(tokens: Tokens, size: int) -> Tokens:
@@ -200,6 +202,8 @@ def parts(token: Hashable) -> tuple[Hashable, ...]:
     if not isinstance(token, str):
         return (token,)
     text = token.lower()
+    if text.isalnum():  # the usual case, with the same result
+        return (text,)
     return (text, *sorted(set(_WORD.findall(text)) - {text}))
 
 
@@ -248,8 +252,8 @@ class Features(ABC):
     size: int
 
     @abstractmethod
-    def column(self, part: Hashable) -> int | None:
-        """The column of a feature, or None if it is unknown."""
+    def columns(self, parts: Sequence[Hashable]) -> IntArray:
+        """The column of each feature; −1 if it is unknown."""
 
     @abstractmethod
     def description(self) -> dict[str, Any]:
@@ -257,9 +261,11 @@ class Features(ABC):
 
     def table(self, tokens: Iterable[Hashable]) -> tuple[IntArray, IntArray]:
         """The columns of all tokens, and the boundaries between tokens, as the indices and indptr of a CSR matrix."""
-        rows = [[c for part in parts(token) if (c := self.column(part)) is not None] for token in tokens]
-        ends = np.cumsum([0, *map(len, rows)])
-        return np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(ends[-1])), ends
+        split = list(map(parts, tokens))
+        ends = np.cumsum([0, *map(len, split)])
+        columns = self.columns(list(chain.from_iterable(split)))
+        known = columns >= 0
+        return columns[known], np.append(0, np.cumsum(known))[ends]
 
 
 class HashedFeatures(Features):
@@ -268,9 +274,9 @@ class HashedFeatures(Features):
     def __init__(self, bits: int) -> None:
         self.size, self.bits = 2**bits, bits
 
-    def column(self, part: Hashable) -> int:
-        """The bucket of the feature."""
-        return hashed(part, self.bits)
+    def columns(self, parts: Sequence[Hashable]) -> IntArray:
+        """The bucket of each feature."""
+        return np.fromiter((hashed(part, self.bits) for part in parts), dtype=np.int64, count=len(parts))
 
     def description(self) -> dict[str, Any]:
         """The number of bits."""
@@ -293,9 +299,9 @@ class VocabularyFeatures(Features):
                 totals[part] += count
         return cls(sorted((part for part, count in totals.items() if count >= min_count), key=token_bytes))
 
-    def column(self, part: Hashable) -> int | None:
-        """The position of the feature in the vocabulary."""
-        return self._columns.get(part)
+    def columns(self, parts: Sequence[Hashable]) -> IntArray:
+        """The position of each feature in the vocabulary."""
+        return rows_in(self._columns, parts)
 
     def description(self) -> dict[str, Any]:
         """The vocabulary."""
