@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -60,4 +61,8 @@ def test_a_bag_of_characters_is_said_to_have_no_order(tmp_path: Path, method: st
         fields = {"data": str(tmp_path / "data.csv"), "out": str(tmp_path / unit), "method": method, "unit": unit}
         train_job(TrainingJob.from_dict(fields), note=notes.append)
         assert any("without their order" in sentence and "ngram=5" in sentence for sentence in notes) == is_told
+    train_job(
+        TrainingJob.from_dict(fields | {"unit": "char", "ngram": 3, "out": str(tmp_path / "runs")}), note=notes.append
+    )
+    assert json.loads((tmp_path / "runs" / "base" / "linear.json").read_text())["ngram"] == 3
     assert unordered("char", 5) is None

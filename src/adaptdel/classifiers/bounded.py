@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
-from itertools import chain, islice
+from itertools import islice
 from math import frexp
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -26,7 +25,6 @@ from adaptdel.classifiers.features import (
     VocabularyFeatures,
     bounded_scores,
     ngrams,
-    ngrams_of_copies,
     numbered,
     summed,
     sums_of_copies,
@@ -157,8 +155,8 @@ class BoundedClassifier(BaseClassifier):
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
         """The class of every copy: the largest sum over the kept tokens, the lowest class number on a tie."""
-        copies = (ngrams_of_copies(request, self.ngram) for request in requests)
-        return [np.argmax(sums_of_copies(each, self.token_scores) + self.offsets, axis=1) for each in copies]
+        totals = (sums_of_copies(request, self.ngram, self.token_scores) + self.offsets for request in requests)
+        return [np.argmax(scores, axis=1) for scores in totals]
 
 
 @register_classifier("additive")
@@ -210,9 +208,10 @@ class BoundedLinearClassifier(BoundedClassifier):
         """
         classes, answers = class_numbers(labels)
         numbers: dict[Hashable, int] = {}
-        tokens = [ngrams(example, settings.ngram) for example in tokens]
-        codes = [numbered(example, numbers, len(example)) for example in tokens]
-        features = VocabularyFeatures.learn(Counter(chain.from_iterable(tokens)), settings.min_count)
+        examples = (ngrams(example, settings.ngram) for example in tokens)
+        codes = [numbered(example, numbers, len(example)) for example in examples]
+        occurrences = np.bincount(np.concatenate(codes), minlength=len(numbers)).tolist()
+        features = VocabularyFeatures.learn(dict(zip(numbers, occurrences, strict=True)), settings.min_count)
         counts = noisy_counts(codes, len(numbers), noise=None, copies=1, seed=0)
         lengths = np.array([len(code) for code in codes])
         kept = settings.kept or max(2, int(np.median(lengths)) // 10)

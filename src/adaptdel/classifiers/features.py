@@ -87,11 +87,6 @@ def ngrams(tokens: Tokens, size: int) -> Tokens:
     return tuple(zip(*(padded[start:] for start in range(size)), strict=False))
 
 
-def ngrams_of_copies(request: Request, size: int) -> list[Tokens]:
-    """The runs of neighbouring tokens of each noisy copy."""
-    return [ngrams(tuple(copy), size) for copy in kept_tokens(request)]
-
-
 def check_ngram(ngram: int, unit: Unit | None) -> None:
     """Raise ValueError if runs of tokens are asked for where tokens are no characters or bytes."""
     if ngram > 1 and (unit is None or unit.kind not in NGRAM_UNITS):
@@ -141,10 +136,11 @@ def sums_of_runs(rows: npt.NDArray[np.integer[Any]], ends: IntArray) -> IntArray
     return np.asarray(sums[ends[1:]] - sums[ends[:-1]])
 
 
-def sums_of_copies(copies: Sequence[Tokens], scores_of: Callable[[Sequence[Hashable]], IntArray]) -> IntArray:
-    """The sum of the scores of the tokens of each copy, shape (copies, scores)."""
-    ends = np.cumsum([0, *map(len, copies)])
-    return sums_of_runs(scores_of(list(chain.from_iterable(copies))), ends)
+def sums_of_copies(request: Request, ngram: int, scores_of: Callable[[Sequence[Hashable]], IntArray]) -> IntArray:
+    """The sum of the scores of the tokens (or of their runs) of each noisy copy, shape (copies, scores)."""
+    width = scores_of(()).shape[1]
+    sums = [scores_of(ngrams(tuple(copy), ngram)).sum(axis=0) for copy in kept_tokens(request)]
+    return np.array(sums, dtype=np.int64).reshape(len(sums), width)
 
 
 def bounded_scores(token_scores: IntArray, bound: int) -> IntArray:

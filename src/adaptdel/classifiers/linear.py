@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save as tensors_to_bytes
 
-from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, register_classifier
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, kept_tokens, register_classifier
 from adaptdel.classifiers.features import (
     LARGEST_WEIGHT,
     Features,
@@ -24,7 +24,6 @@ from adaptdel.classifiers.features import (
     best,
     check_ngram,
     ngrams,
-    ngrams_of_copies,
     numbered,
     scores,
     summed,
@@ -214,12 +213,13 @@ class LinearClassifier(BaseClassifier):
             if progress is not None:
                 progress(steps_done, steps)
 
+        if loss == "votes" and active is not None and self.ngram > 1:
+            raise ValueError(f"loss must be 'copies' for an ngram of {self.ngram}, got 'votes'")
+        examples: Iterable[Tokens] = tokens
         if self.ngram > 1 and unit is not None:
-            if loss == "votes" and active is not None:
-                raise ValueError(f"loss must be 'copies' for an ngram of {self.ngram}, got 'votes'")
-            tokens = noisy_ngrams(tokens, self.ngram, unit, active, copies, seed)
+            examples = noisy_ngrams(tokens, self.ngram, unit, active, copies, seed)
         numbers: dict[Hashable, int] = {}
-        codes = [numbered(example, numbers, len(example)) for example in tokens]
+        codes = [numbered(example, numbers, len(example)) for example in examples]
         drawn = active if loss == "copies" and self.ngram == 1 else None  # what copies are drawn under
         counts = noisy_counts(
             codes,
@@ -293,7 +293,7 @@ class LinearClassifier(BaseClassifier):
     def _scores(self, request: Request) -> npt.NDArray[Any]:
         if self.ngram == 1:
             return scores(request.prepared.data, request.kept)
-        return sums_of_copies(ngrams_of_copies(request, self.ngram), self._token_scores) + self.bias_
+        return sums_of_copies(request, self.ngram, self._token_scores) + self.bias_
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:
         """The class with the highest score for every copy: exact, whatever the order of copies and tokens."""
@@ -339,17 +339,16 @@ class LinearClassifier(BaseClassifier):
 
 def noisy_ngrams(
     tokens: Sequence[Tokens], size: int, unit: Unit, noise: Noise | None, copies: int, seed: int
-) -> list[Tokens]:
+) -> Iterator[Tokens]:
     """The runs of neighbouring tokens of each noisy copy of each example; the copies of an example follow each other.
 
     The copies are those that `noisy_counts` counts.
     """
-    if noise is None:
-        return [ngrams(example, size) for example in tokens]
-    runs: list[Tokens] = []
     for number, example in enumerate(tokens):
+        if noise is None:
+            yield ngrams(example, size)
+            continue
         prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
         stream = np.random.Philox(key=np.array([seed, number], dtype=np.uint64))
         for kept in noise.given(example).chunks(len(example), copies, np.random.Generator(stream)):
-            runs += ngrams_of_copies(Request(prepared, kept), size)
-    return runs
+            yield from (ngrams(tuple(copy), size) for copy in kept_tokens(Request(prepared, kept)))

@@ -428,8 +428,9 @@ class Rewriter:
 
 def token_scores(base: BoundedClassifier, texts: Sequence[Tokens]) -> Iterator[IntArray]:
     """The scores of the tokens (or of their runs) of each text, shape (tokens, classes)."""
-    for start in range(0, len(texts), BATCH):
-        batch = [ngrams(tokens, base.ngram) for tokens in texts[start : start + BATCH]]
+    size = BATCH if base.ngram == 1 else 1  # runs of tokens take memory
+    for start in range(0, len(texts), size):
+        batch = [ngrams(tokens, base.ngram) for tokens in texts[start : start + size]]
         scores, end = base.token_scores(list(chain.from_iterable(batch))), 0
         for tokens in batch:
             yield scores[end : (end := end + len(tokens))]
