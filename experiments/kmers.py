@@ -57,13 +57,13 @@ def codons(rows: int, rng: np.random.Generator) -> tuple[list[str], list[str]]:
 def models(ngram: int, seed: int) -> dict[str, Any]:
     """Classifiers that are not fitted."""
     settings = AdditiveTrainingSettings(ngram=ngram)
-    made: dict[str, Any] = {"exact": ad.AdditiveClassifier(unit="char", settings=settings, seed=seed, progress=False)}
+    by_name: dict[str, Any] = {"exact": ad.AdditiveClassifier(unit="char", settings=settings, seed=seed, progress=False)}
     for rate in RATES:
         base, noise = LinearClassifier(ngram=ngram), ad.Deletion(ad.FixedRate(rate))
-        made[f"smoothed, rate {rate:g}"] = ad.SmoothedClassifier(
+        by_name[f"smoothed, rate {rate:g}"] = ad.SmoothedClassifier(
             base, noise, unit="char", n_select=200, n_estimate=1000, seed=seed, progress=False
         )
-    return made
+    return by_name
 
 
 def measure(make: Callable[..., tuple[list[str], list[str]]], rows: int, ngram: int, seed: int) -> list[dict[str, Any]]:
