@@ -57,7 +57,8 @@ def codons(rows: int, rng: np.random.Generator) -> tuple[list[str], list[str]]:
 def models(ngram: int, seed: int) -> dict[str, Any]:
     """Classifiers that are not fitted."""
     settings = AdditiveTrainingSettings(ngram=ngram)
-    by_name: dict[str, Any] = {"exact": ad.AdditiveClassifier(unit="char", settings=settings, seed=seed, progress=False)}
+    exact = ad.AdditiveClassifier(unit="char", settings=settings, seed=seed, progress=False)
+    by_name: dict[str, Any] = {"exact": exact}
     for rate in RATES:
         base, noise = LinearClassifier(ngram=ngram), ad.Deletion(ad.FixedRate(rate))
         by_name[f"smoothed, rate {rate:g}"] = ad.SmoothedClassifier(
