@@ -130,7 +130,7 @@ def test_statistics_of_counted_values() -> None:
     assert standard_error(values, count) == pytest.approx(repeated.std(ddof=1) / sqrt(len(repeated)))
     assert isnan(standard_error(values[:1], EACH[:1]))
     assert wilson(0, 0) == (0.0, 1.0)
-    low, high = wilson(np.array([0, 25, 50]), 50)
+    low, high = wilson(np.array([0.0, 0.5, 1.0]), 50)
     for each, ends in zip((0, 25, 50), zip(low, high, strict=True), strict=True):
         assert ends == pytest.approx(tuple(stats.binomtest(each, 50).proportion_ci(0.95, "wilson")))
 

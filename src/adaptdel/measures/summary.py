@@ -312,15 +312,15 @@ def _fraction_at_least(inputs: Outcomes, values: Values, thresholds: npt.ArrayLi
     return np.asarray(rest / size if size else np.full(np.shape(thresholds), nan), dtype=np.float64)
 
 
-def wilson(successes: Any, trials: int) -> tuple[Any, Any]:
-    """Wilson's 95% interval for a fraction, or for an array of fractions of the same number of trials.
+def wilson(fraction: Any, size: int) -> tuple[Any, Any]:
+    """Wilson's 95% interval for a fraction of a number of inputs, or for an array of fractions; 0 to 1 of none.
 
-    >>> [round(float(end), 4) for end in wilson(150, 200)]
+    >>> [round(float(end), 4) for end in wilson(0.75, 200)]
     [0.6857, 0.8049]
     """
-    if not trials:
+    if not size:
         return 0.0, 1.0
-    fraction, square = successes / trials, NORMAL_95**2 / trials
+    square = NORMAL_95**2 / size
     half = np.sqrt(square * (fraction * (1 - fraction) + square / 4))
     low, high = ((fraction + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
     return np.maximum(0.0, low), np.minimum(1.0, high)

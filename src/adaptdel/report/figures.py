@@ -263,8 +263,7 @@ def _curves(
         if len(part):
             ends, values = _draw_steps(axes, part, curve, _style(entry))
             if bands:
-                size = len(entry.parts[0].outcomes)  # seeds share their inputs
-                low, high = wilson(values * size, size)
+                low, high = wilson(values, len(entry.parts[0].outcomes))  # seeds share their inputs
                 axes.fill_between(ends[:-1], low[:-1], high[:-1], step="pre", color=entry.colour, alpha=0.12, lw=0)
     _finish_curves(axes, scale or parts, curve)
 
