@@ -16,6 +16,7 @@ from adaptdel.calibration.candidates import (
     power_rate,
     reference_of,
 )
+from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate, Rate
 
 
@@ -30,7 +31,7 @@ def outcomes(
     """Answers that are wrong on the first inputs, all with the same radius."""
     answer = given.label.copy()
     answer[:wrong] = 1 - answer[:wrong]
-    candidate = Candidate(name, FixedRate(0.5 + radius / 1000), is_calibrated)
+    candidate = Candidate(name, Deletion(FixedRate(0.5 + radius / 1000)), is_calibrated)
     return CandidateOutcomes(candidate, answer, np.full(len(answer), radius))
 
 
@@ -46,7 +47,7 @@ def test_a_class_counts_as_much_as_another() -> None:
 
 def test_radii_count_up_to_the_length_and_only_right_answers() -> None:
     given = sample(10)
-    result = CandidateOutcomes(Candidate("x", FixedRate(0.9), True), given.label, np.full(10, 80))
+    result = CandidateOutcomes(Candidate("x", Deletion(FixedRate(0.9)), True), given.label, np.full(10, 80))
     assert result.radii(given).tolist() == [50] * 10
     wrong = replace(result, answer=1 - given.label)
     assert wrong.radii(given).tolist() == [0] * 10
@@ -90,7 +91,7 @@ def test_a_constant_answer_is_never_chosen() -> None:
     given = sample(200, 0.05)
     best = outcomes(given, 2, 1, name="fixed", is_calibrated=False)
     constant = CandidateOutcomes(
-        Candidate("power 0", FixedRate(0.99), True), np.zeros(200, dtype=np.int64), np.full(200, 40)
+        Candidate("power 0", Deletion(FixedRate(0.99)), True), np.zeros(200, dtype=np.int64), np.full(200, 40)
     )
     assert constant.is_constant(given)
     assert constant.right(given).mean() >= best.right(given).mean() - 0.05
@@ -106,7 +107,7 @@ def test_a_calibrated_rate_must_be_better_beyond_noise() -> None:
     simple = outcomes(given, 10, 5, name="fixed", is_calibrated=False)
     radius = simple.radius + rng.integers(-4, 5, size=200)
     radius += round(5 - radius.mean())
-    noisy = CandidateOutcomes(Candidate("power 0", FixedRate(0.8), True), simple.answer, radius)
+    noisy = CandidateOutcomes(Candidate("power 0", Deletion(FixedRate(0.8)), True), simple.answer, radius)
     assert abs(compare(noisy, simple, given, 1.0).radius_difference) < 1
     better = replace(noisy, radius=radius + 2)
     assert choose([simple, better], simple, given, 1.0) is better
@@ -116,8 +117,12 @@ def test_a_calibrated_rate_must_be_better_beyond_noise() -> None:
 
 def test_a_tie_goes_to_the_larger_mean_radius() -> None:
     given = Sample(np.full(8, 50), np.array([0, 0, 0, 0, 0, 0, 1, 1]), 2)
-    small = CandidateOutcomes(Candidate("power 0", FixedRate(0.8), True), given.label, np.array([2] * 6 + [4] * 2))
-    large = CandidateOutcomes(Candidate("power 1/3", FixedRate(0.9), True), given.label, np.array([4] * 6 + [2] * 2))
+    small = CandidateOutcomes(
+        Candidate("power 0", Deletion(FixedRate(0.8)), True), given.label, np.array([2] * 6 + [4] * 2)
+    )
+    large = CandidateOutcomes(
+        Candidate("power 1/3", Deletion(FixedRate(0.9)), True), given.label, np.array([4] * 6 + [2] * 2)
+    )
     for order in ([small, large], [large, small]):
         assert choose(order, small, given, 100.0) is large
 

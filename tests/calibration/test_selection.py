@@ -208,7 +208,7 @@ def test_a_candidate_is_not_compared_with_the_radii_of_a_constant_answer() -> No
     """The rate that needs no calibration answers the frequent class always, with a large radius."""
     given = sample(1000, 0.05)
     constant = CandidateOutcomes(
-        Candidate("fixed", FixedRate(0.9), False), np.zeros(1000, dtype=np.int64), np.full(1000, 20)
+        Candidate("fixed", Deletion(FixedRate(0.9)), False), np.zeros(1000, dtype=np.int64), np.full(1000, 20)
     )
     varied = outcomes(given, 10, 3)
     assert constant.is_constant(given)

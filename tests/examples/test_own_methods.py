@@ -201,11 +201,12 @@ def test_a_strangers_noise_works_in_every_command(
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [*sys.path])
         given = ["--import", STRANGER]
-    model, folder = tmp_path / "model", tmp_path / "run"
+    model, calibrated, folder = (tmp_path / name for name in ("model", "calibrated", "run"))
     settings = 'noise={"kind": "stranger", "width": 5}'
     commands: list[list[Any]] = [
         ["train", "--data", data, "--method", "own", "--set", settings, "--out", model],
-        ["certify", model, "--data", data, "--out", folder, "--limit", "6", "--workers", "1"],
+        ["calibrate", model, "--data", data, "--out", calibrated, "--set", "examples=40", "--set", "min_count=10"],
+        ["certify", calibrated, "--data", data, "--out", folder, "--limit", "6", "--workers", "1"],
         ["report", folder, "--out", tmp_path / "report"],
         ["verify", folder],
         ["recertify", folder, "--alpha", "0.01", "--out", tmp_path / "again"],

@@ -257,4 +257,4 @@ def test_settings_from_a_file(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "c.yaml").write_text(f"{{data: {data}, bits: 10, copies: 2, method: adaptdel+, kept: [1, 3]}}")
     assert run("train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "a", "--set", "copies=1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["settings"]["copies"] == 1
-    assert SmoothedClassifier.load(tmp_path / "a").training_["noise"] == {"kind": "random length", "low": 1, "high": 3}
+    assert SmoothedClassifier.load(tmp_path / "a").training_["noise"] == {"kind": "random_length", "low": 1, "high": 3}

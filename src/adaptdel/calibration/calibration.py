@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from adaptdel.calibration.bins import BinTask, equal_width_edges, make_bins
+from adaptdel.calibration.candidates import candidate_noise
 from adaptdel.calibration.selection import SelectionTask
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import BoolArray
-from adaptdel.core.noise import Deletion
-from adaptdel.core.rates import Rate, rate_from_dict
+from adaptdel.core.noise import Deletion, Noise
+from adaptdel.core.rates import Rate
 from adaptdel.files import FULL
 from adaptdel.models.model_files import CONFIG, check_free, save_model, update_copy
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -39,20 +40,22 @@ class Calibration:
     """A calibrated rate.
 
     Attributes:
-        rate: the deletion rate.
+        noise: the noise to certify with.
         record: what was measured and why the rate was chosen, in plain values; "warnings" are sentences to know before
             the rate is used.
         base: the base classifier that was trained under the rate; None if it was not trained again.
     """
 
-    rate: Rate
+    noise: Noise
     record: Mapping[str, Any]
     base: BaseClassifier | None = field(default=None, compare=False)
 
     @property
-    def noise(self) -> Deletion:
-        """The noise to certify with."""
-        return Deletion(self.rate)
+    def rate(self) -> Rate:
+        """The deletion rate."""
+        if not isinstance(self.noise, Deletion):
+            raise ValueError(f"there is no deletion rate, but {self.noise!r}")
+        return self.noise.rate
 
 
 def calibrate(
@@ -95,8 +98,8 @@ def calibrate(
 
 def _run(task: BinTask | SelectionTask, **options: Any) -> Calibration:
     record = task.run(**options)
-    rate = rate_from_dict(record["rate"])
-    return Calibration(rate, record, task.final_base(Deletion(rate)) if isinstance(task, SelectionTask) else None)
+    noise = candidate_noise(record["rate"])
+    return Calibration(noise, record, task.final_base(noise) if isinstance(task, SelectionTask) else None)
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class FinishedCalibration:
     """
 
     record: Mapping[str, Any]
-    noise: Deletion
+    noise: Noise
     folder: Path
     already_done: bool = False
 
@@ -195,7 +198,7 @@ def _finished(folder: Path, task: BinTask | SelectionTask) -> FinishedCalibratio
     except (ValueError, OSError):
         return None
     record, noise = getattr(model, "calibration_", None) or {}, model.rule().noise
-    if not isinstance(noise, Deletion) or noise.rate.to_dict() != record.get("rate"):
+    if "rate" not in record or candidate_noise(record["rate"]) != noise:
         return None
     if record.get("settings") != task.settings:
         return None
@@ -279,7 +282,8 @@ def plot_calibration(record: Mapping[str, Any], path: str | os.PathLike[str]) ->
             shown[candidate["name"]] = candidate["rate"]
     left, right = figure.subplots(1, 2)
     for name, values in shown.items():
-        rates = rate_from_dict(values).at(lengths)
+        noise = candidate_noise(values)
+        rates = np.array([noise.share_removed(int(length)) for length in lengths])
         style = {"color": "#1d6f65", "lw": 2.0} if name == "chosen" else {"lw": 1.1}
         left.plot(lengths, 100 * rates, label=name, **style)
         right.plot(lengths, lengths * (1 - rates), label=name, **style)

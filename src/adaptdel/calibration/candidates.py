@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.core.checks import BoolArray, IntArray
-from adaptdel.core.rates import InterpolatedRate, Rate
+from adaptdel.core.noise import Deletion, Noise, noise_from_dict
+from adaptdel.core.rates import InterpolatedRate, Rate, rate_from_dict
 from adaptdel.measures.class_measures import class_balanced_mean, constant_answer
 from adaptdel.measures.summary import Outcomes
 
@@ -30,17 +31,35 @@ ACCURACY_ERRORS = 1.645  # to spare in comparisons of accuracies: a one-sided co
 
 @dataclass(frozen=True)
 class Candidate:
-    """A rate to compare.
+    """A rate to compare, or a noise of the user's own.
 
     Attributes:
         name: "fixed", "adaptdel", or "power 1/3" and so on.
-        rate: the rate.
+        noise: the deletion with the rate, or the own noise.
         is_calibrated: whether it needs calibration: not the fixed rate of CERT-ED, nor AdaptDel's.
     """
 
     name: str
-    rate: Rate
+    noise: Noise
     is_calibrated: bool
+
+    @classmethod
+    def of_rate(cls, name: str, rate: Rate, *, is_calibrated: bool) -> Candidate:
+        """A deletion rate."""
+        return cls(name, Deletion(rate), is_calibrated)
+
+    def kept(self, length: int) -> float:
+        """The number of tokens that copies keep on average."""
+        return length * (1 - self.noise.share_removed(length))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rate, or the own noise, in plain values: see `candidate_noise`."""
+        return self.noise.rate.to_dict() if isinstance(self.noise, Deletion) else {"noise": self.noise.to_dict()}
+
+
+def candidate_noise(values: Mapping[str, Any]) -> Noise:
+    """The noise that `Candidate.to_dict` describes."""
+    return noise_from_dict(values["noise"]) if "noise" in values else Deletion(rate_from_dict(values))
 
 
 def power_rate(keep: float, length: float, exponent: float) -> InterpolatedRate:
@@ -195,9 +214,9 @@ def compare(outcomes: CandidateOutcomes, reference: CandidateOutcomes, sample: S
     median = max(1, round(float(np.median(sample.length))))
     return Comparison(
         name=outcomes.candidate.name,
-        rate=outcomes.candidate.rate.to_dict(),
+        rate=outcomes.candidate.to_dict(),
         is_calibrated=outcomes.candidate.is_calibrated,
-        kept=round(median * (1 - outcomes.candidate.rate(median)), 3),
+        kept=round(outcomes.candidate.kept(median), 3),
         accuracy=float(right.mean()),
         balanced_accuracy=sample.balanced_mean(right),
         balanced_radius=sample.balanced_mean(radii),

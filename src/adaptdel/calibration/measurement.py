@@ -18,7 +18,7 @@ from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import CALIBRATION, SamplingPlan, content_key
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import IntArray
-from adaptdel.core.noise import Deletion
+from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.core.threat import Threat
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -98,11 +98,21 @@ def constant_keep(keep: float) -> Deletion:
     return Deletion(InterpolatedRate((1,), (keep,)))
 
 
-def calibration_certifier(model: SmoothedClassifier, settings: CalibrationSettings) -> Certifier:
-    """The engine that certifies examples: the model's threat, on random streams of its own."""
+def calibration_certifier(
+    model: SmoothedClassifier, settings: CalibrationSettings, *, own_noise: bool = False
+) -> Certifier:
+    """The engine that certifies examples: the model's threat, on random streams of its own.
+
+    ``own_noise`` is whether candidates may come from a noise of the user's own.
+    """
     noise = getattr(model, "noise_", None) or model.noise
     if noise is not None and not noise.calibratable:
-        raise ValueError(f"model must have a deletion noise to be calibrated, got {noise!r}")
+        has_candidates = type(noise).calibration_candidates is not Noise.calibration_candidates
+        if not (own_noise and has_candidates and not noise.sees_tokens()):
+            raise ValueError(
+                "model must have a deletion noise to be calibrated, or for the objective 'balanced' one that defines "
+                f"calibration_candidates, got {noise!r}"
+            )
     if not hasattr(model, "base_") and model.base is None:
         raise ValueError("model must be fitted, or have a base classifier, to be calibrated; its base is None")
     rule = Rule(constant_keep(1), Threat(model.ops).ops, settings.bound or model.bound, model.threshold)

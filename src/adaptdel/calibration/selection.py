@@ -30,7 +30,7 @@ from adaptdel.calibration.candidates import (
 from adaptdel.calibration.measurement import NO_RATE, CalibrationExamples, Measurer, calibration_certifier, described
 from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import BaseClassifier
-from adaptdel.core.noise import Deletion, Noise
+from adaptdel.core.noise import Noise
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.measures.class_measures import answer_warnings, measure_classes
 from adaptdel.measures.summary import Outcomes
@@ -83,7 +83,15 @@ def baseline_rates(noise: Noise | None, rate: float, lengths: Sequence[int]) -> 
     else:
         fixed = current if isinstance(current, FixedRate) else FixedRate(rate)
         adaptive = adaptdel_rate(lengths, fixed.p)
-    return [Candidate("fixed", fixed, False), Candidate("adaptdel", adaptive, False)]
+    return [
+        Candidate.of_rate("fixed", fixed, is_calibrated=False),
+        Candidate.of_rate("adaptdel", adaptive, is_calibrated=False),
+    ]
+
+
+def _described_noise(noise: Noise) -> str:
+    fields = [f"{name}={value}" for name, value in noise.to_dict().items() if name != "kind"]
+    return f"{noise.kind} {', '.join(fields)}"
 
 
 class SelectionTask:
@@ -113,7 +121,7 @@ class SelectionTask:
         *,
         cross_validate: bool = False,
     ) -> None:
-        certifier = calibration_certifier(model, settings)
+        certifier = calibration_certifier(model, settings, own_noise=True)
         # Candidates are compared by the majority answer: a protecting threshold belongs to one rate, chosen later.
         rule = replace(certifier.rule, threshold=None)
         self.certifier = certifier.with_plan(replace(certifier.plan, rule=rule, sampling="adaptive", exact=True))
@@ -127,10 +135,17 @@ class SelectionTask:
         self.first, self.second = self._inputs(list(map(str, texts)), examples, settings, training, cross_validate)
         rate = record.get("rate") or default_rate(examples.lengths)
         known = described(self.certifier)
-        if self.training is None:
-            self.baselines = baseline_rates(getattr(model, "noise_", None) or model.noise, rate, examples.lengths)
+        noise = getattr(model, "noise_", None) or model.noise
+        self.own: list[Candidate] = []
+        if noise is not None and not noise.calibratable:
+            own = noise.calibration_candidates(examples.lengths)
+            self.own = [Candidate(_described_noise(other), other, True) for other in own if other != noise]
+            self.baselines = [Candidate("the model's noise", noise, False)]
+        elif self.training is None:
+            self.baselines = baseline_rates(noise, rate, examples.lengths)
         else:  # as the methods themselves would train; the given base classifier and its noise do not matter
             self.baselines = baseline_rates(None, rate, self.training.lengths)
+        if self.training is not None:
             known["model"] = f"trained again: {json.dumps(record['settings'], sort_keys=True)}"
         self.settings: dict[str, Any] = {
             **{name: getattr(settings, name) for name in RECORDED},
@@ -139,7 +154,7 @@ class SelectionTask:
             "data": self.first.examples.digest(),
             "second_data": None if self.second is None else self.second.examples.digest(),
             "rows": len(self.first.examples.labels),
-            "baselines": [candidate.rate.to_dict() for candidate in self.baselines],
+            "baselines": [candidate.to_dict() for candidate in (*self.baselines, *self.own)],
             "folds": len(self.first.folds or []),
             "training_data": None if self.training is None else self.training.digest(),
         }
@@ -153,7 +168,9 @@ class SelectionTask:
             measure = MeasuredCandidates(self, self.first, measurer)
             baselines = [measure(candidate) for candidate in self.baselines]
             reference = reference_of(baselines, self.first.sample)
-            for name, exponent in EXPONENTS.items():
+            for candidate in self.own:
+                measure(candidate)
+            for name, exponent in EXPONENTS.items() if not self.own else ():
                 self._walk(measure, name, exponent, reference)
             if reference.is_constant(self.first.sample):  # another one then is the most accurate
                 reference = reference_of(measure.all, self.first.sample)
@@ -166,7 +183,7 @@ class SelectionTask:
         classes, confusion = self._by_class(chosen)
         return {
             "objective": "balanced",
-            "rate": chosen.candidate.rate.to_dict(),
+            "rate": chosen.candidate.to_dict(),
             "chosen": measure.place(chosen),
             "reference": measure.place(reference),
             "candidates": [
@@ -188,7 +205,7 @@ class SelectionTask:
 
     def certifiers(self, candidate: Candidate, inputs: Inputs) -> Iterator[tuple[Certifier, Sequence[int]]]:
         """Who measures a candidate on which inputs, by their numbers."""
-        noise = Deletion(candidate.rate)
+        noise = candidate.noise
         if inputs.folds is None or self._train is None:
             yield self.certifier.under(noise), range(len(inputs.examples.labels))
             return
@@ -258,12 +275,12 @@ class SelectionTask:
         """Measure half a step below the best kept length of the best exponent."""
         best = choose(measure.all, reference, self.first.sample, self._points).candidate
         if best.name in EXPONENTS:
-            keep = self._median * (1 - best.rate(round(self._median))) * (1 + STEP) / 2
+            keep = best.kept(round(self._median)) * (1 + STEP) / 2
             if keep >= FEWEST_KEPT:
                 measure(self._power(best.name, EXPONENTS[best.name], keep))
 
     def _power(self, name: str, exponent: float, keep: float) -> Candidate:
-        return Candidate(name, power_rate(keep, self._median, exponent), True)
+        return Candidate.of_rate(name, power_rate(keep, self._median, exponent), is_calibrated=True)
 
     @property
     def _median(self) -> float:
@@ -272,7 +289,7 @@ class SelectionTask:
     @property
     def _start(self) -> float:
         """As many tokens as AdaptDel keeps of an input of median length."""
-        kept = self._median * (1 - self.baselines[-1].rate(round(self._median)))
+        kept = self.baselines[-1].kept(round(self._median))
         return min(max(kept, FEWEST_KEPT), max(self._median / 2, 1.0))
 
     def _by_class(self, chosen: CandidateOutcomes) -> tuple[list[Any], list[list[int]]]:
@@ -309,9 +326,9 @@ class MeasuredCandidates:
     def __call__(self, candidate: Candidate) -> CandidateOutcomes:
         """The outcomes under a candidate; a rate that was measured under another name is not measured again."""
         for outcomes in self.all:
-            if outcomes.candidate.rate == candidate.rate:
+            if outcomes.candidate.noise == candidate.noise:
                 return outcomes
-        key = self.prefix + json.dumps(candidate.rate.to_dict(), sort_keys=True)
+        key = self.prefix + json.dumps(candidate.to_dict(), sort_keys=True)
         parts: Callable[[], Any] = lambda: self.task.certifiers(candidate, self.inputs)  # noqa: E731
         self.all.append(CandidateOutcomes(candidate, *self.measurer(key, self.inputs.examples, parts)))
         return self.all[-1]

@@ -146,7 +146,7 @@ def describe(done: FinishedCalibration) -> str:
     table = _bins(record) if "bins" in record else _candidates(record)
     verb = "was calibrated before, nothing to do" if done.already_done else "calibrated"
     is_short = "bins" in record or not record["candidates"][record["chosen"]]["is_calibrated"]
-    kept = ", ".join(f"{n * (1 - done.noise.rate(n)):.3g} of {n}" for n in (10, 30, 100, 300, 1000))
+    kept = ", ".join(f"{n * (1 - done.noise.share_removed(n)):.3g} of {n}" for n in (10, 30, 100, 300, 1000))
     noise = repr(done.noise) if is_short else f"keeps {kept} tokens"
     return "\n".join([*table, "", f"{done.folder}: {verb}", f"noise: {noise}"])
 
