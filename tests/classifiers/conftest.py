@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterator
 
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _frozen() -> Iterator[None]:
-    """The Trainer collects garbage whenever it begins: do not let it go through all of torch each time."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
 
 from adaptdel.classifiers.transformer_training import TrainingRun  # noqa: E402
 from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402

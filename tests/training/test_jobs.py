@@ -13,7 +13,6 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
 
 from adaptdel import SmoothedClassifier  # noqa: E402
 from adaptdel.training import TrainingJob, TrainingSettings, train_job  # noqa: E402

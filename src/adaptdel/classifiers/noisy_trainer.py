@@ -1,51 +1,57 @@
-"""The training loop of transformers: Hugging Face's Trainer on noisy copies, and FreeLB (Zhu et al. 2020)."""
+"""The training loop of transformers on noisy copies, and FreeLB (Zhu et al. 2020).
+
+Every epoch ends with a checkpoint, one file that is replaced atomically: weights, the best weights so far, the state of
+AdamW and of the random generators, and the history. Training that is interrupted goes on from there as if it had not
+been.
+"""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import transformers
-from torch.utils.data import DataLoader
+from torch.nn.functional import cross_entropy
 
 from adaptdel.classifiers.linear_training import balanced_class_weights
 from adaptdel.classifiers.noisy_copies import EpochBatches, NoisyCopies, by_length
 from adaptdel.classifiers.subwords import is_out_of_memory
-from adaptdel.classifiers.transformer_training import LOSS, TrainingRun, history_of, mark
+from adaptdel.classifiers.transformer_training import TrainingRun, best_epoch, is_finished
 from adaptdel.classifiers.transformers import TransformersClassifier
-from adaptdel.core.checks import IntArray
+from adaptdel.files import replacing
 from adaptdel.settings import TransformerTrainingSettings
 
-
-class ValidationBatches:
-    """The batches of validation copies, the same in every epoch."""
-
-    def __init__(self, copies: NoisyCopies, batch_size: int) -> None:
-        copies.rows = copies.draw(0, range(len(copies)))
-        self.batches = by_length(copies.rows, batch_size)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
-
-
-KEPT_CHECKPOINTS = 2  # the best and the last
+CHECKPOINT = "checkpoint.pt"
 TOKENS = 4096  # per forward pass on a CPU, with padding: attention over 32 long texts at once takes many gigabytes
+SMALL = 1e-8  # gradients of a smaller norm are divided by this
+
+Batch = dict[str, Any]
 
 
-class NoisyTrainer(transformers.Trainer):
-    """The Trainer on fresh noisy copies in batches of similar length; it logs tokens and time of every epoch."""
+class NoisyTrainer:
+    """Trains a model on fresh noisy copies in batches of similar length.
 
-    is_short_of_memory = False
+    Args:
+        classifier: reads the copies, on its device.
+        model: the model to train, in place.
+        settings: the hyperparameters.
+        train: the copies of the training set.
+        valid: those of the validation set, which are drawn once.
+        run: what else governs the training.
+
+    Attributes:
+        history: a row for each epoch: epoch (from 1), train_loss, valid_loss, valid_accuracy, learning_rate (of the
+            last step) and seconds.
+        steps: the number of steps done.
+        tokens: the number of token ids read.
+        seconds: the time of the steps.
+        best: the weights of the epoch with the smallest validation loss; None if no loss was a number.
+    """
 
     def __init__(
         self,
@@ -56,206 +62,185 @@ class NoisyTrainer(transformers.Trainer):
         valid: NoisyCopies,
         run: TrainingRun,
     ) -> None:
-        self.class_weights = None
+        self.classifier, self.settings, self.train, self.valid, self.run = classifier, settings, train, valid, run
+        self.device = torch.device(classifier.device)
+        self.model = model.to(self.device)
+        self.forward = torch.compile(model, dynamic=True) if settings.compile else model
+        matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+        others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]  # biases and norms
+        groups = [
+            {"params": matrices, "weight_decay": settings.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+        self.class_weights = torch.ones(model.config.num_labels)
         if run.class_weight is not None:
-            weights = balanced_class_weights(train.targets, model.config.num_labels).tolist()
-            self.class_weights = torch.tensor(weights, dtype=torch.float32)
-        self.classifier, self.settings, self.train_copies, self.valid_copies = classifier, settings, train, valid
-        on_cpu = classifier.device == "cpu"
-        self.share = 1.0  # the fraction of the batch that the current pass reads
-        self.most_tokens: float = TOKENS if on_cpu else inf  # per pass
+            self.class_weights = torch.tensor(balanced_class_weights(train.targets, model.config.num_labels))
+        self.class_weights = self.class_weights.to(self.device, torch.float32)
         self.epochs = EpochBatches(train, settings.batch_size)
-        self.validation = ValidationBatches(valid, settings.batch_size)
-        super().__init__(
-            model=model,
-            args=arguments(settings, Path(run.folder or ""), steps=len(self.epochs), cpu=on_cpu),
-            data_collator=self.collate,
-            train_dataset=train,
-            eval_dataset=valid,
-            compute_metrics=_measures,
-            preprocess_logits_for_metrics=_logits,
-            callbacks=[
-                EpochCallback(self.epochs, run),
-                transformers.EarlyStoppingCallback(settings.patience),
-            ],
-        )
-        self.remove_callback(transformers.PrinterCallback)
+        self.most_tokens: float = TOKENS if self.device.type == "cpu" else inf  # per pass
+        self.is_short_of_memory = False
+        self.history: list[dict[str, float]] = []
+        self.steps, self.tokens, self.seconds = 0, 0, 0.0
+        self.best: dict[str, torch.Tensor] | None = None
 
-    def get_train_dataloader(self) -> Any:
-        """Batches of fresh copies."""
-        copies: Any = self.train_copies
-        return DataLoader(copies, batch_sampler=self.epochs, collate_fn=self.collate)
+    def train_until_finished(self, folder: Path, identity: Mapping[str, str]) -> None:
+        """Run the epochs that are left; stops when the time is up, after a checkpoint."""
+        self.resume(folder, identity)
+        began = time.monotonic()
+        self.valid.rows = self.valid.draw(0, range(len(self.valid)))
+        limit = inf if self.run.max_minutes is None else began + 60 * self.run.max_minutes
+        while not is_finished(self.history, self.settings.epochs, self.settings.patience):
+            started = time.perf_counter()
+            train_loss, rate = self.train_epoch(limit)
+            self.seconds += time.perf_counter() - started
+            valid_loss, accuracy = self.validate()
+            row = {"epoch": len(self.history) + 1, "train_loss": train_loss, "valid_loss": valid_loss}
+            row |= {"valid_accuracy": accuracy, "learning_rate": rate, "seconds": time.perf_counter() - started}
+            self.history.append(row)
+            if best_epoch(self.history) == len(self.history) and valid_loss == valid_loss:
+                self.best = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+            self.save(folder, identity)
+            if self.run.epoch_done is not None:
+                self.run.epoch_done(row)
+            if time.monotonic() >= limit:
+                break
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Batches of the validation copies."""
-        copies: Any = self.valid_copies
-        return DataLoader(copies, batch_sampler=self.validation, collate_fn=self.collate)
+    def train_epoch(self, limit: float) -> tuple[float, float]:
+        """The mean loss of an epoch's steps, and the learning rate of the last one."""
+        self.model.train()
+        self.epochs.epoch = len(self.history)
+        total, count, rate = torch.zeros((), device=self.device), 0, 0.0
+        for numbers in self.epochs:
+            rate = self.settings.learning_rate * self.rate_factor(self.steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.zero_grad()
+            batch = self.collate([self.train[number] for number in numbers])
+            total += self.step(batch)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+            self.optimizer.step()
+            self.steps, count = self.steps + 1, count + 1
+            self.tokens += sum(len(self.train.rows[number]) for number in numbers)
+            if self.run.progress is not None:
+                self.run.progress(self.steps, self.settings.epochs * len(self.epochs))
+            if time.monotonic() >= limit:
+                break
+        return float(total) / count, rate
 
-    def collate(self, items: Sequence[tuple[IntArray, int]]) -> dict[str, Any]:
+    def rate_factor(self, step: int) -> float:
+        """The learning rate rises linearly to its full value, and falls linearly to 0."""
+        warmup = round(self.settings.warmup_epochs * len(self.epochs))
+        total = self.settings.epochs * len(self.epochs)
+        return step / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
+
+    def collate(self, items: Sequence[tuple[Any, int]]) -> Batch:
         """A batch of tensors, padded to its longest copy."""
         batch = self.classifier.tensors(self.classifier.subwords.padded([row for row, _ in items]))
-        batch["labels"] = torch.tensor([target for _, target in items]).to(self.classifier.device, non_blocking=True)
-        self.epochs.ids += sum(len(row) for row, _ in items)
-        return batch
+        labels = torch.tensor([target for _, target in items])
+        return {**batch, "labels": labels.to(self.device, non_blocking=True)}
 
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """One pass over the batch, or several over parts of a large batch, with the same gradient.
+    def step(self, batch: Batch) -> torch.Tensor:
+        """One pass over the batch, or several over parts of it, with the same gradient; returns the loss.
 
         A part that does not fit in memory is halved from here on.
         """
-        (rows, length), losses = inputs["input_ids"].shape, []
+        rows, length = batch["input_ids"].shape
         size = int(max(1, min(rows, self.most_tokens // length)))
+        starts = range(0, rows, size)
         try:
-            for start in range(0, rows, size):
-                part = {name: tensor[start : start + size] for name, tensor in inputs.items()}
-                self.share = len(part["labels"]) / rows
-                losses.append(self.pass_over(model, part))
-            return torch.stack(losses).sum()
+            parts = ({name: tensor[start : start + size] for name, tensor in batch.items()} for start in starts)
+            return torch.stack([self.pass_over(part, rows) for part in parts]).sum()
         except Exception as error:
             if size == 1 or not is_out_of_memory(error):
                 raise
-        finally:
-            self.share = 1.0
         if not self.is_short_of_memory:
             warnings.warn(
                 f"{size * length} subwords do not fit in memory to train on: batches are read in parts from here on",
                 stacklevel=2,
             )
         self.is_short_of_memory, self.most_tokens = True, size * length // 2
-        model.zero_grad()
-        return NoisyTrainer.training_step(self, model, inputs, num_items_in_batch)
+        self.optimizer.zero_grad()
+        return self.step(batch)
 
-    def pass_over(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """Forward and backward."""
-        return super().training_step(model, inputs)
+    def pass_over(self, part: Batch, rows: float) -> torch.Tensor:
+        """Forward and backward over a part of a batch of ``rows``; returns its part of the mean loss."""
+        loss = (self.losses(part)[0] * self.class_weights[part["labels"]]).sum() / rows
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """The mean loss of a part, weighted by its fraction of the batch."""
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if self.class_weights is not None and model.training:
-            weights = self.class_weights.to(outputs.logits.device)[inputs["labels"]]
-            losses = torch.nn.functional.cross_entropy(outputs.logits, inputs["labels"], reduction="none")
-            loss = (weights * losses).mean()
-        loss = loss if self.share == 1 else loss * self.share
-        return (loss, outputs) if return_outputs else loss
+    def losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of each row, and whether its class is right; shape (rows,)."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+            logits = self.forward(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits
+        losses = cross_entropy(logits.float(), batch["labels"], reduction="none")
+        return losses, logits.argmax(1) == batch["labels"]
 
-    def log(self, logs: dict[str, float], *others: Any, **more: Any) -> None:
-        """Log tokens and time of an epoch with its loss; every checkpoint contains the log."""
-        if "loss" in logs:
-            logs.update(tokens=self.epochs.ids, seconds=time.perf_counter() - self.epochs.began)
-        super().log(logs, *others, **more)
+    @torch.no_grad()
+    def validate(self) -> tuple[float, float]:
+        """The mean loss and the accuracy on the validation copies."""
+        self.model.eval()
+        batches = by_length(self.valid.rows, self.settings.batch_size)
+        outcomes = [self.losses(self.collate([self.valid[number] for number in batch])) for batch in batches]
+        loss, right = (torch.cat([outcome[part].double() for outcome in outcomes]).mean() for part in (0, 1))
+        return float(loss), float(right)
 
+    def save(self, folder: Path, identity: Mapping[str, str]) -> None:
+        """Replace the checkpoint."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {
+            "identity": dict(identity),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": _random_state(self.device),
+            **{name: getattr(self, name) for name in ("history", "steps", "tokens", "seconds", "best")},
+        }
+        with replacing(folder / CHECKPOINT) as file:
+            torch.save(state, file)
 
-class EpochCallback(transformers.TrainerCallback):
-    """Sets the epoch of the batches, reports progress and marks complete checkpoints."""
-
-    def __init__(self, epochs: EpochBatches, run: TrainingRun) -> None:
-        self.epochs, self.run, self.began = epochs, run, time.monotonic()
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Set the epoch, which follows from the number of steps, also after resuming."""
-        self.epochs.epoch = state.global_step // len(self.epochs)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Report progress, and stop when the time is up: the epoch ends here, is measured and saved."""
-        if self.run.progress is not None:
-            self.run.progress(state.global_step, state.max_steps)
-        limit = self.run.max_minutes
-        if limit is not None and time.monotonic() - self.began >= 60 * limit:
-            control.should_training_stop = True
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Report the epoch."""
-        if self.run.epoch_done is not None:
-            rows = history_of({"log_history": state.log_history})
-            if rows:
-                self.run.epoch_done(rows[-1])
-
-    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Mark the checkpoint: all of its files are written."""
-        mark(Path(args.output_dir) / f"checkpoint-{state.global_step}")
-
-
-def arguments(settings: TransformerTrainingSettings, folder: Path, *, steps: int, cpu: bool) -> Any:
-    """The Trainer's arguments for epochs of ``steps`` steps."""
-    args = transformers.TrainingArguments(
-        output_dir=str(folder),
-        optim="adamw_torch_fused",
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.clip,
-        lr_scheduler_type="linear",
-        warmup_steps=round(settings.warmup_epochs * steps),
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=settings.batch_size,
-        seed=settings.seed,
-        eval_strategy="epoch",
-        logging_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=KEPT_CHECKPOINTS,
-        load_best_model_at_end=True,
-        metric_for_best_model=LOSS,
-        greater_is_better=False,
-        restore_callback_states_from_checkpoint=True,
-        logging_nan_inf_filter=False,
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        report_to=[],
-        use_cpu=cpu,
-        bf16=settings.precision == "bfloat16",
-    )
-    if args.n_gpu > 1:
-        args._n_gpu = 1  # a batch is not split across devices
-    return args
-
-
-def _logits(outputs: Any, labels: Any) -> Any:
-    """The logits: some models return more."""
-    return outputs[0] if isinstance(outputs, tuple) else outputs
-
-
-def _measures(outcome: Any) -> dict[str, float]:
-    """Means over copies; the Trainer's own loss is a mean over batches, which differ in size."""
-    logits = np.asarray(outcome.predictions, dtype=np.float64)
-    right = logits[np.arange(len(logits)), outcome.label_ids]
-    with np.errstate(all="ignore"):  # diverged training gives NaN, which is reported at the end
-        losses = np.logaddexp.reduce(logits, axis=1) - right
-    return {LOSS: float(losses.mean()), "accuracy": float(np.mean(logits.argmax(1) == outcome.label_ids))}
-
-
-SMALL = 1e-8  # gradients of a smaller norm are divided by this
+    def resume(self, folder: Path, identity: Mapping[str, str]) -> None:
+        """Go on from the checkpoint, if there is one; ValueError if it belongs to another training."""
+        path = folder / CHECKPOINT
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            differing = [name for name in identity if state["identity"].get(name) != identity[name]]
+            if not differing:
+                self.model.load_state_dict(state["model"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                _set_random_state(self.device, state["random"])
+                for name in ("history", "steps", "tokens", "seconds", "best"):
+                    setattr(self, name, state[name])
+        except Exception as error:  # of a damaged file, whatever torch raises
+            reason = (str(error).splitlines() or [""])[0]
+            raise ValueError(f"{path}: damaged ({reason:.80}): delete it, or choose another folder") from None
+        if differing:
+            raise ValueError(
+                f"folder must be empty or hold a checkpoint of the same run, got {str(folder)!r} with a run of another "
+                f"{differing[0]}: delete it or choose another folder"
+            )
 
 
 class FreeLBTrainer(NoisyTrainer):
-    """The Trainer with FreeLB's step. ``adv_steps=1, adv_init=0`` is ordinary training."""
+    """The training loop with FreeLB's step. ``adv_steps=1, adv_init=0`` is ordinary training."""
 
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Average the gradients of K passes."""
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= self.settings.adv_steps
-        return loss
-
-    def pass_over(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """Run K passes; returns the mean of their losses."""
+    def pass_over(self, part: Batch, rows: float) -> torch.Tensor:
+        """Run K passes, and sum a K-th of each gradient; returns the mean of their losses."""
         settings, losses = self.settings, []
-        network: Any = self.model
-        embed = network.get_input_embeddings()
-        real = _real(inputs).to(embed.weight)
+        embed = self.model.get_input_embeddings()
+        ids = part["input_ids"]
+        real = part.get("attention_mask", torch.ones_like(ids)).to(embed.weight)  # 1 for tokens, 0 for padding
         perturbation = first_perturbation(real, embed.weight.shape[-1], settings.adv_init)
-        dropout = _random_state(real.device)
+        dropout = _random_state(self.device)
         for number in range(settings.adv_steps):
             if number:
                 perturbation = next_perturbation(perturbation, real, settings)
-                _set_random_state(real.device, dropout)
+                _set_random_state(self.device, dropout)
             perturbation.requires_grad_()
             with _perturbed(embed, perturbation):
-                losses.append(super().pass_over(model, inputs))
-        return torch.stack(losses).mean()
+                losses.append(super().pass_over(part, rows * settings.adv_steps))
+        return torch.stack(losses).sum()
 
 
 def first_perturbation(real: torch.Tensor, width: int, size: float) -> torch.Tensor:
@@ -285,13 +270,6 @@ def _norms(values: torch.Tensor) -> torch.Tensor:
     return values.flatten(1).norm(dim=1)[:, None, None]
 
 
-def _real(inputs: dict[str, Any]) -> torch.Tensor:
-    """1 for the tokens of a batch, 0 for the padding; shape (texts, tokens)."""
-    ids: torch.Tensor = inputs["input_ids"]
-    mask: torch.Tensor = inputs.get("attention_mask", torch.ones_like(ids))
-    return mask
-
-
 @contextmanager
 def _perturbed(embed: Any, perturbation: torch.Tensor) -> Iterator[None]:
     """Add the perturbation to the token embeddings; positions, types and masks stay those of the ids."""
@@ -303,11 +281,11 @@ def _perturbed(embed: Any, perturbation: torch.Tensor) -> Iterator[None]:
 
 
 def _random_state(device: torch.device) -> torch.Tensor:
+    """The generator of the model's device, from which dropout is drawn."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def _set_random_state(device: torch.device, state: torch.Tensor) -> None:
-    """Set the generator of the model's device, from which dropout is drawn."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:
