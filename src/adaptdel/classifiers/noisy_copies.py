@@ -18,7 +18,7 @@ from adaptdel.core.noise import Noise
 from adaptdel.text.data import SplitTexts
 from adaptdel.text.units import Tokens, Unit, check_unit
 
-WINDOW = 50  # batches whose copies are sorted by length together, at most; the Trainer's grouping uses 50 as well
+WINDOW = 50  # batches whose copies are sorted by length together, at most
 COPIES, ORDER, SHUFFLE, VALIDATION = range(4)  # the purposes of random streams
 
 
