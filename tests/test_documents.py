@@ -8,6 +8,7 @@ import random
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -152,6 +153,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "my-model": write_transformer,
     "roberta-base": write_transformer,
     "model.onnx": write_onnx,
+    "own_noise": lambda path: shutil.copy(ROOT / "examples" / "own_noise.py", path.with_suffix(".py")),
 }
 
 
