@@ -17,7 +17,8 @@ from adaptdel.certification.certificate import Certificate, Rule
 from adaptdel.certification.sampling import SamplingPlan, stream, take_votes
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import BaseClassifierError, CallableClassifier, LinearClassifier
-from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Prepared, Request
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
+from adaptdel.classifiers.distinct import DistinctClassifier
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
 from adaptdel.models.smoothed import SmoothedClassifier, pipeline

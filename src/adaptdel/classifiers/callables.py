@@ -9,17 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from adaptdel.classifiers.base import (
-    RECHECKED,
-    BaseClassifier,
-    DistinctClassifier,
-    Prepared,
-    Request,
-    check_labels,
-    class_numbers,
-    kept_tokens,
-    register_classifier,
-)
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, check_labels, kept_tokens, register_classifier
+from adaptdel.classifiers.distinct import RECHECKED, DistinctClassifier, class_numbers
 from adaptdel.classifiers.fingerprint import fingerprint
 from adaptdel.core.checks import IntArray, check_int, check_names, token_key
 from adaptdel.core.noise import Noise, NoNoise

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, best_class
+from adaptdel.classifiers.base import Prepared, Request
+from adaptdel.classifiers.distinct import DistinctClassifier, best_class
 from adaptdel.classifiers.foreign import panics_as_errors
 from adaptdel.classifiers.self_test import BATCHING, Probes, Scores, SelfTest, self_test
 from adaptdel.core.checks import IntArray
