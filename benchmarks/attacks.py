@@ -1,7 +1,8 @@
-"""Attacks: how fast queries are answered, and how often `adaptdel audit` detects wrong certificates.
+"""Attacks: how fast queries are answered, how often `adaptdel audit` detects wrong certificates, exact ones' gaps.
 
     python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
     python -m benchmarks.attacks audit --out FILE    the power of audits, and their false alarms
+    python -m benchmarks.attacks exact DATA... --out FILE    how many exact certificates are tight
 
 The speed is that of queries of 100 votes: the texts of a search step in one batch through the engine, against one call
 of the model for each text, as TextAttack makes if it is given the model as a function. The audits are of votes that are
@@ -21,7 +22,16 @@ from typing import Any
 import numpy as np
 
 import adaptdel as ad
-from adaptdel.attacks.auditor import FRESH, Auditor, AuditReport, Claim, ClaimAudit, Violation, check_votes
+from adaptdel.attacks.auditor import (
+    FRESH,
+    Auditor,
+    AuditReport,
+    Claim,
+    ClaimAudit,
+    ExactAuditor,
+    Violation,
+    check_votes,
+)
 from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.sampling import doubling_looks
@@ -183,6 +193,35 @@ def speed(model: Path, data: str, out: Path, inputs: int) -> None:
     print(json.dumps(values, indent=1))
 
 
+def exact(files: list[Path], inputs: int) -> list[dict[str, Any]]:
+    """Audits of exact certificates of some test texts, for models of 4,000 training texts and each set of operations.
+
+    A file NAME.train.jsonl.gz lies beside NAME.test.jsonl.gz.
+    """
+    rows = []
+    for file in files:
+        training, test = (
+            [read[n] for n in np.random.default_rng(0).permutation(len(read))[:size]]
+            for read, size in (
+                (list(read_rows(str(file))), 4000),
+                (list(read_rows(str(file).replace(".train.", ".test."))), inputs),
+            )
+        )
+        model = ad.AdditiveClassifier(progress=False)
+        model.fit([row.text for row in training], [row.label for row in training])
+        for ops in ("edit", "del,ins", "del", "ins", "sub"):
+            model.ops = ops
+            report, auditor = AuditReport(), ExactAuditor(model)
+            for row, certificate in zip(test, model.certify([row.text for row in test]), strict=True):
+                claim = Claim(row.id, certificate.tokens or (), certificate.answer, certificate.radius)
+                report.add(auditor.check(claim))
+            values = report.to_dict()
+            shown = {name: values[name] for name in ("certificates", "violations", "attacked_texts", "tightness")}
+            rows.append({"data": file.name.partition(".")[0], "ops": ops, **shown})
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -196,7 +235,15 @@ def main() -> None:
     audits.add_argument("--repeats", type=int, default=40)
     audits.add_argument("--radii", type=int, default=4)
     audits.add_argument("--out", type=Path, required=True)
+    tight = commands.add_parser("exact")
+    tight.add_argument("data", type=Path, nargs="+")
+    tight.add_argument("--inputs", type=int, default=200)
+    tight.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    if arguments.command == "exact":
+        rows = exact(arguments.data, arguments.inputs)
+        arguments.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        return
     if arguments.command == "speed":
         speed(arguments.model, arguments.data, arguments.out, arguments.inputs)
         return

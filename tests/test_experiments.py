@@ -212,7 +212,10 @@ def test_the_commands_are_those_of_the_paper(tmp_path: Path) -> None:
     assert sum(step.hours or 0 for step in Protocol(tmp_path, tmp_path).steps(["main"])) == pytest.approx(638, abs=1)
 
 
-def test_attacks_are_shown_beside_the_paper_s(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attacks_are_shown_beside_the_paper_s(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "ATTACKER", tmp_path / "none")  # also where `make attack-env` was run
     options = ["--data", files, "--model", "linear", "--sets", "spamassassin", "--out", tmp_path]
     assert protocol_run(capsys, *options, "--methods", "adaptdel", "--parts", "main")[0] == 0
     model, out = tmp_path / "models" / "spamassassin-adaptdel", tmp_path / "attacks" / "spamassassin-adaptdel-clare"

@@ -572,6 +572,8 @@ class AttackSettings:
 
 
 ATTACK = AttackSettings()
+# The paper's protocol: TextAttack keeps the first answer to a text.
+PAPER_ATTACK = {"inputs": 200, "votes": 100, "queries": 3000, "seconds": 7200.0, "fresh": False}
 # An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
 AUDIT = AttackSettings(inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)
 # The paper's table of parameters and its Section 5; FreeLB's settings are not printed there.

@@ -12,13 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import adaptdel as ad
 from adaptdel.attacks import attack_run
 from adaptdel.attacks.attack_run import AttackJob, AttackTask, InputAttack, attack_data, read_attack_run
 from adaptdel.attacks.edits import edit_distance
-from adaptdel.attacks.outcomes import measure_attack, robustness_curves, wilson_interval
+from adaptdel.attacks.outcomes import bootstrap_interval, measure_attack, robustness_curves
+from adaptdel.cli import attack
 from adaptdel.report.attack_report import write_attack_report
 from adaptdel.runs.engine import EngineSettings, LocalEngine
 from adaptdel.runs.inputs import Source
@@ -83,13 +85,13 @@ def test_an_interrupted_run_is_resumed_and_workers_do_not_matter(
     folder: Path, whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[int] = []
-    attack = InputAttack.__call__
+    attack_one = InputAttack.__call__
 
     def interrupted(self: Any, run_input: Any) -> Any:
         called.append(run_input.row)
         if len(called) == 4:
             raise KeyboardInterrupt
-        return attack(self, run_input)
+        return attack_one(self, run_input)
 
     with monkeypatch.context() as patch:
         patch.setattr(InputAttack, "__call__", interrupted)
@@ -145,12 +147,12 @@ def test_workers_need_neither_the_data_nor_the_folders(
         attack_data(job(folder, tmp_path / "run", engine=EngineSettings(workers=2)), progress=False)
     (task,) = tasks
     (tmp_path / "words.txt").write_text("the")
-    task = replace(task, parts={"stop_words": str(tmp_path / "words.txt"), "tagger": "none"})
+    task = replace(task, parts={"nltk_data": str(tmp_path / "words.txt"), "tagger": "none"})
     assert task.paths() == (folder / "model", tmp_path / "words.txt")
     shutil.copytree(folder / "model", tmp_path / "copy")
     there = task.at({folder / "model": tmp_path / "copy", tmp_path / "words.txt": tmp_path / "1.txt"})
     sent: AttackTask = pickle.loads(pickle.dumps(there))
-    assert sent.parts == {"stop_words": str(tmp_path / "1.txt"), "tagger": "none"}
+    assert sent.parts == {"nltk_data": str(tmp_path / "1.txt"), "tagger": "none"}
     sent.load()
     assert sent.source is not None
     with pytest.raises(ValueError, match="the model was changed"):
@@ -221,6 +223,25 @@ def test_the_command_and_the_report(folder: Path, tmp_path: Path, capsys: pytest
     assert stored["runs"][0]["measures"].items() <= values.items()
 
 
+def test_the_settings_of_the_paper(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 inputs, 100 votes a query, 3,000 queries and two hours an input, whatever the defaults are."""
+    jobs: list[AttackJob] = []
+
+    def taken(job: AttackJob, **_: Any) -> Any:
+        jobs.append(job)
+        raise ValueError("taken")
+
+    monkeypatch.setattr(attack_run, "attack_data", taken)
+    monkeypatch.setattr(attack, "ATTACK", replace(ATTACK, inputs=3, votes=7, queries=9, seconds=5.0, fresh=True))
+    common = ("attack", folder / "model", "--data", folder / "test.jsonl", "--out", tmp_path / "run")
+    assert run(*common, "--settings", "paper", "--recipe", "bae-i") == 2
+    assert run(*common, "--settings", "paper", "--recipe", "clare", "--inputs", "20", "--set", "queries=50") == 2
+    assert run(*common, "--settings", "paper") == run(*common, "--settings", "paper", "--recipe", "bae-r") == 2
+    printed, changed = jobs
+    assert printed.settings == replace(ATTACK, inputs=200, votes=100, queries=3000, seconds=7200.0, fresh=False)
+    assert changed.settings == replace(printed.settings, inputs=20, queries=50)
+
+
 def test_the_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("attack", "audit"):
         assert run(command, "--help") == 0
@@ -278,10 +299,10 @@ def test_bad_models_data_and_folders(folder: Path, tmp_path: Path, capsys: pytes
     assert "must be a classifier of texts" in capsys.readouterr().err
     empty = write_rows(tmp_path / "empty.jsonl", [{"text": " ", "label": "ham"}])
     assert run("attack", folder / "model", "--data", empty, "--out", out) == 2
-    assert "no labelled text has words to attack" in capsys.readouterr().err
+    assert "no text with words" in capsys.readouterr().err
     unlabelled = write_rows(tmp_path / "unlabelled.jsonl", [{"text": "a b"}])
     assert run("attack", folder / "model", "--data", unlabelled, "--out", out) == 2
-    assert "an attack needs labels" in capsys.readouterr().err
+    assert "labels in the column 'label'" in capsys.readouterr().err
     out.mkdir()
     (out / "other.txt").write_text("x")
     assert run("attack", folder / "model", "--data", data, "--out", out) == 2
@@ -350,6 +371,14 @@ def test_the_measures_of_an_attack() -> None:
     curves = robustness_curves(records)
     assert [point["certified"] for point in curves] == [0.8, 0.8, 0.8, 0, 0, 0]
     assert [point["attacked"] for point in curves] == [0.8, 0.8, 0.8, 0.8, 0.8, 0.6]
-    assert wilson_interval(0, 0) == (0.0, 1.0)
-    low, high = wilson_interval(10, 10)
-    assert (round(low, 4), round(high, 12)) == (0.7225, 1.0)
+    assert (measures["median_gap"], measures["tight"]) == (2, 0)
+    assert measure_attack([record("success", 3)])["tight"] == 1
+    assert measure_attack([])["robust_accuracy_interval"] == [0.0, 1.0]
+
+
+def test_the_bootstrap_interval_is_that_of_many_resamples() -> None:
+    rng = np.random.default_rng(0)
+    for count, size in ((130, 195), (9, 10), (20, 20)):
+        inputs = np.arange(size) < count
+        drawn = inputs[rng.integers(size, size=(20_000, size))].mean(axis=1)
+        assert bootstrap_interval(count, size) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=1.01 / size)

@@ -205,7 +205,7 @@ def test_all_checks_of_a_claim_share_the_level(monkeypatch: pytest.MonkeyPatch) 
         self: SmoothedTarget, tokens: object, label: int, *, level: float = 0.0, phase: str = ""
     ) -> FreshVotes:
         levels.append(level or self.settings.level)
-        return FreshVotes(None, label, (0.5, 0.5), 1)
+        return FreshVotes(None, label, False)
 
     monkeypatch.setattr(SmoothedTarget, "verify", undecided)
     text = HAM_TEXTS[0]

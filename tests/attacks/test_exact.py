@@ -1,21 +1,30 @@
-"""Attacks on additive classifiers: the counterexample is the attack, so no gap is left above the certified radius."""
+"""Attacks and audits of additive classifiers: the counterexample is the attack, so no gap is left above the radius."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import adaptdel as ad
 from adaptdel.attacks.attack_run import AttackJob, attack_data
+from adaptdel.attacks.auditor import AuditReport, Claim, ExactAuditor
 from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.target import ExactTarget
+from adaptdel.core.threat import EVERY_SET, Threat
 from adaptdel.runs.inputs import Source
-from adaptdel.runs.storage import read_run
 from adaptdel.settings import AdditiveTrainingSettings, AttackSettings
-from tests.attacks.conftest import texts
-from tests.training.test_training import run as command
+
+from ..run_files import forge_rows, run
+from .conftest import texts, texts_within
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +41,85 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("ops", ["edit", "del,ins"])
 def test_the_attacked_distance_is_one_more_than_the_radius(folder: Path, tmp_path: Path, ops: str) -> None:
     job = AttackJob(folder / "model", Source(str(folder / "data.jsonl")), tmp_path / "run", ops=ops)
-    run = attack_data(job, progress=False)
+    result = attack_data(job, progress=False)
     model = ad.AdditiveClassifier.load(folder / "model")
-    attacked = [record for record in run.records if record["outcome"] == "success"]
-    assert len(attacked) >= 10  # none is known where no word has the largest effect that the bound allows
     original = [text for text, _ in texts(30, 20, seed=1)]
+    attacked = [record for record in result.records if record["outcome"] == "success"]
+    assert len(attacked) == result.measures["verified"] >= 25
     for record in attacked:
-        assert record["verified"] is True
-        assert record["distance"] == record["radius"] + 1
-        before_attack = original[record["row"] - 1].split()
-        assert edit_distance(before_attack, record["text"].split(), ops.split(",")) == record["distance"]
+        tokens = original[record["row"] - 1].split()
+        assert edit_distance(tokens, record["text"].split(), ops.split(",")) == record["distance"] > record["radius"]
         assert model.predict([record["text"]])[0] != record["answer"]
+    assert result.measures["tight"] > 0
+
+
+def toy(bound: float) -> ad.AdditiveClassifier:
+    """Words of known weights, which are clipped at the bound: a large bound is reached by no known word."""
+    words = np.array(["buy cheap", "lunch noon", "buy noon", "cheap lunch"] * 5)
+    pipeline = make_pipeline(CountVectorizer(), LogisticRegression()).fit(words, [1, 0, 1, 0] * 5)
+    pipeline[-1].coef_ = np.array([[3.0, 1.0, -1.0, -2.0]])  # buy, cheap, lunch, noon
+    pipeline[-1].intercept_ = np.array([0.5])
+    return ad.AdditiveClassifier.from_sklearn(pipeline, bound=bound)
+
+
+def audited(model: ad.AdditiveClassifier, given: Sequence[str], more: int = 0) -> AuditReport:
+    report, auditor = AuditReport(), ExactAuditor(model)
+    for text, certificate in zip(given, model.certify(given), strict=True):
+        report.add(auditor.check(Claim(text, tuple(text.split()), certificate.answer, certificate.radius + more)))
+    return report
+
+
+GIVEN = ["buy buy", "buy cheap lunch", "noon lunch buy", "cheap noon noon", "noon", "buy buy cheap noon"]
+
+
+@pytest.mark.parametrize("ops", EVERY_SET, ids=",".join)
+@pytest.mark.parametrize("bound", [2.0, 5.0])
+def test_the_closest_known_text_is_the_closest_of_all_texts_of_known_words(bound: float, ops: Any) -> None:
+    """By enumeration of all texts within three edits."""
+    model = toy(bound)
+    model.ops = ops
+    target = ExactTarget(model)
+    for text in GIVEN:
+        certificate = target.certificate(text)
+        known = target.against_known(certificate)
+        assert known.radius >= certificate.radius
+        tokens = tuple(text.split())
+        near = texts_within(tokens, ("buy", "cheap", "lunch", "noon"), 3, Threat(ops))
+        answers = model.predict([" ".join(map(str, other)) for other in near])
+        changed = [other for other, answer in zip(near, answers, strict=True) if answer != certificate.label]
+        distances = [edit_distance(tokens, other, ops) for other in changed]
+        if distances:
+            assert min(distances) == known.radius + 1
+            assert tuple(known.counterexample().split()) in changed
+        else:
+            assert known.radius >= min(3, Threat(ops).search_limit(len(tokens)))
+
+
+def test_tight_wider_and_unknown_certificates_are_counted() -> None:
+    tight = audited(toy(2.0), GIVEN)
+    assert tight.tightness() == {
+        "tight": 6, "covering": 0, "wider": 0, "median_wider_gap": None, "largest_gap": None, "unknown": 0
+    }  # fmt: skip
+    assert (tight.failed, tight.queries > 6 * 8) == (False, True)
+    wider = audited(toy(9.0), [f"{text} {text}" for text in GIVEN])
+    counts = wider.tightness()
+    assert counts is not None
+    assert counts["wider"] > 0
+    assert counts["largest_gap"] >= counts["median_wider_gap"] >= 1
+    assert not wider.failed
+    deletions = toy(2.0)
+    deletions.ops = ("del",)
+    covering = audited(deletions, ["buy buy"]).tightness()  # what is left is always answered alike
+    assert covering is not None
+    assert (covering["covering"], covering["unknown"]) == (1, 0)
+
+
+def test_a_radius_that_is_too_large_is_caught() -> None:
+    report = audited(toy(2.0), GIVEN, more=1)
+    assert report.failed
+    assert len(report.certain) == len(GIVEN)
+    assert report.certain[0].exact
+    assert report.to_dict()["examples"][0]["distance"] > 0
 
 
 def test_a_target_answers_with_its_scores(folder: Path) -> None:
@@ -51,19 +128,30 @@ def test_a_target_answers_with_its_scores(folder: Path) -> None:
     scores = target.query(given)
     assert scores.argmax(axis=1).tolist() == [target.certify(text, "a text")[0] for text in given]
     assert scores.sum(axis=1) == pytest.approx(1)
-    assert target.spent.queries == 10
+    assert target.queries == 10
 
 
 def test_attack_audit_and_plan_on_the_command_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, data = folder / "model", folder / "data.jsonl"
-    assert command("attack", model, "--data", data, "--out", tmp_path / "attack", "--inputs", "5") == 0
-    assert command("attack", model, "--data", data, "--out", tmp_path / "a", "--vocabulary", data) == 2
-    assert command("certify", model, "--data", data, "--out", tmp_path / "run") == 0
-    assert read_run(tmp_path / "run").finished
+    assert run("attack", model, "--data", data, "--out", tmp_path / "attack", "--inputs", "5") == 0
+    assert "tight" in capsys.readouterr().out
+    assert run("attack", model, "--data", data, "--out", tmp_path / "a", "--vocabulary", data) == 2
+    out = tmp_path / "run"
+    assert run("certify", model, "--data", data, "--out", out, "--sample", "20") == 0
     capsys.readouterr()
-    assert command("audit", tmp_path / "run") == 2
-    assert "verify --model" in capsys.readouterr().err
-    assert command("plan", "--model", model) == 0
+    assert run("audit", out) == 0
+    assert "20 exact certificates audited" in capsys.readouterr().out
+    assert run("audit", out, "--json", "--workers", "2") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["violations"] == 0
+    assert sum(values["tightness"][name] for name in ("tight", "covering", "wider", "unknown")) == 20
+    assert run("audit", out, "--vocabulary", data) == 2
+    rows = pq.read_table(out / "certificates.parquet").to_pylist()
+    forge_rows(out, [row | {"radius": row["radius"] + 9} for row in rows])
+    capsys.readouterr()
+    assert run("audit", out) == 1
+    assert "gets another answer" in capsys.readouterr().out
+    assert run("plan", "--model", model) == 0
     assert "mean radius" in capsys.readouterr().out

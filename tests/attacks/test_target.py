@@ -27,7 +27,7 @@ def test_a_query_is_a_table_of_vote_shares(deletion: ad.SmoothedClassifier) -> N
     assert table.shape == (6, 2)
     assert np.allclose(table.sum(axis=1), 1)  # so that TextAttack applies no softmax
     assert np.array_equal(table * 100, np.round(table * 100))
-    assert (query.spent.queries, query.spent.votes) == (6, 600)
+    assert (query.queries, query.votes) == (6, 600)
     assert np.array_equal(np.concatenate([query.query([text]) for text in batch]), table)  # whatever the batch
     assert np.array_equal(query.query(batch), table)  # one draw for each text
 

@@ -1,4 +1,4 @@
-"""The recipes of TextAttack on parts that the test makes; without the extra: queries, files of parts, errors."""
+"""The recipes of TextAttack on parts that the test makes; without the extra: errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from adaptdel.attacks.textattack import (
     TextAttackAttacker,
     given_vectors,
     import_textattack,
-    read_vectors,
-    read_words,
 )
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import ATTACK
@@ -35,23 +33,6 @@ FEW = replace(ATTACK, inputs=3, queries=150, verify_votes=1000)
 
 def test_every_recipe_of_the_paper_has_a_builder() -> None:
     assert set(BUILDERS) == set(TEXTATTACK)
-
-
-def test_files_of_parts(tmp_path: Path) -> None:
-    path = tmp_path / "glove.txt"
-    path.write_text("good 1.0 2.0\nbad -1.0 0.5\n", encoding="utf-8")
-    words, vectors = read_vectors(path)
-    assert words == ["good", "bad"]
-    assert vectors.tolist() == [[1.0, 2.0], [-1.0, 0.5]]
-    for wrong in ("", "good 1.0 2.0\nbad 1.0\n", "good x y\n"):
-        path.write_text(wrong, encoding="utf-8")
-        with pytest.raises(ValueError, match="word vectors must"):
-            read_vectors(path)
-    path.write_text("", encoding="utf-8")
-    with pytest.raises(ValueError, match="holds no stop words"):
-        read_words(str(path))
-    with pytest.raises(ValueError, match="one word per line"):
-        read_words(str(tmp_path / "missing"))
 
 
 def test_the_extra_is_named(
@@ -106,13 +87,15 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     rng = np.random.default_rng(0)
     lines = [f"{word} " + " ".join(f"{x:.3f}" for x in 1 + 0.3 * rng.normal(size=8)) for word in [*SPAM, *HAM]]
     (folder / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "stop.txt").write_text("\n".join(BOTH) + "\n", encoding="utf-8")
+    stop_words = folder / "nltk" / "corpora" / "stopwords"
+    stop_words.mkdir(parents=True)
+    (stop_words / "english").write_text("\n".join(BOTH) + "\n", encoding="utf-8")
     return {
         "masked_lm": str(folder / "lm"),
         "sentence_encoder": str(folder / "lm"),
         "word_vectors": str(folder / "glove.txt"),
         "tagger": "none",
-        "stop_words": str(folder / "stop.txt"),
+        "nltk_data": str(folder / "nltk"),
     }
 
 
@@ -187,7 +170,7 @@ def test_candidates_are_those_of_the_released_code(parts: dict[str, str]) -> Non
 @pytest.mark.filterwarnings("ignore")
 def test_words_of_many_subwords_are_not_changed_by_bert_attack(parts: dict[str, str]) -> None:
     """Their replacements are 24 to the power of the number of subwords."""
-    import_textattack(parts["stop_words"])
+    import_textattack(parts["nltk_data"])
     from textattack.shared import AttackedText
 
     attack = composed("bert-attack", parts)
@@ -200,15 +183,12 @@ def test_words_of_many_subwords_are_not_changed_by_bert_attack(parts: dict[str, 
 @pytest.mark.filterwarnings("ignore")
 def test_vectors_of_punctuation_are_left_out(parts: dict[str, str], tmp_path: Path) -> None:
     """GloVe has vectors for "..."; a text in which it replaces a word stops the sentence encoder of TextAttack."""
-    import_textattack(parts["stop_words"])
-    lines = ["buy 1 0", "... 1 0.01", "cheap 1 0.02", "- 1 0.03"]
-    (tmp_path / "vectors.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    vectors = given_vectors(tmp_path / "vectors.txt")
+    import_textattack(parts["nltk_data"])
+    path = tmp_path / "vectors.txt"
+    path.write_text("buy 1 0\n... 1 0.01\ncheap 1 0.02\n- 1 0.03\n", encoding="utf-8")
+    vectors = given_vectors(str(path))
     place = vectors.word2index("buy")
     assert [vectors.index2word(number) for number in vectors.nearest_neighbours(place, 5)] == ["cheap"]
-    (tmp_path / "vectors.txt").write_text("... 1 0\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="holds no vector of a word"):
-        given_vectors(tmp_path / "vectors.txt")
 
 
 @pytest.mark.slow
@@ -219,6 +199,7 @@ def test_vectors_of_punctuation_are_left_out(parts: dict[str, str], tmp_path: Pa
         ("bert-attack", "masked_lm", "--part masked_lm"),
         ("bae-r", "sentence_encoder", "--part sentence_encoder"),
         ("textfooler", "tagger", "--part tagger"),
+        ("textfooler", "word_vectors", "--part word_vectors"),
         ("clare", "tagger", "--part tagger"),
     ],
 )

@@ -12,27 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
 
 import numpy as np
 
 from adaptdel.attacks.edits import edit_distance
-from adaptdel.attacks.target import (
-    CopyAnswers,
-    FreshVotes,
-    Measured,
-    QueryLimitReached,
-    SmoothedTarget,
-    TimeLimitReached,
-)
+from adaptdel.attacks.outcomes import FAILURE, SUCCESS, TIMEOUT
+from adaptdel.attacks.target import CopyAnswers, FreshVotes, QueryLimitReached, SmoothedTarget, TimeLimitReached
 from adaptdel.attacks.vocabulary import Vocabulary, support
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.checks import BoolArray, FloatArray
-from adaptdel.settings import AttackSettings
 from adaptdel.text.units import Tokens
 
-SUCCESS, FAILURE, SKIPPED, TIMEOUT = OUTCOMES = ("success", "failure", "skipped", "timeout")
 LEAST_BUDGET = 8  # edits of short texts, unless a budget is given
 BISECTED = 8  # sizes of a plan that are compared between two of the first comparison
+
+# The lead of the label in shares of votes, below 0 if it lost, and for texts with the same votes the mean margin in
+# scores, 0 without scores: smaller is better for the attacker.
+Measured = tuple[float, float]
+Plan = Callable[[int], Tokens]
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,9 @@ class AttackResult:
         outcome: "success", "failure" or "timeout".
         tokens: the adversarial text, or None.
         distance: its exact edit distance from the original, in the allowed operations.
-        verification: the votes on the adversarial text.
+        verification: that its answer is another one.
         queries: texts that were evaluated.
         votes: calls of the base classifier.
-        seconds: the time it took.
     """
 
     outcome: str
@@ -55,7 +53,6 @@ class AttackResult:
     verification: FreshVotes | None
     queries: int
     votes: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -94,15 +91,11 @@ class AdaptiveAttack:
     def __init__(self, target: SmoothedTarget, vocabulary: Vocabulary) -> None:
         self.target, self.vocabulary = target, vocabulary
 
-    @property
-    def settings(self) -> AttackSettings:
-        """The limits and the width of the search."""
-        return self.target.settings
-
     def __call__(self, tokens: Tokens, label: int, *, budget: int | None = None) -> AttackResult:
         """Attack a text whose smoothed answer is the class ``label``, with at most ``budget`` edits."""
-        self.target.begin()
-        search = _Search(self, tokens, label, self.settings.budget if budget is None else budget)
+        target = self.target
+        target.begin()
+        search = _Search(self, tokens, label, target.settings.budget if budget is None else budget)
         outcome = FAILURE
         try:
             search.run()
@@ -110,18 +103,17 @@ class AdaptiveAttack:
             pass
         except TimeLimitReached:
             outcome = TIMEOUT
-        adversarial, spent = search.adversarial, self.target.spent
-        if adversarial is None:
-            return AttackResult(outcome, None, None, None, spent.queries, spent.votes, spent.seconds)
-        text, verification, distance = adversarial
-        return AttackResult(SUCCESS, text, distance, verification, spent.queries, spent.votes, spent.seconds)
+        text, verification, distance = search.adversarial or (None, None, None)
+        return AttackResult(
+            SUCCESS if text is not None else outcome, text, distance, verification, target.queries, target.votes
+        )
 
 
 class _Search:
     """The attack on one input."""
 
     def __init__(self, attack: AdaptiveAttack, tokens: Tokens, label: int, budget: int | None) -> None:
-        self.target, self.vocabulary, self.settings = attack.target, attack.vocabulary, attack.settings
+        self.target, self.vocabulary, self.settings = attack.target, attack.vocabulary, attack.target.settings
         self.original, self.label = tokens, label
         self.threat = self.target.rule.threat
         noise = self.target.rule.noise
@@ -140,25 +132,21 @@ class _Search:
         if self.budget < 1:
             return
         start = Draft(self.original, tuple(range(len(self.original))))
-        sample = self._rank(start)
-        self._choose_words(start, sample)
-        planned = self._plans()
-        self._search(start, self.budget if planned is None else planned - 1)
+        self.support = self._ranked_tokens()
+        self.words = self._ranked_words(start)
+        self._try_plans()
+        self._search(start, self.budget if self.adversarial is None else self.adversarial[2] - 1)
 
     # Ranking
 
-    def _rank(self, start: Draft) -> CopyAnswers:
-        """Rank the tokens of the input by how much they speak for the label."""
+    def _ranked_tokens(self) -> FloatArray:
+        """How much each token of the input speaks for the label, shape (tokens,)."""
         kept = self._noise(len(self.original))
         (sample,) = self.target.samples([(self.original, kept)], self.label)
-        counts = self.target.counts(sample.answers)
-        order = np.argsort(-counts, kind="stable")
+        order = np.argsort(-self.target.counts(sample.answers), kind="stable")
         self.rivals = [int(number) for number in order if number != self.label][:2]
         ranked = support(self.target.certifier, self.original, self.label, self.rivals)
-        if ranked is None:
-            ranked = self._influence(kept, sample)
-        self.support = ranked
-        return sample
+        return self._influence(kept, sample) if ranked is None else ranked
 
     def _influence(self, kept: BoolArray, sample: CopyAnswers) -> FloatArray:
         """For a model that only votes: the share for the label where a token is kept, minus where it is not."""
@@ -169,18 +157,18 @@ class _Search:
         without = votes @ ~kept / np.maximum(others, 1)
         return np.asarray(np.where((number > 0) & (others > 0), with_token - without, 0.0))
 
-    def _choose_words(self, start: Draft, sample: CopyAnswers) -> None:
-        """Order the short list of words by the votes on copies of this input in which they occur."""
-        if not (self.threat.inserts or self.threat.substitutes):
-            return
+    def _ranked_words(self, start: Draft) -> list[Hashable]:
+        """The short list of words, ordered by the votes on copies of this input in which they occur."""
+        if self.threat.substitutes and self.original:
+            operation = "sub"
+        elif self.threat.inserts:
+            operation = "ins"
+        else:
+            return []
         words = self.vocabulary.against(self.label, self.rivals, self.settings.shortlist)
-        operation = "sub" if self.threat.substitutes and self.original else "ins"
-        if operation == "ins" and not self.threat.inserts:
-            return
         place = int(np.argmax(self.support)) if len(self.original) else 0
         measured = self._measure_edits(start, [Edit(operation, place, word) for word in words])
-        order = sorted(range(len(words)), key=lambda number: measured[number].key)
-        self.words = [words[number] for number in order]
+        return [words[number] for number in sorted(range(len(words)), key=measured.__getitem__)]
 
     # Comparisons
 
@@ -200,7 +188,7 @@ class _Search:
         counts = sum((self.target.counts(part.answers) for part in samples), start=np.zeros(self.target.classes))
         margins = [part.margins for part in samples if part.margins is not None]
         score = float(np.concatenate(margins).mean()) if margins and sum(map(len, margins)) else 0.0
-        return Measured(self.target.margin(counts, self.label), score)
+        return self.target.margin(counts, self.label), score
 
     def _measure_edits(self, draft: Draft, edits: Sequence[Edit]) -> list[Measured]:
         """Compare single edits of a text, in one batch; only copies that keep the edited token are classified.
@@ -218,7 +206,7 @@ class _Search:
             copies.append(_copies(draft, edit, kept[rows]))
             changed.append(rows)
         samples = self.target.samples(copies, self.label)
-        return [self._measured(sample, _part(base, ~rows)) for sample, rows in zip(samples, changed, strict=True)]
+        return [self._measured(sample, base.take(~rows)) for sample, rows in zip(samples, changed, strict=True)]
 
     def _new_tokens(self, length: int) -> BoolArray:
         """In which copies an inserted token is kept, shape (copies,)."""
@@ -227,62 +215,47 @@ class _Search:
 
     # Plans of many edits
 
-    def _plans(self) -> int | None:
-        """Try plans of 1, 2, 4, ... edits of one kind; the number of edits of the best that was verified, or None."""
-        plans = list(self._kinds())
-        sizes = _sizes(self.budget)
-        grid = [(size, plan) for plan in plans for size in sizes if plan(size) is not None]
-        if not grid:
-            return None
-        measured = self._measure([plan(size) or () for size, plan in grid])
-        lost = [(size, plans.index(plan)) for (size, plan), m in zip(grid, measured, strict=True) if m.margin < 0]
-        if not lost:
-            return None
-        for number in [number for _, number in sorted(lost)][:2]:  # the two plans that need the fewest edits
-            first = min(size for size, other in lost if other == number)
-            known = sorted({size for size, other in lost if other == number and size > first})
+    def _try_plans(self) -> None:
+        """Compare plans of 1, 2, 3, 4, 6, ... edits of one kind, and narrow down the two that need the fewest."""
+        sizes, plans = _sizes(self.budget), list(self._plans())
+        lost: dict[int, list[int]] = {}  # the sizes at which the label loses, by the number of the plan
+        for number, size in self._losing([(number, size) for number in range(len(plans)) for size in sizes], plans):
+            lost.setdefault(number, []).append(size)
+        for number in sorted(lost, key=lambda number: (lost[number][0], number))[:2]:
+            first, *larger = lost[number]
             low = max((size for size in sizes if size < first), default=0)
             between = np.unique(np.linspace(low + 1, first, min(BISECTED, first - low)).round().astype(int)).tolist()
-            texts = {size: plans[number](size) or () for size in between}
-            results = self._measure(list(texts.values()))
-            promising = [size for size, m in zip(texts, results, strict=True) if m.margin < 0]
-            for size in [*promising, *known]:
-                if self._verified(plans[number](size) or ()):
+            promising = [size for _, size in self._losing([(number, size) for size in between], plans)]
+            for size in [*promising, *larger]:
+                if self._verified(plans[number](size)):
                     break
-        return None if self.adversarial is None else self.adversarial[2]
 
-    def _kinds(self) -> Iterator[Callable[[int], Tokens | None]]:
-        """Plans: the text after a number of edits of one kind, or None if there are too few tokens."""
+    def _losing(self, choices: Sequence[tuple[int, int]], plans: Sequence[Plan]) -> list[tuple[int, int]]:
+        """Of pairs of a plan's number and a size, those whose text the label loses; compared in one batch."""
+        measured = self._measure([plans[number](size) for number, size in choices]) if choices else []
+        return [choice for choice, (margin, _) in zip(choices, measured, strict=True) if margin < 0]
+
+    def _plans(self) -> Iterator[Plan]:
+        """Functions from a number of edits to the text after so many edits of one kind."""
         order = np.argsort(-self.support, kind="stable").tolist()
-        words, tokens = self.words, self.original
+        tokens, at = self.original, order[0] if order else 0
 
-        def substituted(written: list[Hashable]) -> Callable[[int], Tokens | None]:
-            def plan(size: int) -> Tokens | None:
-                if size > len(tokens):
-                    return None
-                text = list(tokens)
-                for number, place in enumerate(order[:size]):
-                    text[place] = written[number % len(written)]
-                return tuple(text)
+        def substituted(written: Sequence[Hashable], size: int) -> Tokens:
+            replaced = dict(zip(order[:size], cycle(written), strict=False))
+            return tuple(replaced.get(place, token) for place, token in enumerate(tokens))
 
-            return plan
+        def inserted(written: Sequence[Hashable], size: int) -> Tokens:
+            return (*tokens[:at], *islice(cycle(written), size), *tokens[at:])
 
-        def inserted(written: list[Hashable]) -> Callable[[int], Tokens | None]:
-            at = order[0] if order else 0
-            return lambda size: (
-                *tokens[:at], *(written[number % len(written)] for number in range(size)), *tokens[at:]
-            )  # fmt: skip
-
-        def deleted(size: int) -> Tokens | None:
+        def deleted(size: int) -> Tokens:
             gone = set(order[:size])
-            return tuple(t for place, t in enumerate(tokens) if place not in gone) if size <= len(tokens) else None
+            return tuple(token for place, token in enumerate(tokens) if place not in gone)
 
-        lists = [words[:1], words[: self.settings.words]][: min(2, len(words))]
-        for written in lists:
+        for written in [self.words[:1], self.words[: self.settings.words]][: len(self.words)]:
             if self.threat.substitutes:
-                yield substituted(written)
+                yield partial(substituted, written)
             if self.threat.inserts:
-                yield inserted(written)
+                yield partial(inserted, written)
         if self.threat.deletes:
             yield deleted
 
@@ -293,12 +266,12 @@ class _Search:
         beam = [start]
         seen = {start.tokens}
         for _ in range(depth):
-            ranked: list[tuple[tuple[float, float], int, Draft]] = []
+            ranked: list[tuple[Measured, int, Draft]] = []
             for draft in beam:
                 edits = self._moves(draft)
                 if edits:
                     for edit, measured in zip(edits, self._measure_edits(draft, edits), strict=True):
-                        ranked.append((measured.key, len(ranked), draft.edited(edit)))
+                        ranked.append((measured, len(ranked), draft.edited(edit)))
             beam = []
             for (margin, _), _, draft in sorted(ranked, key=lambda entry: entry[:2]):
                 if draft.tokens in seen:
@@ -362,7 +335,3 @@ def _copies(draft: Draft, edit: Edit, kept: BoolArray) -> tuple[Tokens, BoolArra
     if edit.operation == "ins":
         kept = np.insert(kept, edit.place, True, axis=1)
     return draft.edited(edit).tokens, kept
-
-
-def _part(sample: CopyAnswers, rows: BoolArray) -> CopyAnswers:
-    return CopyAnswers(sample.answers[rows], None if sample.margins is None else sample.margins[rows])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -19,22 +19,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.attacks.adaptive import FAILURE, OUTCOMES, SKIPPED, SUCCESS, AdaptiveAttack
+from adaptdel.attacks.adaptive import AdaptiveAttack
 from adaptdel.attacks.edits import edit_distance
-from adaptdel.attacks.outcomes import ERROR, AttackRecord, measure_attack, robustness_curves
+from adaptdel.attacks.outcomes import (
+    ERROR,
+    FAILURE,
+    OUTCOMES,
+    SKIPPED,
+    SUCCESS,
+    AttackRecord,
+    attempt,
+    measure_attack,
+    robustness_curves,
+)
 from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_of
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.files import FULL, parse_object, read_json, write_json, write_text
-from adaptdel.progress import ProgressBar, reporter
-from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine
-from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs, survey
+from adaptdel.progress import reporter
+from adaptdel.runs.engine import ENGINE, EngineSettings, ModelSource, Task, Work, start_engine
+from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.records import label_text
 from adaptdel.settings import ATTACK, AttackSettings
 from adaptdel.store import Store, check_same_job, delete_store, locked, read_records
-from adaptdel.tables import percent
 from adaptdel.text.units import Tokens, Unit, check_unit
 
 ADAPTIVE = "adaptive"
@@ -102,48 +111,20 @@ class InputAttack:
     def __init__(self, target: Target, recipe: str, words: Vocabulary | None, parts: Mapping[str, str]) -> None:
         self.target = target
         self.attack: Callable[[str, Tokens, int], AttackRecord]
-        if isinstance(target, ExactTarget) and recipe == ADAPTIVE:
-            self.attack = partial(self._counterexample, target)
-        elif words is not None:
-            assert isinstance(target, SmoothedTarget)
-            self.adaptive = AdaptiveAttack(target, words)
-            self.attack = self._adaptive
-        else:
+        if recipe != ADAPTIVE:
             if target.unit.kind != "word":
                 raise ValueError(f"recipes of TextAttack edit words, got a model whose unit is {target.unit.kind!r}")
             self.attack = TextAttackAttacker(target, recipe, parts)
-
-    def _adaptive(self, text: str, tokens: Tokens, label: int) -> AttackRecord:
-        """Attack unless the smoothed answer is provably another one already."""
-        self.target.begin()
-        if self.target.verify(tokens, label, phase="clean").changed:
-            votes = self.target.spent.votes
-            return {"outcome": SKIPPED, "text": None, "words_changed": None, "queries": 1, "votes": votes}
-        result = self.adaptive(tokens, label)
-        return {
-            "outcome": result.outcome,
-            "text": None if result.tokens is None else self.target.unit.join(result.tokens),
-            "words_changed": result.distance,
-            "queries": result.queries,
-            "votes": result.votes,
-            "verified": True if result.tokens is not None else None,  # by fresh votes, within the attack
-        }
-
-    @staticmethod
-    def _counterexample(target: ExactTarget, text: str, tokens: Tokens, label: int) -> AttackRecord:
-        """The text that the certificate of an additive classifier names: no closer one has another answer."""
-        target.begin()
-        certificate = target.certificate(text)
-        is_right = certificate.answer == label
-        attacked = certificate.counterexample() if is_right else None
-        return {
-            "outcome": SKIPPED if not is_right else SUCCESS if attacked is not None else FAILURE,
-            "text": attacked,
-            "words_changed": None if attacked is None else certificate.radius + 1,
-            "queries": 1,
-            "votes": 0,
-            "verified": True if attacked is not None else None,
-        }
+        elif isinstance(target, ExactTarget):
+            if target.model.base_classifier().ngram > 1:
+                raise ValueError(
+                    "the adaptive attack needs a model whose single tokens have scores, got one of runs of tokens"
+                )
+            self.attack = partial(_counterexample, target)
+        else:
+            assert isinstance(target, SmoothedTarget)
+            assert words is not None
+            self.attack = partial(_adaptive, AdaptiveAttack(target, words))
 
     def __call__(self, run_input: RunInput) -> AttackRecord:
         """The record of an input: the outcome, the certificate, the attacked text and its true edit distance."""
@@ -152,6 +133,7 @@ class InputAttack:
         answer, radius = target.certify(run_input.text, f"row {run_input.row}")
         tokens = target.unit.split(run_input.text)
         started = time.perf_counter()
+        target.begin()
         record = self.attack(run_input.text, tokens, label)
         record |= {
             "id": run_input.id,
@@ -162,27 +144,48 @@ class InputAttack:
             "radius": radius if answer == label else -1,
             "seconds": time.perf_counter() - started,
             "distance": None,
-            "verified": record.get("verified"),
             "answer_after": None,
             "covered": None,
         }
         if record["outcome"] == SUCCESS:
-            record |= self._checked(tokens, record, label)
+            attacked = target.unit.split(record["text"])
+            distance = edit_distance(tokens, attacked, target.ops)
+            checked = target.verify(attacked, label, phase="confirm")
+            record["covered"] = distance != inf
+            record["distance"] = int(distance if record["covered"] else edit_distance(tokens, attacked))
+            record["verified"] = record["verified"] or checked.changed is True
+            record["answer_after"] = label_text(target.labels[checked.answer])
         return record
 
-    def _checked(self, tokens: Tokens, record: AttackRecord, label: int) -> AttackRecord:
-        """The true distance of an attacked text, and whether fresh votes confirm that its answer is another one."""
-        attacked = self.target.unit.split(record["text"])
-        distance = edit_distance(tokens, attacked, self.target.ops)
-        covered = distance != inf
-        self.target.begin()
-        checked = self.target.verify(attacked, label, phase="confirm")
-        return {
-            "distance": int(distance if covered else edit_distance(tokens, attacked)),
-            "verified": record["verified"] or checked.changed is True,
-            "answer_after": label_text(self.target.labels[checked.answer]),
-            "covered": covered,
-        }
+
+def _adaptive(attack: AdaptiveAttack, text: str, tokens: Tokens, label: int) -> AttackRecord:
+    """Attack unless the smoothed answer is provably another one already."""
+    target = attack.target
+    if target.verify(tokens, label, phase="clean").changed:
+        return attempt(SKIPPED, queries=1, votes=target.votes)
+    result = attack(tokens, label)
+    if result.tokens is None:
+        return attempt(result.outcome, queries=result.queries, votes=result.votes)
+    return attempt(
+        result.outcome,
+        queries=result.queries,
+        votes=result.votes,
+        text=target.unit.join(result.tokens),
+        words_changed=result.distance,
+        verified=True,  # by fresh votes, within the attack
+    )
+
+
+def _counterexample(target: ExactTarget, text: str, tokens: Tokens, label: int) -> AttackRecord:
+    """The closest text with another answer that the tokens of an additive classifier make."""
+    certificate = target.certificate(text)
+    if certificate.answer != label:
+        return attempt(SKIPPED, queries=1)
+    known = target.against_known(certificate)
+    attacked = known.counterexample()
+    if attacked is None:
+        return attempt(FAILURE, queries=1)
+    return attempt(SUCCESS, queries=1, text=attacked, words_changed=known.radius + 1)
 
 
 @dataclass(frozen=True)
@@ -273,103 +276,96 @@ def read_attack_run(folder: Path) -> AttackRun:
     path = folder / MANIFEST
     try:
         manifest = read_json(path, "the manifest of a run of attacks")
-    except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{folder}: not a run of attacks: there is no {MANIFEST}") from None
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"{path}: not the manifest of a run of attacks: the format must be {FORMAT!r}")
+    except OSError as error:
+        raise ValueError(f"{folder}: not a run of attacks: {path.name} cannot be read ({error.strerror})") from None
     try:
+        check_choice("format", manifest.get("format"), (FORMAT,))
         kinds = {"recipe": "a text", "model": "an object", "data": "an object", "settings": "an object"}
         check_fields(manifest, kinds | {"finished": "a text?", "noise": "an object?", "method": "a text?"})
     except ValueError as error:
         raise ValueError(f"{path}: not the manifest of a run of attacks: {error}") from None
     if manifest["finished"] is None:
-        if not (folder / STORE).exists():
-            return AttackRun(folder, manifest, [])
-        return AttackRun(folder, manifest, [record for _, record in read_records(folder / STORE)])
-    records = []
+        records = [record for _, record in read_records(folder / STORE)] if (folder / STORE).exists() else []
+        return AttackRun(folder, manifest, records)
     try:
         # Not splitlines, which also divides at characters within texts, such as U+0085.
         lines = (folder / RECORDS).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{folder / RECORDS}: cannot be read: {error}") from None
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(_checked(parse_object(line, finite=True)))
-        except ValueError as error:
-            raise ValueError(f"{folder / RECORDS}, line {number}: not a record of an attack: {error}") from None
-    return AttackRun(folder, manifest, records)
+    return AttackRun(folder, manifest, [_checked(line, n, folder / RECORDS) for n, line in enumerate(lines, start=1)])
 
 
-def _checked(record: dict[str, Any]) -> AttackRecord:
-    failed = record.get("outcome") == ERROR
-    check_fields(record, _ERROR_FIELDS if failed else _FIELDS)
-    check_choice("outcome", record["outcome"], (*OUTCOMES, ERROR))
+def _checked(line: str, number: int, path: Path) -> AttackRecord:
+    """The record on a line of a file."""
+    try:
+        record = parse_object(line, finite=True)
+        check_fields(record, _ERROR_FIELDS if record.get("outcome") == ERROR else _FIELDS)
+        check_choice("outcome", record["outcome"], (*OUTCOMES, ERROR))
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number}: not a record of an attack: {error}") from None
     return record
 
 
 def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any = "auto") -> AttackRun:
     """Attack a sample of a data file, or resume an unfinished run; a finished run is returned as it is."""
-    source = _model_source(job)
-    model = source.load()
+    if not (job.model / "adaptdel.json").exists():
+        raise ValueError(f"{job.model}: not the folder of a model: adaptdel train writes one")
+    model_source = ModelSource(job.model, {} if job.ops is None else {"ops": job.ops})
+    model = model_source.load()
     unit = check_unit(model.unit)
     if unit.kind not in TEXT_UNITS:
         raise ValueError(
             f"{job.model}: the model must be a classifier of texts to be attacked, got one whose unit is {unit.kind!r}"
         )
     target = target_of(model, job.settings)
-    manifest = _new_manifest(job, model)
-    chosen = draw_inputs(job.source, LabelMap(target.labels), unit, job.settings, note)
-    words = None
     if isinstance(target, ExactTarget) and job.vocabulary is not None:
         raise ValueError(
             "vocabulary has no meaning for an additive model, whose weights name the worst words: leave it out"
         )
+    manifest = _new_manifest(job, model)
+    chosen = draw_inputs(job.source, LabelMap(target.labels), unit, job.settings, note)
+    words = None
     if isinstance(target, SmoothedTarget) and job.recipe == ADAPTIVE:
         words = vocabulary_of(target.certifier, job.vocabulary or job.source)
     attack = InputAttack(target, job.recipe, words, job.parts)  # before anything is written: a part may be missing
-    source = replace(source, fingerprint=manifest["model_hash"])
-    task = AttackTask(source, job.recipe, job.settings, words, job.parts, None if job.engine.is_distributed else attack)
+    model_source = replace(model_source, fingerprint=manifest["model_hash"])
+    local = None if job.engine.is_distributed else attack
+    task = AttackTask(model_source, job.recipe, job.settings, words, job.parts, local)
     del model, target, attack  # each worker loads its own
-    _check_folder(job.out)
     with _folder(job.out):
         return _run(job, manifest, chosen, task, note, progress)
-
-
-def _model_source(job: AttackJob) -> ModelSource:
-    if not (job.model / "adaptdel.json").exists():
-        raise ValueError(f"{job.model}: not the folder of a model: adaptdel train writes one")
-    return ModelSource(job.model, {} if job.ops is None else {"ops": job.ops})
 
 
 def _run(
     job: AttackJob, manifest: dict[str, Any], chosen: list[RunInput], task: AttackTask, note: Note, progress: Any
 ) -> AttackRun:
     """Attack what is left in a folder that is locked."""
-    old = read_attack_run(job.out) if (job.out / MANIFEST).exists() else None
-    if old is not None:
+    records: dict[int, AttackRecord] = {}
+    if (job.out / MANIFEST).exists():
+        old = read_attack_run(job.out)
         known, asked = ({name: values.get(name) for name in _SAME} for values in (old.manifest, manifest))
         check_same_job(job.out, known, asked, "choose another folder for --out")
         manifest = old.manifest
         if old.finished:
             delete_store(job.out / STORE)  # of a process that was killed after it had written everything
             return old
-    # inputs that ended their workers in an earlier session are tried again
-    records = {record["row"]: record for record in (old.records if old else []) if record["outcome"] != ERROR}
+        # inputs that ended their workers in an earlier session are tried again
+        records = {record["row"]: record for record in old.records if record["outcome"] != ERROR}
     left = [run_input for run_input in chosen if run_input.row not in records]
     report = reporter(progress, "inputs")
     # the engine is the first: if it cannot start, nothing is written
     with start_engine(job.engine) if left else nullcontext() as engine:
         manifest["sessions"] = [*manifest["sessions"], session(job.engine, len(chosen))]
         write_json(job.out / MANIFEST, manifest)
-        with (
-            Store(job.out / STORE, _JOB) as store,
-            closing(_attacked(engine, task, left, note)) as results,
-        ):
-            for record in results:
+        if engine is not None and engine.description is not None:
+            note(engine.description)
+        results = nullcontext(()) if engine is None else closing(engine.map(task, left, len(left)))
+        with Store(job.out / STORE, _JOB) as store, results as attacked:
+            for record in attacked:
+                if record["outcome"] == ERROR:
+                    note(f"row {record['row']}: {record['problem']}: it is left out of all measures")
                 store.put(record["row"], record)
                 records[record["row"]] = record
-                if isinstance(report, ProgressBar):
-                    report.note(_describe(records.values()))
                 if report is not None:
                     report(len(records), len(chosen))
             ordered = [records[run_input.row] for run_input in chosen]
@@ -387,7 +383,12 @@ def _folder(folder: Path) -> Iterator[None]:
     """Create and lock the folder of a run; if nothing is written, it is removed again. A full disk is named."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ValueError(f"{folder}: must be a folder for the run, and a file is in its place") from None
+        if not is_attack_run(folder) and any(folder.iterdir()):
+            raise ValueError(f"{folder}: holds something that is not a run of attacks: choose another --out")
         with locked(folder):
             yield
     except OSError as error:
@@ -401,25 +402,6 @@ def _folder(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def _attacked(
-    engine: Engine | None, task: AttackTask, inputs: list[RunInput], note: Note
-) -> Generator[AttackRecord, None, None]:
-    """Attack the inputs on the engine; it is None if there are none."""
-    if engine is None:
-        return
-    if engine.description is not None:
-        note(engine.description)
-    for record in engine.map(task, inputs, len(inputs)):
-        if record["outcome"] == ERROR:
-            note(f"row {record['row']}: {record['problem']}: it is left out of all measures")
-        yield record
-
-
-def _describe(records: Iterable[AttackRecord]) -> str:
-    robust = measure_attack(list(records))["robust_accuracy"]
-    return "" if robust is None else f"robust accuracy {percent(robust)}"
-
-
 def draw_inputs(
     source: Source, label_map: LabelMap, unit: Unit, settings: AttackSettings, note: Note
 ) -> list[RunInput]:
@@ -427,7 +409,6 @@ def draw_inputs(
 
     Of the other inputs, only the number of the row is kept in memory.
     """
-    counts = survey(source, label_map, None)
     usable, wordless = array("q"), 0
     for row in inputs(source, label_map, None):
         if isinstance(row, RunInput) and row.label is not None:
@@ -435,11 +416,10 @@ def draw_inputs(
                 usable.append(row.row)
             else:
                 wordless += 1
-    if not counts.labelled:
-        column = repr(source.label)
-        raise ValueError(f"{source.name}: an attack needs labels, and no row has one in the column {column}")
     if not usable:
-        raise ValueError(f"{source.name}: no labelled text has words to attack")
+        raise ValueError(
+            f"{source.name}: holds no text with words and one of the model's labels in the column {source.label!r}"
+        )
     if wordless:
         note(f"{source.name}: {wordless} texts without words are left out")
     order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
@@ -448,28 +428,17 @@ def draw_inputs(
     return [row for row in rows if isinstance(row, RunInput) and row.row in chosen]
 
 
-def _check_folder(folder: Path) -> None:
-    file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
-    if file is not None:
-        raise ValueError(f"{file}: must be a folder for the run, got a file")
-    if folder.exists() and not is_attack_run(folder) and any(folder.iterdir()):
-        raise ValueError(f"{folder}: holds something that is not a run of attacks: choose another --out")
-
-
 def _new_manifest(job: AttackJob, model: Any) -> dict[str, Any]:
     stated, base = model.run_settings(), model.base_classifier()
-    training = getattr(model, "training_", None) or {}
-    calibrated = hasattr(model, "calibration_")
     return {
         "format": FORMAT,
         "recipe": job.recipe,
-        "model": {"path": str(job.model), "base": repr(base), "calibrated": calibrated},
-        "method": training.get("method"),
+        "model": {"path": str(job.model), "base": repr(base)},
+        "method": stated.get("method", (getattr(model, "training_", None) or {}).get("method")),
         "model_hash": base.fingerprint(),
-        "noise": stated["noise"],
         "unit": check_unit(model.unit).to_dict(),
         "classes": list(base.classes_ or []),
-        **{name: stated[name] for name in ("ops", "threshold", "alpha")},
+        **{name: stated[name] for name in ("noise", "ops", "threshold", "alpha")},
         "settings": asdict(job.settings),
         "data": job.source.identity(),
         "vocabulary": None if job.vocabulary is None else job.vocabulary.identity(),

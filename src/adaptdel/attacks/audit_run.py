@@ -9,17 +9,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit
+from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit, ExactAuditor
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.certification.sampling import content_key
 from adaptdel.core.checks import check_int
-from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import LocalEngine, ModelSource, Task, Work, WorkerError
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
-from adaptdel.runs.records import Record, certificate_of, label_text
+from adaptdel.runs.records import certificate_of, label_text
 from adaptdel.runs.storage import Run, read_run
 from adaptdel.settings import AUDIT, AttackSettings
+from adaptdel.text.data import DrawnRows
 from adaptdel.text.units import check_unit
 
 _CLAIMED = ("input_hash", "answer", "radius", "p1", "p2")  # rows that agree in these make the same claim
@@ -30,24 +31,28 @@ class AuditTask(Task):
     """Audit claims; results are their audits.
 
     Attributes:
-        vocabulary: the words that are written.
+        vocabulary: the words that are written; None for an additive model, which knows the worst ones.
         settings: limits of the attack.
     """
 
     kept: ClassVar[str] = "an audit keeps no results"
     chunk: ClassVar[int] = 1  # a claim takes seconds
 
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | None
     settings: AttackSettings
 
     def load(self) -> Work:
         """A function from claims to audits."""
         assert self.source is not None
-        auditor = Auditor(self.source.load().certifier(), self.vocabulary, self.settings)
+        model = self.source.load()
+        if self.vocabulary is None:
+            check = ExactAuditor(model, self.settings).check
+        else:
+            check = Auditor(model.certifier(), self.vocabulary, self.settings).check
 
         def work(items: Iterable[tuple[int, Claim]]) -> Iterator[tuple[int, ClaimAudit]]:
             for number, claim in items:
-                yield number, auditor.check(claim)
+                yield number, check(claim)
 
         return work
 
@@ -84,42 +89,50 @@ def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
     """Audit the certificates of a run, or a random sample of them."""
     run = read_run(job.run)
     manifest = run.manifest
-    if "method" in manifest:
-        raise ValueError(
-            f"{run.folder}: exact certificates have no votes to audit: adaptdel verify --model derives each again, and "
-            "adaptdel attack shows the closest text with another answer"
-        )
     named = manifest.get("model") or {}
     folder = Path(named.get("path", "")) if job.model is None else job.model
     if not (folder / "adaptdel.json").exists():
         raise ValueError(f"{folder}: holds no model: name the model of the run with --model")
-    settings = {name: manifest[name] for name in ("ops", "bound", "threshold", "seed")}
+    if "method" in manifest:
+        settings = {name: manifest[name] for name in ("ops", "threshold") if manifest[name] is not None}
+    else:
+        settings = {name: manifest[name] for name in ("ops", "bound", "threshold", "seed")}
+        settings["alpha"] = manifest.get("alpha") or 0.05
     running = {"dtype": named["dtype"]} if named.get("dtype") else {}
-    source = ModelSource(folder, settings | {"alpha": manifest.get("alpha") or 0.05}, running=running)
+    source = ModelSource(folder, settings, running=running)
     model = source.load()
     _check_model(run, model, folder)
     data = _source(run, job.data)
     claims = _claims(run, model, data, job.settings)
-    words = data if job.vocabulary is None else replace(data, path=job.vocabulary)
-    task = AuditTask(source, vocabulary_of(model.certifier(), words), job.settings)
+    vocabulary = None
+    if not isinstance(model, AdditiveClassifier):
+        words = data if job.vocabulary is None else replace(data, path=job.vocabulary, sample=None)
+        vocabulary = vocabulary_of(model.certifier(), words)
+    elif job.vocabulary is not None:
+        raise ValueError(
+            "vocabulary has no meaning for an additive model, whose weights name the worst words: leave it out"
+        )
     report = AuditReport()
     shown = reporter(progress, "certificates")
     with LocalEngine(job.workers) as engine:
-        for audit in engine.map(task, claims, len(claims)):
+        for audit in engine.map(AuditTask(source, vocabulary, job.settings), claims, len(claims)):
             report.add(audit)
             if shown is not None:
                 shown(report.certificates, len(claims))
     return report
 
 
-def _check_model(run: Run, model: SmoothedClassifier, folder: Path) -> None:
+def _check_model(run: Run, model: Any, folder: Path) -> None:
     """Raise unless the model is the one that the run certified."""
-    if model.base_classifier().fingerprint() != run.manifest["model_hash"]:
-        raise ValueError(f"{folder}: not the model of the run {run.folder}: its fingerprint differs")
-    if model.rule().noise.to_dict() != run.manifest["noise"]:
-        raise ValueError(f"{folder}: not the model of the run {run.folder}: its noise is {model.rule().noise!r}")
-    if check_unit(model.unit).to_dict() != run.manifest["unit"]:
-        raise ValueError(f"{folder}: not the model of the run {run.folder}: its unit differs")
+    base = model.base_classifier()
+    own = {
+        "fingerprint": base.fingerprint(),
+        "noise": model.run_settings()["noise"],
+        "unit": check_unit(model.unit).to_dict(),
+    }
+    for name, value in own.items():
+        if value != run.manifest["model_hash" if name == "fingerprint" else name]:
+            raise ValueError(f"{folder}: not the model of the run {run.folder}: its {name} differs")
 
 
 def _source(run: Run, given: str | None) -> Source:
@@ -128,10 +141,11 @@ def _source(run: Run, given: str | None) -> Source:
     if not path or path == "in memory":
         raise ValueError(f"{run.folder}: the run does not name its data file: give it with --data")
     columns = {name: stated[name] for name in ("text", "label", "encoding") if name in stated}
-    return Source(path, **columns)
+    drawn = DrawnRows(**stated["sample"]) if "sample" in stated else None
+    return Source(tuple(path) if isinstance(path, list) else path, **columns, sample=drawn)
 
 
-def _claims(run: Run, model: SmoothedClassifier, data: Source, settings: AttackSettings) -> list[Claim]:
+def _claims(run: Run, model: Any, data: Source, settings: AttackSettings) -> list[Claim]:
     """The claims of a random sample of the certificates, each with the tokens of its text.
 
     Rows of the same text have the same votes, and are wrong together. They count as one certificate, because the test
@@ -146,12 +160,10 @@ def _claims(run: Run, model: SmoothedClassifier, data: Source, settings: AttackS
     chosen = {rows[place] for place in order.tolist()}
     if not chosen:
         raise ValueError(f"{run.folder}: holds no certificate to audit")
-    records: dict[int, Record] = {record["row"]: record for record in run.records() if record["row"] in chosen}
+    records = {record["row"]: record for record in run.records() if record["row"] in chosen}
     classes = [label_text(label) for label in run.manifest["classes"]]
-    label_map, unit = LabelMap(run.manifest["classes"]), check_unit(model.unit)
-    last = max(chosen)
-    claims = []
-    for run_input in inputs(data, label_map, last):
+    unit, claims = check_unit(model.unit), []
+    for run_input in inputs(data, LabelMap(run.manifest["classes"]), max(chosen)):
         if not isinstance(run_input, RunInput) or run_input.row not in chosen:
             continue
         record = records[run_input.row]
@@ -161,13 +173,14 @@ def _claims(run: Run, model: SmoothedClassifier, data: Source, settings: AttackS
                 f"{data.name}, row {run_input.row}: not the text that the run {run.folder} certified: give its "
                 "data file with --data"
             )
-        certificate = certificate_of(run.manifest, record)
-        name = f"row {run_input.row}"
-        # The stated radius and bounds are audited, not those that follow from the votes: `adaptdel verify`
-        # compares.
-        stated = {stated_name: record[stated_name] for stated_name in ("radius", "p1", "p2")}
-        stated["label"] = classes.index(record["answer"])
-        claims.append(Claim.of(name, tokens, certificate, **stated))
+        # The stated radius and bounds are audited, not those that follow from the votes: `adaptdel verify` compares.
+        name, label = f"row {run_input.row}", classes.index(record["answer"])
+        if "method" in run.manifest:
+            claims.append(Claim(name, tokens, label, record["radius"]))
+        else:
+            stated = {each: record[each] for each in ("radius", "p1", "p2")}
+            certificate: Any = certificate_of(run.manifest, record)
+            claims.append(Claim.of(name, tokens, certificate, label=label, **stated))
     if len(claims) < len(chosen):
         raise ValueError(f"{data.name}: lacks {len(chosen) - len(claims)} of the rows that {run.folder} certified")
     return claims

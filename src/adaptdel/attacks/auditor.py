@@ -1,4 +1,4 @@
-"""The audit of a certification run: look for certificates that do not hold.
+"""The audit of certificates: look for some that do not hold.
 
 A certificate at error level alpha may be wrong with probability alpha, so a single wrong one is no bug. Two numbers are
 tested over all audited certificates, each of independent noise:
@@ -11,15 +11,17 @@ tested over all audited certificates, each of independent noise:
   are a martingale, whatever the rule by which the sampling stops, as the answer was selected on other votes. So the
   differences from the fresh votes have a sum of mean 0, and Freedman's inequality bounds it.
 
-Texts whose copies can all be enumerated are decided exactly. A certificate from enumerated copies must never be wrong.
+Texts whose copies can all be enumerated are decided exactly. A certificate from enumerated copies, and the exact
+certificate of an additive model, must never be wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import exp
+from math import exp, inf
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -27,14 +29,17 @@ from scipy import stats
 
 from adaptdel.attacks.adaptive import AdaptiveAttack
 from adaptdel.attacks.edits import edit_distance
-from adaptdel.attacks.target import SmoothedTarget
+from adaptdel.attacks.target import ExactTarget, SmoothedTarget
 from adaptdel.attacks.vocabulary import Vocabulary
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.exact import ExactCertificate
 from adaptdel.certification.sampling import content_key, stream
-from adaptdel.classifiers.base import Request
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson
+from adaptdel.core.margins import TokenEdit
+from adaptdel.core.threat import Threat
+from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.settings import AUDIT, AttackSettings
 from adaptdel.text.units import Tokens
 
@@ -44,6 +49,7 @@ CERTAIN_MISTAKE = 1e-6  # the same for certificates from enumerated copies
 CHECKS = 4  # of a certificate: the bounds on two probabilities, the certified text, the attack
 FRESH = 4  # fresh votes for each vote of a certificate; at least `verify_votes`
 MOST_EDITS = 64  # or as many as the text has tokens: larger radii are attacked with so many edits
+RANDOM_TEXTS = 8  # within the radius of an exact certificate
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Claim:
         radius: the certified radius; −1 claims nothing about answers.
         p1: the lower bound on the probability of the answer.
         p2: the upper bound on that of its strongest rival.
-        alpha: the probability with which the claim may be wrong; 0 if all copies were enumerated.
+        alpha: the probability with which the claim may be wrong; 0 if it is certain.
         votes: the number of votes that bound the probabilities.
         agreeing: of these, the votes for the answer.
     """
@@ -66,15 +72,15 @@ class Claim:
     tokens: Tokens
     label: int
     radius: int
-    p1: float
-    p2: float
-    alpha: float
+    p1: float = 1.0
+    p2: float = 0.0
+    alpha: float = 0.0
     votes: int = 0
     agreeing: int = 0
 
     @classmethod
     def of(cls, name: str, tokens: Tokens, certificate: Certificate, **stated: Any) -> Claim:
-        """The claim of a certificate; ``stated`` replaces what follows from its votes."""
+        """The claim of a certificate from votes; ``stated`` replaces what follows from its votes."""
         votes, agreeing = 0, 0
         if certificate.exact is None:
             votes, agreeing = sum(certificate.votes[-1]), certificate.votes[-1][certificate.answer]
@@ -87,6 +93,17 @@ class Claim:
         """The probability with which each check may disprove the claim although it holds."""
         return (self.alpha * MISTAKE if self.alpha > 0 else CERTAIN_MISTAKE) / CHECKS
 
+    @property
+    def budget(self) -> int:
+        """The number of edits with which its radius is attacked."""
+        return min(self.radius, max(MOST_EDITS, len(self.tokens)))
+
+    def disproved_by(self, tokens: Tokens, distance: float, *, exact: bool) -> Violation:
+        """The violation by a text at an edit distance within the radius that gets another answer."""
+        where = "the certified text itself" if not distance else f"a text at edit distance {distance:.0f}"
+        sentence = f"radius {self.radius} is claimed, and {where} gets another answer"
+        return Violation(self.name, sentence, exact, tokens, int(distance))
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -95,8 +112,8 @@ class Violation:
     Attributes:
         name: of the input.
         sentence: what is wrong.
-        exact: whether all copies were enumerated, so that there is no doubt.
-        tokens: the text that the smoothed classifier answers otherwise, or None if a probability is wrong.
+        exact: whether there is no doubt, because all copies were enumerated or the model has no noise.
+        tokens: the text that the classifier answers otherwise, or None if a probability is wrong.
         distance: its edit distance from the certified text.
     """
 
@@ -138,13 +155,24 @@ def check_votes(claim: Claim, counts: IntArray) -> VoteCheck:
 
 @dataclass(frozen=True)
 class ClaimAudit:
-    """The audit of a claim: its violation, if any, and how many neighbours were evaluated in votes."""
+    """The audit of a claim.
+
+    Attributes:
+        alpha: of the claim.
+        radius: of the claim.
+        violation: how it was disproved, if it was.
+        queries: how many neighbours were evaluated.
+        votes: what fresh votes say; of a claim from votes.
+        gap: of an exact certificate, the edits beyond radius + 1 of the closest text with another answer that is known;
+            None if none is known, and −1 if the radius covers every text that the operations reach.
+    """
 
     alpha: float
     radius: int
     violation: Violation | None = None
     queries: int = 0
-    votes: VoteCheck = VoteCheck()
+    votes: VoteCheck | None = VoteCheck()
+    gap: int | None = None
 
 
 @dataclass
@@ -155,12 +183,13 @@ class AuditReport:
         certificates: the number of claims.
         abstained: of these, the number that claim nothing about answers.
         violations: of claims from votes, each of which alpha allows now and then.
-        certain: violations of claims from enumerated copies.
+        certain: violations of claims that must never be wrong.
         alpha: the largest level of a claim.
         sampled: the number of claims from votes.
-        queries: neighbours that were compared by votes.
+        queries: neighbours that were evaluated.
         excess: of votes for the answers, in all certificates.
         variance: of the excess.
+        gaps: of exact certificates, see `ClaimAudit`.
     """
 
     certificates: int = 0
@@ -172,16 +201,20 @@ class AuditReport:
     queries: int = 0
     excess: float = 0.0
     variance: float = 0.0
+    gaps: list[int | None] = field(default_factory=list)
 
     def add(self, audit: ClaimAudit) -> None:
         """Count the audit of a claim."""
         self.certificates += 1
         self.abstained += audit.radius < 0
-        self.queries += audit.queries
-        self.excess += audit.votes.excess
-        self.variance += audit.votes.variance
         self.alpha = max(self.alpha, audit.alpha)
         self.sampled += audit.alpha > 0
+        self.queries += audit.queries
+        if audit.votes is None:
+            self.gaps.append(audit.gap)
+        else:
+            self.excess += audit.votes.excess
+            self.variance += audit.votes.variance
         if audit.violation is not None:
             (self.violations if audit.alpha > 0 else self.certain).append(audit.violation)
 
@@ -202,7 +235,7 @@ class AuditReport:
 
     @property
     def certain_p_value(self) -> float:
-        """The same for claims that must never be wrong: 0 if one is disproved by enumeration."""
+        """The same for claims that must never be wrong: 0 if one is disproved without doubt."""
         if not self.certain:
             return 1.0
         if any(violation.exact for violation in self.certain):
@@ -219,6 +252,20 @@ class AuditReport:
         """Whether the certificates do not hold."""
         return self.p_value < LEVEL
 
+    def tightness(self) -> dict[str, Any] | None:
+        """Of exact certificates, how many leave no gap to the closest known text with another answer; None without."""
+        if not self.gaps:
+            return None
+        wider = [gap for gap in self.gaps if gap is not None and gap > 0]
+        return {
+            "tight": self.gaps.count(0),
+            "covering": self.gaps.count(-1),
+            "wider": len(wider),
+            "median_wider_gap": float(median(wider)) if wider else None,
+            "largest_gap": max(wider, default=None),
+            "unknown": self.gaps.count(None),
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the first counterexamples."""
         return {
@@ -233,6 +280,7 @@ class AuditReport:
             "p_value": self.p_value,
             "holds": not self.failed,
             "attacked_texts": self.queries,
+            "tightness": self.tightness(),
             "examples": [
                 {"name": v.name, "wrong": v.sentence, "exact": v.exact, "distance": v.distance}
                 for v in (*self.certain, *self.violations)[:20]
@@ -272,63 +320,106 @@ class Auditor:
 
     def _check_text(self, claim: Claim) -> tuple[VoteCheck, Violation | None]:
         """Check the bounds, the votes, and that the answer to the certified text is the claimed one."""
-        target, label = self.target, claim.label
-        if target.is_short(len(claim.tokens)):
-            (shares,) = target.exact_counts([claim.tokens])
-            rival = max(share for number, share in enumerate(shares) if number != label)
-            p = float(shares[label])
-            votes = VoteCheck(False, claim.agreeing - p * claim.votes, p * (1 - p) * claim.votes)
-            if Fraction(claim.p1) > shares[label] or Fraction(claim.p2) < rival:
-                return votes, self._wrong_bound(claim, p, float(rival), exact=True)
-            if claim.radius >= 0 and target.rule.predicted_class(shares) != label:
-                return votes, self._counterexample(claim, claim.tokens, exact=True)
-            return votes, None
-        counts = self._fresh(claim)
-        votes = check_votes(claim, counts)
-        if votes.disproved:
+        target, label, tokens = self.target, claim.label, claim.tokens
+        if target.is_short(len(tokens)):
+            exact = target.exact_shares(tokens)
+            p, rival = exact[label], max(share for number, share in enumerate(exact) if number != label)
+            expected, variance = float(p) * claim.votes, float(p * (1 - p)) * claim.votes
+            wrong = Fraction(claim.p1) > p or Fraction(claim.p2) < rival
+            votes = VoteCheck(wrong, claim.agreeing - expected, variance)
+            shares, changed, how = (float(p), float(rival)), target.rule.predicted_class(exact) != label, "is"
+        else:
+            rng = stream(self.settings.seed, content_key(tokens), "audit votes")
+            counts = target.fresh_votes(tokens, self._fresh_votes(claim), rng)
+            votes = check_votes(claim, counts)
             fractions = counts / counts.sum()
-            rival_fraction = float(np.delete(fractions, label).max())
-            return votes, self._wrong_bound(claim, float(fractions[label]), rival_fraction, exact=False)
-        if claim.radius >= 0 and target.settled(counts, label, claim.level):
-            return votes, self._counterexample(claim, claim.tokens, exact=False)
+            shares = float(fractions[label]), float(np.delete(fractions, label).max())
+            changed = bool(target.settled(counts, label, claim.level))
+            how = f"is about ({self._fresh_votes(claim)} fresh votes)"
+        if votes.disproved:
+            sentence = (
+                f"the certificate bounds the probability of the answer by {claim.p1:.6f} from below and that of its "
+                f"rival by {claim.p2:.6f} from above; their probability {how} {shares[0]:.6f} and {shares[1]:.6f}"
+            )
+            return votes, Violation(claim.name, sentence, target.is_short(len(tokens)))
+        if claim.radius >= 0 and changed:
+            return votes, claim.disproved_by(tokens, 0, exact=target.is_short(len(tokens)))
         return votes, None
-
-    def _fresh(self, claim: Claim) -> IntArray:
-        """Fresh votes by class, of a number that is fixed in advance."""
-        target = self.target
-        rng = stream(self.settings.seed, content_key(claim.tokens), "audit votes")
-        prepared = target.certifier.prepare_tokens(claim.tokens, "an audited text")
-        counts = np.zeros(target.classes, dtype=np.int64)
-        for kept in target.rule.noise.chunks(len(claim.tokens), self._fresh_votes(claim), rng):
-            (answers,) = target.certifier.base.votes([Request(prepared, kept)])
-            counts = counts + target.counts(answers)
-        return counts
 
     def _attack(self, claim: Claim) -> tuple[int, Violation | None]:
         """Attack with the radius as the budget: the number of texts that were compared, and a counterexample."""
         settings = replace(self.settings, level=claim.level, verify_votes=self._fresh_votes(claim))
         attack = AdaptiveAttack(SmoothedTarget(self.target.certifier, settings), self.vocabulary)
-        result = attack(claim.tokens, claim.label, budget=min(claim.radius, max(MOST_EDITS, len(claim.tokens))))
-        if result.tokens is None or result.verification is None:
+        result = attack(claim.tokens, claim.label, budget=claim.budget)
+        if result.tokens is None or result.verification is None or result.distance is None:
             return result.queries, None
-        return result.queries, self._counterexample(claim, result.tokens, exact=result.verification.exact)
+        return result.queries, claim.disproved_by(result.tokens, result.distance, exact=result.verification.exact)
 
-    def _wrong_bound(self, claim: Claim, share: float, rival: float, *, exact: bool) -> Violation:
-        how = "is" if exact else f"is about ({self._fresh_votes(claim)} fresh votes)"
-        return Violation(
-            claim.name,
-            f"the certificate bounds the probability of the answer by {claim.p1:.6f} from below and that of its rival "
-            f"by {claim.p2:.6f} from above; their probability {how} {share:.6f} and {rival:.6f}",
-            exact,
-        )
 
-    def _counterexample(self, claim: Claim, tokens: Tokens, *, exact: bool) -> Violation:
-        distance = int(edit_distance(claim.tokens, tokens, self.target.rule.threat.ops))
-        where = "the certified text itself" if not distance else f"a text at edit distance {distance}"
-        return Violation(
-            claim.name,
-            f"radius {claim.radius} is claimed, and {where} gets another answer",
-            exact,
-            tokens,
-            distance,
-        )
+class ExactAuditor:
+    """Check claims of exact certificates against the additive model that they are about, which answers every text.
+
+    Within the radius, the worst edits for every rival and random ones must not change the answer. The closest text with
+    another answer that tokens known to the model make shows how much of the radius is missing: nothing, if its distance
+    is radius + 1.
+    """
+
+    def __init__(self, model: AdditiveClassifier, settings: AttackSettings = AUDIT) -> None:
+        self.target, self.model, self.settings = ExactTarget(model, settings), model, settings
+        base = model.base_classifier()
+        self.words = list(base.vocabulary()) if base.ngram == 1 else []
+
+    def check(self, claim: Claim) -> ClaimAudit:
+        """Audit a claim."""
+        target, tokens = self.target, claim.tokens
+        known = target.against_known(target.certificate(target.unit.join(tokens), claim.name))
+        texts = [tokens, *self._texts_within(claim, known)]
+        closest = known.counterexample()
+        if closest is not None:
+            texts.append(target.unit.split(closest))
+        answers = self.model.predict([target.unit.join(text) for text in texts])
+        reached = Threat(target.ops).largest(len(tokens))
+        violation, gap = None, None if reached is None or claim.radius < reached else -1
+        for text, answer in zip(texts, answers, strict=True):
+            if answer != target.labels[claim.label]:
+                distance = edit_distance(tokens, text, target.ops)
+                if distance <= claim.radius:
+                    violation = violation or claim.disproved_by(text, distance, exact=True)
+                elif distance != inf:
+                    gap = int(distance) - 1 - claim.radius
+        return ClaimAudit(0.0, claim.radius, violation, len(texts) - 1, None, gap)
+
+    def _texts_within(self, claim: Claim, known: ExactCertificate) -> Iterator[Tokens]:
+        """The texts of the worst edits within the radius, for each rival, and of random ones."""
+        tokens, threat, budget = claim.tokens, Threat(self.target.ops), claim.budget
+        for margin, word in zip(known.margins, self.target.worst_tokens(known.answer), strict=False):
+            yield edited(tokens, margin.worst_edits(threat, budget), [word])
+        rng = stream(self.settings.seed, content_key(tokens), "audit texts")
+        words = self.words or list(tokens)
+        for _ in range(RANDOM_TEXTS if words else 0):
+            places = rng.permutation(max(len(tokens), budget))  # beyond the text, only insertions are possible
+            kinds = rng.choice(threat.ops, size=budget).tolist()
+            edits = [
+                TokenEdit("ins") if kind == "ins" else TokenEdit(kind, place)
+                for kind, place in zip(kinds, places.tolist(), strict=False)
+                if kind == "ins" or place < len(tokens)
+            ]
+            yield edited(tokens, edits, [words[place] for place in rng.integers(len(words), size=budget)])
+
+
+def edited(tokens: Tokens, edits: Sequence[TokenEdit], words: Sequence[Hashable]) -> Tokens:
+    """The tokens after edits that write the words in turn; inserted ones are at the end.
+
+    >>> edited(("a", "b", "c"), [TokenEdit("del", 1), TokenEdit("ins"), TokenEdit("sub", 0)], ["x", "y"])
+    ('x', 'c', 'y')
+    """
+    written: dict[int, Tokens] = {}
+    inserted: list[Hashable] = []
+    for number, edit in enumerate(edits):
+        word = words[number % len(words)]
+        if edit.position is None:
+            inserted.append(word)
+        else:
+            written[edit.position] = () if edit.operation == "del" else (word,)
+    kept = [token for place, old in enumerate(tokens) for token in written.get(place, (old,))]
+    return (*kept, *inserted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -42,20 +42,6 @@ class QueryLimitReached(Exception):
     """The attack has evaluated as many texts as it may."""
 
 
-@dataclass
-class Spent:
-    """What the attack on an input has used: texts evaluated, calls of the base classifier, when it began."""
-
-    queries: int = 0
-    votes: int = 0
-    started: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Since the attack on the input began."""
-        return time.perf_counter() - self.started
-
-
 @dataclass(frozen=True)
 class CopyAnswers:
     """The answers to noisy copies of a text.
@@ -68,43 +54,24 @@ class CopyAnswers:
     answers: IntArray
     margins: FloatArray | None
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A text compared by its votes: ``margin`` is the lead of the label in shares of votes, below 0 if it lost.
-
-    ``score`` is the mean margin in scores, which decides between texts with the same votes; 0 without scores.
-    """
-
-    margin: float
-    score: float = 0.0
-
-    @property
-    def key(self) -> tuple[float, float]:
-        """Smaller is better for the attacker."""
-        return self.margin, self.score
+    def take(self, rows: BoolArray) -> CopyAnswers:
+        """The answers to some of the copies."""
+        return CopyAnswers(self.answers[rows], None if self.margins is None else self.margins[rows])
 
 
 @dataclass(frozen=True)
 class FreshVotes:
-    """Whether the smoothed answer to a text differs from a label.
+    """Whether the answer to a text differs from a label.
 
     Attributes:
         changed: True or False where that is settled at the level of the check, None where it is not.
         answer: the class that these votes answer.
-        shares: votes or probabilities by class, shape (classes,).
-        votes: how many votes were taken; 0 if the probabilities are exact.
+        exact: whether the answer is certain: every copy was enumerated, or the model has no noise to draw.
     """
 
     changed: bool | None
     answer: int
-    shares: tuple[float, ...]
-    votes: int
-
-    @property
-    def exact(self) -> bool:
-        """Whether every copy was enumerated."""
-        return self.votes == 0
+    exact: bool
 
 
 class Target(ABC):
@@ -115,12 +82,16 @@ class Target(ABC):
         unit: divides a text into tokens.
         ops: the operations that are certified.
         settings: votes and limits.
+
+    Attributes:
+        queries: texts that were evaluated for the present input.
+        votes: calls of the base classifier for it.
     """
 
     def __init__(self, classes: Sequence[Any], unit: Unit, ops: Sequence[str], settings: AttackSettings) -> None:
         self.labels, self.unit, self.ops, self.settings = list(classes), unit, tuple(ops), settings
         self.classes = len(self.labels)
-        self.spent = Spent(started=time.perf_counter())
+        self.begin()
 
     @abstractmethod
     def query(self, texts: Sequence[str]) -> FloatArray:
@@ -135,18 +106,24 @@ class Target(ABC):
         """Whether the answer to a text is another than ``label``, proven at a level independently of the search."""
 
     def begin(self) -> None:
-        """Start counting queries and time for a new input."""
-        self.spent = Spent(started=time.perf_counter())
+        """Start counting queries, votes and time for a new input."""
+        self.queries = self.votes = 0
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The time since the attack on the present input began."""
+        return time.perf_counter() - self._started
 
     def check_time(self) -> None:
         """Raise `TimeLimitReached` if the time limit is reached."""
-        if self.spent.seconds > self.settings.seconds:
+        if self.seconds > self.settings.seconds:
             raise TimeLimitReached
 
     def check_limits(self) -> None:
         """Raise `TimeLimitReached` or `QueryLimitReached` if a limit is reached."""
         self.check_time()
-        if self.spent.queries >= self.settings.queries:
+        if self.queries >= self.settings.queries:
             raise QueryLimitReached
 
 
@@ -161,21 +138,15 @@ class SmoothedTarget(Target):
     def __init__(self, certifier: Certifier, settings: AttackSettings = ATTACK) -> None:
         super().__init__(certifier.base.classes_ or [], certifier.unit, certifier.rule.threat.ops, settings)
         self.certifier = certifier
-        self._queries = Certifier(
-            certifier.base,
-            SamplingPlan(
-                certifier.rule,
-                n_select=settings.votes,
-                n_estimate=0,
-                sampling="fixed",
-                seed=settings.seed,
-                exact=False,
-                phases=PHASES,
-            ),
-            certifier.unit,
+        self._plan = SamplingPlan(
+            certifier.rule,
+            n_select=settings.votes,
+            n_estimate=0,
+            sampling="fixed",
+            seed=settings.seed,
+            exact=False,
+            phases=PHASES,
         )
-        self._calls = 0
-        self._scale = 0.0  # of scores without noise, from the first text of an input
 
     @property
     def rule(self) -> Rule:
@@ -185,7 +156,8 @@ class SmoothedTarget(Target):
     def begin(self) -> None:
         """Start counting queries, votes and time for a new input."""
         super().begin()
-        self._calls, self._scale = 0, 0.0
+        self._calls = 0
+        self._scale = 0.0  # of scores without noise, from the first text of an input
 
     def certify(self, text: str, name: str) -> tuple[int, int]:
         """The answer and the certified radius."""
@@ -201,21 +173,19 @@ class SmoothedTarget(Target):
         """
         self.check_time()
         self._calls += 1
-        engine = self._queries
-        if self.settings.fresh:
-            seed = (self.settings.seed + self._calls) % 2**63
-            engine = engine.with_plan(replace(engine.plan, seed=seed))
-        self.spent.queries += len(texts)
+        seed = (self.settings.seed + self._calls) % 2**63 if self.settings.fresh else self.settings.seed
+        engine = self.certifier.with_plan(replace(self._plan, seed=seed))
+        self.queries += len(texts)
         prepared = [engine.prepare(text, f"query {number}") for number, text in enumerate(texts)]
         if not self.rule.noise.changes_inputs and self.rule.threshold is None:
             probabilities = self._probabilities(prepared)
             if probabilities is not None:
-                self.spent.votes += len(texts)
+                self.votes += len(texts)
                 return probabilities
         shares = np.zeros((len(texts), self.classes))
         for number, tally in engine.votes(prepared):
             shares[number, : len(tally.selection)] = tally.selection[: self.classes] / tally.selection.sum()
-        self.spent.votes += len(texts) * self.settings.votes
+        self.votes += len(texts) * self.settings.votes
         return decided_at_one_half(shares, self.rule.threshold)
 
     def _probabilities(self, prepared: Sequence[Prepared]) -> FloatArray | None:
@@ -223,16 +193,15 @@ class SmoothedTarget(Target):
 
         All votes on a text are the same then, and a search by shares of 0 and 1 would see no progress.
         """
-        whole = [Request(text, np.ones((1, len(text.tokens)), dtype=np.bool_)) for text in prepared]
-        tables = self.certifier.base.copy_scores(whole)
+        tables = self.certifier.base.copy_scores(
+            [Request(text, np.ones((1, len(text.tokens)), dtype=np.bool_)) for text in prepared]
+        )
         if tables is None:
             return None
         scores = np.concatenate([np.asarray(table, dtype=np.float64) for table in tables])
-        scores -= scores.max(axis=1, keepdims=True)
         if not self._scale:
-            self._scale = max(float(-scores[0].min()), 1e-300)
-        powers = np.exp(np.maximum(scores / self._scale, -30.0))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+            self._scale = max(float(np.ptp(scores[0])), 1e-300)
+        return softmax(scores / self._scale)
 
     def draw(self, original: Tokens, length: int, size: int, phase: str) -> BoolArray:
         """Noise for texts of a length, shape (size, length); the same in every call with the same arguments.
@@ -250,8 +219,8 @@ class SmoothedTarget(Target):
             Request(certifier.prepare_tokens(tokens, f"candidate {number}"), kept)
             for number, (tokens, kept) in enumerate(copies)
         ]
-        self.spent.queries += len(requests)
-        self.spent.votes += sum(len(request.kept) for request in requests)
+        self.queries += len(requests)
+        self.votes += sum(len(request.kept) for request in requests)
         tables = certifier.base.copy_scores(requests)
         if tables is None:
             return [CopyAnswers(answers, None) for answers in certifier.base.votes(requests)]
@@ -270,25 +239,29 @@ class SmoothedTarget(Target):
         """Votes by class, shape (classes,)."""
         return np.bincount(answers, minlength=self.classes)
 
-    def exact_counts(self, texts: Sequence[Tokens]) -> list[list[Fraction]]:
-        """The exact probabilities of every class for short texts, in one batch."""
-        noise, certifier = self.rule.noise, self.certifier
-        requests = [
-            Request(certifier.prepare_tokens(tokens, "a short text"), noise.all_choices(len(tokens)))
-            for tokens in texts
-        ]
-        self.spent.votes += sum(len(request.kept) for request in requests)
-        results = []
-        for request, answers in zip(requests, certifier.base.votes(requests), strict=True):
-            length = request.kept.shape[1]
-            table = np.zeros((self.classes, length + 1), dtype=np.int64)
-            np.add.at(table, (answers, request.kept.sum(axis=1)), 1)
-            results.append(exact_shares(table.tolist(), noise, length))
-        return results
-
     def is_short(self, length: int) -> bool:
         """Whether all copies of a text of this length can be enumerated."""
         return self.rule.noise.choices(length) <= MANY_CHOICES
+
+    def exact_shares(self, tokens: Tokens) -> list[Fraction]:
+        """The exact probability of every class for a short text."""
+        noise, length = self.rule.noise, len(tokens)
+        request = Request(self.certifier.prepare_tokens(tokens, "a short text"), noise.all_choices(length))
+        self.votes += len(request.kept)
+        (answers,) = self.certifier.base.votes([request])
+        table = np.zeros((self.classes, length + 1), dtype=np.int64)
+        np.add.at(table, (answers, request.kept.sum(axis=1)), 1)
+        return exact_shares(table.tolist(), noise, length)
+
+    def fresh_votes(self, tokens: Tokens, size: int, rng: np.random.Generator) -> IntArray:
+        """Votes by class on new noise, shape (classes,)."""
+        prepared = self.certifier.prepare_tokens(tokens, "an attacked text")
+        counts = np.zeros(self.classes, dtype=np.int64)
+        for kept in self.rule.noise.chunks(len(tokens), size, rng):
+            (answers,) = self.certifier.base.votes([Request(prepared, kept)])
+            counts = counts + self.counts(answers)
+        self.votes += size
+        return counts
 
     def verify(self, tokens: Tokens, label: int, *, level: float | None = None, phase: str = "verify") -> FreshVotes:
         """Whether the smoothed answer to a text is another than ``label``, by fresh votes or by enumeration.
@@ -298,34 +271,26 @@ class SmoothedTarget(Target):
         """
         level = self.settings.level if level is None else level
         if self.is_short(len(tokens)):
-            (shares,) = self.exact_counts([tokens])
-            answer = self.rule.predicted_class(shares)
-            return FreshVotes(answer != label, answer, tuple(map(float, shares)), 0)
+            answer = self.rule.predicted_class(self.exact_shares(tokens))
+            return FreshVotes(answer != label, answer, True)
         sizes = [min(FRESH, self.settings.verify_votes)]
         while sizes[-1] < self.settings.verify_votes:
             sizes.append(min(4 * sizes[-1], self.settings.verify_votes))
         rng = stream(self.settings.seed, content_key(tokens), f"attack {phase}")
-        prepared = self.certifier.prepare_tokens(tokens, "an attacked text")
         counts = np.zeros(self.classes, dtype=np.int64)
         changed: bool | None = None
         for size in sizes:
-            for kept in self.rule.noise.chunks(len(tokens), size - int(counts.sum()), rng):
-                (answers,) = self.certifier.base.votes([Request(prepared, kept)])
-                counts = counts + self.counts(answers)
+            counts = counts + self.fresh_votes(tokens, size - int(counts.sum()), rng)
             changed = self.settled(counts, label, level / (2 * len(sizes)))
             if changed is not None:
                 break
-        self.spent.votes += int(counts.sum())
-        total = int(counts.sum())
-        answer = self.rule.predicted_class(counts.tolist(), total)
-        return FreshVotes(changed, answer, tuple((counts / total).tolist()), total)
+        return FreshVotes(changed, self.rule.predicted_class(counts.tolist(), int(counts.sum())), False)
 
     def settled(self, counts: IntArray, label: int, level: float) -> bool | None:
         """Whether votes prove that the answer changed (True) or stayed (False); None if neither."""
-        total = int(counts.sum())
         rule = self.rule
         if rule.threshold is not None:
-            low, high = clopper_pearson(int(counts[1]), total, level)
+            low, high = clopper_pearson(int(counts[1]), int(counts.sum()), level)
             if low > rule.threshold:
                 return label == 0
             return label == 1 if high <= rule.threshold else None
@@ -356,6 +321,24 @@ class ExactTarget(Target):
         certificate: ExactCertificate = result.certificate
         return certificate
 
+    def worst_tokens(self, answer: int) -> list[Hashable]:
+        """The known token that adds most to each rival over the answer; none if runs of tokens have the scores."""
+        base = self.model.base_classifier()
+        rivals = [number for number in range(self.classes) if number != answer and base.ngram == 1]
+        worst = [base.worst_token(answer, rival, self.unit) for rival in rivals]
+        return [token for token in worst if token is not None]
+
+    def against_known(self, certificate: ExactCertificate) -> ExactCertificate:
+        """The certificate against an attacker who writes no other tokens than those that the model knows.
+
+        Its radius is at least that of the given one, and its counterexample, one edit further away, is the closest text
+        with another answer that such an attacker can write; None if no number of edits changes the answer. If runs of
+        tokens have the scores, it is the certificate itself, which has no counterexample.
+        """
+        answer, worst = certificate.answer, self.worst_tokens(certificate.answer)
+        scores = self.model.base_classifier().token_scores(worst)
+        return replace(certificate, reach=(scores - scores[:, [answer]]).max(axis=0)) if worst else certificate
+
     def certify(self, text: str, name: str) -> tuple[int, int]:
         """The answer and the certified radius."""
         certificate = self.certificate(text, name)
@@ -364,15 +347,14 @@ class ExactTarget(Target):
     def query(self, texts: Sequence[str]) -> FloatArray:
         """The softmax of the scores, in units of the largest effect of a token."""
         self.check_time()
-        self.spent.queries += len(texts)
+        self.queries += len(texts)
         totals = np.array([self.certificate(text).totals for text in texts], dtype=np.float64)
-        powers = np.exp(np.maximum((totals - totals.max(axis=1, keepdims=True)) / self.model.bound_, -30.0))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+        return softmax(totals / self.model.bound_)
 
     def verify(self, tokens: Tokens, label: int, *, level: float | None = None, phase: str = "verify") -> FreshVotes:
         """Whether the answer to a text is another than ``label``: certain at every level."""
         answer = self.certificate(self.unit.join(tokens)).answer
-        return FreshVotes(answer != label, answer, tuple(float(number == answer) for number in range(self.classes)), 0)
+        return FreshVotes(answer != label, answer, True)
 
 
 def target_of(model: Any, settings: AttackSettings = ATTACK) -> Target:
@@ -380,6 +362,12 @@ def target_of(model: Any, settings: AttackSettings = ATTACK) -> Target:
     if isinstance(model, AdditiveClassifier):
         return ExactTarget(model, settings)
     return SmoothedTarget(model.certifier(), settings)
+
+
+def softmax(scores: FloatArray) -> FloatArray:
+    """The softmax of each row; no value is smaller than exp(−30) times the largest."""
+    powers = np.exp(np.maximum(scores - scores.max(axis=1, keepdims=True), -30.0))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def decided_at_one_half(shares: FloatArray, threshold: float | None) -> FloatArray:
@@ -391,9 +379,8 @@ def decided_at_one_half(shares: FloatArray, threshold: float | None) -> FloatArr
     if threshold is None:
         return shares
     share = shares[:, 1]
-    low = share / (2 * threshold) if threshold > 0 else np.zeros(len(share))
-    high = 0.5 + 0.5 * (share - threshold) / (1 - threshold) if threshold < 1 else low
-    scaled = np.where(share > threshold, np.maximum(high, np.nextafter(0.5, 1)), low)
+    scaled = np.interp(share, [-1e-9, threshold, 1 + 1e-9], [0.0, 0.5, 1.0])
+    scaled = np.where(share > threshold, np.maximum(scaled, np.nextafter(0.5, 1)), np.minimum(scaled, 0.5))
     return np.stack([1 - scaled, scaled], axis=1)
 
 

@@ -7,7 +7,6 @@ import json
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
-from itertools import islice
 from math import frexp
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -42,9 +41,8 @@ from adaptdel.classifiers.vote_margin import train_margins
 from adaptdel.classifiers.word_vectors import WordVectors
 from adaptdel.core.checks import IntArray, check_int, check_names, check_real
 from adaptdel.settings import AdditiveTrainingSettings
-from adaptdel.text.units import Tokens, Unit, Words
+from adaptdel.text.units import Tokens, Unit
 
-JOINED = 64  # tokens that are joined to a hostile one, at most
 LARGEST_BOUND = 2**40  # of token scores, so that sums of the scores of many tokens fit into 64 bits
 COUNTS = ("int32", "int64", "float32", "float64")  # types in which the counts of terms do not overflow
 COUNTING = ("CountVectorizer", "HashingVectorizer")
@@ -130,27 +128,16 @@ class BoundedClassifier(BaseClassifier):
         return self._reach[unit.kind, answer]
 
     def worst_token(self, answer: int, rival: int, unit: Unit) -> Hashable:
-        """The known token that adds most to a rival over the answer, among those that can stand anywhere in a text.
-
-        If no single token reaches the bound, the worst ones are also joined by hyphens, which adds up their features.
-        """
+        """The known token that adds most to a rival over the answer, among those that can stand anywhere in a text."""
         if (answer, rival) not in self._worst:
             with CACHE_LOCK:
                 tokens = [*self.vocabulary(), *self._cached.rows]
-
-            def gains(tokens: Sequence[Hashable]) -> IntArray:
-                scores = self._bounded(tokens)
-                return np.asarray(scores[:, rival] - scores[:, answer])
-
-            single = gains(tokens)
-            falling = (tokens[place] for place in np.argsort(-single, kind="stable").tolist())
-            candidates = list(islice((token for token in falling if is_token(token, unit)), JOINED))
-            if candidates and gains(candidates[:1])[0] < self.reach and isinstance(unit, Words):
-                words = [str(token) for token in candidates if str(token).isalnum()]
-                candidates += ["-".join(words[:count]) for count in range(2, len(words) + 1)]
-            if not candidates:
+            scores = self._bounded(tokens)
+            falling = np.argsort(scores[:, answer] - scores[:, rival], kind="stable").tolist()
+            worst = next((tokens[place] for place in falling if is_token(tokens[place], unit)), None)
+            if worst is None:
                 return None
-            self._worst[answer, rival] = candidates[int(np.argmax(gains(candidates)))]
+            self._worst[answer, rival] = worst
         return self._worst[answer, rival]
 
     def votes(self, requests: Sequence[Request]) -> list[IntArray]:

@@ -11,7 +11,7 @@ import click
 
 from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
 from adaptdel.cli.options import changed, described, list_settings_option, set_option
-from adaptdel.settings import ATTACK
+from adaptdel.settings import ATTACK, PAPER_ATTACK
 from adaptdel.text.data import DATA
 
 NAMED = ("inputs", "budget", "seed")
@@ -19,6 +19,12 @@ NAMED = ("inputs", "budget", "seed")
 
 @click.command("attack")
 @click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--settings",
+    "preset",
+    type=click.Choice(["paper"]),
+    help="Start from the paper's protocol, for one of its five recipes.",
+)
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option(
@@ -28,7 +34,9 @@ NAMED = ("inputs", "budget", "seed")
     help="adaptive, or a recipe of TextAttack (extra attack): clare, bae-i, bae-r, bert-attack, deepwordbug, "
     "textfooler.",
 )
-@click.option("--inputs", default=ATTACK.inputs, show_default=True, type=int, help="Number of inputs, drawn at random.")
+@click.option(
+    "--inputs", default=None, type=int, help=f"Number of inputs, drawn at random.  [default: {ATTACK.inputs}]"
+)
 @click.option(
     "--budget", default=None, type=int, help="Largest number of edits of the adaptive attack.  [default: the length]"
 )
@@ -44,17 +52,17 @@ NAMED = ("inputs", "budget", "seed")
     "parts",
     multiple=True,
     metavar="NAME=PATH",
-    help="A part of a recipe of TextAttack: masked_lm, sentence_encoder, word_vectors, tagger, stop_words.",
+    help="A part of a recipe of TextAttack: masked_lm, sentence_encoder, word_vectors, tagger, nltk_data.",
 )
 @engine_options
-@click.option("--seed", default=ATTACK.seed, show_default=True, type=int, help="Seed of the sample and of all noise.")
+@click.option("--seed", default=None, type=int, help=f"Seed of the sample and of all noise.  [default: {ATTACK.seed}]")
 @click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
 @click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
 @set_option
 @list_settings_option(lambda: described(ATTACK, NAMED))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def attack_command(
-    model: Path, data: tuple[str, ...], out: Path, recipe: str, settings: tuple[str, ...], as_json: bool, **options: Any
+    model: Path, data: tuple[str, ...], out: Path, preset: str | None, recipe: str, as_json: bool, **options: Any
 ) -> None:
     """Attack the model in the folder MODEL on inputs of a data file.
 
@@ -64,10 +72,15 @@ def attack_command(
     """
     from adaptdel.attacks.attack_run import AttackJob, attack_data
     from adaptdel.attacks.outcomes import attack_table, curve_table, gap_table
+    from adaptdel.attacks.textattack import PAPER_RECIPES
     from adaptdel.models.model_files import data_columns
     from adaptdel.runs.inputs import Source
 
-    limits = changed(replace(ATTACK, **{name: options[name] for name in NAMED}), settings)
+    if preset is not None and recipe not in PAPER_RECIPES:
+        raise ValueError(f"--settings paper needs --recipe with one of {', '.join(PAPER_RECIPES)}, got {recipe!r}")
+    start = {} if preset is None else PAPER_ATTACK
+    named = {name: options[name] for name in NAMED if options[name] is not None}
+    limits = changed(replace(ATTACK, **{**start, **named}), options["settings"])
     columns = data_columns(model, options["text_column"], options["label_column"])
     source = Source(data_path(data), **columns)
     words = options["vocabulary"]
@@ -99,6 +112,6 @@ def _parts(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         name, _, value = pair.partition("=")
         if not value:
-            raise ValueError(f"--part must be NAME=PATH such as stop_words=words.txt, got {pair!r}")
+            raise ValueError(f"--part must be NAME=PATH such as masked_lm=FOLDER, got {pair!r}")
         parts[name] = value
     return parts

@@ -44,8 +44,9 @@ def audit_command(
     """Look for certificates of RUN that do not hold.
 
     Fresh votes check the bounds on probabilities, and the adaptive attack looks for texts inside the certified radii
-    that the model answers otherwise. The exit status is 1 if there are more violations than alpha allows, or more votes
-    for the answers than fresh votes lead one to expect.
+    that the model answers otherwise. Exact certificates are attacked with the worst edits and with random ones, and the
+    closest text with another answer shows how tight each is. The exit status is 1 if there are more violations than
+    alpha allows, or more votes for the answers than fresh votes lead one to expect.
     """
     from adaptdel.attacks.audit_run import AuditJob, audit_run
 
@@ -60,16 +61,37 @@ def audit_command(
     for violation in (*report.certain, *report.violations)[:1]:
         if violation.tokens is not None:
             click.echo(f"its text: {json.dumps(' '.join(map(str, violation.tokens)), ensure_ascii=False)}")
-    click.echo(
-        f"{values['certificates']} certificates audited, {values['abstained']} of them abstentions: "
-        f"{values['violations']} violations; alpha allows {values['allowed']:.1f} on average"
-    )
-    if report.variance:
-        click.echo(
-            f"votes for the answers beyond those expected from fresh votes: {report.excess:+.0f} "
-            f"(standard deviation {report.variance**0.5:.0f})"
-        )
-    click.echo(f"p = {report.p_value:.3g}")
-    click.echo(f"{values['attacked_texts']} neighbours compared by votes")
+    click.echo(_exact(values) if values["tightness"] else _from_votes(values))
     click.echo("the audit failed: the certificates do not hold" if report.failed else "the audit is passed")
     context.exit(1 if report.failed else 0)
+
+
+def _from_votes(values: dict[str, Any]) -> str:
+    lines = [
+        f"{values['certificates']} certificates audited, {values['abstained']} of them abstentions: "
+        f"{values['violations']} violations; alpha allows {values['allowed']:.1f} on average"
+    ]
+    if deviation := values["excess_votes_deviation"]:
+        excess = f"{values['excess_votes']:+.0f} (standard deviation {deviation:.0f})"
+        lines.append(f"votes for the answers beyond those expected from fresh votes: {excess}")
+    lines += [f"p = {values['p_value']:.3g}", f"{values['attacked_texts']} neighbours compared by votes"]
+    return "\n".join(lines)
+
+
+def _exact(values: dict[str, Any]) -> str:
+    tightness = values["tightness"]
+    lines = [
+        f"{values['certificates']} exact certificates audited with {values['attacked_texts']} texts: "
+        f"{values['violations']} violations; none is allowed",
+        f"{tightness['tight']} are tight: a text one edit beyond the radius gets another answer, the gap is 0",
+    ]
+    if tightness["covering"]:
+        lines.append(f"{tightness['covering']} cover every text that the operations reach")
+    if tightness["wider"]:
+        lines.append(
+            f"{tightness['wider']} have the closest known text with another answer further out: the gap is "
+            f"{tightness['median_wider_gap']:g} in the median, at most {tightness['largest_gap']}"
+        )
+    if tightness["unknown"]:
+        lines.append(f"{tightness['unknown']} have no known text with another answer")
+    return "\n".join(lines)

@@ -8,14 +8,15 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adaptdel.attacks.attack_run import AttackRun, read_attack_run
-from adaptdel.attacks.outcomes import attack_table, gap_table, is_verified, robustness_curves
+from adaptdel.attacks.outcomes import attack_table, gap_table, is_verified
 from adaptdel.plots import new_figure
 from adaptdel.report.entries import COLOURS
 from adaptdel.report.figures import INK, MUTED, WIDTH, tidy
 from adaptdel.report.samples import plural
 from adaptdel.report.write import (
-    Drawing,
     mark,
     render,
     report_folder,
@@ -24,10 +25,14 @@ from adaptdel.report.write import (
     write_tables,
 )
 from adaptdel.runs.inputs import Source
-from adaptdel.tables import Table, percent
+from adaptdel.tables import percent
 from adaptdel.text.data import Row
 
 SHOWN = 8  # attacked texts of a run
+_BARS = (
+    "The fraction of right answers that the attack did not change, with 95% intervals of the bootstrap, as in the "
+    "paper. Answers are those of the attack's own queries: the table says which changes fresh votes confirm."
+)
 _BOUNDS = (
     "Lower line: the fraction of inputs whose right answer is certified against r edits. Upper line: the fraction "
     "whose right answer the attack did not change with up to r edits. The true accuracy lies between them."
@@ -52,43 +57,22 @@ class ShownText:
 
 @dataclass(frozen=True)
 class AttackEntry:
-    """A run of attacks in the report."""
+    """A run of attacks in the report, the measures with the names of model and recipe, and some attacked texts."""
 
     number: int
     run: AttackRun
+    row: dict[str, Any]
     texts: list[ShownText]
-
-    @property
-    def name(self) -> str:
-        """The folder of the model."""
-        return Path(self.run.manifest["model"].get("path", "")).name or "model"
 
     @property
     def title(self) -> str:
         """The model and the recipe."""
-        return f"{self.name}, {self.run.manifest['recipe']}"
+        return f"{self.row['model']}, {self.row['recipe']}"
 
     @property
     def colour(self) -> str:
         """The colour of its curves."""
         return COLOURS[self.number % len(COLOURS)][0]
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The measures with the names of the model and the recipe."""
-        return {"model": self.name, "recipe": self.run.manifest["recipe"], **self.run.measures}
-
-
-@dataclass(frozen=True)
-class AttackReport:
-    """The contents of a report on attacks: a sentence for each run, notes, tables, figures and attacked texts."""
-
-    title: str
-    entries: Sequence[AttackEntry]
-    summary: Sequence[str]
-    notes: Sequence[str]
-    tables: Sequence[Table]
-    drawings: Sequence[Drawing]
 
 
 def write_attack_report(runs: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> dict[str, Any]:
@@ -104,28 +88,28 @@ def write_attack_report(runs: Sequence[str | Path], out: str | Path, *, title: s
     with report_folder(Path(out)) as partial:
         entries = [_entry(number, read_attack_run(Path(folder))) for number, folder in enumerate(runs)]
         rows = [entry.row for entry in entries]
-        report = AttackReport(
-            title=title or "Attacks on smoothed classifiers",
-            entries=entries,
-            summary=[_sentence(entry) for entry in entries],
-            notes=_notes(entries),
-            tables=[attack_table(rows), gap_table(rows)],
-            drawings=write_figures([*_figures(entries)], partial / "figures", {}),
-        )
+        report: dict[str, Any] = {
+            "title": title or "Attacks on certified classifiers",
+            "entries": entries,
+            "summary": [_sentence(entry) for entry in entries],
+            "notes": _notes(entries),
+            "tables": [attack_table(rows), gap_table(rows)],
+            "drawings": write_figures([*_figures(entries)], partial / "figures", {}),
+        }
         values = {
             "runs": [
                 {
-                    "name": entry.name,
-                    "recipe": entry.run.manifest["recipe"],
+                    "name": entry.row["model"],
+                    "recipe": entry.row["recipe"],
                     "run": entry.run.folder.name,
                     "finished": entry.run.finished,
                     "measures": entry.run.measures,
-                    "curves": robustness_curves(entry.run.records),
+                    "curves": entry.run.curve,
                 }
                 for entry in entries
             ]
         }
-        write_tables(report.tables, partial)
+        write_tables(report["tables"], partial)
         write_file(partial / "index.html", render("attacks.html", report=report))
         mark(partial, values)
     return values
@@ -133,12 +117,12 @@ def write_attack_report(runs: Sequence[str | Path], out: str | Path, *, title: s
 
 def _sentence(entry: AttackEntry) -> str:
     """The accuracy before and after the attack."""
-    measures = entry.run.measures
-    if measures["robust_accuracy"] is None:
+    row = entry.row
+    if row["robust_accuracy"] is None:
         return f"{entry.title}: no input was attacked."
     return (
-        f"{entry.title}: {percent(measures['accuracy_before'])} of {plural(measures['inputs'], 'input')} are answered "
-        f"correctly without an attack, {percent(measures['accuracy_after'])} under it."
+        f"{entry.title}: {percent(row['accuracy_before'])} of {plural(row['inputs'], 'input')} are answered correctly "
+        f"without an attack, {percent(row['accuracy_after'])} under it."
     )
 
 
@@ -150,12 +134,12 @@ def _notes(entries: Sequence[AttackEntry]) -> list[str]:
         if not entry.run.finished
     ]
     for entry in entries:
-        if errors := entry.run.measures["errors"]:
+        if errors := entry.row["errors"]:
             inputs = (
                 "1 input ended its workers and is" if errors == 1 else f"{errors} inputs ended their workers and are"
             )
             notes.append(f"{entry.title}: {inputs} left out of all figures.")
-    frozen = [e for e in entries if e.run.manifest["recipe"] != "adaptive" and not e.run.manifest.get("fresh")]
+    frozen = [e for e in entries if e.row["recipe"] != "adaptive" and not e.run.manifest["settings"].get("fresh")]
     if frozen:
         notes.append(
             "The recipes of TextAttack keep the first answer to a text (one draw of the noise), as in the paper. Some "
@@ -163,9 +147,9 @@ def _notes(entries: Sequence[AttackEntry]) -> list[str]:
         )
     parts = {part for entry in entries for part in (entry.run.manifest.get("parts") or {}).items()}
     notes += [f"Part of the recipes: {name} is {value}." for name, value in sorted(parts)]
-    broken = [entry for entry in entries if entry.run.measures["violations"]]
+    broken = [entry for entry in entries if entry.row["violations"]]
     notes += [
-        f"{entry.title}: {entry.run.measures['violations']} attacked texts lie inside the certified radius; adaptdel "
+        f"{entry.title}: {entry.row['violations']} attacked texts lie inside the certified radius; adaptdel "
         "audit tests whether that is more than alpha allows."
         for entry in broken
     ]
@@ -193,7 +177,8 @@ def _entry(number: int, run: AttackRun) -> AttackEntry:
                         _parts(row.text.split(), record["text"].split()),
                     )
                 )
-    return AttackEntry(number, run, texts)
+    name = Path(run.manifest["model"].get("path", "")).name or "model"
+    return AttackEntry(number, run, {"model": name, "recipe": run.manifest["recipe"], **run.measures}, texts)
 
 
 def _parts(original: list[str], attacked: list[str]) -> list[tuple[str, str]]:
@@ -214,16 +199,40 @@ def _parts(original: list[str], attacked: list[str]) -> list[tuple[str, str]]:
 
 
 def _figures(entries: Sequence[AttackEntry]) -> Iterator[tuple[str, str, str, Any]]:
-    for entry in entries:
+    measured = [entry for entry in entries if entry.run.records]
+    if measured:
+        yield "robust-accuracy", "Robust accuracy", _BARS, _bars(measured)
+    for entry in measured:
         yield f"bounds-{entry.number}", f"Accuracy under attack: {entry.title}", _BOUNDS, _bounds_figure(entry)
         title = f"Certified radius and attacked distance: {entry.title}"
         yield f"gap-{entry.number}", title, _GAP, _gap_figure(entry)
 
 
+def _bars(entries: Sequence[AttackEntry]) -> Any:
+    """Robust accuracies by recipe, a bar for each model, as in the paper's figure."""
+    models, recipes = ([*dict.fromkeys(entry.row[name] for entry in entries)] for name in ("model", "recipe"))
+    figure = new_figure(WIDTH, 3.2)
+    axes = figure.subplots()
+    width = 0.8 / len(models)
+    for number, model in enumerate(models):
+        rows = [entry.row for entry in entries if entry.row["model"] == model and entry.run.records]
+        heights = np.array([row["robust_accuracy"] for row in rows])
+        ends = np.array([row["robust_accuracy_bootstrap"] for row in rows]).reshape(-1, 2).T
+        places = [recipes.index(row["recipe"]) + (number - (len(models) - 1) / 2) * width for row in rows]
+        axes.bar(places, heights, width, color=COLOURS[number % len(COLOURS)][0], label=model)
+        axes.errorbar(places, heights, np.abs(ends - heights), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
+    axes.set_xticks(range(len(recipes)), recipes)
+    axes.set_ylim(0, 1.02)
+    axes.set_ylabel("robust accuracy", color=INK, fontsize=9)
+    tidy(axes)
+    figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
+    return figure
+
+
 def _bounds_figure(entry: AttackEntry) -> Any:
     figure = new_figure(WIDTH, 3.2)
     axes = figure.subplots()
-    curves = robustness_curves(entry.run.records)
+    curves = entry.run.curve
     edits = [point["edits"] for point in curves]
     certified, attacked = ([point[name] for point in curves] for name in ("certified", "attacked"))
     axes.fill_between(edits, certified, attacked, step="post", color=entry.colour, alpha=0.12, lw=0)
