@@ -1,11 +1,10 @@
-# Each target installs what it needs, the project itself in editable form, in .venv; `demo` and `serve` leave .venv alone.
+# Each target installs what it needs, the project itself in editable form, in .venv; in .venv-make, if there is a .venv of your own.
 PYTHON ?= python3
-VENV := .venv
+VENV := $(if $(wildcard .venv),$(if $(wildcard .venv/.made-by-make),.venv,.venv-make),.venv)
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-
-# demo and serve have an environment of their own, so that what is installed in .venv stays as it is. They need no torch.
-DEMO := .venv-demo
+STAMP := $(VENV)/.installed-dev
+DEMO := $(VENV)/.installed-demo# without torch
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: help demo serve test test-all lint types programs wheel bench docs paper paper-quick attack-env attack-test attack-parts clean
 
@@ -22,21 +21,23 @@ help:
 	@echo "make paper     the paper's protocol, RoBERTa and data from the hub (a GPU, weeks); says first what it will take"
 	@echo "               DATA=folder MODEL=folder or linear: local files; make paper-quick DATA=folder takes minutes"
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(VENV)/.made-by-make:
+	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(DEMO)/.installed: pyproject.toml constraints.txt
-	test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,serve]'
+$(STAMP): $(VENV)/.made-by-make pyproject.toml constraints.txt
+	$(PIP) -e '.[dev]'
 	@touch $@
 
-demo: $(DEMO)/.installed
-	$(DEMO)/bin/adaptdel demo --out out/demo
+$(DEMO): $(VENV)/.made-by-make pyproject.toml constraints.txt
+	$(PIP) -e '.[demo,serve]'
+	@touch $@
 
-serve: $(DEMO)/.installed
-	$(DEMO)/bin/adaptdel serve --demo $(ARGS)
+demo: $(DEMO)
+	$(BIN)/adaptdel demo --out out/demo
+
+serve: $(DEMO)
+	$(BIN)/adaptdel serve --demo $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -62,21 +63,21 @@ bench: $(STAMP)
 	@mkdir -p out
 	$(BIN)/python -m benchmarks.certificate --out out
 ifdef DATA
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(PIP) -e '.[bench]'
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.sampling --data $(DATA) --out out
 	$(BIN)/python -m benchmarks.optimiser --data $(DATA) --out out
 	$(BIN)/python -m benchmarks.exact --data $(DATA) --out out
 endif
 
 docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open out/site/index.html"
 
 # Without DATA the data sets and the model come from the hub; with DATA=folder nothing is downloaded unless HF_HUB_OFFLINE=0.
 HUB := $(if $(DATA),HF_HUB_OFFLINE=$(or $(HF_HUB_OFFLINE),1))
 paper: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,datasets,report]'
+	$(PIP) -e '.[transformers,datasets,report]'
 	$(HUB) $(BIN)/python -m experiments.paper $(if $(DATA),--data $(DATA)) --model $(or $(MODEL),roberta-base) --out $(or $(OUT),out/paper) $(ARGS)
 
 paper-quick: $(STAMP)
@@ -106,4 +107,4 @@ attack-parts: $(ATTACK)/.installed
 	HF_HUB_OFFLINE=1 $(ATTACK)/bin/python -m experiments.attack_parts --data $(DATA)/*.train.jsonl.gz --out out/attack-parts $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(ATTACK) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ATTACK) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis
