@@ -6,10 +6,12 @@ shown to change no certificate.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,6 +89,15 @@ def digits(copies: list[str]) -> list[str]:
     return [f"class {sum(map(len, copy.split())) % 10}" for copy in copies]
 
 
+@ad.register_noise("golden_content")
+@dataclass(frozen=True, kw_only=True)
+class ShoutedDeletion(ad.ContentDeletion):
+    """A higher rate for texts that praise."""
+
+    def rate_of(self, tokens: tuple[Any, ...]) -> float:
+        return 0.7 if "superb" in tokens else 0.8
+
+
 def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     """Every model by name, with its inputs."""
     settings: dict[str, Any]
@@ -131,7 +142,56 @@ def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     commas = [text.replace(" ", ",") for text in inputs]
     settings = {"unit": pair, "classes": ["even", "odd"], "progress": False, "n_estimate": 500}
     yield "function custom", ad.SmoothedClassifier(count_letters, METHODS["cert-ed"], **settings), commas
+    content = ShoutedDeletion(vocabulary=("superb", "dull"))
+    settings = {"classes": ["even", "odd"], "progress": False, "n_estimate": 500}
+    yield "function content", ad.SmoothedClassifier(count_letters, content, **settings), inputs[:4]
+    weights = [[number - 4.5 for number in range(9)]]
+    pipe = word_pipeline([*POSITIVE, *NEGATIVE, "film"], weights, ["neg", "pos"])
+    yield "pipeline adaptdel", ad.SmoothedClassifier(pipe, METHODS["adaptdel"], progress=False), inputs
     yield from networks(inputs)
+
+
+def word_pipeline(words: list[str], weights: list[list[float]], classes: list[Any]) -> Any:
+    """A pipeline of scikit-learn with given weights."""
+    text, linear, pipeline = (
+        import_module(f"sklearn.{name}") for name in ("feature_extraction.text", "linear_model", "pipeline")
+    )
+    vectorizer = text.CountVectorizer(vocabulary={word: place for place, word in enumerate(words)})
+    model = linear.LogisticRegression()
+    model.coef_, model.classes_ = np.array(weights), np.array(classes)
+    model.intercept_ = np.full(len(weights), -0.25)
+    return pipeline.make_pipeline(vectorizer.fit([""]), model)
+
+
+def exact_certificates() -> Iterator[tuple[str, list[ad.ExactCertificate]]]:
+    """Exact certificates by name: words, characters, two and many classes, restricted attackers, runs of tokens."""
+    texts = [text for words in (3, 6, 25) for text in reviews(2, words, seed=words)[0]]
+    binary = word_pipeline([*POSITIVE, *NEGATIVE], [[1.5, 1, 2, 1, -1, -2, -1, -0.5]], ["neg", "pos"])
+    for name, settings in {"plain": {}, "insertions": {"ops": ["ins"]}}.items():
+        yield f"exact {name}", ad.AdditiveClassifier.from_sklearn(binary, bound=0.25, **settings).certify(texts)
+    model = ad.AdditiveClassifier.from_sklearn(binary, bound=0.25)
+    yield "exact threshold", model.set_params(threshold=2 * model.bound_).certify(texts)
+    model = ad.AdditiveClassifier.from_sklearn(binary, bound=2.5)
+    synonyms = {"good": ["fine", "dull"], "bad": ["poor"], "film": ["plot"]}
+    yield "exact immovable", model.certify(texts, immovable={"good", "bad"})
+    yield "exact synonyms", model.certify(texts, synonyms=synonyms)
+    words = [f"{topic}{number}" for topic in TOPICS for number in range(4)]
+    weights = [[1.0 * (place // 4 == topic) for place in range(16)] for topic in range(4)]
+    four = word_pipeline(words, weights, list(TOPICS))
+    stories = [text for words in (4, 25) for text in news(4, words, seed=words)[0]]
+    yield "exact four classes", ad.AdditiveClassifier.from_sklearn(four, bound=0.25).certify(stories)
+    rng = np.random.default_rng(0)
+    scores = [rng.integers(-9, 15, size=(length, 3)) + [8, 0, 0] for length in (0, 1, 9, 40)]
+    for unit in ("char", "byte"):
+        yield f"exact {unit}", [ad.exact_certificate(each, [0, 1, 0], 25, unit=unit) for each in scores]
+    yield "exact floats", [ad.exact_certificate(each[:, 0] / 7, 0.1, 3.5, threshold=0.3) for each in scores]
+    runs = [
+        ad.ExactCertificate(
+            int(np.argmax(each.sum(axis=0))), (0, 1, 2), each, np.zeros(3, dtype=int), np.full(3, 30), ngram=3
+        )
+        for each in scores[2:]
+    ]
+    yield "exact runs of tokens", runs
 
 
 def networks(inputs: list[Any]) -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
@@ -204,13 +264,37 @@ def certificates() -> dict[str, list[dict[str, Any]]]:
     golden: dict[str, list[dict[str, Any]]] = {}
     for name, model, inputs in models():
         golden[name] = []
-        certificates = model.certify(inputs)
-        for certificate, prediction in zip(certificates, model.predict(inputs).tolist(), strict=True):
+        for certificate, prediction in zip(model.certify(inputs), model.predict(inputs).tolist(), strict=True):
             values = certificate.to_dict()
-            values["radii"] = [certificate.radius_for([operation]) for operation in certificate.ops]
+            others = [certificate.rederive(alpha=0.001), certificate.rederive(bound="paper")]
+            values["rederived"] = [other.radius for other in others]
             values["prediction"] = prediction
-            golden[name].append({key: values[key] for key in (*names, "radii", "prediction")})
+            golden[name].append({key: values[key] for key in (*names, "rederived", "prediction")} | radii(certificate))
+    for name, exact in exact_certificates():
+        golden[name] = [
+            {key: certificate.to_dict()[key] for key in ("label", "classes", "offsets", "reach", "ops", "input_hash")}
+            | {"scores": hashed(certificate.scores.tolist()), "counterexample": certificate.counterexample()}
+            | radii(certificate)
+            for certificate in exact
+        ]
     return golden
+
+
+def radii(certificate: Any) -> dict[str, Any]:
+    """All radii of a certificate, and its frontier, which may hold many triples."""
+    has_frontier = getattr(certificate, "noise", None) is None or not certificate.noise.has_own_ball()
+    return {
+        "radius": certificate.radius,
+        "radii": [certificate.radius_for([operation]) for operation in certificate.ops],
+        "character_radius": certificate.character_radius,
+        "frontier": hashed(certificate.frontier()) if has_frontier else None,
+        "log10_cardinality": round(certificate.log10_cardinality(vocab_size=1000), 9),
+    }
+
+
+def hashed(value: Any) -> str:
+    """A hash of plain values."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
 if __name__ == "__main__":
