@@ -171,7 +171,7 @@ def exact_certificates() -> Iterator[tuple[str, list[ad.ExactCertificate]]]:
         yield f"exact {name}", ad.AdditiveClassifier.from_sklearn(binary, bound=0.25, **settings).certify(texts)
     model = ad.AdditiveClassifier.from_sklearn(binary, bound=0.25)
     yield "exact threshold", model.set_params(threshold=2 * model.bound_).certify(texts)
-    model = ad.AdditiveClassifier.from_sklearn(binary, bound=2.5)
+    model = ad.AdditiveClassifier.from_sklearn(binary, bound=0.5)
     synonyms = {"good": ["fine", "dull"], "bad": ["poor"], "film": ["plot"]}
     yield "exact immovable", model.certify(texts, immovable={"good", "bad"})
     yield "exact synonyms", model.certify(texts, synonyms=synonyms)
@@ -181,13 +181,13 @@ def exact_certificates() -> Iterator[tuple[str, list[ad.ExactCertificate]]]:
     stories = [text for words in (4, 25) for text in news(4, words, seed=words)[0]]
     yield "exact four classes", ad.AdditiveClassifier.from_sklearn(four, bound=0.25).certify(stories)
     rng = np.random.default_rng(0)
-    scores = [rng.integers(-9, 15, size=(length, 3)) + [8, 0, 0] for length in (0, 1, 9, 40)]
+    scores = [rng.integers(-9, 15, size=(length, 3)) + np.array([8, 0, 0]) for length in (0, 1, 9, 40)]
     for unit in ("char", "byte"):
         yield f"exact {unit}", [ad.exact_certificate(each, [0, 1, 0], 25, unit=unit) for each in scores]
     yield "exact floats", [ad.exact_certificate(each[:, 0] / 7, 0.1, 3.5, threshold=0.3) for each in scores]
     runs = [
         ad.ExactCertificate(
-            int(np.argmax(each.sum(axis=0))), (0, 1, 2), each, np.zeros(3, dtype=int), np.full(3, 30), ngram=3
+            int(np.argmax(each.sum(axis=0))), (0, 1, 2), each, np.zeros(3, dtype=np.int64), np.full(3, 30), ngram=3
         )
         for each in scores[2:]
     ]
