@@ -6,6 +6,8 @@ Skipped tests are named at the end, with what they need.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +25,25 @@ settings.register_profile("thorough", deadline=None, max_examples=1500)
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("thorough" if "slow or not slow" in config.getoption("-m", "") else "quick")
+
+
+@pytest.fixture
+def nothing_registered() -> Iterator[None]:
+    """No noise, rate, bound or classifier of a user's module is registered, neither before the test nor after it."""
+    from adaptdel.core import registry
+
+    def forget() -> None:
+        modules = registry.own_modules()
+        for kind in registry._REGISTRIES:
+            for name, entry in list(kind._entries.items()):
+                if entry.__module__ in modules:
+                    del kind._entries[name]
+        for module in modules:
+            sys.modules.pop(module, None)
+
+    forget()
+    yield
+    forget()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -27,7 +27,7 @@ from tests.run_files import examples, make_model, run, write_rows
 COUNT = 40
 BINS: dict[str, Any] = {
     "objective": "paper",
-    "bins": [0, 20],
+    "bins": [0, 40],
     "min_count": 1,
     "per_bin": 5,
     "n_select": 8,
@@ -83,9 +83,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def distinct_texts() -> tuple[list[str], list[int]]:
-    """Texts that differ from one another, so that a second split of one of them shows."""
+    """Texts that differ from one another, so that a second split of one of them shows; long enough for smoothing."""
     pairs = examples(COUNT, seed=7)
-    return [f"number{n} {text}" for n, (text, _) in enumerate(pairs)], [label for _, label in pairs]
+    return [f"number{n} {'word ' * 20}{text}" for n, (text, _) in enumerate(pairs)], [label for _, label in pairs]
 
 
 def data_file(folder: Path) -> Path:

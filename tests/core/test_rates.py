@@ -95,7 +95,7 @@ def test_interpolation_meets_its_knots() -> None:
         (lambda: InterpolatedRate([4, 2], [1, 2]), "lengths must increase strictly, got [4, 2]"),
         (lambda: FixedRate(0.5)(-1), "length must be an integer of at least 0, got -1"),
         (lambda: FixedRate(0.5)(1.5), "length must be an integer of at least 0"),  # type: ignore[arg-type]
-        (lambda: rate_from_dict({"kind": "wobbly"}), "the kind of a rate must be one of binned, fixed, interpolated"),
+        (lambda: rate_from_dict({"kind": "wobbly"}), "the rate 'wobbly' is not registered"),
         (lambda: rate_from_dict({"kind": "fixed", "q": 1}), "a rate of kind 'fixed' takes p, got 'q'"),
         (lambda: rate_from_dict({"kind": "fixed"}), "a rate of kind 'fixed' needs p, got {}"),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import random
-import runpy
 import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -37,16 +36,6 @@ def examples_on_path() -> Iterator[None]:
             registry._entries.pop(name, None)
     for path in EXAMPLES.glob("own_*.py"):
         sys.modules.pop(path.stem, None)
-
-
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("own_*.py")), ids=lambda path: path.stem)
-def test_examples_run_and_are_short(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 40
-    for registry in (NOISES, BOUNDS):  # the module has another name as a script
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-        for name in ("window", "repeats", "total_variation"):
-            registry._entries.pop(name, None)
-    runpy.run_path(str(path), run_name="__main__")
 
 
 def window_shares(word: tuple[int, ...], width: int, classify: Callable[[tuple[int, ...]], int]) -> list[Fraction]:

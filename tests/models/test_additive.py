@@ -226,7 +226,7 @@ def test_a_notebook_shows_the_text_with_its_scores(model: ad.AdditiveClassifier)
     certificate = model.certify(["good great <film> bad"])[0]
     shown = certificate._repr_html_()
     assert f"<th>radius</th><td>{certificate.radius}</td>" in shown
-    assert f"<td>{certificate.margin}</td>" in shown
+    assert f"<td>{certificate.margin:,}</td>" in shown
     assert certificate.margin == sorted(certificate.totals)[-1] - sorted(certificate.totals)[-2]
     assert ">&lt;film&gt;</span>" in shown
     stored = ad.ExactCertificate.from_dict(certificate.to_dict())
