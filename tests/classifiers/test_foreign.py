@@ -134,7 +134,6 @@ def test_commands_refuse_damaged_folders(
     saved = tmp_path / "saved"
     ad.SmoothedClassifier(TransformersClassifier(str(healthy)), ad.Deletion(ad.FixedRate(0.5))).save(saved)
     shutil.copytree(healthy, tmp_path / "model")
-    edited(saved / "adaptdel.json", lambda values: values | {"files": {}})  # as a hostile sender would
     for folder in (saved / "base", tmp_path / "model"):
         FOLDERS[name][0](folder)
     rows = [{"text": f"a good film {number}", "label": ("pos", "neg")[number % 2]} for number in range(40)]

@@ -27,12 +27,11 @@ def test_a_file_becomes_a_model_with_its_front(tmp_path: Path, capsys: pytest.Ca
     assert "(chosen)" in shown
     assert "noise" not in shown
     assert not (out / "detection.png").exists()
-    assert {"front.csv", "front.png", "README.md", "training.json", "texts.safetensors"} <= {
-        path.name for path in out.iterdir()
-    }
+    assert {"front.png", "README.md", "training.json", "texts.safetensors"} <= {path.name for path in out.iterdir()}
     model = load_model(out)
     assert isinstance(model, AdditiveClassifier)
-    assert len(model.front_) == len((out / "front.csv").read_text().splitlines()) - 1 == 4
+    assert len(model.front_) == 4
+    assert all(f"| {point['bound']:,}" in (out / "README.md").read_text() for point in model.front_)
     assert model.predict(mails(40, seed=9)[0]).tolist() == mails(40, seed=9)[1]
     texts = mails(200)[0]
     assert known_texts(texts, model.texts_["training"]).all()

@@ -67,8 +67,6 @@ class BaseClassifier(ABC):
     """
 
     kind: ClassVar[str] = ""
-    checks_own_files: ClassVar[bool] = False
-    """Whether `load` recognises changed files itself. If not, a saved model carries the SHA-256 of each file."""
     running_options: ClassVar[tuple[str, ...]] = ()
     """What may differ from run to run, such as the device: further options of `load`."""
 

@@ -160,8 +160,6 @@ class BoundedLinearClassifier(BoundedClassifier):
         point: which of them is used.
     """
 
-    checks_own_files = True
-
     def __init__(
         self,
         features: VocabularyFeatures,

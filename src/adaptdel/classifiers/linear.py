@@ -134,7 +134,6 @@ class LinearClassifier(BaseClassifier):
         self.bits = bits
         self.ngram = ngram
 
-    checks_own_files = True
     weights_: npt.NDArray[np.int32]
     bias_: npt.NDArray[np.int32]
     exponent_: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,17 +26,14 @@ from adaptdel.core.checks import (
 )
 from adaptdel.core.margins import TokenEdit, check_sums
 from adaptdel.core.threat import Threat
-from adaptdel.files import write_text
-from adaptdel.models.estimator import TextEstimator, checked_protection, input_name, label_array, listed
-from adaptdel.models.model_files import load_model, save_model
+from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
 from adaptdel.progress import reporter
 from adaptdel.settings import ADDITIVE, CERTIFICATION, CLASS_WEIGHTS, TRAINING, AdditiveTrainingSettings
 from adaptdel.text.units import Tokens, Unit, Words, check_unit
 
 BATCH = 1024  # texts whose new tokens are looked up together
 GROUP = 64  # inputs of a stream that are certified together
-FRONT = "front.csv"
-_FIELDS = {"ops": "a list", "threshold": "an integer", "front": "a list", "protection": "an object?"}
+_FIELDS = {"ops": "a list", "threshold": "an integer", "front": "a list"}
 
 
 class AdditiveClassifier(TextEstimator):
@@ -60,14 +56,13 @@ class AdditiveClassifier(TextEstimator):
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
 
     Attributes:
-        kind: the name of this kind of model in folders.
         base_: the fitted token scores.
         classes_: the labels.
         front_: for each bound the accuracy, the mean accuracy of the classes, and the mean and median radius on the
             held-out examples, where wrong answers count as radius 0.
     """
 
-    kind: ClassVar[str] = "additive"
+    kind = "additive"
     run_options: ClassVar[tuple[str, ...]] = ("ops", "threshold")  # what a run may change
 
     def __init__(
@@ -149,14 +144,8 @@ class AdditiveClassifier(TextEstimator):
         least = max(point["balanced_accuracy"] for point in self.front_) - loss / 100
         allowed = [point for point in self.front_ if point["balanced_accuracy"] >= least - 1e-12]
         best = max(allowed, key=lambda point: (point["mean_radius"], point["balanced_accuracy"]))
-        return self.use_point(best["point"])
-
-    def use_point(self, point: int) -> Self:
-        """Use one of the bounds of `front_`."""
-        base = self.base_classifier()
-        if not isinstance(base, BoundedLinearClassifier):
-            raise ValueError("use_point needs a model that fit has trained, which knows other bounds")
-        return self._with(base.at(point), self.front_)
+        assert isinstance(self.base_, BoundedLinearClassifier)  # which alone has a front
+        return self._with(self.base_.at(best["point"]), self.front_)
 
     @classmethod
     def from_sklearn(cls, pipeline: Any, *, bound: float, **params: Any) -> Self:
@@ -242,33 +231,10 @@ class AdditiveClassifier(TextEstimator):
         """The most by which a token can change the margin between two classes."""
         return self.base_classifier().reach
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder: safetensors, JSON, a model card, and ``front.csv`` with a row for each bound."""
-        save_model(self, Path(path))
-
-    def write_files(self, folder: Path) -> None:
-        """Write the front into the folder of the model."""
-        if self.front_:
-            rows = [",".join(self.front_[0]), *(",".join(map(str, point.values())) for point in self.front_)]
-            write_text(folder / FRONT, "\n".join(rows) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> AdditiveClassifier:
-        """Read a model that `save` wrote; nothing in the folder is executed."""
-        model = load_model(path)
-        if not isinstance(model, AdditiveClassifier):
-            raise ValueError(f"{path}: holds a model of the kind {model.kind}: use {type(model).__name__}.load")
-        return model
-
     def to_settings(self) -> dict[str, Any]:
         """What a folder holds beside the token scores, in plain values."""
-        settings = {
-            "ops": list(Threat(self.ops).ops),
-            "threshold": self._threshold(self.base_classifier()),
-            "front": self.front_,
-        }
-        known = getattr(self, "protection_", None)
-        return settings if known is None or known["plan"] != self.answer_plan() else settings | {"protection": known}
+        threshold = self._threshold(self.base_classifier())
+        return {"ops": list(Threat(self.ops).ops), "threshold": threshold, "front": self.front_}
 
     def answer_plan(self) -> dict[str, Any]:
         """All that `predict` depends on besides the text, in plain values."""
@@ -287,8 +253,6 @@ class AdditiveClassifier(TextEstimator):
             check_fields(point, {"point": "an integer", "bound": "an integer"} | numbers)
         model = cls(ops=Threat(settings["ops"]).ops, unit=unit, threshold=settings["threshold"])
         model._with(base, settings["front"])._threshold(base)
-        if settings.get("protection") is not None:
-            model.protection_ = checked_protection(settings["protection"], base.classes_)
         return model
 
     def _with(self, base: BoundedClassifier, front: list[dict[str, Any]]) -> Self:

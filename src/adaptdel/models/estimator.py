@@ -1,4 +1,4 @@
-"""What the estimators share: the conventions of scikit-learn, also where it is not installed."""
+"""What the estimators share: folders, the Hugging Face Hub, and the conventions of scikit-learn."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from adaptdel.core.checks import check_fields
+from adaptdel.classifiers.base import BaseClassifier
+from adaptdel.models.model_files import load_model, save_model
 
 try:
     from sklearn.base import BaseEstimator as BaseEstimator
@@ -42,20 +43,58 @@ except ImportError:  # the estimators have the same methods without scikit-learn
 
 
 class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """What `save` and `load` of an estimator add: its place on the Hugging Face Hub, and scikit-learn's tags."""
+    """A model of texts: in a folder, which also holds its base classifier, or on the Hugging Face Hub.
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder."""
+    Attributes:
+        kind: the name of this kind of model in folders.
+        classes_: the labels.
+        training_: a record of the training in plain values, if `adaptdel.training` trained the model.
+        calibration_: a record of the calibration in plain values, if `adaptdel.calibration` chose the rates.
+        protection_: a record in plain values, if `adaptdel.training.protection` chose the threshold.
+        texts_: the sorted hashes of the texts that trained, calibrated and protected the model, by their use.
+    """
+
+    kind: ClassVar[str]
+    unit: Any
+    classes_: Any
+
+    def base_classifier(self) -> BaseClassifier:
+        """The base classifier."""
+        raise NotImplementedError
+
+    def to_settings(self) -> dict[str, Any]:
+        """What a folder holds beside the base classifier, in plain values."""
         raise NotImplementedError
 
     @classmethod
-    def load(cls, path: str | Path) -> Any:
-        """Read a model that `save` wrote."""
+    def from_settings(cls, settings: Mapping[str, Any], base: Any, unit: Any) -> Self:
+        """The model from what `to_settings` returned, checked, and its base classifier."""
         raise NotImplementedError
 
     def answer_plan(self) -> dict[str, Any]:
-        """All that `predict` depends on besides the text and the seed."""
+        """All that `predict` depends on besides the text and the seed, in plain values.
+
+        What was measured on the answers of a model holds as long as this stays the same.
+        """
         raise NotImplementedError
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder: safetensors, JSON and a model card."""
+        save_model(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, **running: Any) -> Self:
+        """Read a model that `save` wrote; nothing in the folder is executed.
+
+        Args:
+            path: the folder.
+            running: where and how a transformer runs: ``device``, ``dtype``, ``batch_tokens`` and ``compile`` of
+                `TransformersClassifier`.
+        """
+        model = load_model(path, running)
+        if not isinstance(model, cls):
+            raise ValueError(f"{path}: holds a model of the kind {model.kind}: use {type(model).__name__}.load")
+        return model
 
     def changed_plan(self) -> str | None:
         """A sentence if the answers are no longer those whose rate of false positives was proved; else None."""
@@ -125,14 +164,6 @@ def _hub() -> Any:
     except ImportError:
         raise ImportError("the Hugging Face Hub needs huggingface_hub: pip install 'adaptdel[hub]'") from None
     return huggingface_hub
-
-
-def checked_protection(record: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, Any]:
-    """The record of a protected class that a folder holds; ValueError unless it is one of these classes."""
-    check_fields(record, {"sentence": "a text", "plan": "an object"})
-    if record.get("label") not in classes:
-        raise ValueError(f"label must be one of the classes, got {record.get('label')!r:.60}")
-    return dict(record)
 
 
 def label_array(names: list[Any]) -> Any:

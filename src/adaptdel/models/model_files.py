@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import save as tensors_to_bytes
@@ -22,6 +21,9 @@ from adaptdel.files import read_json, read_tensors, replacing, replacing_folder,
 from adaptdel.models.card import calibration_text, model_card, training_text
 from adaptdel.text.data import DATA, TextHashes
 from adaptdel.text.units import check_unit, unit_from_dict
+
+if TYPE_CHECKING:
+    from adaptdel.models.estimator import TextEstimator
 
 CONFIG, TRAINING, CALIBRATION = "adaptdel.json", "training.json", "calibration.json"
 TEXTS = "texts.safetensors"  # hashes of the texts that the model was trained, calibrated and protected with, by use
@@ -39,56 +41,22 @@ _FIELDS = {
     "classes": "a list",
     "unit": "an object",
     "options": "an object",
-    "files": "an object",
+    "protection": "an object?",
 }
-_COMMON = (*_FIELDS, "format", "self_test")  # what the settings of every kind of model hold
+_OF_BASE = ("format", "version", "base", "fingerprint", "classes", "unit", "options", "self_test")
+Extras = Callable[[Path], None]  # writes more files into the folder of a model
 
 
-class Model(Protocol):
-    """What a kind of model in `MODELS` defines, so that it can be saved and loaded.
-
-    Its folder holds the base classifier, the fields above, and what `to_settings` returns. The records ``training_``
-    and ``calibration_``, dictionaries of plain values, are optional, and so is ``texts_``: see `text_hashes`. A method
-    ``write_files`` may write more files.
-
-    Attributes:
-        kind: its name in `MODELS`.
-        unit: what a token is.
-        classes_: the labels.
-    """
-
-    kind: ClassVar[str]
-    unit: Any
-    classes_: Any
-
-    def base_classifier(self) -> BaseClassifier:
-        """The base classifier, which is saved with the model."""
-        ...
-
-    def to_settings(self) -> dict[str, Any]:
-        """The settings of this kind of model, in plain values."""
-        ...
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], base: BaseClassifier, unit: Any) -> Self:
-        """The model from its settings, checked, and its base classifier."""
-        ...
-
-
-def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None = None) -> None:
-    """Write a model atomically; a folder that holds something else is not changed.
-
-    ``extras`` may write more files into the new folder before it replaces the old one.
-    """
+def save_model(model: TextEstimator, path: Path, extras: Extras = lambda folder: None) -> None:
+    """Write a model atomically; a folder that holds something else is not changed."""
     base = model.base_classifier()
     if not base.kind:
         base.save(path / "base")  # raises a ValueError for a base classifier that cannot be saved
-    self_test = getattr(base, "self_test_", None)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
         raise ValueError(f"path must be a new folder, an empty one or a saved model, got {str(path)!r}")
+    self_test = getattr(base, "self_test_", None)
     settings = {
         "format": FORMAT,
-        "kind": model.kind,
         "version": version("adaptdel"),
         "base": base.kind,
         "fingerprint": base.fingerprint(),
@@ -96,25 +64,42 @@ def save_model(model: Model, path: Path, extras: Callable[[Path], None] | None =
         "unit": check_unit(model.unit).to_dict(),
         "options": base.options(),
         "self_test": None if self_test is None else self_test.to_dict(),
-        "files": {},
-        **model.to_settings(),
     }
-    training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))
     with replacing_folder(path) as partial:
         base.save(partial / "base")
-        if not base.checks_own_files:
-            settings["files"] = _hashes(partial / "base")
-        write_json(partial / CONFIG, settings)
-        if training is not None:
-            write_json(partial / TRAINING, training)
-        if calibration is not None:
-            write_json(partial / CALIBRATION, calibration)
-        _write_texts(model, partial)
-        write_text(partial / "README.md", model_card(settings, training, calibration))
-        if (write_files := getattr(model, "write_files", None)) is not None:
-            write_files(partial)
-        if extras is not None:
-            extras(partial)
+        _write(model, partial, settings, extras)
+
+
+def update_model(model: TextEstimator, path: Path, extras: Extras = lambda folder: None) -> None:
+    """Store the settings and the records of a model in its folder; the base classifier there stays."""
+    stored = _settings(path)
+    _write(model, path, {name: stored[name] for name in _OF_BASE}, extras)
+
+
+def update_copy(model: TextEstimator, path: Path, out: Path | None, extras: Extras = lambda folder: None) -> None:
+    """Like `update_model`, in a copy of the folder that appears once it is complete; ``out=None`` for the folder."""
+    if out is None:
+        update_model(model, path, extras)
+        return
+    with replacing_folder(out) as partial:
+        shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+        update_model(model, partial, extras)
+
+
+def _write(model: TextEstimator, folder: Path, of_base: Mapping[str, Any], extras: Extras) -> None:
+    """Write all but the base classifier; the settings are replaced last and atomically."""
+    protection = getattr(model, "protection_", None) if model.changed_plan() is None else None
+    settings = {**of_base, "kind": model.kind, **model.to_settings(), "protection": protection}
+    training, calibration, texts = (getattr(model, name, None) for name in ("training_", "calibration_", "texts_"))
+    for name, record in ((TRAINING, training), (CALIBRATION, calibration)):
+        if record is not None:
+            write_json(folder / name, record)
+    if texts is not None:
+        with replacing(folder / TEXTS) as file:
+            file.write(tensors_to_bytes(texts))
+    extras(folder)
+    write_text(folder / "README.md", model_card(settings, training, calibration))
+    write_json(folder / CONFIG, settings)
 
 
 def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> Any:
@@ -122,7 +107,7 @@ def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> An
 
     Args:
         path: the folder.
-        running: where and how a transformer runs: see `SmoothedClassifier.load`.
+        running: where and how a transformer runs: see `TextEstimator.load`.
     """
     path = Path(path)
     settings = _settings(path)
@@ -138,6 +123,11 @@ def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> An
         if settings["classes"] != base.classes_:
             raise ValueError("its classes are not those of the base classifier")
         model = getattr(import_module(module), name).from_settings(settings, base, unit)
+        if (protection := settings.get("protection")) is not None:
+            check_fields(protection, {"sentence": "a text", "plan": "an object"})
+            if protection.get("label") not in settings["classes"]:
+                raise ValueError(f"label must be one of the classes, got {protection.get('label')!r:.60}")
+            model.protection_ = protection
     for attribute, file, check in (
         ("training_", TRAINING, training_text),
         ("calibration_", CALIBRATION, calibration_text),
@@ -187,7 +177,7 @@ def class_count(path: Path) -> int:
     return len(_settings(path)["classes"])
 
 
-def data_columns(model: Model | Path, text: str | None, label: str | None) -> dict[str, Any]:
+def data_columns(model: TextEstimator | Path, text: str | None, label: str | None) -> dict[str, Any]:
     """The names of the columns of text and label: those given, or else those of the model's training data.
 
     ``model`` is a model or the folder of a saved one. The names in the settings are used if the model has none.
@@ -205,35 +195,6 @@ def data_columns(model: Model | Path, text: str | None, label: str | None) -> di
     return {name: check_text(f"the column {name}", column) for name, column in names.items()}
 
 
-def update_model(model: Model, path: Path, extras: Callable[[Path], None] = lambda folder: None) -> None:
-    """Store the settings and the records of a model in its folder; the base classifier there stays.
-
-    ``extras`` may write more files. The configuration is replaced last and atomically.
-    """
-    common = {name: value for name, value in _settings(path).items() if name in _COMMON}
-    settings = {**common, **model.to_settings()}
-    training, calibration = (getattr(model, name, None) for name in ("training_", "calibration_"))
-    for name, record in ((TRAINING, training), (CALIBRATION, calibration)):
-        if record is not None:
-            write_json(path / name, record)
-    _write_texts(model, path)
-    extras(path)
-    write_text(path / "README.md", model_card(settings, training, calibration))
-    write_json(path / CONFIG, settings)
-
-
-def update_copy(
-    model: Model, path: Path, out: Path | None, extras: Callable[[Path], None] = lambda folder: None
-) -> None:
-    """Like `update_model`, in a copy of the folder that appears once it is complete; ``out=None`` for the folder."""
-    if out is None:
-        update_model(model, path, extras)
-        return
-    with replacing_folder(out) as partial:
-        shutil.copytree(path, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
-        update_model(model, partial, extras)
-
-
 def check_free(out: Path, *, overwrite: bool) -> None:
     """Raise unless a model may be written to a folder: a new or empty one, or with ``overwrite`` another model's."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
@@ -242,12 +203,6 @@ def check_free(out: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{out}: holds something that is not a model: choose another folder for --out")
     if not overwrite:
         raise ValueError(f"{out}: holds another model: choose another folder for --out, or --overwrite")
-
-
-def _write_texts(model: Model, folder: Path) -> None:
-    if (known := getattr(model, "texts_", None)) is not None:
-        with replacing(folder / TEXTS) as file:
-            file.write(tensors_to_bytes(known))
 
 
 def _read_texts(path: Path) -> dict[str, TextHashes]:
@@ -287,38 +242,13 @@ def _load_base(folder: Path, settings: dict[str, Any], config: Path, running: Ma
         raise ValueError(f"{folder}: missing from a saved model: save or copy the model anew")
     with _damaged(config):
         cls.check_options(options)
-    _check_files(folder, settings["files"])
     cls.check_running(running)
     try:
         return cls.load(folder, **{**options, **running})
+    except ImportError:
+        raise
     except Exception as error:  # for damaged files, libraries raise errors of many types
-        if isinstance(error, ImportError):
-            raise
         if isinstance(error, ValueError) and str(error).startswith((str(folder), *cls.running_options)):
             raise
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        reason = "its weights do not fit its config.json" if "ignore_mismatched_sizes" in reason else reason
         raise ValueError(f"{folder}: the model cannot be read ({reason}): save or copy it anew") from None
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file of a folder."""
-    hashes = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashes
-
-
-def _check_files(folder: Path, files: dict[str, str]) -> None:
-    """Raise unless the files are those that were saved. This is checked before any library reads them."""
-    try:
-        hashes = _hashes(folder) if files else {}
-    except OSError as error:
-        raise ValueError(f"{error.filename}: cannot be read: {error.strerror or error}") from None
-    for name, digest in files.items():
-        if hashes.get(name) != digest:
-            state = (
-                "its SHA-256 differs from that of the saved file" if name in hashes else "missing from a saved model"
-            )
-            raise ValueError(f"{folder / name}: {state}: save or copy the model anew")

@@ -23,8 +23,8 @@ from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
-from adaptdel.models.estimator import TextEstimator, checked_protection, input_name, label_array, listed
-from adaptdel.models.model_files import CONFIG, load_model, save_model
+from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
+from adaptdel.models.model_files import CONFIG
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
 from adaptdel.text.units import Tokens, check_unit
@@ -41,7 +41,6 @@ _FIELDS = {
     "n_select": "an integer",
     "n_estimate": "an integer",
     "copies": "an integer",
-    "protection": "an object?",
 }
 
 
@@ -70,17 +69,12 @@ class SmoothedClassifier(TextEstimator):
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
 
     Attributes:
-        kind: the name of this kind of model in folders.
         base_: the fitted base classifier.
         noise_: the noise that certificates are computed for.
         classes_: the labels.
-        training_: a record of the training in plain values, if `adaptdel.training` trained the model.
-        calibration_: a record of the calibration in plain values, if `adaptdel.calibration` chose the rates.
-        protection_: a record in plain values, if `adaptdel.training.protection` chose the threshold.
-        texts_: the sorted hashes of the texts that trained, calibrated and protected the model, by their use.
     """
 
-    kind: ClassVar[str] = "smoothed"
+    kind = "smoothed"
     run_options: ClassVar[tuple[str, ...]] = (  # what a run may change
         "alpha", "ops", "bound", "sampling", "n_select", "n_estimate", "seed", "threshold",
     )  # fmt: skip
@@ -199,10 +193,7 @@ class SmoothedClassifier(TextEstimator):
         }
 
     def answer_plan(self) -> dict[str, Any]:
-        """All that `predict` depends on besides the text and the seed, in plain values.
-
-        What was measured on the answers of a model holds as long as this stays the same.
-        """
+        """All that `predict` depends on besides the text and the seed, in plain values."""
         certifier = self.certifier(n_estimate=0)
         plan = certifier.plan
         return {
@@ -237,35 +228,12 @@ class SmoothedClassifier(TextEstimator):
             raise ValueError(f"base must be fitted, or its labels named by classes=[...]: got {base!r}")
         return base
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder: safetensors, JSON and a model card."""
-        save_model(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path, **running: Any) -> SmoothedClassifier:
-        """Read a model that `save` wrote; nothing in the folder is executed.
-
-        Args:
-            path: the folder.
-            running: where and how a transformer runs: ``device``, ``dtype``, ``batch_tokens`` and ``compile`` of
-                `TransformersClassifier`.
-        """
-        model = load_model(path, running)
-        if not isinstance(model, SmoothedClassifier):
-            raise ValueError(f"{path}: holds a model of the kind {model.kind}: use {type(model).__name__}.load")
-        return model
-
     def to_settings(self) -> dict[str, Any]:
         """What a folder holds beside the base classifier, in plain values."""
         rule = self.rule()
-        settings: dict[str, Any] = {"noise": rule.noise.to_dict(), "ops": list(rule.ops)}
-        settings |= {
-            name: value.item() if isinstance(value := getattr(self, name), np.generic) else value for name in _PLAIN
-        }
-        known = getattr(self, "protection_", None)
-        if known is not None and known["plan"] == self.answer_plan():
-            settings["protection"] = known
-        return settings
+        values = {name: getattr(self, name) for name in _PLAIN}
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        return {"noise": rule.noise.to_dict(), "ops": list(rule.ops), **plain}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], base: BaseClassifier, unit: Any) -> Self:
@@ -280,8 +248,6 @@ class SmoothedClassifier(TextEstimator):
         for name, least in (("n_select", 1), ("n_estimate", 0), ("copies", 1)):
             check_int(name, getattr(model, name), least=least, most=MOST_VOTES)
         model.base_, model.noise_, model.classes_ = base, plan.rule.noise, np.array(base.classes_)
-        if settings.get("protection") is not None:
-            model.protection_ = checked_protection(settings["protection"], base.classes_ or [])
         return model
 
     def _split(self, text: Any, number: int) -> Tokens:
