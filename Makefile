@@ -65,7 +65,6 @@ bench: $(STAMP)
 ifdef DATA
 	$(PIP) -e '.[bench]'
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.sampling --data $(DATA) --out out
-	$(BIN)/python -m benchmarks.optimiser --data $(DATA) --out out
 	$(BIN)/python -m benchmarks.exact --data $(DATA) --out out
 endif
 

@@ -1,19 +1,16 @@
-"""Attacks: how fast queries are answered, how often `adaptdel audit` detects wrong certificates, exact ones' gaps.
+"""Attacks: how often `adaptdel audit` detects wrong certificates, and how many exact ones are tight.
 
-    python -m benchmarks.attacks speed MODEL --data FILE --out FILE     queries a second
     python -m benchmarks.attacks audit --out FILE    the power of audits, and their false alarms
     python -m benchmarks.attacks exact DATA... --out FILE    how many exact certificates are tight
 
-The speed is that of queries of 100 votes: the texts of a search step in one batch through the engine, against one call
-of the model for each text, as TextAttack makes if it is given the model as a function. The audits are of votes that are
-drawn from known probabilities, so that many can be simulated; radii are audited with a real model.
+The audits are of votes that are drawn from known probabilities, so that many can be simulated; radii are audited with
+a real model.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,14 +29,12 @@ from adaptdel.attacks.auditor import (
     Violation,
     check_votes,
 )
-from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.sampling import doubling_looks
 from adaptdel.core.confidence import Looks, vote_bounds
-from adaptdel.settings import ATTACK, AUDIT
+from adaptdel.settings import AUDIT
 from adaptdel.text.data import read_rows
 
-STEP = 64  # texts of a search step
 ALPHA = 0.05
 SELECTION = 1000
 Draw = tuple[tuple[float, ...], int, Looks, list[list[int]]]  # probabilities, class, looks, votes at looks
@@ -152,47 +147,6 @@ def radii(repeats: int, certificates: int) -> list[dict[str, Any]]:
     return rows
 
 
-def neighbours(text: str, count: int) -> list[str]:
-    """Texts that differ from a text in one word, as in a search step."""
-    words = text.split()
-    return [" ".join([*words[: n % len(words)], f"new{n}", *words[n % len(words) + 1 :]]) for n in range(count)]
-
-
-def speed(model: Path, data: str, out: Path, inputs: int) -> None:
-    """Measure queries a second, in batches and one at a time, alternately on the same texts."""
-    smoothed = ad.SmoothedClassifier.load(model)
-    smoothed.progress = False
-    target = SmoothedTarget(smoothed.certifier(), replace(ATTACK, seconds=1e9))
-    rows = [row.text for row in read_rows(data) if row.text.split()][: 20 * inputs : 20]
-    texts = [neighbours(text, STEP) for text in rows]
-    target.query(texts[0])  # warm up
-    batched: list[float] = []
-    single: list[float] = []
-    for step in texts:
-        start = time.process_time()
-        together = target.query(step)
-        batched.append(STEP / (time.process_time() - start))
-        start = time.process_time()
-        alone = np.concatenate([target.query([text]) for text in step])
-        single.append(STEP / (time.process_time() - start))
-        assert np.array_equal(together, alone)  # the answers do not depend on the batch
-    values = {
-        "model": model.name,
-        "votes": ATTACK.votes,
-        "texts_of_a_step": STEP,
-        "steps": len(texts),
-        "queries_per_cpu_second": {
-            name: {"median": float(np.median(rates)), "quartiles": np.quantile(rates, [0.25, 0.75]).tolist()}
-            for name, rates in (("one batch", batched), ("one text at a time", single))
-        },
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else []
-    known = [entry for entry in known if entry["model"] != values["model"]] + [values]
-    out.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(values, indent=1))
-
-
 def exact(files: list[Path], inputs: int) -> list[dict[str, Any]]:
     """Audits of exact certificates of some test texts, for models of 4,000 training texts and each set of operations.
 
@@ -226,11 +180,6 @@ def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    measured = commands.add_parser("speed")
-    measured.add_argument("model", type=Path)
-    measured.add_argument("--data", required=True)
-    measured.add_argument("--inputs", type=int, default=20)
-    measured.add_argument("--out", type=Path, required=True)
     audits = commands.add_parser("audit")
     audits.add_argument("--repeats", type=int, default=40)
     audits.add_argument("--radii", type=int, default=4)
@@ -242,12 +191,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.command == "exact":
         rows = exact(arguments.data, arguments.inputs)
-        arguments.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        return
-    if arguments.command == "speed":
-        speed(arguments.model, arguments.data, arguments.out, arguments.inputs)
-        return
-    rows = simulated(arguments.repeats) + radii(arguments.radii, 20)
+    else:
+        rows = simulated(arguments.repeats) + radii(arguments.radii, 20)
     arguments.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 

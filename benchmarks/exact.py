@@ -3,8 +3,8 @@
     python -m benchmarks.exact --data FOLDER [--out out]
 
 Both models are trained on IMDB and certify the same test reviews; seconds of processor time. The exact model is timed
-on reviews whose words it has not seen yet, with the radius of each certificate. The least that any such model needs is
-measured too: to split the reviews and look their words up in a dictionary.
+on reviews whose words it has not seen yet, with the radius of each certificate. The least that any such model needs
+is measured too: to split the reviews and look their words up in a dictionary.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Training of the linear model: multinomial logistic regression on noisy copies, by L-BFGS without BLAS.
 
 SciPy's L-BFGS-B is not used. It calls BLAS, so its weights depend on the number of BLAS threads, while
-`LinearClassifier` gives the same model for any number. It is no faster either: ``python -m benchmarks.optimiser``
-minimises the same objective with both on the training sets of SpamAssassin, IMDB and Yelp. SciPy reaches the same loss
-(within 0.1%) in 1.1 to 1.5 times the time with one BLAS thread. With two threads on two cores it is as slow or slower:
-1.2 to 1.5 times on an idle machine, and far more where other processes use the cores.
+`LinearClassifier` gives the same model for any number. It is no faster either: on the training sets of SpamAssassin,
+IMDB and Yelp it reaches the same loss (within 0.1%) in 1.1 to 1.5 times the time with one BLAS thread
+(``benchmarks/optimiser.py``, in the history of the repository).
 """
 
 from __future__ import annotations
