@@ -68,7 +68,7 @@ def test_another_precision_does_not_resume_a_run(
     assert run(*arguments, "--limit", 4, "--dtype", "bfloat16") == 0
     capsys.readouterr()
     assert run(*arguments) == 2
-    assert "(--dtype) was bfloat16, now float32" in capsys.readouterr().err
+    assert "precision (dtype) was bfloat16, now float32" in capsys.readouterr().err
     assert read_run(out).table.num_rows == 4
     assert run(*arguments, "--dtype", "bfloat16", "--batch-tokens", 64) == 0  # batches do not change votes
     assert read_run(out).table.num_rows == 12
