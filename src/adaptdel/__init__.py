@@ -10,9 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from adaptdel.core.bounds import pairwise_bounds, register_bound
-from adaptdel.core.cardinality import log10_cardinality
 from adaptdel.core.confidence import Looks, clopper_pearson
-from adaptdel.core.frontier import certified_frontier
 from adaptdel.core.general import ContentDeletion, certify_general
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, ExactOverlap, Noise, NoNoise, Overlap, noise_from_dict, register_noise
@@ -26,6 +24,7 @@ from adaptdel.core.rates import (
     rate_from_dict,
     register_rate,
 )
+from adaptdel.core.region import certified_frontier, log10_cardinality
 from adaptdel.core.rigorous import rigorous_radius
 from adaptdel.core.threat import Threat
 

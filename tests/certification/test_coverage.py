@@ -233,8 +233,7 @@ def bound_both_at_the_whole_level(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def take_the_share_of_votes_for_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.core.confidence.clopper_pearson", lambda count, total, alpha: (count / total, 1.0))
-    monkeypatch.setattr("adaptdel.core.confidence._scalar_lower", lambda count, total, alpha: count / total)
+    monkeypatch.setattr("adaptdel.core.confidence._lower", lambda count, total, alpha: count / total)
 
 
 def take_the_best_of_more_votes(monkeypatch: pytest.MonkeyPatch) -> None:

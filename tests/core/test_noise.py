@@ -35,9 +35,8 @@ from adaptdel.certification.certificate import digest
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
-from adaptdel.core.draws import _words, draw_at_least
 from adaptdel.core.masking import _smallest
-from adaptdel.core.noise import MANY_CHOICES, ExactOverlap, Noise, Overlap
+from adaptdel.core.noise import MANY_CHOICES, ExactOverlap, Noise, Overlap, _words, draw_at_least
 from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.registry import own_modules
 from adaptdel.core.threat import EVERY_SET
@@ -101,7 +100,7 @@ def test_a_token_is_deleted_iff_its_draw_is_below_the_threshold(p: float, length
 
 def test_a_row_whose_spare_draws_run_out_is_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too rare to wait for: take the spare draws away, and see that rates stay exact and rows independent of chunks."""
-    monkeypatch.setattr("adaptdel.core.draws.ceil", lambda _: -5)
+    monkeypatch.setattr("adaptdel.core.noise.ceil", lambda _: -5)
     noise = Deletion(FixedRate(0.9))
     whole = noise.sample(100, 300, rng())
     assert np.array_equal(np.concatenate(list(noise.chunks(100, 300, rng(), max_bytes=2000))), whole)
@@ -114,7 +113,7 @@ def test_rows_do_not_depend_on_the_rows_that_are_drawn_together(monkeypatch: pyt
     noise = Deletion(FixedRate(0.9))
     together = noise.sample(length, 500, rng(7))
     for size in (1, 1000, 2**30):
-        monkeypatch.setattr("adaptdel.core.draws._BLOCK_BYTES", size)
+        monkeypatch.setattr("adaptdel.core.noise._BLOCK_BYTES", size)
         assert np.array_equal(noise.sample(length, 500, rng(7)), together)
 
 

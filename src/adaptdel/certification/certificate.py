@@ -13,7 +13,6 @@ from math import isfinite
 from typing import Any
 
 from adaptdel.core.bounds import check_bound, complement
-from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import (
     LARGEST_LENGTH,
     check_alpha,
@@ -24,9 +23,9 @@ from adaptdel.core.checks import (
     check_text,
 )
 from adaptdel.core.confidence import Looks, exact_bounds, vote_bounds
-from adaptdel.core.frontier import certified_frontier
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.radius import certified_radius, check_noise, table, uses_table
+from adaptdel.core.region import ROBERTA_VOCABULARY, certified_frontier, log10_cardinality
 from adaptdel.core.threat import CHARACTERS, OPERATIONS, Threat
 from adaptdel.files import parse
 from adaptdel.settings import CERTIFICATION

@@ -23,9 +23,9 @@ from adaptdel.certification.certificate import (
 )
 from adaptdel.certification.sampling import content_key
 from adaptdel.core import margins
-from adaptdel.core.cardinality import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
 from adaptdel.core.margins import ANY_EDIT, Margin, TokenEdit
+from adaptdel.core.region import ROBERTA_VOCABULARY, log10_cardinality
 from adaptdel.core.threat import Threat
 from adaptdel.files import parse
 from adaptdel.tables import notebook_table

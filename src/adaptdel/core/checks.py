@@ -92,14 +92,12 @@ def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LEN
     """Return a scalar or array of integers as an array."""
     try:
         array = np.asarray(value)
-    except ValueError:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {_show(value)}") from None
-    if array.dtype.kind not in "iu" and not (array.dtype.kind == "O" and array.ndim == 0):
         if array.size == 0:
             return np.zeros(array.shape, dtype=np.int64)
-        raise ValueError(f"{name} must be an integer of at least {least}, got {_show(value)}")
-    if array.dtype.kind == "O":
-        return np.asarray(check_int(name, array.item(), least=least, most=most), dtype=np.int64)
+        if array.dtype.kind not in "iu":
+            raise TypeError
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be an integer of at least {least}, got {_show(value)}") from None
     wrong = (array < least) | (array > most)
     if wrong.any():
         limit = f"at least {least}" if (array < least).any() else f"at most {most}"
@@ -115,11 +113,17 @@ def check_names(what: str, values: Any, required: Iterable[str], optional: Itera
     for name in needed:
         if name not in values:
             raise ValueError(f"{what} must have the field {name!r}, which is missing")
-    known = {*needed, *optional}
+    check_known_fields(values, [*needed, *optional])
+    return values
+
+
+def check_known_fields(values: Mapping[str, Any], known: list[str]) -> None:
+    """Raise for the first name that is not known, and suggest the closest known name."""
     for name in values:
         if name not in known:
-            raise ValueError(f"{what} must have no field {_show(name)}, which is unknown")
-    return values
+            closest = get_close_matches(str(name), known, n=1, cutoff=0.5)
+            hint = f"did you mean {closest[0]!r}?" if closest else f"the fields are {', '.join(known)}"
+            raise ValueError(f"{name!r:.60} is not a field: {hint}")
 
 
 def check_text(name: str, value: Any) -> str:
@@ -232,15 +236,6 @@ def spend(steps: int) -> None:
         left[0] -= steps
         if left[0] < 0:
             raise TooMuchWork("it needs more steps than are allowed")
-
-
-def check_known_fields(values: Mapping[str, Any], known: list[str]) -> None:
-    """Raise for the first name that is not known, and suggest the closest known name."""
-    for name in values:
-        if name not in known:
-            closest = get_close_matches(str(name), known, n=1, cutoff=0.5)
-            hint = f"did you mean {closest[0]!r}?" if closest else f"the fields are {', '.join(known)}"
-            raise ValueError(f"{name!r:.60} is not a field: {hint}")
 
 
 def check_format(value: Any, expected: int) -> None:

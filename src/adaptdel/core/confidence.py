@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from math import fsum, isfinite, nextafter
-from typing import Any, overload
+from math import exp, fsum, isfinite, log, nextafter
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
 from adaptdel.core.bounds import capped_rival, complement, round_down, round_up, sum_error
-from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, IntArray, check_alpha, check_int, check_ints, check_list
+from adaptdel.core.checks import LARGEST_LENGTH, FloatArray, check_alpha, check_int, check_ints, check_list
 from adaptdel.core.noise import Noise
 
 
@@ -47,70 +47,42 @@ def clopper_pearson(
     (0.987002, 0.992443)
     """
     alpha = check_alpha(alpha)
-    plain: tuple[Any, Any] = (successes, trials)
-    if set(map(type, plain)) == {int} and 0 <= plain[0] <= plain[1] <= LARGEST_LENGTH:
-        return _scalar_bounds(*plain, alpha)
-    count, total = check_ints("successes", successes), check_ints("trials", trials)
-    count, total = np.broadcast_arrays(count, total)
+    count, total = np.broadcast_arrays(check_ints("successes", successes), check_ints("trials", trials))
     if (count > total).any():
         place = np.unravel_index(int(np.argmax(count > total)), count.shape)
         raise ValueError(f"successes must be at most trials = {total[place]}, got {count[place]}")
     if count.ndim == 0:
-        return _scalar_bounds(int(count), int(total), alpha)
-    return _lower(count, total, alpha), _upper(_lower(total - count, total, alpha))
-
-
-def _scalar_bounds(count: int, total: int, alpha: float) -> tuple[float, float]:
-    """The bounds for scalars: the same numbers as in an array, without the cost of arrays."""
-    other_low = _scalar_lower(total - count, total, alpha)
-    return _scalar_lower(count, total, alpha), min(nextafter(1 - other_low, 2.0), 1.0)
+        return _lower(int(count), int(total), alpha), _upper(int(count), int(total), alpha)
+    pairs, where = np.unique(np.stack([count.ravel(), total.ravel()]), axis=1, return_inverse=True)
+    bounds = [(_lower(x, n, alpha), _upper(x, n, alpha)) for x, n in pairs.T.tolist()]
+    low, high = np.reshape(bounds, (-1, 2))[where.ravel()].T
+    return low.reshape(count.shape), high.reshape(count.shape)
 
 
 # A function of two integers and a level alone, so a cached bound is the one that would be computed.
 @lru_cache(maxsize=2**16)
-def _scalar_lower(count: int, total: int, alpha: float) -> float:
+def _lower(count: int, total: int, alpha: float) -> float:
+    """The probability at which ``count`` or more successes have probability alpha, rounded down."""
     if not 0 <= count <= total <= LARGEST_LENGTH:
         raise ValueError(f"successes must be at least 0 and at most trials = {total}, got {count}")
     if not count:
         return 0.0
     a, b = float(count), float(total - count + 1)
     guess = float(special.betaincinv(a, b, alpha))
-    if not isfinite(guess):
-        return float(_lower(np.array([count]), np.array([total]), alpha)[0])
+    if not isfinite(guess):  # (alpha / C(n, x))^(1/x) is a valid bound, for arguments where the inverse fails
+        guess = min(exp((log(alpha) + float(special.betaln(a, b)) + log(a)) / a), 1.0)
     step = 2.0**-42
     low = guess * (1 - step)
+    # The bound is decided by the sum, not by its inverse.
     while not special.betainc(a, b, low) * (1 + sum_error(a + b, low, 1 - low)) <= alpha:  # type: ignore[arg-type]
         step = min(step * 2, 1.0)
         low = guess * (1 - step)
     return low
 
 
-def _upper(other_low: FloatArray) -> FloatArray:
+def _upper(count: int, total: int, alpha: float) -> float:
     """The upper bound for a class, rounded up, from the lower bound for all other classes together."""
-    return np.minimum(np.nextafter(1 - other_low, 2.0), 1.0)
-
-
-def _lower(count: IntArray, total: IntArray, alpha: float) -> FloatArray:
-    """The probability at which ``count`` or more successes have probability alpha, rounded down."""
-    x, n = np.atleast_1d(count).astype(np.float64), np.atleast_1d(total).astype(np.float64)
-    pairs, where = np.unique(np.stack([x.ravel(), n.ravel()]), axis=1, return_inverse=True)
-    x_, n_ = pairs
-    positive = x_ > 0
-    a, b = np.where(positive, x_, 1.0), np.where(positive, n_ - x_ + 1, 1.0)
-    guess = np.asarray(special.betaincinv(a, b, alpha), dtype=np.float64)
-    # (alpha / C(n, x))^(1/x) is a valid bound, for arguments where the inverse fails.
-    crude = np.exp((np.log(alpha) + special.betaln(a, b) + np.log(a)) / a)
-    guess = np.where(np.isfinite(guess), guess, np.minimum(crude, 1.0))
-    step = 2.0**-42
-    low = guess * (1 - step)
-    while True:  # the bound is decided by the sum, not by its inverse
-        error = sum_error(a + b, low, 1 - low)
-        wrong = ~(special.betainc(a, b, low) * (1 + error) <= alpha)
-        if not wrong.any():
-            break
-        step = min(step * 2, 1.0)
-        low = np.where(wrong, guess * (1 - step), low)
-    return np.asarray(np.where(positive, low, 0.0)[where.ravel()].reshape(np.shape(count)))
+    return min(nextafter(1 - _lower(total - count, total, alpha), 2.0), 1.0)
 
 
 def class_bounds(votes: Sequence[int], label: int, alpha: float) -> tuple[float, float]:
@@ -129,18 +101,13 @@ def class_bounds(votes: Sequence[int], label: int, alpha: float) -> tuple[float,
     >>> round(p1, 6), round(p2, 6)
     (0.969676, 0.019266)
     """
-    counts = np.atleast_1d(check_ints("votes", votes))
-    if len(counts) < 2:
-        raise ValueError(f"votes must hold a count for each of at least 2 classes, got {len(counts)}")
-    label = check_int("label", label, most=len(counts) - 1)
-    alpha = check_alpha(alpha)
-    total = int(counts.sum())
-    if len(counts) == 2:
-        low = clopper_pearson(int(counts[label]), total, alpha)[0]
+    total = sum(votes)
+    if len(votes) == 2:
+        low = _lower(votes[label], total, alpha)
         return low, complement(low)
-    low = clopper_pearson(int(counts[label]), total, alpha / 2)[0]
-    high = clopper_pearson(int(np.delete(counts, label).max()), total, alpha / 2)[1]
-    return low, capped_rival(low, high)
+    rival = max(count for number, count in enumerate(votes) if number != label)
+    low = _lower(votes[label], total, alpha / 2)
+    return low, capped_rival(low, _upper(rival, total, alpha / 2))
 
 
 @dataclass(frozen=True)
@@ -197,16 +164,9 @@ def vote_bounds(looks: Looks, votes: Sequence[Sequence[int]], label: int) -> tup
     >>> round(p1, 4), round(p2, 4)
     (0.9826, 0.0174)
     """
-    best = (0.0, 1.0)
-    if len(votes[0]) == 2:  # a single bound is enough: a shortcut for speed
-        low = 0.0
-        for counts, alpha in zip(votes, looks.alphas, strict=False):
-            low = max(low, _scalar_lower(int(counts[label]), int(counts[0] + counts[1]), alpha))
-        return low, complement(low)
-    for counts, alpha in zip(votes, looks.alphas, strict=False):
-        p1, p2 = class_bounds(counts, label, alpha)
-        best = max(best[0], p1), min(best[1], p2)
-    return best
+    bounds = [class_bounds(counts, label, alpha) for counts, alpha in zip(votes, looks.alphas, strict=False)]
+    lower, upper = zip(*bounds, strict=True)
+    return max(lower), min(upper)
 
 
 def exact_bounds(counts: Sequence[Sequence[int]], label: int, noise: Noise, length: int) -> tuple[float, float]:

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability, spend
-from adaptdel.core.draws import draws
-from adaptdel.core.noise import MANY_CHOICES, NOISES, ExactOverlap, Noise, Overlap
+from adaptdel.core.noise import MANY_CHOICES, NOISES, ExactOverlap, Noise, Overlap, draws
 
 
 @NOISES.add("masking")

@@ -7,10 +7,8 @@ cases (many classes, the paper's bound) the bounds are compared at every neighbo
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from math import inf, log
 from typing import overload
 
@@ -84,7 +82,6 @@ class ToleranceTable:
         self._filled: FloatArray | None = None
         self.limit = threat.search_limit(length)
         self.reach = largest(self._attainable, 0, self.limit, self._guess())
-        self._small: list[float] | None = None
 
     def _guess(self) -> int:
         """About how many edits leave the level attainable."""
@@ -113,34 +110,13 @@ class ToleranceTable:
 
     def radius(self, q: float) -> int:
         """The largest radius that is certified with q, if radius 0 is."""
-        if self._filled is not None:
-            return int(self.radii(np.array([q]))[0])
-        if self.reach <= SMALL:
-            return self._small_radius(q)
+        if self._filled is not None or self.reach <= SMALL:
+            return int(np.searchsorted(-self.filled(), -q, side="right"))
         return largest(lambda radius: self.tolerance(radius) >= q, 0, self.reach, guess=self.reach)
-
-    def _small_radius(self, q: float) -> int:
-        """The same by a table of all radii, which takes about as long to compute as the tolerance of one radius.
-
-        The tolerance of each radius is the smallest over its ball, as in `tolerance`. Balls are nested, so a radius is
-        certified only if all smaller ones are: where rounding makes a tolerance exceed an earlier one, the earlier one
-        counts.
-        """
-        if self._small is None:
-            balls = [pair for radius in range(1, self.reach + 1) for pair in self._ball(radius)]
-            if self.reach and len(balls) == self.reach:  # each ball is a single block that is not empty
-                starts = np.cumsum([0, *(len(other) for other, _ in balls)])[:-1]
-                overlap = self.noise.overlap(self.length, *(np.concatenate(part) for part in zip(*balls, strict=True)))
-                tolerances = np.minimum.reduceat(tolerance(self.level, overlap), starts).tolist()
-            else:
-                tolerances = [self.tolerance(radius) for radius in range(1, self.reach + 1)]
-            self._known |= dict(enumerate(tolerances, start=1))
-            self._small = [-least for least in accumulate(tolerances, min)]
-        return bisect_right(self._small, -q)
 
     def radii(self, q: FloatArray) -> IntArray:
         """The largest radius that is certified with each q, if radius 0 is; shape as q."""
-        if self._filled is None and (len(q) < FILL or self.reach > FILLED):
+        if self._filled is None and self.reach > SMALL and (len(q) < FILL or self.reach > FILLED):
             distinct, where = np.unique(q, return_inverse=True)
             return np.array([self.radius(float(value)) for value in distinct], dtype=np.int64)[where]
         return np.searchsorted(-self.filled(), -q, side="right").astype(np.int64)

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray, check_probability, check_real
-from adaptdel.core.draws import draws
-from adaptdel.core.noise import NOISES, Noise, Overlap
+from adaptdel.core.noise import NOISES, Noise, Overlap, draws
 
 
 class TrainingNoise(Noise):

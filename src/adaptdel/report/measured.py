@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adaptdel.core.cardinality import log10_cardinality
+from adaptdel.core.region import log10_cardinality
 from adaptdel.core.threat import Threat
 from adaptdel.measures.summary import Outcomes
 from adaptdel.runs.records import CERTIFICATES, Record, label_text, label_value
