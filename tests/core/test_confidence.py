@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adaptdel import Looks, clopper_pearson
-from adaptdel.core import confidence
 from adaptdel.core.confidence import class_bounds, vote_bounds
 from adaptdel.core.rigorous import rigorous_lower_confidence
 
@@ -146,16 +145,6 @@ def test_bad_votes(make: object, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
         make()  # type: ignore[operator]
     assert str(caught.value) == sentence
-
-
-def test_the_bounds_of_two_classes_are_those_of_arrays_and_their_cache_is_bounded() -> None:
-    totals = [1, 16, 94, 4968]
-    pairs = [(count, total) for total in totals for count in sorted({0, 1, total // 2, total - 1, total})]
-    looks = {total: Looks.fixed(total, 0.03) for total in totals}
-    lows = [vote_bounds(looks[total], [[total - count, count]], 1)[0] for count, total in pairs]
-    in_arrays = clopper_pearson([count for count, _ in pairs], [total for _, total in pairs], 0.03)[0]
-    assert lows == np.asarray(in_arrays).tolist()
-    assert confidence._lower.cache_info().maxsize == 2**16
 
 
 def test_counts_that_cannot_be_are_refused_by_the_bounds_of_two_classes() -> None:
