@@ -54,15 +54,15 @@ class CopiedCertificates(CertificationTask):
         certifier = self.certifier
         template: dict[str, Any] = {}
 
-        def work(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        def work(items: Iterable[Any]) -> Iterator[Any]:
             from adaptdel.certification.certifier import Input
 
-            for number, item in items:
+            for item in items:
                 if not template:
                     [result] = certifier([Input(item.text, "row")])
                     assert result.certificate is not None
                     template.update(record_of(result.certificate, id="", row=0, label=item.label))
-                yield number, template | {"id": item.id, "row": item.row, "seconds": 0.0}
+                yield template | {"id": item.id, "row": item.row, "seconds": 0.0}
 
         return work
 

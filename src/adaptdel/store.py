@@ -79,20 +79,14 @@ class Store:
         with _sentences(self.path):
             self._commit()
 
-    def records(self, first: int | None = None, last: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """The records with their keys, in the order of the keys; with ``first`` and ``last``, those of a range."""
-        yield from _records(self._connection, self.path, first, last)
+    def records(self) -> Iterator[tuple[Any, Any]]:
+        """The records with their keys, in the order of the keys."""
+        yield from _records(self._connection, self.path)
 
     def remove(self, keys: Iterable[Key]) -> None:
         """Delete the records with these keys; they are gone from the disk when this returns."""
         with _sentences(self.path):
             self._connection.executemany("DELETE FROM records WHERE key = ?", ((key,) for key in keys))
-            self._commit()
-
-    def remove_range(self, first: int, last: int) -> None:
-        """Delete the records with keys from ``first`` to ``last``; they are gone from the disk when this returns."""
-        with _sentences(self.path):
-            self._connection.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (first, last))
             self._commit()
 
     def close(self) -> None:
@@ -220,13 +214,9 @@ def _is_new(connection: sqlite3.Connection) -> bool:
     return count == 0
 
 
-def _records(
-    connection: sqlite3.Connection, path: Path, first: int | None = None, last: int | None = None
-) -> Iterator[tuple[Any, Any]]:
-    where = "" if first is None else " WHERE key BETWEEN ? AND ?"
-    query = f"SELECT key, checksum, value FROM records{where} ORDER BY key"
+def _records(connection: sqlite3.Connection, path: Path) -> Iterator[tuple[Any, Any]]:
     with _sentences(path):
-        for key, checksum, text in connection.execute(query, () if first is None else (first, last)):
+        for key, checksum, text in connection.execute("SELECT key, checksum, value FROM records ORDER BY key"):
             if not isinstance(text, str) or zlib.crc32(text.encode()) != checksum:
                 raise _damaged(path)
             yield key, _parsed(path, text)

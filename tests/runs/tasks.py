@@ -24,15 +24,15 @@ class Square(Task):
         if self.log is not None:
             note(self.log, f"load {os.getpid()}")
 
-        def work(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-            for number, item in items:
+        def work(items: Iterable[Any]) -> Iterator[Any]:
+            for item in items:
                 if item == -1:
                     os._exit(1)
                 if item is None:
                     raise ValueError("cannot square None")
                 if isinstance(item, float):
                     time.sleep(item)
-                yield number, item * item
+                yield item * item
 
         return work
 
@@ -55,15 +55,15 @@ class Watched(CertificationTask):
         node = node_id()
         note(self.log.with_suffix(".workers"), node)
 
-        def work(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-            def watched() -> Iterator[tuple[int, Any]]:
-                for number, item in items:
+        def work(items: Iterable[Any]) -> Iterator[Any]:
+            def watched() -> Iterator[Any]:
+                for item in items:
                     while not is_allowed(self.log):
                         time.sleep(0.02)
                     note(self.log, f"{item.row:{WIDTH - len(node) - 2}} {node}")
                     if "poison" in item.text:
                         os._exit(1)
-                    yield number, item
+                    yield item
 
             yield from certify(watched())
 
@@ -79,11 +79,11 @@ class PoisonedAttack(AttackTask):
     def load(self) -> Work:
         attack = super().load()
 
-        def work(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-            for number, item in items:
+        def work(items: Iterable[Any]) -> Iterator[Any]:
+            for item in items:
                 if item.row in self.rows:
                     os._exit(1)
-                yield from attack([(number, item)])
+                yield from attack([item])
 
         return work
 

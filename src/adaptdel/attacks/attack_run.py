@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
@@ -36,14 +36,15 @@ from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.core.checks import check_choice, check_fields
-from adaptdel.files import FULL, parse_object, read_json, write_json, write_text
+from adaptdel.files import parse_object, read_json, write_json, write_text
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.records import label_text
+from adaptdel.runs.storage import run_folder
 from adaptdel.settings import ATTACK, AttackSettings
-from adaptdel.store import Store, check_same_job, delete_store, locked, read_records
+from adaptdel.store import Store, check_same_job, delete_store, read_records
 from adaptdel.text.units import Tokens, Unit, check_unit
 
 ADAPTIVE = "adaptive"
@@ -216,12 +217,7 @@ class AttackTask(Task):
             assert self.source is not None
             target = target_of(self.source.load(), self.settings)
             attack = InputAttack(target, self.recipe, self.words, self.parts)
-
-        def work(items: Iterable[tuple[int, RunInput]]) -> Iterator[tuple[int, AttackRecord]]:
-            for number, item in items:
-                yield number, attack(item)
-
-        return work
+        return partial(map, attack)
 
     def failed(self, item: Any, reason: str) -> AttackRecord:
         """A record that states the problem."""
@@ -332,7 +328,7 @@ def attack_data(job: AttackJob, *, note: Note = lambda text: None, progress: Any
     local = None if job.engine.is_distributed else attack
     task = AttackTask(model_source, job.recipe, job.settings, words, job.parts, local)
     del model, target, attack  # each worker loads its own
-    with _folder(job.out):
+    with run_folder(job.out, (MANIFEST, RECORDS), task.try_again):
         return _run(job, manifest, chosen, task, note, progress)
 
 
@@ -376,30 +372,6 @@ def _run(
             write_json(job.out / MANIFEST, manifest)
             store.delete()
     return AttackRun(job.out, manifest, ordered)
-
-
-@contextmanager
-def _folder(folder: Path) -> Iterator[None]:
-    """Create and lock the folder of a run; if nothing is written, it is removed again. A full disk is named."""
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise ValueError(f"{folder}: must be a folder for the run, and a file is in its place") from None
-        if not is_attack_run(folder) and any(folder.iterdir()):
-            raise ValueError(f"{folder}: holds something that is not a run of attacks: choose another --out")
-        with locked(folder):
-            yield
-    except OSError as error:
-        if error.errno in FULL:
-            again = f"{AttackTask.kept}: run the same command again once there is space"
-            raise ValueError(f"{folder}: the disk is full: {again}") from error
-        raise
-    finally:
-        with suppress(OSError):
-            for path in new:
-                path.rmdir()
 
 
 def draw_inputs(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,12 +49,7 @@ class AuditTask(Task):
             check = ExactAuditor(model, self.settings).check
         else:
             check = Auditor(model.certifier(), self.vocabulary, self.settings).check
-
-        def work(items: Iterable[tuple[int, Claim]]) -> Iterator[tuple[int, ClaimAudit]]:
-            for number, claim in items:
-                yield number, check(claim)
-
-        return work
+        return partial(map, check)
 
     def failed(self, item: Any, reason: str) -> ClaimAudit:
         """An audit needs every certificate that was drawn."""

@@ -154,7 +154,7 @@ Parts = Iterable[tuple[Certifier, Sequence[int]]]  # who certifies which example
 
 @dataclass(frozen=True)
 class ExampleTask(Task):
-    """Certify examples, each with its own sampling plan; a result is (number, answer, radius).
+    """Certify numbered examples, each with its own sampling plan; a result is (number, answer, radius).
 
     Attributes:
         unit: what a token is.
@@ -163,20 +163,21 @@ class ExampleTask(Task):
     unit: Unit
 
     def load(self) -> Work:
-        """A function from (plan, tokens) to results; the plans that it gets in one call are equal."""
+        """A function from (number, (plan, tokens)) to results."""
         assert self.source is not None
         base = self.source.load().base_classifier()
 
-        def work(items: Iterable[tuple[int, tuple[SamplingPlan, Tokens]]]) -> Iterator[tuple[int, Any]]:
+        def work(items: Iterable[tuple[int, tuple[SamplingPlan, Tokens]]]) -> Iterator[tuple[int, int, int]]:
             for number, (plan, tokens) in items:
                 ((_, answer, radius),) = _certified(Certifier(base, plan, self.unit), [tokens])
-                yield number, (number, answer, radius)
+                yield number, answer, radius
 
         return work
 
     def failed(self, item: Any, reason: str) -> Any:
         """A calibration needs every example."""
-        raise WorkerError(f"an example of {len(item[1])} tokens: {reason}: leave it out, or give workers more memory")
+        _, (_, tokens) = item
+        raise WorkerError(f"an example of {len(tokens)} tokens: {reason}: leave it out, or give workers more memory")
 
 
 def _certified(
@@ -257,7 +258,7 @@ class Measurer:
         if self._engine is None:
             yield from _certified(certifier, tokens, lambda more: self._say(finished + more))
             return
-        items = ((certifier.plan, each) for each in tokens)
+        items = enumerate((certifier.plan, each) for each in tokens)
         task = ExampleTask(self._source(certifier), certifier.unit)
         for more, result in enumerate(self._engine.map(task, items, len(tokens)), start=1):
             yield result

@@ -6,8 +6,9 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ import numpy as np
 
 from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.core.checks import check_int
-from adaptdel.files import FULL, replacing, write_json
+from adaptdel.files import replacing, write_json
 from adaptdel.models.model_files import data_columns
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
@@ -27,14 +28,15 @@ from adaptdel.runs.records import Record, Totals, problem_record, record_of
 from adaptdel.runs.storage import (
     MANIFEST,
     STORE,
+    TABLE,
     Run,
     open_store,
     read_manifest,
     read_run,
-    remove_leftovers,
+    run_folder,
     write_table,
 )
-from adaptdel.store import Store, delete_store, locked
+from adaptdel.store import Store, delete_store
 from adaptdel.text.data import DATA, InvalidRow
 from adaptdel.text.formats import DataPath, standard_input
 
@@ -57,19 +59,7 @@ class CertificationTask(Task):
         if certifier is None:
             assert self.source is not None
             certifier = self.source.load().certifier()
-
-        def work(items: Iterable[tuple[int, RunInput]]) -> Iterator[tuple[int, Record]]:
-            numbers: dict[int, int] = {}
-
-            def inputs() -> Iterator[RunInput]:
-                for key, run_input in items:
-                    numbers[run_input.row] = key
-                    yield run_input
-
-            for record in certify_here(certifier, inputs()):
-                yield numbers.pop(record["row"]), record
-
-        return work
+        return partial(certify_here, certifier)
 
     def failed(self, item: Any, reason: str) -> Record:
         """A record that states the problem."""
@@ -94,7 +84,6 @@ def certify_here(certifier: Certifier, inputs: Iterable[RunInput]) -> Generator[
 
 
 FAILURES = 25  # after so many failures in succession the run stops
-_KEPT = "everything certified so far is kept: run the same command again"
 
 Note = Callable[[str], None]
 
@@ -160,7 +149,8 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
         hashes = (getattr(model, "texts_", None) or {}).get("training", ())
         training = frozenset(map(int, hashes))
         del model  # each worker loads its own
-        return _certify_into(job, task, manifest, note, progress, training)
+        with run_folder(job.out, (MANIFEST, TABLE), task.try_again):
+            return _Session(job, task, note, progress, training).run(manifest)
 
 
 def _saved_for_workers(model: RunModel, resources: ExitStack) -> ModelSource:
@@ -171,30 +161,6 @@ def _saved_for_workers(model: RunModel, resources: ExitStack) -> ModelSource:
     except ValueError as error:
         raise ValueError(f"workers must be 1 for a model that cannot be saved: {error}") from None
     return ModelSource(folder)
-
-
-def _certify_into(
-    job: CertificationJob,
-    task: CertificationTask,
-    manifest: dict[str, Any],
-    note: Note,
-    progress: Any,
-    training: frozenset[int],
-) -> FinishedRun:
-    _check_folder(job.out)
-    fresh = not job.out.exists()
-    try:
-        job.out.mkdir(parents=True, exist_ok=True)
-        with locked(job.out):
-            return _Session(job, task, note, progress, training).run(manifest)
-    except OSError as error:
-        if error.errno in FULL:
-            raise ValueError(f"{job.out}: the disk is full: {_KEPT} once there is space") from error
-        raise
-    finally:
-        if fresh:
-            with suppress(OSError):
-                job.out.rmdir()  # if nothing has been written
 
 
 def evaluate(
@@ -271,7 +237,6 @@ class _Session:
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
         """Certify what is left, and write the table."""
         out = self.job.out
-        remove_leftovers(out)
         old = Run(out, read_manifest(out)) if (out / MANIFEST).exists() else None
         if old is not None:
             check_resumable(out, old.manifest, manifest)
@@ -352,7 +317,7 @@ class _Session:
                 failures = 0 if record["problem"] is None else failures + 1
                 if failures == FAILURES:
                     raise ValueError(
-                        f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {_KEPT}"
+                        f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {self.task.try_again}"
                     )
                 put(record)
 
@@ -406,13 +371,3 @@ def _fill_store(run: Run) -> None:
     with open_store(run.folder) as store:
         for record in run.records():
             store.put(record["row"], record)
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise if the folder holds something that is not a run."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: must be a folder for the run, got a file")
-    if folder.exists() and not (folder / MANIFEST).exists():
-        foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".manifest.json.")]
-        if foreign:
-            raise ValueError(f"{folder}: holds something that is not a run: {sorted(foreign)[0]}: choose another --out")

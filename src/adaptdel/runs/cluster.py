@@ -147,7 +147,7 @@ class _Actor:
     def start(self) -> None:
         """Nothing: the call ends when the actor is there."""
 
-    def run(self, task: Task, shipped: list[Any], items: list[tuple[int, Any]]) -> list[Any] | str:
+    def run(self, task: Task, shipped: list[Any], items: list[Any]) -> list[Any] | str:
         """The results, or a sentence if the whole work cannot go on."""
         return self._loaded.do(task, lambda: self._load(task, shipped[0]), items)
 

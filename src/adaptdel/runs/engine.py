@@ -33,7 +33,7 @@ from adaptdel.core.registry import own_modules
 from adaptdel.models.model_files import load_model
 from adaptdel.models.smoothed import SmoothedClassifier
 
-Work = Callable[[Iterable[tuple[int, Any]]], Iterator[tuple[int, Any]]]  # from numbered items to numbered results
+Work = Callable[[Iterable[Any]], Iterator[Any]]  # from items to results
 
 ENGINES = ("local", "ray")
 DEPTH = 2  # chunks in flight for each worker: one is worked on, one waits
@@ -118,9 +118,10 @@ class Task(ABC):
 
     @abstractmethod
     def load(self) -> Work:
-        """Called once in every worker: the function that turns numbered items into numbered results.
+        """Called once in every worker: the function that turns items into results.
 
-        Results may come in any order. A ValueError, here or in the function, ends the whole `Engine.map`.
+        Results may come in any order, so each says which item it belongs to. A ValueError, here or in the function,
+        ends the whole `Engine.map`.
         """
 
     @abstractmethod
@@ -143,14 +144,14 @@ class Task(ABC):
 
 @dataclass(eq=False)
 class Chunk:
-    """Numbered items that a worker gets together.
+    """Items that a worker gets together.
 
     Attributes:
         items: the items.
         ended: how many workers it has ended; it is then a single item, which a worker gets alone.
     """
 
-    items: list[tuple[int, Any]]
+    items: list[Any]
     ended: int | None = None
 
 
@@ -190,12 +191,12 @@ class Loaded:
         self.task: Task | None = None
         self.work: Work | None = None
 
-    def do(self, task: Task, load: Callable[[], Work], items: list[tuple[int, Any]]) -> list[Any] | str:
+    def do(self, task: Task, load: Callable[[], Work], items: list[Any]) -> list[Any] | str:
         """The results of items, or a sentence if the whole work cannot go on."""
         try:
             if self.work is None or task != self.task:
                 self.task, self.work = task, load()
-            return [result for _, result in self.work(items)]
+            return list(self.work(items))
         except Exception as error:
             return sentence_of(error)
 
@@ -294,7 +295,7 @@ class _Chunks:
 
     def __init__(self, task: Task, items: Iterator[Any], total: int | None) -> None:
         self.task, self.left = task, total
-        self._items = enumerate(items)
+        self._items = items
         self._suspects: deque[Chunk] = deque()
         self._exhausted = False
 
@@ -331,7 +332,7 @@ class _Chunks:
             self._suspects.append(chunk)
             return
         self.done(chunk)
-        yield self.task.failed(chunk.items[0][1], f"it ended its worker {ATTEMPTS} times, as when memory runs out")
+        yield self.task.failed(chunk.items[0], f"it ended its worker {ATTEMPTS} times, as when memory runs out")
 
 
 class LocalEngine(Engine):
@@ -344,7 +345,7 @@ class LocalEngine(Engine):
     def map(self, task: Task, items: Iterable[Any], total: int | None = None) -> Generator[Any, None, None]:
         """Yield the result of every item, in the order in which they are finished."""
         if self._workers == 1:
-            yield from (result for _, result in task.load()(enumerate(items)))
+            yield from task.load()(items)
         else:
             yield from super().map(task, items, total)
 
@@ -410,7 +411,7 @@ class LocalWorker(Worker):
 _LOADED = Loaded()
 
 
-def _do(task: Task, items: list[tuple[int, Any]]) -> list[Any] | str:
+def _do(task: Task, items: list[Any]) -> list[Any] | str:
     return _LOADED.do(task, task.load, items)
 
 

@@ -132,21 +132,16 @@ class LabelMap:
 
     def __init__(self, classes: Sequence[Any]) -> None:
         self.classes = classes
-        self._known: dict[tuple[type, Any], Any] = {}  # labels that were mapped before
         self._same = {label_text(label): label for label in classes}
         written = [str(label) for label in classes]
         self._written = dict(zip(written, classes, strict=True)) if len(set(written)) == len(written) else {}
 
     def __call__(self, label: Any) -> Any:
         """Return the class; ValueError if the model has no such class."""
-        key = type(label), label
-        if key in self._known:
-            return self._known[key]
         mapped = self._same.get(label_text(label), self._written.get(str(label)))
         if mapped is None:
             known = ", ".join(map(repr, self.classes[:9])) + (", ..." if len(self.classes) > 9 else "")
             raise ValueError(f"the label {label!r} is not among the model's classes {known}")
-        self._known[key] = mapped
         return mapped
 
 

@@ -51,8 +51,6 @@ from adaptdel.runs.records import (
 from adaptdel.runs.storage import MANIFEST, RESTORE, Run, read_run, write_table
 from adaptdel.text.data import DrawnRows
 
-COMPARED = 1_000_000  # inputs whose votes are remembered, to compare them with those of later rows of the same text
-
 
 def verify_run(
     run: Run, *, work: int | None = STEPS, note: Callable[[str], None] = lambda text: None
@@ -107,11 +105,11 @@ class _SameVotes:
     def errors(self, record: Record) -> list[str]:
         names = ("length", "answer", "selection", "look_sizes", "look_alphas", "votes", "exact")
         key = blake2b(repr([record[name] for name in names]).encode(), digest_size=16).digest()
-        if len(self._votes) < COMPARED:
-            known = self._votes.setdefault(record["input_hash"], key)
-        else:
-            known = self._votes.get(record["input_hash"], key)
-        return [] if known == key else ["another row of the same input has other votes"]
+        return (
+            []
+            if self._votes.setdefault(record["input_hash"], key) == key
+            else ["another row of the same input has other votes"]
+        )
 
 
 def _totals(manifest: Mapping[str, Any], totals: Totals) -> list[str]:
@@ -155,8 +153,7 @@ class StatedModel:
         if digest(values_of(certificate, record)) != record["digest"]:
             wrong.append("the digest does not fit")
         shared = [("offsets", None, record["offsets"]), ("reach", record["answer"], record["reach"])]
-        if len(self._known) < COMPARED:
-            shared.append(("scores", record["input_hash"], digest({"scores": record["scores"]})))
+        shared.append(("scores", record["input_hash"], digest({"scores": record["scores"]})))
         for name, key, value in shared:
             if self._known.setdefault((name, key), value) != value:
                 wrong.append(f"another row has other {name}, so they are not of the same model")

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adaptdel import tables
-from adaptdel.files import parse, replacing
+from adaptdel.files import FULL, parse, replacing
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.runs.manifest import check_manifest
 from adaptdel.runs.records import CERTIFICATES, TOTALLED, Record, Totals, certificate_of
-from adaptdel.store import Store, is_locked, read_records
+from adaptdel.store import Store, is_locked, locked, read_records
 
 MANIFEST, TABLE, STORE = "manifest.json", "certificates.parquet", "unfinished.sqlite"
 JOB = {"kind": "run"}  # of the store; the manifest says which
@@ -186,12 +186,36 @@ def table_hash(folder: Path) -> str:
         raise ValueError(f"{folder / TABLE}: cannot be read: {error.strerror or error}") from None
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that `replacing` left behind when the process was killed."""
-    for name in (MANIFEST, TABLE):
-        for path in folder.glob(f".{name}.*"):
-            with suppress(OSError):
-                path.unlink()
+@contextmanager
+def run_folder(folder: Path, names: Sequence[str], kept: str) -> Iterator[None]:
+    """Create and lock the folder of a run, which must be new, empty or hold a run; it is removed if nothing is written.
+
+    Args:
+        folder: the folder.
+        names: the files that the run writes atomically, the manifest first.
+        kept: what a full disk does not lose, for the message.
+    """
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder}: must be a folder for the run, got a file")
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            for name in names:
+                for path in folder.glob(f".{name}.*"):  # of a process that was killed while it wrote
+                    path.unlink()
+            foreign = sorted(path.name for path in folder.iterdir())
+            if foreign and names[0] not in foreign:
+                raise ValueError(f"{folder}: holds something that is not a run: {foreign[0]}: choose another --out")
+            yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise ValueError(f"{folder}: the disk is full: {kept} once there is space") from error
+        raise
+    finally:
+        with suppress(OSError):
+            for path in new:
+                path.rmdir()
 
 
 def _table_of(records: Sequence[Record]) -> pa.Table:
