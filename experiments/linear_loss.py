@@ -10,7 +10,6 @@ the file already holds is not measured again.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import random
 import tempfile
@@ -18,15 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 import adaptdel as ad
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.files import write_json
-from adaptdel.measures.summary import measure
-from adaptdel.report.measured import table_outcomes
+from adaptdel.measures.summary import Outcomes, measure
+from adaptdel.report.measured import read_inputs
 from adaptdel.text.data import read_examples
 from adaptdel.text.units import Words
 
@@ -40,8 +36,8 @@ MEASURES = (
 )  # fmt: skip
 
 
-def measured(table: pa.Table) -> dict[str, Any]:
-    values = measure(table_outcomes(table)).to_dict()
+def measured(inputs: Outcomes) -> dict[str, Any]:
+    values = measure(inputs).to_dict()
     return {name: values[name] for name in MEASURES if name in values}
 
 
@@ -55,14 +51,12 @@ def point(data: Path, name: str, keep: float, loss: str, seed: int) -> dict[str,
     test = data / f"{name}.test.jsonl.gz"
     with tempfile.TemporaryDirectory() as folder:
         model = ad.SmoothedClassifier(base, noise, seed=seed, progress=False)
-        table = ad.evaluate(model, str(test), out=Path(folder) / "run").table
+        inputs = read_inputs(ad.evaluate(model, str(test), out=Path(folder) / "run")).outcomes
     values: dict[str, Any] = {"set": name, "keep": keep, "loss": loss, "seed": seed, "training_cpu_seconds": trained}
-    values["all"] = measured(table)
+    values["all"] = measured(inputs)
     if name in PART:  # the inputs that MiniLM was measured on
-        with gzip.open(test, "rt", encoding="utf-8") as lines:
-            ids = [str(json.loads(line)["id"]) for line in lines if line.strip()]
-        chosen = [ids[place] for place in random.Random(0).sample(range(len(ids)), PART[name])]
-        values[f"{PART[name]} inputs"] = measured(table.filter(pc.is_in(table["id"], pa.array(chosen))))
+        chosen = random.Random(0).sample(range(len(inputs)), PART[name])
+        values[f"{PART[name]} inputs"] = measured(inputs.take(chosen))
     return values
 
 

@@ -27,7 +27,7 @@ from adaptdel.runs.inputs import Source
 from adaptdel.settings import ATTACK
 from adaptdel.store import Store
 
-from ..run_files import run, write_rows
+from ..run_files import rewrite, run, write_rows
 from ..runs.tasks import PoisonedAttack
 from .conftest import fitted, texts
 
@@ -221,6 +221,11 @@ def test_the_command_and_the_report(folder: Path, tmp_path: Path, capsys: pytest
     assert (tmp_path / "report" / "figures" / "bounds-0.pdf").exists()
     stored = json.loads((tmp_path / "report" / "report.json").read_text())
     assert stored["runs"][0]["measures"].items() <= values.items()
+    other = tmp_path / "other.jsonl"  # attacked texts are shown beside the texts that were attacked, or not at all
+    other.write_text((folder / "test.jsonl").read_text().replace('"text": "', '"text": "new '))
+    rewrite(out, lambda manifest: manifest["data"].update(path=str(other)))
+    assert run("report", out, "--out", tmp_path / "report") == 0
+    assert "<ins>" not in (tmp_path / "report" / "index.html").read_text()
 
 
 def test_the_settings_of_the_paper(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs as entries: counts give the measures of all rows, and samples only what they must; names and seeds."""
+"""Runs as entries: measures, names and seeds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.measures.summary import measure
-from adaptdel.report import measured
 from adaptdel.report.comparison import default_baseline, differences, paired
 from adaptdel.report.entries import read_entries
-from adaptdel.report.measured import read_inputs, table_outcomes
+from adaptdel.report.measured import read_inputs
 from adaptdel.report.write import write_report
 from adaptdel.runs.storage import read_run
 from adaptdel.settings import AdditiveTrainingSettings
@@ -33,28 +32,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [place / name for name in options]
 
 
-def test_counts_give_the_measures_of_all_rows(runs: list[Path]) -> None:
-    inputs = read_inputs(read_run(runs[0]))
-    assert len(inputs.outcomes) == len(inputs.sample) == ROWS
-    assert len(inputs.outcomes.count) < ROWS
-    literal = measure(table_outcomes(read_run(runs[0]).table)).to_dict()
-    for outcomes in (inputs.outcomes, inputs.sample):
-        assert measure(outcomes).to_dict() == pytest.approx(literal)
-    totals = read_run(runs[0]).manifest["totals"]
-    shared = (literal.keys() & totals.keys()) - {"calls"}  # a sum in the totals
-    assert {name: literal[name] for name in shared} == {name: totals[name] for name in shared}
-
-
-def test_large_runs_keep_a_sample(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "SAMPLE", 120)
-    whole, fewer = (read_inputs(read_run(folder)) for folder in (runs[2], runs[4]))
-    assert len(whole.outcomes) == ROWS
-    assert len(whole.rows) == len(whole.sample) == 120
-    assert list(whole.rows) == sorted(whole.rows)
-    assert list(read_inputs(read_run(runs[0])).rows) == list(whole.rows)  # the same rows of the same data
-    common = set(whole.rows) & set(fewer.rows)
-    assert 60 < len(common) < 120  # 200 of 300 rows are in both
-    assert {row for row in whole.rows if row <= 200} == common
+def test_the_measures_are_those_of_the_totals(runs: list[Path]) -> None:
+    run = read_run(runs[0])
+    inputs = read_inputs(run)
+    assert len(inputs.outcomes) == len(inputs.rows) == ROWS
+    measured, totals = measure(inputs.outcomes).to_dict(), run.manifest["totals"]
+    shared = (measured.keys() & totals.keys()) - {"calls"}  # a sum in the totals
+    assert len(shared) > 8
+    assert {name: measured[name] for name in shared} == {name: totals[name] for name in shared}
+    [entry] = read_entries(runs[:1])
+    assert entry.seconds == pytest.approx(run.manifest["seconds"] / ROWS)
 
 
 def test_seeds_are_one_entry_and_other_settings_are_not(runs: list[Path]) -> None:
@@ -99,6 +86,7 @@ def test_unlabelled_rows_and_problems(tmp_path: Path) -> None:
         [entry] = read_entries([tmp_path / name])
         [part] = entry.parts
         assert (len(part.outcomes), part.unlabelled, part.problems) == (*expected, 1)
+        assert entry.seconds == pytest.approx(part.run.manifest["seconds"] / 59)  # of all certificates
         assert entry.outcomes.labelled == (name == "some")
 
 

@@ -60,7 +60,7 @@ def test_a_table_is_compared_on_the_same_inputs(ours: Run, tmp_path: Path, name:
     assert len(table.outcomes) == len(run_entry.outcomes) == 40
     [(common, gaps)] = differences([run_entry, table], run_entry, seed=0).values()
     right = ours.table["correct"].to_pylist()
-    gained = [r - max(q, 0) for r, q in zip(table.outcomes.radius, run_entry.parts[0].sample.radius, strict=True)]
+    gained = [r - max(q, 0) for r, q in zip(table.outcomes.radius, run_entry.outcomes.radius, strict=True)]
     expected = sum(gain for gain, is_right in zip(gained, right, strict=True) if is_right) / 40
     assert (common, gaps["mean_radius"].clear) == (40, True)
     assert gaps["mean_radius"].value == pytest.approx(expected)

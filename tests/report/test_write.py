@@ -19,7 +19,7 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
-from adaptdel.report import samples, write
+from adaptdel.report import words, write
 from adaptdel.report.comparison import main_table
 from adaptdel.report.entries import read_entries
 from adaptdel.report.write import write_report
@@ -358,48 +358,49 @@ def test_a_report_that_fails_leaves_nothing(
 
 def test_texts_are_those_that_were_certified(runs: list[Path], tmp_path: Path) -> None:
     entry = read_entries(runs[:1])[0]
-    rows = texts(40)
-    result, missing = samples.find_texts(entry, [1, 2, 3], None)
+    rows, data = texts(40), entry.manifest["data"]
+    ids = {number: entry.rows[number]["id"] for number in (1, 2, 3)}
+    result, missing = words.find_texts(data, ids)
     assert (result, missing) == (dict(enumerate(rows[:3], start=1)), None)
     moved = tmp_path / "moved.jsonl"  # a text changed, and a row that cannot be read
     lines = [{"text": rows[0]}, {"text": "another"}, {"text": rows[2]}]
     moved.write_text("".join(json.dumps(line) + "\n" for line in lines) + "not JSON\n")
-    result, missing = samples.find_texts(entry, [1, 2, 3], str(moved))
+    result, missing = words.find_texts(data, ids, str(moved))
     assert result == {1: rows[0], 3: rows[2]}
     assert missing is not None
     assert missing.startswith("1 of 3 texts")
     with pytest.raises((OSError, ValueError)):
-        samples.find_texts(entry, [1], str(tmp_path / "nowhere.jsonl"))
+        words.find_texts(data, ids, str(tmp_path / "nowhere.jsonl"))
 
 
 def test_an_exact_certificate_in_words() -> None:
     text = "win cash now and lunch"
     exact = exact_certificate([4, 3, 2, 0, -1], 0, bound=4, unit="word", classes=["ham", "spam"])
-    statement, lead, words, edits = samples.certificate_words(exact, text)
+    statement, lead, tokens, edits = words.certificate_words(exact, text)
     assert statement.startswith("With certainty, the answer is “spam”; a single edit")  # 8 is at most the lead 8
     assert "by 8" in lead
     assert "50%" in lead
-    assert words.endswith("win (+50%), cash (+37.5%), now (+25%).")
+    assert tokens.endswith("win (+50%), cash (+37.5%), now (+25%).")
     assert edits.endswith("1 edit can be enough, beginning with “win”.")
-    assert len(samples.certificate_words(exact)) == 3
+    assert len(words.certificate_words(exact)) == 3
 
 
 def test_certificates_in_words() -> None:
     text = " ".join(f"w{n}" for n in range(50))
     created = certificate(text, Deletion(FixedRate(0.9)), (4000, 0, 0))
-    statement, votes = samples.certificate_words(created)
+    statement, votes = words.certificate_words(created)
     assert (
         f"With 95% confidence, no attacker who deletes, inserts or substitutes up to {created.radius} words"
         in statement
     )
     assert f"only inserts needs more than {created.radius_for(['ins']):,}" in statement
     assert "4,000 noisy copies" in votes
-    assert samples.certificate_words(certificate(text, Deletion(FixedRate(0.9)), (20, 10, 10)))[0].startswith(
+    assert words.certificate_words(certificate(text, Deletion(FixedRate(0.9)), (20, 10, 10)))[0].startswith(
         "The classifier abstains"
     )
     assert (
         "every text of its length"
-        in samples.certificate_words(certificate("a b", Deletion(FixedRate(0.9)), (4000, 0, 0)))[0]
+        in words.certificate_words(certificate("a b", Deletion(FixedRate(0.9)), (4000, 0, 0)))[0]
     )
 
 

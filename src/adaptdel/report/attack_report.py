@@ -15,7 +15,7 @@ from adaptdel.attacks.outcomes import attack_table, gap_table, is_verified
 from adaptdel.plots import new_figure
 from adaptdel.report.entries import COLOURS
 from adaptdel.report.figures import INK, MUTED, WIDTH, tidy
-from adaptdel.report.samples import plural
+from adaptdel.report.words import find_texts, plural
 from adaptdel.report.write import (
     mark,
     render,
@@ -24,9 +24,7 @@ from adaptdel.report.write import (
     write_file,
     write_tables,
 )
-from adaptdel.runs.inputs import Source
 from adaptdel.tables import percent
-from adaptdel.text.data import Row
 
 SHOWN = 8  # attacked texts of a run
 _BARS = (
@@ -157,28 +155,24 @@ def _notes(entries: Sequence[AttackEntry]) -> list[str]:
 
 
 def _entry(number: int, run: AttackRun) -> AttackEntry:
-    """A run with some of its attacked texts, if the data file is where the run read it."""
+    """A run with some of its attacked texts, if the data file still holds the originals."""
     successes = [record for record in run.records if record["outcome"] == "success" and record["text"] is not None]
-    chosen = {record["row"]: record for record in successes[:SHOWN]}
-    texts = []
-    data = run.manifest["data"]
-    columns = {name: data[name] for name in ("text", "label", "encoding") if name in data}
-    if chosen and Path(str(data.get("path"))).is_file():
-        for row in Source(data["path"], **columns).rows(max(chosen)):
-            if isinstance(row, Row) and row.number in chosen:
-                record = chosen[row.number]
-                texts.append(
-                    ShownText(
-                        row.number,
-                        record["truth"],
-                        str(record["answer_after"]),
-                        record["distance"],
-                        record["radius"],
-                        _parts(row.text.split(), record["text"].split()),
-                    )
-                )
+    shown = successes[:SHOWN]
+    texts, _ = find_texts(run.manifest["data"], {record["row"]: record["id"] for record in shown})
+    attacked = [
+        ShownText(
+            record["row"],
+            record["truth"],
+            str(record["answer_after"]),
+            record["distance"],
+            record["radius"],
+            _parts(texts[record["row"]].split(), record["text"].split()),
+        )
+        for record in shown
+        if record["row"] in texts
+    ]
     name = Path(run.manifest["model"].get("path", "")).name or "model"
-    return AttackEntry(number, run, {"model": name, "recipe": run.manifest["recipe"], **run.measures}, texts)
+    return AttackEntry(number, run, {"model": name, "recipe": run.manifest["recipe"], **run.measures}, attacked)
 
 
 def _parts(original: list[str], attacked: list[str]) -> list[tuple[str, str]]:

@@ -58,12 +58,12 @@ def default_baseline(entries: Sequence[Entry]) -> Entry:
 
 
 def paired(entries: Sequence[Entry]) -> list[list[Outcomes]]:
-    """For each entry, the sampled inputs that all runs hold, run by run, in the same order."""
+    """For each entry, the inputs that all runs hold, run by run, in the same order."""
     ids = [[[record["id"] for record in part.rows.values()] for part in entry.parts] for entry in entries]
     common = set.intersection(*(set(part) for parts in ids for part in parts))
     return [
         [
-            inputs.sample.take(np.array([place for place, id in enumerate(part) if id in common], dtype=np.int64))
+            inputs.outcomes.take(np.array([place for place, id in enumerate(part) if id in common], dtype=np.int64))
             for inputs, part in zip(entry.parts, parts, strict=True)
         ]
         for entry, parts in zip(entries, ids, strict=True)
@@ -124,7 +124,7 @@ Differences = dict[str, tuple[int, dict[str, Difference]]]  # entry name: (numbe
 
 
 def differences(entries: Sequence[Entry], baseline: Entry, *, seed: int) -> Differences:
-    """Every other entry compared with the baseline, on the (sampled) inputs that both hold.
+    """Every other entry compared with the baseline, on the inputs that both hold.
 
     What is not comparable is left out: entries of which one has no labels, radii against another attacker, and sizes of
     regions in other units.

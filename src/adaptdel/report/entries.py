@@ -68,12 +68,12 @@ class Entry:
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """All measured inputs; a row stands for several."""
+        """All measured inputs."""
         return Outcomes.pooled([part.outcomes for part in self.parts])
 
     @property
     def rows(self) -> dict[int, Record]:
-        """The rows of the sample of the first run, by row number."""
+        """The rows of the first run, by row number."""
         return self.parts[0].rows
 
     @property
@@ -94,9 +94,11 @@ class Entry:
     @property
     def seconds(self) -> float | None:
         """A worker's mean time for an input with a certificate; None if it is not known."""
-        spent = [part.run.manifest.get("seconds") for part in self.parts]
-        known = [value for value in spent if value is not None]
-        return sum(known) / len(self.outcomes) if len(known) == len(spent) and len(self.outcomes) else None
+        manifests = [part.run.manifest for part in self.parts]
+        if not self.finished or any(manifest.get("seconds") is None for manifest in manifests):
+            return None
+        certified = sum(manifest["totals"]["inputs"] - manifest["totals"]["problems"] for manifest in manifests)
+        return sum(manifest["seconds"] for manifest in manifests) / certified if certified else None
 
     @cached_property
     def by_seed(self) -> list[Measures]:

@@ -14,7 +14,7 @@ from adaptdel.core.noise import noise_from_dict
 from adaptdel.measures.summary import Outcomes, log_cardinality_curve, quantiles, radius_curve, wilson
 from adaptdel.plots import new_axes, new_figure
 from adaptdel.report.entries import Entry, clip, read_entries
-from adaptdel.report.samples import token
+from adaptdel.report.words import token
 from adaptdel.runs.storage import Run
 
 # Of an SVG file: what a page needs not. Identifiers of clip paths and markers stay: `plots.save` makes them unique.

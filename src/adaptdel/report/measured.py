@@ -1,20 +1,14 @@
-"""What a report measures: the inputs of runs, and of tables of other systems, which cannot be verified here.
-
-All measures come from counts of inputs with the same values, so a run of any size is measured exactly. What needs
-single inputs, as texts to show and paired differences, uses at most `SAMPLE` of them, drawn at random: runs on the same
-data draw the same rows.
-"""
+"""What a report measures: the inputs of runs, and of tables of other systems, which cannot be verified here."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor, isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +20,6 @@ from adaptdel.runs.storage import Run, read_run
 from adaptdel.text.data import text_hash
 from adaptdel.text.formats import data_files, file_records
 
-SAMPLE = 30_000  # inputs
 CHARACTERS = {"kind": "char"}  # the unit of radii in characters
 UNITS = ("word", "char", "byte")
 FOREIGN = ("radius", "answer", "id", "text", "label", "length", "ops", "unit")  # columns of a table
@@ -41,16 +34,14 @@ class RunInputs:
 
     Attributes:
         run: the run; of another system's table, only its file and what is known of the system.
-        outcomes: all of them.
-        sample: single inputs: all of them, or a random sample.
-        rows: the rows of the sample by row number, in this order, without the votes.
+        outcomes: their measured values.
+        rows: their rows by row number, in the same order, without the votes.
         problems: how many rows could not be certified and are not measured.
         unlabelled: how many rows without a label are not measured, because others have labels.
     """
 
     run: Run
     outcomes: Outcomes
-    sample: Outcomes
     rows: dict[int, Record]
     problems: int
     unlabelled: int
@@ -58,28 +49,23 @@ class RunInputs:
     def in_characters(self) -> RunInputs:
         """The same with radii in edited characters."""
         try:
-            return replace(self, outcomes=self.outcomes.in_characters(), sample=self.sample.in_characters())
+            return replace(self, outcomes=self.outcomes.in_characters())
         except ValueError as error:
             raise ValueError(f"{self.run.folder}: {error}: leave out --characters") from None
 
 
 def read_inputs(run: Run) -> RunInputs:
     """Read the measured inputs of a run; ValueError if a row with a certificate lacks a value."""
-    table = read_rows(run, (*_COUNTED, "row", "problem"))
+    table = read_rows(run, (*_COUNTED, *_SINGLE, "problem"))
     certified = table.filter(pc.is_null(table["problem"]))
     for name in _NEEDED:
         if certified[name].null_count:
             raise ValueError(f"{run.file}: {name} is null in a row that has a certificate")
-    used = _labelled(certified)
-    counts = used.group_by(list(_COUNTED)).aggregate([([], "count_all")])
-    chosen = used["row"].to_numpy()
-    if len(chosen) > SAMPLE:
-        drawn = np.random.default_rng(0).random(int(chosen.max()) + 1)[chosen]
-        chosen = chosen[np.argpartition(drawn, SAMPLE)[:SAMPLE]]
-    single = read_rows(run, (*_COUNTED, *_SINGLE), chosen).sort_by("row")
-    rows = {row["row"]: row for row in single.to_pylist()}
+    labelled = certified.filter(pc.is_valid(certified["truth"]))
+    used = labelled if labelled.num_rows else certified
+    rows = {row["row"]: row for row in used.to_pylist()}
     problems, unlabelled = table.num_rows - certified.num_rows, certified.num_rows - used.num_rows
-    return RunInputs(run, _outcomes(counts), _outcomes(single), rows, problems, unlabelled)
+    return RunInputs(run, _outcomes(rows.values()), rows, problems, unlabelled)
 
 
 def read_rows(run: Run, names: Sequence[str], rows: Any = None) -> pa.Table:
@@ -91,20 +77,9 @@ def read_rows(run: Run, names: Sequence[str], rows: Any = None) -> pa.Table:
     return pa.Table.from_batches(batches, pa.schema([CERTIFICATES.field(name) for name in names]))
 
 
-def _labelled(certified: pa.Table) -> pa.Table:
-    """The rows with a label, or all if none has one."""
-    labelled = certified.filter(pc.is_valid(certified["truth"]))
-    return labelled if labelled.num_rows else certified
-
-
-def table_outcomes(table: pa.Table) -> Outcomes:
-    """The measured inputs of a run's table, row by row: those with a label, or all if none has one."""
-    return _outcomes(_labelled(table.filter(pc.is_null(table["problem"]))))
-
-
-def _outcomes(table: pa.Table) -> Outcomes:
-    """Rows as outcomes; single inputs, or counts."""
-    columns = {name: table[name].to_pylist() for name in (*_COUNTED, "count_all") if name in table.column_names}
+def _outcomes(rows: Collection[Record]) -> Outcomes:
+    """Rows as outcomes."""
+    columns = {name: [row[name] for row in rows] for name in _COUNTED}
     labels = {text: label_value(text) for text in {*columns["answer"], *columns["truth"]} if text is not None}
     is_labelled = None not in columns["truth"]
     return Outcomes.of(
@@ -115,7 +90,6 @@ def _outcomes(table: pa.Table) -> Outcomes:
         character_radius=columns["character_radius"],
         log_cardinality=[0.0 if value is None else value for value in columns["log10_cardinality"]],
         calls=[value or 0 for value in columns["calls"]],
-        count=columns.get("count_all"),
     )
 
 
@@ -168,9 +142,8 @@ def read_foreign(path: Path, like: RunInputs) -> RunInputs:
     empty = dict.fromkeys(("threshold", "alpha", "bound", "seed", "noise", "model_hash"))
     manifest = empty | shared | {name: like.run.manifest.get(name) for name in ("classes", "data")}
     manifest |= {"foreign": True, "finished": "as stated", "model": {"method": path.name.split(".")[0]}}
-    schema = pa.schema([CERTIFICATES.field(name) for name in (*_COUNTED, *_SINGLE)])
-    outcomes = _outcomes(pa.Table.from_pylist([rows[row] for row in sorted(rows)], schema))
-    return RunInputs(Run(path, manifest), outcomes, outcomes, dict(sorted(rows.items())), problems, 0)
+    rows = dict(sorted(rows.items()))
+    return RunInputs(Run(path, manifest), _outcomes(rows.values()), rows, problems, 0)
 
 
 def _keys(rows: Mapping[int, Record]) -> dict[str, int]:

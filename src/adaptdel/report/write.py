@@ -28,8 +28,7 @@ from adaptdel.report.comparison import (
 )
 from adaptdel.report.entries import COLOURS, Entry, file_name, read_entries
 from adaptdel.report.figures import GRID, INK, MUTED, Figure, draw, inline_svg
-from adaptdel.report.samples import ShownInput, example_row, sampled_rows, shown_inputs
-from adaptdel.report.text import notes, summary
+from adaptdel.report.words import ShownInput, example_row, notes, sampled_rows, shown_inputs, summary
 from adaptdel.tables import Table
 
 MARK = "report.json"

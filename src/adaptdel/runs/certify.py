@@ -317,7 +317,8 @@ class _Session:
                 failures = 0 if record["problem"] is None else failures + 1
                 if failures == FAILURES:
                     raise ValueError(
-                        f"the model failed on {FAILURES} inputs in succession: {record['problem']}: {self.task.try_again}"
+                        f"the model failed on {FAILURES} inputs in succession: {record['problem']}: "
+                        f"{self.task.try_again}"
                     )
                 put(record)
 

@@ -1,18 +1,23 @@
-"""Inputs with their texts, and certificates in words."""
+"""A report in words: sampled inputs with their certificates, a summary of each entry, and notes for the reader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from adaptdel.advice import what_may_help_run
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.exact import ExactCertificate
 from adaptdel.core.threat import Threat
+from adaptdel.measures.summary import certified_at_one
+from adaptdel.report.comparison import Differences, is_uneven
 from adaptdel.report.entries import Entry, clip, file_name
+from adaptdel.report.measured import CHARACTERS
 from adaptdel.runs.records import label_value
+from adaptdel.tables import number, percent
 from adaptdel.text.data import Row, read_each_row
 from adaptdel.text.formats import HUB, data_files
 from adaptdel.text.units import unit_from_dict
@@ -22,6 +27,8 @@ _NAMED_CLASSES = 4
 _NAMED_TOKENS = 5
 TOKENS = {"word": "word", "char": "character", "byte": "byte", "chunk": "chunk", "labelled": "chunk"}
 _VERBS = {"del": "deletes", "ins": "inserts", "sub": "substitutes"}
+_RECALLS = 6  # classes whose certified recall a sentence gives
+_NOUNS = {"del": "deletions", "ins": "insertions", "sub": "substitutions"}
 
 
 @dataclass(frozen=True)
@@ -79,37 +86,45 @@ def shown_inputs(
 ) -> tuple[dict[int, ShownInput], str | None]:
     """Inputs of the first entry by row number, with all certificates; and a sentence if texts are missing."""
     first, chosen = entries[0], sorted({*rows})
-    texts, missing = find_texts(first, chosen, data)
+    ids = {row: first.rows[row]["id"] for row in chosen}
+    texts, missing = find_texts(first.manifest.get("data") or {}, ids, data)
     certificates = [entry.certificates(chosen) for entry in entries]
     shown = {}
-    for number in chosen:
-        record, text = first.rows[number], texts.get(number)
+    for row in chosen:
+        record, text = first.rows[row], texts.get(row)
         label = None if record["truth"] is None else label_value(record["truth"])
         answers = [
             RunAnswer(entry, own, None if label is None else own.label == label, certificate_words(own, text))
             for entry, by_row in zip(entries, certificates, strict=True)
-            if (own := by_row.get(number)) is not None
+            if (own := by_row.get(row)) is not None
         ]
         clipped = None if text is None else clip(readable(text), MOST_TEXT)
-        shown[number] = ShownInput(number, record["id"], label, clipped, record["length"], tuple(answers))
+        shown[row] = ShownInput(row, record["id"], label, clipped, record["length"], tuple(answers))
     return shown, missing
 
 
-def find_texts(entry: Entry, rows: Sequence[int], data: str | None) -> tuple[dict[int, str], str | None]:
-    """The texts of rows, if they are still those that were certified; or what is missing."""
-    described = entry.manifest.get("data") or {}
+def find_texts(
+    described: Mapping[str, Any], ids: Mapping[int, str], data: str | None = None
+) -> tuple[dict[int, str], str | None]:
+    """The texts of rows by number, if they still have their ids; and a sentence if texts are missing.
+
+    Args:
+        described: the data, as in a manifest.
+        ids: the ids by row number.
+        data: the data file, if it is not where the run read it.
+    """
     path, name = (described.get("path"), file_name(described)) if data is None else (data, file_name({"path": data}))
-    if not rows:
+    if not ids:
         return {}, None
     columns = {n: described[n] for n in ("text", "label", "encoding") if isinstance(described.get(n), str)}
-    wanted, texts = {*rows}, {}
+    texts = {}
     try:
         if path is None or (data is None and any(file.kind == HUB or file.is_remote for file in data_files(path))):
             raise ValueError("not a local file")
         for row in read_each_row(path, **columns):
-            if row.number in wanted and isinstance(row, Row) and row.id == entry.rows[row.number]["id"]:
+            if isinstance(row, Row) and ids.get(row.number) == row.id:
                 texts[row.number] = row.text
-            if row.number >= max(rows):
+            if row.number >= max(ids):
                 break
     except (OSError, ValueError, ImportError):
         if data is not None:
@@ -118,8 +133,8 @@ def find_texts(entry: Entry, rows: Sequence[int], data: str | None) -> tuple[dic
             {},
             f"The texts are not shown: {name or 'the data file'} is not where the run read it. Give it with --data.",
         )
-    lost = sum(row not in texts for row in rows)
-    return texts, f"{lost} of {len(rows)} texts are not shown: {name} does not hold them (any more)." if lost else None
+    lost = len(ids) - len(texts)
+    return texts, f"{lost} of {len(ids)} texts are not shown: {name} does not hold them (any more)." if lost else None
 
 
 def readable(value: Any) -> str:
@@ -228,3 +243,123 @@ def _vote_words(certificate: Certificate) -> list[str]:
         f"The model classified {copies} of the input, each with {change}: {', '.join(shown)}{more}; so the probability "
         f"of the answer is at least {certificate.bounds[0]:.4f}."
     ]
+
+
+def summary(entry: Entry) -> str:
+    """What an entry shows, in a sentence; two if it protects a class."""
+    m, name, noun = entry.measures, entry.name, token(entry.unit)
+    if not m.inputs:
+        return f"{name} holds no certified inputs."
+    if entry.is_constant:
+        return (
+            f"{name} does not tell the classes apart: (almost) all inputs get the answer “{entry.classes.constant}”, "
+            "so its accuracy is that of a fixed answer, and its radii are no sign of robustness."
+        )
+    inputs = plural(m.inputs, "input") if len(entry.parts) == 1 else f"{m.inputs:,} inputs of {len(entry.parts)} runs"
+    if entry.outcomes.labelled:
+        accuracy = f"is right on {percent(m.clean_accuracy)} of {inputs}"
+        accuracy += f" (balanced: {percent(m.balanced_accuracy)})" if is_uneven(entry) else ""
+    else:
+        accuracy = f"answers {inputs} without labels"
+    if not entry.certifies:
+        return f"{name} {accuracy}; without noise, nothing is certified."
+    stays = "stays right" if entry.outcomes.labelled else "keeps its answer"
+    stays = f"by its own account {stays}" if entry.is_foreign else f"provably {stays}"
+    certified = f"{stays} on {percent(certified_at_one(entry.outcomes))} if an attacker {attack_words(entry, '1')}"
+    stated = "; these certificates of another system cannot be verified here" if entry.is_foreign else ""
+    return (
+        f"{name} {accuracy}; it {certified}{_by_class(entry)}; the mean certified radius is {number(m.mean_radius)} "
+        f"{noun}s{stated}.{_protection(entry)}"
+    )
+
+
+def _by_class(entry: Entry) -> str:
+    """The certified recall at radius 1 of each class, for few classes that are unevenly frequent."""
+    parts = [f"{_named(label)}: {percent(certified_at_one(part))}" for label, part in entry.by_class.items()]
+    return f" ({', '.join(parts)})" if 1 < len(parts) <= _RECALLS and is_uneven(entry) else ""
+
+
+def _named(label: Any) -> str:
+    """A label in a list of figures; a number alone would look like one of them."""
+    return f"class {label}" if isinstance(label, (int, float)) else str(label)
+
+
+def _protection(entry: Entry) -> str:
+    """What the decision threshold of a run does for the class that it protects."""
+    own = next((each for each in entry.classes.classes if str(each.label) == entry.protects and each.inputs), None)
+    if own is None:
+        return ""
+    others = sum(each.inputs for each in entry.classes.classes) - own.inputs
+    wrong = own.answers - round(own.recall * own.inputs)
+    rate = f" ({percent(wrong / others)})" if others else ""
+    return (
+        f" It protects {_named(own.label)}: {percent(own.recall)} of its inputs get this answer, and "
+        f"{percent(own.certified_recall[1])} whatever single edit an attacker makes; of "
+        f"{plural(others, 'other input')}, {wrong:,}{rate} get it too (false positives)."
+    )
+
+
+def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> list[str]:
+    """What a reader has to know before comparing the numbers: warnings, inputs left out, different settings."""
+    sentences = []
+    for entry in entries:
+        sentences += [f"{entry.name}: {warning}." for warning in entry.classes.warnings]
+        if entry.classes.warnings and not entry.is_foreign:
+            sentences.append(f"What may help {entry.name}: {what_may_help_run(entry.manifest)}.")
+    for entry in entries:
+        name = entry.name
+        problems, unlabelled = (sum(getattr(part, key) for part in entry.parts) for key in ("problems", "unlabelled"))
+        if not entry.finished:
+            sentences.append(f"{name} is not finished: the report shows the inputs certified so far.")
+        if problems:
+            reason = "belong to no input of the run" if entry.is_foreign else "could not be certified"
+            sentences.append(f"{name}: {plural(problems, 'row')} {reason} and are left out.")
+        if unlabelled:
+            sentences.append(f"{name}: {plural(unlabelled, 'row')} without a label are left out.")
+        if not entry.outcomes.labelled:
+            sentences.append(f"{name} has no labels: every answer counts as correct unless the classifier abstains.")
+        if name in compared:
+            common, size = compared[name][0], max(len(each.parts[0].outcomes) for each in (entry, baseline))
+            if not common:
+                sentences.append(f"{name} has no input in common with {baseline.name}: they cannot be compared.")
+            elif common < size:
+                sentences.append(f"{name} and {baseline.name} are compared on {common:,} of {plural(size, 'input')}.")
+    covering = [
+        f"{entry.measures.covering:,} of {entry.measures.inputs:,} ({entry.name})"
+        for entry in entries
+        if entry.measures.covering and not entry.characters
+    ]
+    if covering:
+        sentences.append(
+            f"Certificates that cover every text of their length: {listed(covering)}. There the answer provably does "
+            "not depend on the words, so they say nothing of robustness."
+        )
+    return sentences + _different_settings(entries)
+
+
+def _different_settings(entries: Sequence[Entry]) -> list[str]:
+    """Settings that make entries incomparable, and entries that are the same model."""
+    sentences = []
+    attackers: dict[str, list[str]] = {}
+    models: dict[str, list[str]] = {}
+    for entry in entries:
+        edits = f"{listed([_NOUNS[op] for op in entry.ops])} of {token(entry.unit)}s"
+        attackers.setdefault(edits, []).append(entry.name)
+        hashes = sorted(str(part.run.manifest.get("model_hash") or part.run.folder) for part in entry.parts)
+        models.setdefault(repr((hashes, entry.manifest.get("noise"), entry.group)), []).append(entry.name)
+    if len(attackers) > 1:
+        groups = [f"{edits} for {listed(names)}" for edits, names in attackers.items()]
+        sentences.append(
+            f"The runs certify against different attackers ({'; '.join(groups)}): their radii are not comparable."
+        )
+        if any(entry.unit == CHARACTERS for entry in entries):
+            sentences.append("--characters counts the radii of all runs in edited characters.")
+    sentences += [
+        f"{listed(names)} are the same model with the same noise." for names in models.values() if len(names) > 1
+    ]
+    for key, noun in (("alpha", "error levels"), ("bound", "bounds"), ("threshold", "decision thresholds")):
+        shown = [each for each in entries if not each.is_foreign and not (each.is_exact and key in ("alpha", "bound"))]
+        values = {str(each.manifest.get(key)) for each in shown}
+        if len(values) > 1:
+            sentences.append(f"The runs have different {noun} ({listed(sorted(values))}).")
+    return sentences
