@@ -211,7 +211,7 @@ def test_a_strangers_noise_works_in_every_command(
     error = capsys.readouterr().err
     assert "the noise 'stranger' is not registered" in error
     assert "--import" in error
-    assert "damaged" not in error
+    assert not any(word in error for word in ("damaged", "not the manifest", "copy"))
     assert run("certify", model, "--data", data, "--out", tmp_path / "other") == 2
     assert "the noise 'stranger' is not registered" in capsys.readouterr().err
     forget()

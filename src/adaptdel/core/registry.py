@@ -19,7 +19,7 @@ _REGISTRIES: list[Registry[Any]] = []
 
 
 class NotRegisteredError(ValueError):
-    """Nothing is registered under a name."""
+    """Nothing is registered under a name, or a plug-in that may register it cannot be imported."""
 
 
 def own_modules() -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def load_plugins() -> None:
             entry_point.load()
         except Exception as error:  # whatever the module of a stranger raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(f"the plug-in {entry_point.value!r:.60} cannot be imported: {reason:.200}") from None
+            raise NotRegisteredError(f"the plug-in {entry_point.value!r:.60} cannot be imported: {reason:.200}") from None
 
 
 class Registry(Generic[Entry]):

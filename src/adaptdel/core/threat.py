@@ -117,6 +117,14 @@ class Threat:
         """The smallest and the largest n' after at most ``radius`` edits."""
         return max(0, length - radius) if self.deletes else length, length + radius if self.inserts else length
 
+    def edits(self, length: int, radius: int) -> tuple[IntArray, IntArray, IntArray]:
+        """All numbers of deletions, insertions and substitutions, up to ``radius`` together: for a ball of your own."""
+        spend((radius + 1) ** len(self.ops))
+        sizes = [np.arange(radius + 1 if op in self.ops else 1, dtype=np.int64) for op in OPERATIONS]
+        dels, inss, subs = (part.ravel() for part in np.meshgrid(*sizes, indexing="ij"))
+        possible = (dels + inss + subs <= radius) & (dels + subs <= length)
+        return dels[possible], inss[possible], subs[possible]
+
     def ball(self, length: int, radius: int) -> Iterator[tuple[IntArray, IntArray]]:
         """Every n' after 1 to ``radius`` edits, each with the smallest N, in blocks of (n', N).
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adaptdel import tables
+from adaptdel.core.registry import NotRegisteredError
 from adaptdel.files import FULL, parse, replacing
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.runs.manifest import check_manifest
@@ -149,6 +150,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         return check_manifest(parse(path.read_text(encoding="utf-8"), finite=False))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder}: not a run: there is no {MANIFEST}") from None
+    except NotRegisteredError as error:
+        raise ValueError(f"{path}: {error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not the manifest of a run: it must be JSON in UTF-8: {RESTORE}") from None
     except (ValueError, RecursionError) as error:
