@@ -11,8 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from adaptdel.classifiers.transformer_training import TrainingRun  # noqa: E402
-from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
+from adaptdel.classifiers.transformers import TrainingRun, TransformersClassifier  # noqa: E402
 from tests.classifiers.test_noisy_copies import NOISE, examples  # noqa: E402
 from tests.classifiers.test_transformers import fixed, requests, tiny  # noqa: E402
 

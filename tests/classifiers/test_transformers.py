@@ -19,8 +19,7 @@ tokenizers = pytest.importorskip("tokenizers")
 import adaptdel as ad  # noqa: E402
 from adaptdel.classifiers.base import BaseClassifierError, Request  # noqa: E402
 from adaptdel.classifiers.subwords import PROBES  # noqa: E402
-from adaptdel.classifiers.transformer_training import TrainingRun  # noqa: E402
-from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
+from adaptdel.classifiers.transformers import TrainingRun, TransformersClassifier  # noqa: E402
 from adaptdel.text.units import Words  # noqa: E402
 
 torch.set_num_threads(1)  # tiny models are faster so
@@ -179,7 +178,8 @@ def test_votes_are_those_of_the_model_read_alone() -> None:
 
 def test_near_ties_are_decided_alone() -> None:
     plain = classifier()
-    model = TransformersClassifier(plain.model, tokenizer=plain.tokenizer, margin=np.inf)
+    model = TransformersClassifier(plain.model, tokenizer=plain.tokenizer)
+    model.margin = np.inf
     rows: list[int] = []
     true_start = model.start
 

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from adaptdel.core.checks import IntArray
 
-BATCHING = ("padded", "equal", "alone")  # from the fastest to the strictest
 # Rounding moves a score by less than this share of the range of scores: 1e-6 in float32, on all models tried. What a
 # score depends on moves it by 1e-2 and more.
 ROUNDING = 1e-4
@@ -117,7 +116,7 @@ class Probes:
 
 
 def self_test(
-    score: Score, probes: Probes, *, budget: int, margin: float, allowed: Sequence[str], name: str, model_hash: str = ""
+    score: Score, probes: Probes, *, budget: int, margin: float, pads: bool, name: str, model_hash: str = ""
 ) -> SelfTest:
     """Test a model; ValueError if its answer to a copy depends on more than the copy even when it is read alone.
 
@@ -126,7 +125,7 @@ def self_test(
         probes: the ids that copies consist of.
         budget: the largest number of ids in a batch of several copies.
         margin: the least margin.
-        allowed: what may be tried, out of `BATCHING`, besides "alone".
+        pads: whether copies may be padded.
         name: the name of the model in messages.
         model_hash: its fingerprint, which seeds the copies.
     """
@@ -148,15 +147,15 @@ def self_test(
     if repeated > tolerance:
         raise ValueError(
             f"model {name} must give a copy the same scores whenever it reads it: they differ by up to {repeated:.2g} "
-            "once it has read other copies, so no certificate would hold: use another architecture, or settings that "
-            "make it a function of its input (for BigBird, attention_type='original_full')"
+            "once it has read other copies, so no certificate would hold: use another architecture or other settings "
+            "(for BigBird, attention_type='original_full')"
         )
     sharing = [number for number in ascending if 2 * len(copies[number]) <= budget]
     special = [number for number in sharing if np.isin(probes.text(copies[number]), probes.special).any()]
     plain = [number for number in sharing if number not in special]
     shifts: dict[str, float | None] = {"equal": None, "padded": None}
-    for level in ("equal", "padded"):
-        if plain and level in allowed and (level == "equal" or _within(shifts["equal"] or 0.0, tolerance)):
+    for level in ("equal", "padded") if pads else ("equal",):
+        if plain and (level == "equal" or _within(shifts["equal"], tolerance)):
             shifts[level] = max(
                 _largest_shift(score, alone, _batches(copies, plain, probes, budget, rng, level)),
                 _largest_shift(score, alone, _batches(copies, special, probes, budget, rng, level), may_fail=True),

@@ -15,12 +15,15 @@ import numpy.typing as npt
 from adaptdel.classifiers.base import Prepared, Request
 from adaptdel.classifiers.distinct import DistinctClassifier, best_class
 from adaptdel.classifiers.foreign import panics_as_errors
-from adaptdel.classifiers.self_test import BATCHING, Probes, Scores, SelfTest, self_test
+from adaptdel.classifiers.self_test import Probes, Scores, SelfTest, self_test
 from adaptdel.core.checks import IntArray
 from adaptdel.text.units import Tokens, Unit
 
 BATCH_TOKENS = 1024  # the fastest for MiniLM on a core, where larger batches leave the cache
 MOST_BATCH_TOKENS = 2**16  # the self-test runs batches of this size
+# Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
+# lengths.
+MARGIN = 1e-3
 ONLY_IDS = {"return_attention_mask": False, "return_token_type_ids": False}
 UNLIMITED = 10**9  # tokenizers without a limit give 10**30
 LONG = 2**14  # longer copies are not tried by the self-test
@@ -142,8 +145,8 @@ class SubwordClassifier(DistinctClassifier):
 
     subwords: Subwords
     batch_tokens: int  # the largest number of ids, with padding, in a batch of several copies
-    margin: float  # more than scores differ between batches
-    batching: str  # which copies may share a batch: see `self_test`
+    margin: float = MARGIN  # more than scores differ between batches
+    batching: str = "padded"  # which copies may share a batch: see `self_test`
     self_test_: SelfTest | None = None  # None until a trained model has been tested
 
     @abstractmethod
@@ -195,20 +198,19 @@ class SubwordClassifier(DistinctClassifier):
         return lambda: np.concatenate([first(), second()])
 
     def run_self_test(self, *, name: str, pads: bool, ids: int | None = None) -> None:
-        """Derive batching and margin from a self-test; both can only become stricter.
+        """Derive batching and margin from a self-test.
 
         Args:
             name: the name of the model in messages.
             pads: whether copies may be padded, which needs an attention mask and a padding token.
             ids: the number of ids that the model has embeddings for, if known; a tokenizer may have more.
         """
-        allowed = [level for level in BATCHING[BATCHING.index(self.batching) : -1] if pads or level != "padded"]
         self.self_test_ = self_test(
             self.run_batch,
             self.subwords.probes(ids),
             budget=self.batch_tokens,
             margin=self.margin,
-            allowed=allowed,
+            pads=pads,
             name=name,
             model_hash=self.fingerprint(),
         )

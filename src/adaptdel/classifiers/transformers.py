@@ -9,31 +9,31 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier
 from adaptdel.classifiers.foreign import check_folder, local_folder, read_tokenizer, reading, unreadable
-from adaptdel.classifiers.int8 import Int8Model, check_can_quantise
-from adaptdel.classifiers.self_test import BATCHING
-from adaptdel.classifiers.subwords import BATCH_TOKENS, MOST_BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
-from adaptdel.core.checks import IntArray, check_choice, check_int, check_names, check_real
+from adaptdel.classifiers.onnx import Int8Model, check_can_quantise
+from adaptdel.classifiers.subwords import (
+    BATCH_TOKENS,
+    MARGIN,
+    MOST_BATCH_TOKENS,
+    UNLIMITED,
+    SubwordClassifier,
+    Subwords,
+)
+from adaptdel.core.checks import IntArray, check_choice, check_int, check_names
 from adaptdel.core.noise import Noise
 from adaptdel.settings import DTYPE, DTYPES, TRAINING, TRANSFORMER, TransformerTrainingSettings
 from adaptdel.text.data import ExampleSet, split_held_out
 from adaptdel.text.units import Tokens, check_unit
 
-if TYPE_CHECKING:
-    from adaptdel.classifiers.transformer_training import TrainingRun
-
-# Scores of MiniLM differ by less than 1e-6 between batches in float32, and in low precision between batches of equal
-# lengths.
-MARGIN = 1e-3
 NEEDS = "TransformersClassifier needs torch and transformers: pip install 'adaptdel[transformers]'"
 SAFE = {"use_safetensors": True, "trust_remote_code": False}
 VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
@@ -90,6 +90,28 @@ def matmul_precision(dtype: str | None) -> Iterator[None]:
         torch.set_float32_matmul_precision(earlier)
 
 
+@dataclass(frozen=True)
+class TrainingRun:
+    """What governs a training besides its hyperparameters.
+
+    Attributes:
+        folder: for the checkpoint, from which the same call resumes an interrupted training; None for a temporary one.
+        freelb: whether to perturb the embeddings as FreeLB does.
+        class_weight: "balanced" gives every class the same weight in the training loss; None every example.
+        max_minutes: training stops after this time, in the middle of an epoch if need be, and keeps the best checkpoint
+            so far. The result then depends on the speed of the machine.
+        progress: called with (steps done, largest possible number of steps).
+        epoch_done: called with the history's row of every epoch that ends.
+    """
+
+    folder: str | Path | None = None
+    freelb: bool = False
+    class_weight: str | None = TRAINING.class_weight
+    max_minutes: float | None = None
+    progress: Callable[[int, int], None] | None = None
+    epoch_done: Callable[[Mapping[str, float]], None] | None = None
+
+
 @register_classifier("transformers")
 class TransformersClassifier(SubwordClassifier):
     """A model of `AutoModelForSequenceClassification` with its tokenizer.
@@ -107,9 +129,6 @@ class TransformersClassifier(SubwordClassifier):
         compile: whether torch compiles the model, which takes a minute when it is loaded; not in int8.
         max_length: the largest number of ids of a copy; 0 for the most that the model takes.
         revision: of a model on the hub.
-        margin: two scores closer than this are a near tie; the self-test can only raise it.
-        batching: the least strict mode that the self-test may choose: "padded" (copies of any length share a batch),
-            "equal" (copies of equal length) or "alone".
         training: the hyperparameters of `fit`; None for the defaults.
 
     Attributes:
@@ -131,16 +150,12 @@ class TransformersClassifier(SubwordClassifier):
         compile: bool = False,
         max_length: int = 0,
         revision: str | None = None,
-        margin: float = MARGIN,
-        batching: str = "padded",
         training: TransformerTrainingSettings | None = None,
     ) -> None:
         libraries()
-        check_choice("batching", batching, BATCHING)
         if not isinstance(training, (TransformerTrainingSettings, NoneType)):
             raise ValueError(f"training must be TransformerTrainingSettings or None, got {training!r:.60}")
-        self.source, self.revision = model, revision
-        self._least_margin, self._batching, self.training = margin, batching, training
+        self.source, self.training = model, training
         self._set_running(device=device, dtype=dtype, batch_tokens=batch_tokens, compile=compile)
         self.max_length = check_int("max_length", max_length)
         self.name = str(model) if self.has_source else type(model).__name__
@@ -177,8 +192,7 @@ class TransformersClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class."""
-        check_names("options", options, (), ("dtype", "max_length", "margin", "batching"))
-        check_real("margin", options.get("margin", 0.0), accepted="at least 0", least=0.0, most=1e9)
+        check_names("options", options, (), ("dtype", "max_length"))
 
     def save(self, folder: str | Path) -> None:
         """Write configuration, weights (safetensors, in full precision) and tokenizer to a folder."""
@@ -245,13 +259,8 @@ class TransformersClassifier(SubwordClassifier):
         self.batch_tokens = check_int("batch_tokens", size, least=1, most=MOST_BATCH_TOKENS)
 
     def options(self) -> dict[str, Any]:
-        """Precision, maximum length, margin and batching."""
-        return {
-            "dtype": self.dtype,
-            "max_length": self.max_length,
-            "margin": self.margin,
-            "batching": self.batching,
-        }
+        """Precision and maximum length."""
+        return {"dtype": self.dtype, "max_length": self.max_length}
 
     def fit(
         self,
@@ -285,15 +294,14 @@ class TransformersClassifier(SubwordClassifier):
             run: the folder of checkpoints, FreeLB, class weights, a time limit and reports of progress.
             settings: fields of `TransformerTrainingSettings` that replace those of ``training``.
         """
-        from adaptdel.classifiers.transformer_training import TrainingRun, check_counts, train_transformer
+        from adaptdel.classifiers.transformer_training import train_transformer
 
         unit = check_unit(unit)
         defaults = TRANSFORMER if self.training is None else self.training
         if copies is not None and self.training is None:
             settings = {"epochs": check_int("copies", copies, least=1), **settings}
         chosen = replace(defaults, seed=seed, **settings)
-        examples = ExampleSet(tokens, list(labels))
-        examples = replace(examples, labels=check_counts(examples, "labels"))
+        examples = _example_set(tokens, labels, "labels")
         self.check_classes(list(dict.fromkeys(examples.labels)))
         if isinstance(validation, (int, float)):
             texts = [str(unit.join(row)) for row in examples.tokens]
@@ -304,13 +312,13 @@ class TransformersClassifier(SubwordClassifier):
                     "pair (tokens, labels)"
                 )
         elif isinstance(validation, (tuple, list)) and len(validation) == 2:
-            held = ExampleSet(validation[0], list(validation[1]))
+            held = _example_set(validation[0], validation[1], "valid_labels")
+            if unknown := set(held.labels) - set(examples.labels):
+                raise ValueError(f"valid_labels must be among the labels of the training data, got {min(unknown)!r}")
         else:
             raise ValueError(f"validation must be a fraction or a pair (tokens, labels), got {validation!r:.60}")
         chosen = chosen.for_examples(len(examples.tokens))
-        train_transformer(
-            self, examples, held, noise=noise, unit=unit, settings=chosen, run=TrainingRun() if run is None else run
-        )
+        train_transformer(self, examples, held, noise=noise, unit=unit, settings=chosen, run=run or TrainingRun())
         return self
 
     def _read(self, labels: int | None = None) -> tuple[Any, bool]:
@@ -370,7 +378,7 @@ class TransformersClassifier(SubwordClassifier):
         check_labels(self.classes_)
         most = min(filter(None, (self.max_length, _longest(self.tokenizer, model))), default=None)
         self.subwords = Subwords(self.tokenizer, max_length=most, name=self.name)
-        self.margin, self.batching, self.self_test_ = self._least_margin, self._batching, None
+        self.margin, self.batching, self.self_test_ = MARGIN, "padded", None
         ids = getattr(model.get_input_embeddings(), "num_embeddings", None)
         self._running: Any = None if self.untrained_ else self._in_precision(ids)
         if not self.untrained_:
@@ -400,6 +408,14 @@ class TransformersClassifier(SubwordClassifier):
         if self.device.startswith("cuda"):
             tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def _example_set(tokens: Sequence[Tokens], labels: Sequence[Any], name: str) -> ExampleSet:
+    """Examples with labels as plain values; ValueError unless there is one for each of at least one example."""
+    plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    if not len(tokens) or len(tokens) != len(plain):
+        raise ValueError(f"{name} must be one for each of at least 1 example, got {len(plain)} for {len(tokens)}")
+    return ExampleSet(tokens, plain)
 
 
 def _checked_device(device: str, dtype: str) -> str:

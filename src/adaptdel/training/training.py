@@ -405,8 +405,7 @@ def _train_transformer(
     note: Callable[[str], None],
 ) -> tuple[BaseClassifier, History, dict[str, Any]]:
     """The base classifier, its history by epochs, and what else is recorded."""
-    from adaptdel.classifiers.transformer_training import TrainingRun, is_finished
-    from adaptdel.classifiers.transformers import TransformersClassifier
+    from adaptdel.classifiers.transformers import TrainingRun, TransformersClassifier
 
     if not held.tokens:
         raise ValueError(
@@ -434,6 +433,8 @@ def _train_transformer(
             epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
         ),
     )
+    from adaptdel.classifiers.transformer_training import is_finished
+
     history, chosen = classifier.training_["history"], settings.transformer
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
     if settings.max_minutes is not None and not is_finished(history, chosen.epochs, chosen.patience):
