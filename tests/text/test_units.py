@@ -148,10 +148,11 @@ def test_answers_are_not_shared_by_equal_tokens_of_different_types(unit: Any, pa
 def test_equal_copies_are_still_one() -> None:
     base = CallableClassifier(equals([1]), [0, 1])
     kept = (np.arange(16)[:, None] >> np.arange(4) & 1).astype(np.bool_)
-    keys = base.keys(Request(base.prepare("x", (1, True, 1, True), Listed()), kept))
-    assert len(set(keys)) == len(set(map(repr, keys))) == 12
+    request = Request(base.prepare("x", (1, True, 1, True), Listed()), kept)
+    keys = base.keys(request)
+    assert len(set(keys)) == len({base.show(request.prepared, key) for key in keys}) == 12
     masked = Request(base.prepare("x", (1, True), Listed(), masking=True), np.array([[True, False], [False, True]]))
-    assert [repr(key) for key in base.keys(masked)] == ["[1, '?']", "['?', True]"]
+    assert [base.show(masked.prepared, key) for key in base.keys(masked)] == ["[1, '?']", "['?', True]"]
 
 
 def test_the_linear_model_refuses_a_fraction() -> None:

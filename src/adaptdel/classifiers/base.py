@@ -195,16 +195,20 @@ def register_classifier(kind: str) -> Callable[[Registered], Registered]:
 def kept_tokens(request: Request) -> Iterator[list[Any]]:
     """The tokens of every copy; tokens that are not kept are left out, or replaced by masks under masking."""
     prepared = request.prepared
-    tokens = np.fromiter(prepared.tokens, dtype=object, count=len(prepared.tokens))
     if prepared.masking:
-        mask = prepared.unit.mask
-        if mask is None:
-            raise ValueError(f"noise must be a deletion for the unit {prepared.unit.kind!r}, which has no mask token")
+        check_mask(prepared.unit)
         for row in request.kept:
-            yield [token if keep else mask for token, keep in zip(prepared.tokens, row, strict=True)]
-    else:
-        for row in request.kept:
-            yield tokens[row].tolist()
+            yield [token if keep else prepared.unit.mask for token, keep in zip(prepared.tokens, row, strict=True)]
+        return
+    tokens = np.fromiter(prepared.tokens, dtype=object, count=len(prepared.tokens))
+    for row in request.kept:
+        yield tokens[row].tolist()
+
+
+def check_mask(unit: Unit) -> None:
+    """Raise for a unit that has no mask token."""
+    if unit.mask is None:
+        raise ValueError(f"noise must be a deletion for the unit {unit.kind!r}, which has no mask token")
 
 
 def check_labels(classes: Sequence[Any]) -> None:

@@ -8,50 +8,28 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, check_labels, kept_tokens, register_classifier
-from adaptdel.classifiers.distinct import RECHECKED, DistinctClassifier, class_numbers
+from adaptdel.classifiers.base import (
+    BaseClassifier,
+    BaseClassifierError,
+    Prepared,
+    Request,
+    check_labels,
+    check_mask,
+    kept_tokens,
+    register_classifier,
+)
+from adaptdel.classifiers.distinct import RECHECKED, DistinctClassifier, best_class
 from adaptdel.classifiers.fingerprint import fingerprint
 from adaptdel.core.checks import IntArray, check_int, check_names, token_key
 from adaptdel.core.noise import Noise, NoNoise
 from adaptdel.files import replacing
 from adaptdel.settings import CERTIFICATION, LINEAR
-from adaptdel.text.units import UNITS, Tokens, Unit
+from adaptdel.text.units import Tokens, Unit
 
 ESTIMATOR = "estimator.skops"
 UNSAFE = "use parts of scikit-learn, NumPy and SciPy only, or register a class of your own with register_classifier"
-
-
-class TokenCopy:
-    """A copy as its tokens. Two copies of an input are equal if their tokens have equal keys (`token_key`).
-
-    Args:
-        tokens: the tokens.
-        places: for each token, the position of the first equal token in the input, as bytes.
-    """
-
-    __slots__ = ("places", "tokens")
-
-    def __init__(self, tokens: list[Any], places: bytes) -> None:
-        self.tokens, self.places = tokens, places
-
-    def __hash__(self) -> int:
-        return hash(self.places)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokenCopy) and self.places == other.places
-
-    def __repr__(self) -> str:
-        return repr(self.tokens)
-
-
-def token_copies(request: Request) -> list[Hashable]:
-    """The copies of an input as `TokenCopy`, for tokens of any type."""
-    first: dict[Hashable, int] = {}
-    keys = map(token_key, request.prepared.tokens)
-    places = np.array([first.setdefault(key, place) for place, key in enumerate(keys)], dtype=np.int64)
-    rows = (np.where(row, places, -1) if request.prepared.masking else places[row] for row in request.kept)
-    return [TokenCopy(tokens, row.tobytes()) for tokens, row in zip(kept_tokens(request), rows, strict=True)]
 
 
 class CallableClassifier(DistinctClassifier):
@@ -90,20 +68,35 @@ class CallableClassifier(DistinctClassifier):
         """A hash of the function's code, constants, closure and state; "" if its state cannot be seen."""
         return fingerprint(self.function)
 
+    def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
+        """Number each token by the first that equals it: what a unit joins may be anything, also not comparable."""
+        if masking:
+            check_mask(unit)
+        first: dict[Hashable, int] = {}
+        numbers = (first.setdefault(token_key(token), position) for position, token in enumerate(tokens))
+        return Prepared(name, tokens, unit, masking, np.fromiter(numbers, dtype=np.int32, count=len(tokens)))
+
     def keys(self, request: Request) -> list[Hashable]:
-        """The joined copies; for a unit of the user, whose joins may be anything, the kept tokens."""
-        unit = request.prepared.unit
-        if type(unit) not in UNITS.values():
-            return token_copies(request)
-        return [unit.join(tokens) for tokens in kept_tokens(request)]
+        """The numbers of the tokens of each copy, as bytes; −1 is a mask."""
+        numbers, masking = request.prepared.data, request.prepared.masking
+        return [(np.where(row, numbers, np.int32(-1)) if masking else numbers[row]).tobytes() for row in request.kept]
+
+    def joined(self, prepared: Prepared, key: Any) -> Any:
+        """The copy with this key."""
+        numbers = np.frombuffer(key, dtype=np.int32).tolist()
+        return prepared.unit.join([prepared.unit.mask if n < 0 else prepared.tokens[n] for n in numbers])
+
+    def show(self, prepared: Prepared, key: Hashable) -> str:
+        """A copy as it is shown in messages."""
+        return repr(self.joined(prepared, key))
 
     def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
         """Call the function on batches of copies."""
         parts = []
         for start in range(0, len(copies), self.batch_size):
             batch = copies[start : start + self.batch_size]
-            texts = [p.unit.join(list(key.tokens)) if isinstance(key, TokenCopy) else key for p, key in batch]
-            parts.append(class_numbers(self.function(texts), self.classes_ or [], [p.name for p, _ in batch]))
+            answers = self.function([self.joined(prepared, key) for prepared, key in batch])
+            parts.append(class_numbers(answers, self.classes_ or [], [prepared.name for prepared, _ in batch]))
         return np.concatenate(parts)
 
 
@@ -114,19 +107,10 @@ class SklearnClassifier(CallableClassifier):
     Args:
         estimator: the estimator.
         classes: the labels, for an object with ``predict`` but without ``classes_``.
-        batch_size: the largest number of copies per call of ``predict``.
-        recheck: see `CallableClassifier`.
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        classes: Sequence[Any] | None = None,
-        *,
-        batch_size: int = 4096,
-        recheck: int = RECHECKED,
-    ) -> None:
-        super().__init__(estimator.predict, classes or (), batch_size=batch_size, recheck=recheck)
+    def __init__(self, estimator: Any, classes: Sequence[Any] | None = None) -> None:
+        super().__init__(estimator.predict, classes or (), batch_size=4096)
         self._set_estimator(estimator, classes)
 
     def _set_estimator(self, estimator: Any, classes: Sequence[Any] | None) -> None:
@@ -145,7 +129,7 @@ class SklearnClassifier(CallableClassifier):
             estimator = clone(self.estimator)
         except (ImportError, TypeError):
             estimator = deepcopy(self.estimator)
-        return SklearnClassifier(estimator, batch_size=self.batch_size, recheck=self.recheck)
+        return SklearnClassifier(estimator)
 
     def fit(
         self,
@@ -170,9 +154,8 @@ class SklearnClassifier(CallableClassifier):
         return fingerprint(self.estimator)
 
     def options(self) -> dict[str, Any]:
-        """The batch size, the number of rechecked copies, and classes that the estimator does not know itself."""
-        classes = None if hasattr(self.estimator, "classes_") else self.classes_
-        return {"classes": classes, "batch_size": self.batch_size, "recheck": self.recheck}
+        """Classes that the estimator does not know itself."""
+        return {"classes": None if hasattr(self.estimator, "classes_") else self.classes_}
 
     def save(self, folder: Path) -> None:
         """Write the estimator as ``estimator.skops``, which holds no code, unlike a pickle."""
@@ -194,10 +177,7 @@ class SklearnClassifier(CallableClassifier):
         """Read what `save` wrote. Types outside scikit-learn, NumPy and SciPy are refused, not loaded."""
         skops = skops_io()
         path = Path(folder) / ESTIMATOR
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+        data = path.read_bytes()
         untrusted = skops.get_untrusted_types(data=data)
         if untrusted:
             raise ValueError(f"{path}: holds {', '.join(untrusted[:3])}, which is not trusted: {UNSAFE}")
@@ -205,8 +185,8 @@ class SklearnClassifier(CallableClassifier):
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
-        """The options are arguments of the class."""
-        check_names("options", options, (), ("classes", "batch_size", "recheck"))
+        """Classes that the estimator does not know itself."""
+        check_names("options", options, (), ("classes",))
 
 
 def skops_io() -> Any:
@@ -246,3 +226,52 @@ def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
     raise ValueError(
         f"base must be a classifier of adaptdel.classifiers, an object with predict(texts) or a callable, got {base!r}"
     )
+
+
+def class_numbers(answers: Any, classes: Sequence[Any], names: Sequence[str]) -> IntArray:
+    """Class numbers from labels, shape (copies,), or from scores, shape (copies, classes).
+
+    Args:
+        answers: the labels or scores that the model returned.
+        classes: the labels.
+        names: for each copy the name of its input, for messages.
+    """
+    array = _as_array(answers)
+    if array.ndim == 0 or len(array) != len(names):
+        got = "a single value" if array.ndim == 0 else str(len(array))
+        raise BaseClassifierError(
+            f"the base classifier must return {len(names)} answers for {len(names)} copies, got {got} ({names[0]})"
+        )
+    if array.ndim == 1:
+        numbers = {label: number for number, label in enumerate(classes)}
+        return np.array([_number(label, numbers, name) for label, name in zip(array.tolist(), names, strict=True)])
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or array.shape[1] != len(classes):
+        raise BaseClassifierError(
+            f"the base classifier must return labels or a table of scores (copies by {len(classes)} classes), "
+            f"got an array of shape {array.shape} and type {array.dtype} ({names[0]})"
+        )
+    return best_class(array, names.__getitem__)
+
+
+def _as_array(answers: Any) -> npt.NDArray[Any]:
+    """Answers as an array; a list of labels keeps their types."""
+    if isinstance(answers, (list, tuple)) and not any(np.ndim(answer) for answer in answers[:1]):
+        array = np.empty(len(answers), dtype=object)
+        array[:] = answers
+        return array
+    try:
+        return np.asarray(answers)
+    except ValueError:
+        return np.asarray(list(answers), dtype=object)
+
+
+def _number(label: Any, numbers: Mapping[Any, int], name: str) -> int:
+    """The class number of a label."""
+    if isinstance(label, np.generic):
+        label = label.item()
+    if isinstance(label, float) and label != label:
+        raise BaseClassifierError(f"the base classifier returned NaN on {name}")
+    try:
+        return numbers[label]
+    except (KeyError, TypeError):
+        raise BaseClassifierError(f"the base classifier returned an unknown label {label!r} on {name}") from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -81,7 +82,7 @@ class DistinctClassifier(BaseClassifier):
         return out
 
     def _answered(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
-        """Call `answer` and recheck some answers; an error names the input that failed."""
+        """Call `answer` and recheck some answers; an error names the input that failed, or the first of several."""
         try:
             answers = self.answer(copies)
             self._recheck_some(copies, answers)
@@ -89,9 +90,8 @@ class DistinctClassifier(BaseClassifier):
         except (BaseClassifierError, InconsistentAnswerError):
             raise
         except Exception as error:
-            culprit = self._culprit(copies)
             raise BaseClassifierError(
-                f"the base classifier failed on {culprit}: {type(error).__name__}: {error}"
+                f"the base classifier failed on {copies[0][0].name}: {type(error).__name__}: {error}"
             ) from error
 
     def _recheck_some(self, copies: Sequence[tuple[Prepared, Hashable]], answers: IntArray) -> None:
@@ -112,7 +112,7 @@ class DistinctClassifier(BaseClassifier):
         if self._early and self._calls & (self._calls - 1) == 0:  # a power of two
             self._compare(self._early)
         for prepared, key, answer in chosen[: RECHECKED_LATER - len(self._early)]:
-            self._early.append((Prepared(prepared.name, (), prepared.unit, prepared.masking), key, answer))
+            self._early.append((replace(prepared, answers={}), key, answer))
 
     def _compare(self, answered: Sequence[tuple[Prepared, Hashable, int]]) -> None:
         """Classify copies again, and raise if an answer differs."""
@@ -131,18 +131,6 @@ class DistinctClassifier(BaseClassifier):
         """A copy as it is shown in messages."""
         return repr(key)
 
-    def _culprit(self, copies: Sequence[tuple[Prepared, Hashable]]) -> str:
-        """The name of an input that fails, by bisection; of the first input if none fails alone."""
-        while len(copies) > 1:
-            half = copies[: len(copies) // 2]
-            try:
-                self.answer(half)
-            except Exception:
-                copies = half
-            else:
-                copies = copies[len(copies) // 2 :]
-        return copies[0][0].name
-
 
 def _short(key: Hashable) -> Hashable:
     """The key of the cache of answers: a long key is replaced by its hash to save memory."""
@@ -153,58 +141,9 @@ def _short(key: Hashable) -> Hashable:
     return key
 
 
-def class_numbers(answers: Any, classes: Sequence[Any], names: Sequence[str]) -> IntArray:
-    """Class numbers from labels, shape (copies,), or from scores, shape (copies, classes).
-
-    Args:
-        answers: the labels or scores that the model returned.
-        classes: the labels.
-        names: for each copy the name of its input, for messages.
-    """
-    array = _as_array(answers)
-    if array.ndim == 0 or len(array) != len(names):
-        got = "a single value" if array.ndim == 0 else str(len(array))
-        raise BaseClassifierError(
-            f"the base classifier must return {len(names)} answers for {len(names)} copies, got {got} ({names[0]})"
-        )
-    if array.ndim == 1:
-        numbers = {label: number for number, label in enumerate(classes)}
-        return np.array([_number(label, numbers, name) for label, name in zip(array.tolist(), names, strict=True)])
-    if array.ndim != 2 or array.dtype.kind not in "fiu" or array.shape[1] != len(classes):
-        raise BaseClassifierError(
-            f"the base classifier must return labels or a table of scores (copies by {len(classes)} classes), "
-            f"got an array of shape {array.shape} and type {array.dtype} ({names[0]})"
-        )
-    return best_class(array, names.__getitem__)
-
-
-def _as_array(answers: Any) -> npt.NDArray[Any]:
-    """Answers as an array; a list of labels keeps their types."""
-    if isinstance(answers, (list, tuple)) and not any(np.ndim(answer) for answer in answers[:1]):
-        array = np.empty(len(answers), dtype=object)
-        array[:] = answers
-        return array
-    try:
-        return np.asarray(answers)
-    except ValueError:
-        return np.asarray(list(answers), dtype=object)
-
-
 def best_class(scores: npt.NDArray[Any], describe: Callable[[int], str]) -> IntArray:
     """The class of the highest score in every row; NaN is an error that names its input."""
     wrong = np.isnan(scores).any(axis=1)
     if wrong.any():
         raise BaseClassifierError(f"the base classifier returned NaN on {describe(int(np.argmax(wrong)))}")
     return np.argmax(scores, axis=1).astype(np.int64)
-
-
-def _number(label: Any, numbers: Mapping[Any, int], name: str) -> int:
-    """The class number of a label."""
-    if isinstance(label, np.generic):
-        label = label.item()
-    if isinstance(label, float) and label != label:
-        raise BaseClassifierError(f"the base classifier returned NaN on {name}")
-    try:
-        return numbers[label]
-    except (KeyError, TypeError):
-        raise BaseClassifierError(f"the base classifier returned an unknown label {label!r} on {name}") from None
