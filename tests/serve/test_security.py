@@ -12,7 +12,6 @@ import pytest
 
 from adaptdel.serve.security import PAGE_POLICY
 from tests.serve.serving import (
-    LONG,
     SEED,
     Answer,
     call,
@@ -76,24 +75,6 @@ def test_a_body_that_is_too_large_is_refused_as_soon_as_it_is(declared: bool) ->
     assert answer.headers["connection"] == "close"
     [fits] = call(service(body_bytes=1000), lambda c: c.post("/v1/certify", b'{"text": "a"}'.ljust(1000)))
     assert fits.status == 200
-
-
-def test_slow_bodies_do_not_take_the_places_of_others() -> None:
-    """Each of them would otherwise be in flight, and everyone else would get 429."""
-    running = service(in_flight=2)
-
-    async def run() -> list[int]:
-        async with calling(running) as caller:
-            slow = [asyncio.ensure_future(caller.send("POST", "/v1/certify", [b"{", LONG, b"}"])) for _ in range(20)]
-            await asyncio.sleep(0)
-            answers = [await caller.certify(text(20)) for _ in range(3)]
-            for task in slow:
-                task.cancel()
-            await asyncio.gather(*slow, return_exceptions=True)
-            return [answer.status for answer in answers]
-
-    assert asyncio.run(run()) == [200] * 3
-    assert running.in_flight == 0
 
 
 def test_a_body_that_arrives_after_the_server_was_told_to_stop_is_refused() -> None:
@@ -217,30 +198,26 @@ def test_the_seed_is_in_no_response_header_log_or_measurement(caplog: pytest.Log
     assert TOKEN not in everything
 
 
-def test_no_text_is_logged_unless_asked(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.DEBUG)
     secret = "confidential words of a caller"
-
-    def run(**settings: Any) -> list[Answer]:
-        running = service(**settings)
-        served: Any = running.models["m0"]
-        monkeypatch.setattr(served.certifier, "prepare_tokens", fail)
-        return call(
-            running,
-            lambda c: c.certify(secret),
-            lambda c: c.get(f"/{secret.replace(' ', '-')}?{secret.replace(' ', '-')}"),
-            lambda c: c.post("/v1/certify", {"text": secret, "alpha": secret}),
-        )
+    running = service()
+    served: Any = running.models["m0"]
 
     def fail(tokens: Any, name: str) -> Any:
         raise LookupError(" ".join(tokens))
 
-    answers = run()
+    monkeypatch.setattr(served.certifier, "prepare_tokens", fail)
+    answers: list[Answer] = call(
+        running,
+        lambda c: c.certify(secret),
+        lambda c: c.get(f"/{secret.replace(' ', '-')}?{secret.replace(' ', '-')}"),
+        lambda c: c.post("/v1/certify", {"text": secret, "alpha": secret}),
+    )
     assert [answer.status for answer in answers] == [500, 404, 422]
     assert "LookupError" in caplog.text
+    assert "test_security.py" in caplog.text  # the traceback
     assert "confidential" not in caplog.text
-    run(log_texts=True)
-    assert secret in caplog.text
 
 
 def test_an_error_in_the_application_is_a_problem_without_details(
@@ -250,7 +227,7 @@ def test_an_error_in_the_application_is_a_problem_without_details(
     monkeypatch.setattr(running, "info", lambda: 1 / 0)
     [answer] = call(running, lambda c: c.get("/v1/models"))
     check_problem(answer, 500, "the server failed on this request: the error is in its log")
-    assert "ZeroDivisionError at " in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_measurements_have_few_labels() -> None:

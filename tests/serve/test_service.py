@@ -31,13 +31,13 @@ def test_names_and_seeds_of_a_service() -> None:
 def test_seeds_are_drawn_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """At every start; with the option, for every request."""
     seeds: list[int] = []
-    plan = service_module.ServedModel.plan
+    plan = service_module.ServedSmoothed.plan
 
     def recorded(self: Any, body: Any, seed: int) -> Any:
         seeds.append(seed)
         return plan(self, body, seed)
 
-    monkeypatch.setattr(service_module.ServedModel, "plan", recorded)
+    monkeypatch.setattr(service_module.ServedSmoothed, "plan", recorded)
     requests = [lambda c: c.certify(text(60, 0.6))] * 3
     once = call(service(seed=None), *requests)
     assert len(set(seeds)) == 1

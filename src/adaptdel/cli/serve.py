@@ -20,7 +20,6 @@ LIMITS = {
     "body_bytes": ("--max-body", "Largest size of a request in bytes."),
     "votes": ("--max-votes", "Largest number of votes, of each kind, that a request may ask for."),
     "deadline_ms": ("--max-deadline", "Longest time for a request in milliseconds."),
-    "in_flight": ("--max-in-flight", "Largest number of requests at a time; more are refused with 429."),
     "queue": ("--max-queue", "Largest number of texts that wait for a model; more are refused with 429."),
     "batch_tokens": ("--max-batch", "Largest number of tokens in a batch; fewer keep deadlines more exactly."),
     "grace_seconds": ("--grace", "Seconds that requests in flight may take after SIGTERM; then they get 503."),
@@ -66,7 +65,6 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Path(path_type=Path),
     help="File with a secret from which servers derive the same seed, so that they answer a text alike.",
 )
-@click.option("--log-texts", is_flag=True, help="Log the details of internal errors, which may contain texts.")
 @_limits
 def serve_command(
     models: tuple[str, ...],

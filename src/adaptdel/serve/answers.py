@@ -19,6 +19,7 @@ from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.confidence import exact_shares
 from adaptdel.core.noise import Noise
+from adaptdel.text.units import Tokens
 
 ALL_OPERATIONS = ("del", "ins", "sub")
 
@@ -201,7 +202,7 @@ def certify_result(
         if watcher is not None and watcher.influence is not None and tally is not None and certificate is not None:
             rows = watcher.influence.rows(tally.label, certificate.noise, exact=tally.exact is not None)
         result |= {
-            "tokens": [token.hex() if isinstance(token, bytes) else token for token in tokens],
+            "tokens": _printable(tokens),
             "influence": rows,
         }
     return {**result, "certificate": None if certificate is None else certificate.to_dict()}
@@ -223,6 +224,36 @@ def predict_result(certifier: Certifier, watcher: Watcher | None, *, late: bool,
         "deadline_reached": late,
         **_cost(watcher, seconds),
     }
+
+
+def exact_result(certificate: ExactCertificate, tokens: Tokens, job: Job) -> dict[str, Any]:
+    """The result of an exact model for a text; the plan of the job is the attacker, or None for a prediction."""
+    spent = {"deadline_reached": False, "calls": 0, "seconds": round(time.monotonic() - job.started, 6)}
+    if job.plan is None:
+        scores = zip(map(str, certificate.classes), certificate.totals.tolist(), strict=True)
+        return {"label": certificate.label, "scores": dict(scores), **spent}
+    certificate = certificate.rederive(ops=job.plan.ops)
+    result = certified(certificate) | spent
+    if job.influence:
+        result |= {"tokens": _printable(tokens), "margin": _margin(certificate)}
+    return {**result, "certificate": certificate.to_dict()}
+
+
+def _margin(certificate: ExactCertificate) -> dict[str, Any]:
+    """What the closest rival needs, what every edit gives it, and a text that it wins."""
+    rival, closest = certificate.closest
+    return {
+        "rival": certificate.classes[rival],
+        "slack": closest.slack,
+        "insertion": closest.insertion,
+        "deletion": closest.deletion.tolist(),
+        "counterexample": _printable([certificate.counterexample()])[0],
+    }
+
+
+def _printable(tokens: Sequence[Any]) -> list[Any]:
+    """Tokens for JSON: bytes in hexadecimal."""
+    return [token.hex() if isinstance(token, bytes) else token for token in tokens]
 
 
 def certified(certificate: Certificate | ExactCertificate) -> dict[str, Any]:

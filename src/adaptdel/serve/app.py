@@ -29,24 +29,23 @@ from threadpoolctl import threadpool_limits
 from adaptdel import __version__
 from adaptdel.files import parse
 from adaptdel.serve import schemas
+from adaptdel.serve.scheduler import Answers
 from adaptdel.serve.schemas import PROBLEM_TYPE, Problem
 from adaptdel.serve.security import PAGES, Gate
-from adaptdel.serve.service import Answers, Service
+from adaptdel.serve.service import Service
 
 PAGE = Path(__file__).parent / "page"
-LARGE_BODY = 2**16  # bytes; a larger body is parsed, and a larger response written, in another thread
 MOST_HEADER_BYTES = 2**15
 SWITCH_SECONDS = 0.001  # between threads: the event loop must not wait long for the threads of models
 FINAL_SECONDS = 5  # for responses to be sent after the last request was answered or refused
 
 
 class _StrictRequest(Request):
-    """A request whose JSON is parsed strictly, and outside of the event loop if it is large."""
+    """A request whose JSON is parsed strictly."""
 
     async def json(self) -> Any:
-        body = await self.body()
         try:
-            return await to_thread.run_sync(parse, body) if len(body) > LARGE_BODY else parse(body)
+            return parse(await self.body())
         except ValueError as error:
             raise HTTPException(400, f"the body must be JSON: {error}") from None
 
@@ -61,20 +60,11 @@ class _StrictRoute(APIRoute):
         return handle
 
 
-REASONS = {
-    400: "The body is not JSON, or the request is no valid HTTP.",
-    401: "The token is missing or wrong.",
-    404: "There is no such model, or nothing at this address.",
-    413: "The body, a text or the number of texts is too large.",
-    415: "The body is not declared as application/json.",
-    422: "A field is missing, unknown or out of range, or a text cannot be certified.",
-    429: "Too many requests are in flight, or too many texts wait: try again after Retry-After seconds.",
-    500: "A fault of the server.",
-    503: "The server is shutting down, or the model is faulty.",
-}
+_PROBLEM = {"content": {PROBLEM_TYPE: {"schema": schemas.PROBLEM}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {  # the documentation of errors (RFC 9457)
-    code: {"description": reason, "content": {PROBLEM_TYPE: {"schema": schemas.PROBLEM}}}
-    for code, reason in REASONS.items()
+    422: {"description": "A field is missing, unknown or out of range, or a text cannot be certified.", **_PROBLEM},
+    429: {"description": "Too many texts wait: try again after Retry-After seconds.", **_PROBLEM},
+    "default": {"description": "Another error; `detail` is one sentence.", **_PROBLEM},
 }
 
 
@@ -128,7 +118,7 @@ def _work_routes(service: Service) -> APIRouter:
     )
     async def certify(request: Request, body: schemas.CertifyBody) -> Response:
         """Certify one text or several."""
-        answers = request.scope["answers"] = service.submit(body)  # which the gate closes
+        answers = request.scope["answers"] = service.submit(body)  # which the gate finishes
         if body.stream:
             unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
             return StreamingResponse(_events(answers), media_type="text/event-stream", headers=unbuffered)
@@ -144,7 +134,7 @@ def _work_routes(service: Service) -> APIRouter:
 
 
 def _other_routes(app: FastAPI, service: Service) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(responses={"default": PROBLEMS["default"]})
 
     @router.get("/", response_class=FileResponse)
     async def page() -> Response:
@@ -156,7 +146,7 @@ def _other_routes(app: FastAPI, service: Service) -> APIRouter:
         """The OpenAPI document."""
         return _json(app.openapi())
 
-    @router.get("/v1/models", responses={401: PROBLEMS[401]})
+    @router.get("/v1/models")
     async def models() -> Response:
         """The models that are served, with their settings and examples, and the limits of requests."""
         return _json(service.info())
@@ -166,7 +156,7 @@ def _other_routes(app: FastAPI, service: Service) -> APIRouter:
         """Whether the process answers."""
         return _json({"status": "ok"})
 
-    @router.get("/readyz", responses={503: PROBLEMS[503]})
+    @router.get("/readyz")
     async def readyz() -> Response:
         """Whether requests are accepted."""
         reason = service.unready()
@@ -174,7 +164,7 @@ def _other_routes(app: FastAPI, service: Service) -> APIRouter:
             raise Problem(503, reason)
         return _json({"status": "ready"})
 
-    @router.get("/metrics", responses={401: PROBLEMS[401]}, response_class=PlainTextResponse)
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Measurements for Prometheus."""
         return Response(service.meters.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -192,11 +182,9 @@ async def _results(request: Request, answers: Answers) -> Response:
 
     watching = asyncio.create_task(watch())
     try:
-        value = {"model": answers.model.name, "results": await answers.results()}
+        return _json({"model": answers.model, "results": await answers.results()})
     finally:
         watching.cancel()
-    large = len(value["results"]) > 4 or any("tokens" in result for result in value["results"])
-    return await to_thread.run_sync(_json, value) if large else _json(value)
 
 
 async def _events(answers: Answers) -> AsyncIterator[bytes]:
@@ -204,11 +192,8 @@ async def _events(answers: Answers) -> AsyncIterator[bytes]:
     async for name, value in answers.messages():
         if name == "failed":
             index, problem = value
-            yield _event(name, {"index": index, "error": problem.detail, "status": problem.status_code})
-        elif "tokens" in value:  # thousands of rows
-            yield await to_thread.run_sync(_event, name, value)
-        else:
-            yield _event(name, value)
+            value = {"index": index, "error": problem.detail, "status": problem.status_code}
+        yield _event(name, value)
     yield _event("done", {})
 
 

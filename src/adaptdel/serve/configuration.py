@@ -27,14 +27,12 @@ class ServeSettings:
         host: the address to listen on.
         port: the port to listen on; 0 for any free port.
         allowed_hosts: host names that requests may name; empty for the address itself, and any for a public address.
-        log_texts: whether the details of internal errors, which may contain texts, are logged.
         seed_per_request: draw a new secret seed for every request instead of a single one at the start.
         texts: the largest number of texts in a request.
         tokens: the largest number of tokens of a text; with influence, of all texts of a request.
         body_bytes: the largest size of the body of a request.
         votes: the largest number of votes of one kind that a request may ask for.
         deadline_ms: the longest time for a request, also if it names no deadline.
-        in_flight: the largest number of requests that are worked on at a time.
         queue: the largest number of texts that wait for a place in the pool of a model.
         batch_tokens: the largest number of copies times tokens in a batch of the base classifier, unless a text has
             more. Deadlines are noticed between batches.
@@ -46,14 +44,12 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = PORT
     allowed_hosts: tuple[str, ...] = ()
-    log_texts: bool = False
     seed_per_request: bool = False
     texts: int = 64
     tokens: int = 20_000
     body_bytes: int = 2**20
     votes: int = 20_000
     deadline_ms: int = 60_000
-    in_flight: int = 256
     queue: int = 1024
     batch_tokens: int = 100_000
     pool_inputs: int = 16

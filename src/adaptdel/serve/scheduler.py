@@ -1,23 +1,27 @@
-"""One thread per model: it owns the pool of votes and shares batches of the base classifier between all requests.
+"""One thread per model, which alone calls the base classifier, and the answers that the event loop waits for.
 
-Requests join the pool between two batches. The thread is the only one that calls the base classifier. What it has to
-tell is put into the outbox of the request, which wakes the event loop.
+The thread of a smoothed model owns the pool of votes and shares batches between all requests, which join the pool
+between two batches. What a thread has to tell is put into the outbox of the request, which wakes the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
+import traceback
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.pool import Ticket, VotePool
 from adaptdel.classifiers.base import BaseClassifierError, InconsistentAnswerError
 from adaptdel.classifiers.foreign import ForeignModelError
-from adaptdel.serve.answers import Job, Watcher, certify_result, predict_result
+from adaptdel.serve.answers import Job, Outbox, Watcher, certify_result, predict_result
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.schemas import Problem, internal_error, shutting_down, too_many
 
@@ -25,37 +29,24 @@ LOG = logging.getLogger("adaptdel.serve")
 ADMISSION_SECONDS = 0.02  # for splitting and preparing texts between two batches
 
 
-class Scheduler:
+class Scheduler(ABC):
     """The thread of a model.
 
     Args:
         name: the name of the model.
-        certifier: the engine, with the base classifier.
         settings: the limits.
-        classified: called with the number of copies of every batch.
-        answered: called with every result.
 
     Attributes:
-        pool: the texts that are voted on; only the thread changes it.
         fault: why the model is not served any more; None if it is.
     """
 
-    def __init__(
-        self,
-        name: str,
-        certifier: Certifier,
-        settings: ServeSettings,
-        classified: Callable[[int], None],
-        answered: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self.name, self.certifier, self.settings = name, certifier, settings
-        self.pool = VotePool(certifier.base)
+    def __init__(self, name: str, settings: ServeSettings) -> None:
+        self.name, self.settings = name, settings
         self.fault: str | None = None
-        self._classified, self._answered = classified, answered
         self._changed = threading.Condition()
         self._new: deque[Job] = deque()
         self._cancelled: list[Job] = []
-        self._jobs: list[Job] = []  # with texts that wait for a place in the pool, in the order of arrival
+        self._jobs: list[Job] = []  # that are not finished, in the order of arrival
         self._queued = 0  # texts that wait; guarded by the condition
         self._closing = self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"adaptdel-{name}", daemon=True)
@@ -77,7 +68,10 @@ class Scheduler:
             if self._closing:
                 raise shutting_down()
             if self._queued + len(job.texts) > self.settings.queue:
-                raise queue_full(self.name, self._queued, self.settings)
+                raise too_many(
+                    f"{self._queued} texts wait for the model {self.name!r} already, of at most "
+                    f"{self.settings.queue}: send the request again later"
+                )
             self._queued += len(job.texts)
             self._new.append(job)
             self._changed.notify()
@@ -102,13 +96,18 @@ class Scheduler:
             self._thread.join()
 
     def sizes(self) -> tuple[int, int]:
-        """The number of texts that wait and that are in the pool."""
-        return self._queued, len(self.pool)
+        """The number of texts that wait and of those that are voted on."""
+        return self._queued, 0
+
+    @abstractmethod
+    def _round(self) -> None:
+        """Work for a short time."""
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not (self._new or self._cancelled or self._jobs or len(self.pool) or self._stopped):
+                self._jobs = [job for job in self._jobs if job.waiting or job.tickets]
+                if not (self._jobs or self._new or self._cancelled or self._stopped):
                     self._changed.wait()
                 self._jobs += self._new
                 self._new.clear()
@@ -126,15 +125,103 @@ class Scheduler:
             except ForeignModelError as error:
                 self._give_up(error, "broke down (its tokenizer panicked)")
             except Exception as error:  # a fault of the server: nobody is left waiting
-                log_error(f"model {self.name!r}", error, texts=self.settings.log_texts)
+                log_error(f"model {self.name!r}", error)
                 self._refuse_all(internal_error())
             except BaseException as error:  # such as a panic in a library in Rust, whose state is unknown after it
                 self._give_up(error, f"broke down ({type(error).__name__})")
 
+    def _leave_queue(self, job: Job) -> None:
+        """Forget the first text of a request that waits; not before its answer, or its ticket, is there."""
+        job.waiting.popleft()
+        with self._changed:
+            self._queued -= 1
+
+    def _fail(self, job: Job, index: int, error: Exception) -> None:
+        job.outbox.put("failed", index, (index, problem_of(error, self.name)))
+
+    def _drop(self, job: Job) -> list[int]:
+        """Forget a request; returns the numbers of its texts that were not answered."""
+        left = list(job.waiting)
+        for _ in left:
+            self._leave_queue(job)
+        return left
+
+    def _give_up(self, error: BaseException, reason: str) -> None:
+        """The model is faulty: it is not served any more, and all its requests are refused."""
+        log_error(f"model {self.name!r} is not served any more", error)
+        with self._changed:
+            self.fault = f"the model {self.name!r} {reason}: it is not served any more"
+        self._refuse_all(Problem(503, self.fault))
+
+    def _refuse_all(self, problem: Problem) -> None:
+        """Refuse every request that was accepted and is not finished."""
+        with self._changed:
+            self._jobs += self._new
+            self._new.clear()
+        for job in self._jobs:
+            for index in self._drop(job):
+                job.outbox.put("failed", index, (index, problem))
+
+
+class InOrder(Scheduler):
+    """The thread of an exact model, which answers one text after the other: there are no votes to share.
+
+    Args:
+        name: the name of the model.
+        settings: the limits.
+        answer: gives the result of a text of a request, by its number.
+    """
+
+    def __init__(self, name: str, settings: ServeSettings, answer: Callable[[Job, int], dict[str, Any]]) -> None:
+        super().__init__(name, settings)
+        self._answer = answer
+
+    def _round(self) -> None:
+        """Answer the next text."""
+        job = next((job for job in self._jobs if job.waiting), None)
+        if job is not None:
+            index = job.waiting[0]
+            try:
+                job.outbox.put("result", index, {"index": index, **self._answer(job, index)})
+            except Exception as error:
+                self._fail(job, index, error)
+            self._leave_queue(job)
+
+
+class PoolScheduler(Scheduler):
+    """The thread of a smoothed model.
+
+    Args:
+        name: the name of the model.
+        settings: the limits.
+        certifier: the engine, with the base classifier.
+        classified: called with the number of copies of every batch.
+        answered: called with every result.
+
+    Attributes:
+        pool: the texts that are voted on; only the thread changes it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: ServeSettings,
+        certifier: Certifier,
+        classified: Callable[[int], None],
+        answered: Callable[[dict[str, Any]], None],
+    ) -> None:
+        super().__init__(name, settings)
+        self.certifier, self.pool = certifier, VotePool(certifier.base)
+        self._classified, self._answered = classified, answered
+
+    def sizes(self) -> tuple[int, int]:
+        """The number of texts that wait and of those that are voted on."""
+        return self._queued, len(self.pool)
+
     def _round(self) -> None:
         """Stop what is late, let texts in, classify one batch, and deliver what is finished."""
         now = time.monotonic()
-        for job in {*self._jobs, *(ticket.tag.job for ticket in self.pool.tickets())}:
+        for job in self._jobs:
             if job.deadline <= now:
                 self._expire(job)
         self._admit()
@@ -148,24 +235,18 @@ class Scheduler:
     def _admit(self) -> None:
         """Split, prepare and add texts: those of the request with the fewest texts in the pool first."""
         settings, until = self.settings, time.monotonic() + ADMISSION_SECONDS
-        candidates = list(self._jobs)
-        while candidates and len(self.pool) < settings.pool_inputs and (time.monotonic() < until or not len(self.pool)):
-            job = min(candidates, key=lambda job: len(job.tickets))
-            if len(job.tickets) >= settings.request_inputs:
-                candidates.remove(job)
-                continue
-            self._admit_next(job)
-            if not job.waiting:
-                candidates.remove(job)
-                self._jobs.remove(job)
+        while len(self.pool) < settings.pool_inputs and (time.monotonic() < until or not len(self.pool)):
+            candidates = [job for job in self._jobs if job.waiting and len(job.tickets) < settings.request_inputs]
+            if not candidates:
+                return
+            self._admit_next(min(candidates, key=lambda job: len(job.tickets)))
 
     def _admit_next(self, job: Job) -> None:
         """Add the next text of a request to the pool, or refuse it."""
         index = job.waiting[0]
         try:
             tokens = self.certifier.unit.split(job.texts[index])
-            if len(tokens) > self.settings.tokens:
-                raise Problem(413, too_long(job, index, len(tokens), self.settings))
+            check_tokens(job, index, len(tokens), self.settings)
             job.tokens += len(tokens)
             if job.influence and job.tokens > self.settings.tokens:
                 raise Problem(
@@ -184,34 +265,22 @@ class Scheduler:
             job.tickets.add(ticket)
         self._leave_queue(job)
 
-    def _leave_queue(self, job: Job) -> None:
-        job.waiting.popleft()
-        with self._changed:
-            self._queued -= 1
-
     def _expire(self, job: Job) -> None:
         """The deadline of a request: its looks so far count; texts without a vote abstain."""
         for ticket in list(job.tickets):
             self.pool.stop(ticket)
             self._deliver(ticket, late=True)
         while job.waiting:
-            index = job.waiting[0]
+            self._answer(job, job.waiting[0], None, late=True)
             self._leave_queue(job)
-            self._answer(job, index, None, late=True)
-        if job in self._jobs:
-            self._jobs.remove(job)
 
     def _drop(self, job: Job) -> list[int]:
         """Forget a request; returns the numbers of its texts that were not answered."""
-        left = [*(ticket.tag.index for ticket in job.tickets), *job.waiting]
+        left = [ticket.tag.index for ticket in job.tickets]
         for ticket in job.tickets:
             self.pool.cancel(ticket)
         job.tickets.clear()
-        while job.waiting:
-            self._leave_queue(job)
-        if job in self._jobs:
-            self._jobs.remove(job)
-        return left
+        return left + super()._drop(job)
 
     def _deliver(self, ticket: Ticket, *, late: bool) -> None:
         watcher: Watcher = ticket.tag
@@ -238,57 +307,69 @@ class Scheduler:
         self._answered(result)
         job.outbox.put("result", index, {"index": index, **result})
 
-    def _fail(self, job: Job, index: int, error: Exception) -> None:
-        job.outbox.put("failed", index, (index, problem_of(error, self.name, self.settings)))
 
-    def _give_up(self, error: BaseException, reason: str) -> None:
-        """The model is faulty: it is not served any more, and all its requests are refused."""
-        log_error(f"model {self.name!r} is not served any more", error, texts=self.settings.log_texts)
-        with self._changed:
-            self.fault = f"the model {self.name!r} {reason}: it is not served any more"
-        self._refuse_all(Problem(503, self.fault))
+class Answers:
+    """The answers to a request, as they come."""
 
-    def _refuse_all(self, problem: Problem) -> None:
-        """Refuse every request that was accepted and is not finished."""
-        with self._changed:
-            self._jobs += self._new
-            self._new.clear()
-        for job in {*self._jobs, *(ticket.tag.job for ticket in self.pool.tickets())}:
-            for index in self._drop(job):
-                job.outbox.put("failed", index, (index, problem))
+    def __init__(self, scheduler: Scheduler, texts: Sequence[str], plan: Any, **options: Any) -> None:
+        self.model, self._scheduler, self._left = scheduler.name, scheduler, len(texts)
+        self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
+        self.job = Job(texts, plan, Outbox(self._notify), **options)
+        scheduler.submit(self.job)
+
+    def _notify(self) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    async def messages(self) -> AsyncIterator[tuple[str, Any]]:
+        """Pairs (name, value) as in `Job.outbox`, until every text is answered."""
+        while self._left:
+            await self._arrived.wait()
+            self._arrived.clear()
+            for name, value in self.job.outbox.take():
+                self._left -= name in ("result", "failed")
+                yield name, value
+
+    def cancel(self) -> None:
+        """Stop the votes, unless every text is answered."""
+        if self._left:
+            self._left = 0
+            self._scheduler.cancel(self.job)
+            self._arrived.set()
+
+    async def results(self) -> list[dict[str, Any]]:
+        """The results in the order of the texts; the failure of a single text, or the end of the server, is raised."""
+        results: list[dict[str, Any]] = [{} for _ in self.job.texts]
+        async for name, value in self.messages():
+            if name == "failed":
+                index, problem = value
+                if len(results) == 1 or problem.status_code == 503:
+                    raise problem
+                results[index] = {"error": problem.detail}
+            elif name == "result":
+                results[value.pop("index")] = value
+        return results
 
 
-def queue_full(model: str, queued: int, settings: ServeSettings) -> Problem:
-    """Too many texts wait."""
-    return too_many(
-        f"{queued} texts wait for the model {model!r} already, of at most {settings.queue}: "
-        "send the request again later"
-    )
+def check_tokens(job: Job, index: int, length: int, settings: ServeSettings) -> None:
+    """Raise if a text has too many tokens."""
+    if length > settings.tokens:
+        name = "the text" if len(job.texts) == 1 else f"text {index}"
+        raise Problem(
+            413, f"{name} has {length} tokens, more than the {settings.tokens} that are allowed: send a shorter text"
+        )
 
 
-def too_long(job: Job, index: int, length: int, settings: ServeSettings) -> str:
-    """A text has too many tokens."""
-    name = "the text" if len(job.texts) == 1 else f"text {index}"
-    return f"{name} has {length} tokens, more than the {settings.tokens} that are allowed: send a shorter text"
-
-
-def problem_of(error: Exception, model: str, settings: ServeSettings) -> Problem:
+def problem_of(error: Exception, model: str) -> Problem:
     """What the client is told when the work on a text failed."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, (ValueError, BaseClassifierError)):
         return Problem(422, str(error))
-    log_error(f"model {model!r}", error, texts=settings.log_texts)
+    log_error(f"model {model!r}", error)
     return internal_error()
 
 
-def log_error(where: str, error: BaseException, *, texts: bool) -> None:
-    """Log an internal error; its message and traceback, which may contain texts, only if that is allowed."""
-    if texts:
-        LOG.error("%s: %s", where, error, exc_info=error)
-        return
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    line = "" if place is None else f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}"
-    LOG.error("%s: %s%s; --log-texts shows more", where, type(error).__name__, line)
+def log_error(where: str, error: BaseException) -> None:
+    """Log an internal error with its traceback; not its message, which may contain texts."""
+    LOG.error("%s: %s\n%s", where, type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))

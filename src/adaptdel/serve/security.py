@@ -68,12 +68,12 @@ class Gate:
         except Problem as problem:
             await problem.response()(scope, receive, respond)
         except Exception as error:
-            log_error(f"{scope['method']} request", error, texts=self.settings.log_texts)
+            log_error(f"{scope['method']} request", error)
             if not status:
                 await internal_error().response()(scope, receive, respond)
         finally:
             if "answers" in scope:
-                scope["answers"].close()
+                self.service.finish(scope["answers"])
             seconds, code = time.monotonic() - started, status or 499  # the client left, as in nginx
             route = getattr(scope.get("route"), "path", "other")
             self.service.meters.request(route, code, seconds)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,11 +23,10 @@ from adaptdel.files import read_json
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import EXAMPLES, load_model
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.serve.additive_models import ServedExact
-from adaptdel.serve.answers import Job, Outbox
+from adaptdel.serve.answers import ALL_OPERATIONS, Job, exact_result
 from adaptdel.serve.configuration import SERVE, ServeSettings, named_folders, read_shared_seed, read_token
-from adaptdel.serve.scheduler import Scheduler
-from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, shutting_down, too_many
+from adaptdel.serve.scheduler import Answers, InOrder, PoolScheduler, Scheduler, check_tokens
+from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, shutting_down
 from adaptdel.text.units import check_unit
 
 TEXT_UNITS = ("word", "char", "byte", "chunk")
@@ -107,23 +105,55 @@ class ModelToServe:
         return cls(name or folder.resolve().name, model, examples)
 
 
-class ServedModel:
-    """A smoothed model with its thread.
+class ServedModel(ABC):
+    """A model with its thread: `plan` reads a request, and the thread answers the job that is made of it.
 
-    All that depends on how a model certifies is here and in its scheduler: `plan` reads a request, and the scheduler
-    answers the job that is made of it. See also `ServedExact`.
+    Attributes:
+        scheduler: the thread.
     """
 
+    scheduler: Scheduler
+
     def __init__(self, source: ModelToServe, settings: ServeSettings, meters: Meters) -> None:
-        assert isinstance(source.model, SmoothedClassifier)
         self.name, self.model, self.examples = source.name, source.model, source.examples
-        self.settings = settings
-        self.certifier = self.model.certifier()
-        self.scheduler = Scheduler(
-            self.name, self.certifier, settings, partial(meters.batch, self.name), partial(meters.answered, self.name)
-        )
+        self.settings, self.answered = settings, partial(meters.answered, self.name)
         meters.queue.labels(self.name).set_function(lambda: self.scheduler.sizes()[0])
         meters.pool.labels(self.name).set_function(lambda: self.scheduler.sizes()[1])
+
+    @abstractmethod
+    def plan(self, body: CertifyBody | PredictBody, seed: int) -> Any:
+        """How a request is answered; ValueError if it asks for something that cannot be."""
+
+    def info(self) -> dict[str, Any]:
+        """What clients are told of the model."""
+        base, stated = self.model.base_classifier(), self.model.run_settings()
+        training = getattr(self.model, "training_", None) or {}
+        return {
+            "name": self.name,
+            "kind": base.kind or type(base).__name__,
+            "classes": list(base.classes_ or []),
+            "unit": check_unit(self.model.unit).kind,
+            "noise": None,
+            "method": stated.get("method", training.get("method")),
+            "alpha": stated["alpha"],
+            "ops": stated["ops"],
+            "certified_ops": list(ALL_OPERATIONS),
+            "votes": None,
+            "threshold": stated["threshold"],
+            "fingerprint": base.fingerprint(),
+            "examples": list(self.examples),
+        }
+
+
+class ServedSmoothed(ServedModel):
+    """A smoothed model, whose thread takes votes for many requests at a time."""
+
+    def __init__(self, source: ModelToServe, settings: ServeSettings, meters: Meters) -> None:
+        super().__init__(source, settings, meters)
+        assert isinstance(source.model, SmoothedClassifier)
+        self.certifier = source.model.certifier()
+        classified = partial(meters.batch, self.name)
+        self.scheduler = PoolScheduler(self.name, settings, self.certifier, classified, self.answered)
 
     def plan(self, body: CertifyBody | PredictBody, seed: int) -> SamplingPlan:
         """The sampling plan of a request; ValueError if it asks for something that cannot be."""
@@ -147,30 +177,43 @@ class ServedModel:
             plan = replace(plan, rule=replace(plan.rule, ops=threat.ops))
         return plan
 
-    def info(self, *, default: bool) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         """What clients are told of the model."""
-        plan, base = self.certifier.plan, self.certifier.base
-        training = getattr(self.model, "training_", None) or {}
-        return {
-            "name": self.name,
-            "default": default,
-            "kind": base.kind or type(base).__name__,
-            "classes": list(base.classes_ or []),
-            "unit": self.certifier.unit.kind,
+        plan = self.certifier.plan
+        return super().info() | {
             "noise": repr(plan.rule.noise),
-            "method": training.get("method"),
-            "alpha": plan.alpha,
-            "ops": list(plan.rule.ops),
             "certified_ops": list(plan.rule.noise.certified_ops),
             "votes": {"select": plan.n_select, "estimate": plan.n_estimate},
-            "threshold": plan.rule.threshold,
-            "fingerprint": self.certifier.fingerprint,
-            "examples": list(self.examples),
         }
 
 
-SERVED: Mapping[str, type[ServedModel | ServedExact]] = {
-    SmoothedClassifier.kind: ServedModel,
+class ServedExact(ServedModel):
+    """An additive model. Limits on alpha, votes and time always hold: a certificate is certain and takes no votes."""
+
+    def __init__(self, source: ModelToServe, settings: ServeSettings, meters: Meters) -> None:
+        super().__init__(source, settings, meters)
+        assert isinstance(source.model, AdditiveClassifier)
+        self.classifier, self.unit = source.model, check_unit(source.model.unit)
+        self.scheduler = InOrder(self.name, settings, self.answer)
+
+    def plan(self, body: CertifyBody | PredictBody, seed: int) -> Threat | None:
+        """The attacker that a request names; None for a prediction."""
+        if isinstance(body, PredictBody):
+            return None
+        return Threat(self.model.ops if body.ops is None else body.ops)
+
+    def answer(self, job: Job, index: int) -> dict[str, Any]:
+        """The result of a text."""
+        tokens = self.unit.split(job.texts[index])
+        check_tokens(job, index, len(tokens), self.settings)
+        [certificate] = self.classifier.certify([job.texts[index]])
+        result = exact_result(certificate, tokens, job)
+        self.answered(result)
+        return result
+
+
+SERVED: Mapping[str, type[ServedModel]] = {
+    SmoothedClassifier.kind: ServedSmoothed,
     AdditiveClassifier.kind: ServedExact,
 }
 
@@ -269,10 +312,10 @@ class Service:
 
     def info(self) -> dict[str, Any]:
         """The models and the limits."""
-        models = [model.info(default=number == 0) for number, model in enumerate(self.models.values())]
+        models = [model.info() for model in self.models.values()]
         return {"models": models, "limits": self.settings.limits(), "version": __version__}
 
-    def find(self, name: str | None) -> ServedModel | ServedExact:
+    def find(self, name: str | None) -> ServedModel:
         """The model that a request names."""
         if name is None:
             return next(iter(self.models.values()))
@@ -285,8 +328,6 @@ class Service:
         model, texts = self.find(body.model), body.all_texts()
         if self.closing:
             raise shutting_down()
-        if self.in_flight >= self.settings.in_flight:
-            raise too_many(f"{self.in_flight} requests are in flight already: send the request again later")
         if len(texts) > self.settings.texts:
             raise Problem(413, f"a request may hold at most {self.settings.texts} texts, got {len(texts)}: split it")
         milliseconds = self.settings.deadline_ms
@@ -297,64 +338,18 @@ class Service:
             plan = model.plan(body, seed)
         except ValueError as error:
             raise Problem(422, str(error)) from None
-        return Answers(
-            self,
-            model,
+        answers = Answers(
+            model.scheduler,
             texts,
             plan,
             deadline=time.monotonic() + milliseconds / 1000,
             influence=isinstance(body, CertifyBody) and body.influence,
             stream=isinstance(body, CertifyBody) and body.stream,
         )
+        self.in_flight += 1
+        return answers
 
-
-class Answers:
-    """The answers to a request, as they come. The request is in flight until `close`, which also cancels its votes."""
-
-    def __init__(
-        self, service: Service, model: ServedModel | ServedExact, texts: Sequence[str], plan: Any, **options: Any
-    ) -> None:
-        self.model = model
-        self._service, self._left = service, len(texts)
-        self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
-        self.job = Job(texts, plan, Outbox(self._notify), **options)
-        model.scheduler.submit(self.job)
-        service.in_flight += 1
-
-    def close(self) -> None:
-        """The response was sent, or the client left."""
-        self.cancel()
-        self._service.in_flight -= 1
-
-    def _notify(self) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._arrived.set)
-
-    async def messages(self) -> AsyncIterator[tuple[str, Any]]:
-        """Pairs (name, value) as in `Job.outbox`, until every text is answered."""
-        while self._left:
-            await self._arrived.wait()
-            self._arrived.clear()
-            for name, value in self.job.outbox.take():
-                self._left -= name in ("result", "failed")
-                yield name, value
-
-    def cancel(self) -> None:
-        """Stop the votes, unless every text is answered."""
-        if self._left:
-            self._left = 0
-            self.model.scheduler.cancel(self.job)
-            self._arrived.set()
-
-    async def results(self) -> list[dict[str, Any]]:
-        """The results in the order of the texts; the failure of a single text, or the end of the server, is raised."""
-        results: list[dict[str, Any]] = [{} for _ in self.job.texts]
-        async for name, value in self.messages():
-            if name == "failed":
-                index, problem = value
-                if len(results) == 1 or problem.status_code == 503:
-                    raise problem
-                results[index] = {"error": problem.detail}
-            elif name == "result":
-                results[value.pop("index")] = value
-        return results
+    def finish(self, answers: Answers) -> None:
+        """The response to a request was sent, or the client left: what is left of it is cancelled."""
+        answers.cancel()
+        self.in_flight -= 1

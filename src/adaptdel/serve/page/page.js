@@ -60,9 +60,8 @@ class Page {
     }
     byId("model").replaceChildren(...this.models.map((model) => element("option", {}, model.name)));
     byId("choose-model").hidden = this.models.length < 2;
-    const first = Math.max(0, this.models.findIndex((model) => model.default));
-    byId("model").selectedIndex = first;
-    this.choose(this.models[first]);
+    byId("model").selectedIndex = 0;
+    this.choose(this.models[0]);
   }
 
   choose(model) {

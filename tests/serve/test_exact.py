@@ -95,7 +95,7 @@ def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
     """They are refused; and of a request whose client left, no further text is answered."""
     service = running(exact)
     served: Any = service.models["exact"]
-    begun, may_go, answer, answered = threading.Event(), threading.Event(), served.answer, []
+    begun, may_go, answer, answered = threading.Event(), threading.Event(), served.scheduler._answer, []
 
     def slow(job: Any, index: int) -> Any:
         begun.set()
@@ -103,7 +103,7 @@ def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
         answered.append(index)
         return answer(job, index)
 
-    served.answer = slow
+    served.scheduler._answer = slow
 
     async def run() -> None:
         async with calling(service):
