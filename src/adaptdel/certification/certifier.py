@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.pool import vote_in_window, vote_on_inputs
+from adaptdel.certification.pool import Ticket, vote_in_window
 from adaptdel.certification.sampling import SamplingPlan, Tally
 from adaptdel.classifiers.base import (
     BaseClassifier,
@@ -89,13 +89,29 @@ class Certifier:
         """Yield a result for every input, in the order in which they are finished.
 
         Several inputs are processed together, see `VotePool`. If the base classifier fails on one of them, only that
-        input gets a failure. An error of the iterable ``inputs`` is raised after everything that was read from it is
-        finished. An `InconsistentAnswerError` is raised at once.
+        input gets a failure. An `InconsistentAnswerError` is raised at once.
         """
-        source = _Source(inputs)
-        yield from self._together(source)
-        if source.error is not None:
-            raise source.error
+        invalid: list[InputResult] = []
+
+        def tickets() -> Iterator[Ticket]:
+            for each in inputs:
+                try:
+                    prepared = self.prepare(each.text, each.name)
+                except (ValueError, BaseClassifierError) as error:
+                    invalid.append(InputResult(each, None, str(error)))
+                    continue
+                yield Ticket(prepared, self.plan, tag=each)
+
+        for ticket in vote_in_window(tickets(), self.base):
+            if ticket.failure is None:
+                yield InputResult(ticket.tag, self.certificate(ticket.prepared, ticket.tally))
+            elif isinstance(ticket.failure, (ValueError, BaseClassifierError)):
+                yield InputResult(ticket.tag, None, str(ticket.failure))
+            else:
+                raise ticket.failure
+            while invalid:
+                yield invalid.pop(0)
+        yield from invalid
 
     def prepare(self, text: Any, name: str) -> Prepared:
         """Split a text into tokens and prepare it, once for all its noisy copies."""
@@ -109,7 +125,13 @@ class Certifier:
         self, inputs: Iterable[Prepared], *, done: Callable[[int], None] | None = None
     ) -> Iterator[tuple[int, Tally]]:
         """Yield the number and the votes of every input, in order of completion; a failure is raised."""
-        return vote_on_inputs(inputs, self.plan, self.base, done=done)
+        tickets = (Ticket(prepared, self.plan, tag=number) for number, prepared in enumerate(inputs))
+        for finished, ticket in enumerate(vote_in_window(tickets, self.base), start=1):
+            if ticket.failure is not None:
+                raise ticket.failure
+            if done is not None:
+                done(finished)
+            yield ticket.tag, ticket.tally
 
     def certificate(self, prepared: Prepared, tally: Tally) -> Certificate:
         """The certificate for the votes on an input."""
@@ -132,58 +154,3 @@ class Certifier:
             model_hash=self.fingerprint,
             input_hash=tally.key.hex(),
         )
-
-    def _together(self, source: _Source) -> Iterator[InputResult]:
-        in_flight: dict[int, tuple[Input, Prepared]] = {}
-        invalid: list[InputResult] = []
-        for ticket in vote_in_window(self._prepared(source, in_flight, invalid), self.plan, self.base):
-            input, prepared = in_flight.pop(ticket.tag)
-            if ticket.failure is None:
-                yield InputResult(input, self.certificate(prepared, ticket.tally))
-            elif isinstance(ticket.failure, (ValueError, BaseClassifierError)):
-                yield InputResult(input, None, str(ticket.failure))
-            else:
-                raise ticket.failure
-            yield from _drained(invalid)
-        yield from _drained(invalid)
-
-    def _prepared(
-        self, source: _Source, in_flight: dict[int, tuple[Input, Prepared]], invalid: list[InputResult]
-    ) -> Iterator[Prepared]:
-        number = 0
-        for input in source:
-            try:
-                prepared = self.prepare(input.text, input.name)
-            except (ValueError, BaseClassifierError) as error:
-                invalid.append(InputResult(input, None, str(error)))
-                continue
-            in_flight[number] = input, prepared
-            number += 1
-            yield prepared
-
-
-class _Source:
-    """An iterator over inputs that stores the error of the iterable instead of raising it."""
-
-    def __init__(self, inputs: Iterable[Input]) -> None:
-        self._inputs = iter(inputs)
-        self.exhausted = False
-        self.error: Exception | None = None
-
-    def __iter__(self) -> Iterator[Input]:
-        return self
-
-    def __next__(self) -> Input:
-        if not self.exhausted:
-            try:
-                return next(self._inputs)
-            except StopIteration:
-                self.exhausted = True
-            except Exception as error:
-                self.exhausted, self.error = True, error
-        raise StopIteration
-
-
-def _drained(results: list[InputResult]) -> Iterator[InputResult]:
-    while results:
-        yield results.pop(0)

@@ -6,7 +6,7 @@ neither on the other inputs in the pool nor on how its copies are split between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -129,9 +129,9 @@ class VotePool:
         """The number of inputs in the pool."""
         return len(self._active)
 
-    def accepts(self, length: int, *, inputs: int = WINDOW_INPUTS, tokens: int = WINDOW_TOKENS) -> bool:
+    def accepts(self, length: int) -> bool:
         """Whether an input of so many tokens fits in; an empty pool accepts any."""
-        return not self._active or (len(self) < inputs and self.tokens + length <= tokens)
+        return not self._active or (len(self) < WINDOW_INPUTS and self.tokens + length <= WINDOW_TOKENS)
 
     def add(self, ticket: Ticket) -> None:
         """Begin to vote on an input; it takes part in the next step."""
@@ -217,37 +217,13 @@ def _shares(active: list[_Active], work: int | None) -> list[int]:
     return copies
 
 
-def vote_in_window(inputs: Iterable[Prepared], plan: SamplingPlan, classifier: BaseClassifier) -> Iterator[Ticket]:
-    """Yield a ticket for every input, with its number as tag, in order of completion; some carry a failure."""
+def vote_in_window(tickets: Iterable[Ticket], classifier: BaseClassifier) -> Iterator[Ticket]:
+    """Yield every ticket in order of completion; some carry a failure. As many are in the pool as fit."""
     pool = VotePool(classifier)
-    waiting = enumerate(inputs)
-    held: tuple[int, Prepared] | None = None
-    while True:
-        while len(pool) < WINDOW_INPUTS:
-            number, prepared = held or next(waiting, (-1, None))
-            held = None
-            if prepared is None:
-                break
-            if not pool.accepts(len(prepared.tokens)):
-                held = (number, prepared)
-                break
-            pool.add(Ticket(prepared, plan, number))
-        if not len(pool):
-            return
+    waiting = iter(tickets)
+    following = next(waiting, None)
+    while following is not None or len(pool):
+        while following is not None and pool.accepts(len(following.prepared.tokens)):
+            pool.add(following)
+            following = next(waiting, None)
         yield from pool.step()
-
-
-def vote_on_inputs(
-    inputs: Iterable[Prepared],
-    plan: SamplingPlan,
-    classifier: BaseClassifier,
-    *,
-    done: Callable[[int], None] | None = None,
-) -> Iterator[tuple[int, Tally]]:
-    """Yield the number and the votes of every input, in order of completion; a failure is raised."""
-    for finished, ticket in enumerate(vote_in_window(inputs, plan, classifier), start=1):
-        if ticket.failure is not None:
-            raise ticket.failure
-        if done is not None:
-            done(finished)
-        yield ticket.tag, ticket.tally
