@@ -8,7 +8,7 @@ from math import isnan, sqrt
 import numpy as np
 import pytest
 
-from adaptdel.measures.class_measures import answer_warnings, balanced_accuracy, constant_answer, measure_classes
+from adaptdel.measures.class_measures import answer_warnings, class_balanced_mean, constant_answer, measure_classes
 from adaptdel.measures.summary import Outcomes, measure
 
 # label, answer, radius: an abstention has the radius -1 and counts by its predicted label
@@ -59,7 +59,7 @@ def test_literal_formulas(seed: int) -> None:
         for r, fraction in each.certified_recall.items():
             assert fraction == sum(y == a == each.label and q >= r for y, a, q in rows) / len(own)
     assert sum(map(sum, table.confusion)) == 80
-    assert balanced_accuracy(labels, answers == labels) == pytest.approx(np.mean([c.recall for c in table.classes]))
+    assert class_balanced_mean(labels, answers == labels) == pytest.approx(np.mean([c.recall for c in table.classes]))
 
 
 # The data set of the issue: 15 words, 11% spam, of which the model finds 1 of 107.

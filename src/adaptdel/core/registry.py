@@ -35,7 +35,9 @@ def load_plugins() -> None:
             entry_point.load()
         except Exception as error:  # whatever the module of a stranger raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise NotRegisteredError(f"the plug-in {entry_point.value!r:.60} cannot be imported: {reason:.200}") from None
+            raise NotRegisteredError(
+                f"the plug-in {entry_point.value!r:.60} cannot be imported: {reason:.200}"
+            ) from None
 
 
 class Registry(Generic[Entry]):

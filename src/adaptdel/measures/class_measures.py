@@ -234,17 +234,12 @@ def _counted(values: npt.NDArray[Any], count: IntArray) -> Counter[Any]:
     return counted
 
 
-def balanced_accuracy(labels: Labels, correct: npt.ArrayLike) -> float:
-    """The mean over the labels of the fraction of correct answers (the recall); NaN without inputs.
+def class_balanced_mean(labels: Labels, values: npt.NDArray[Any]) -> float:
+    """The mean over the labels of the mean of the values of each label; NaN without inputs.
 
-    >>> balanced_accuracy(["ham", "ham", "ham", "spam"], [True, True, True, False])
+    >>> float(class_balanced_mean(["ham", "ham", "ham", "spam"], np.array([True, True, True, False])))
     0.5
     """
-    return class_balanced_mean(labels, np.asarray(correct, dtype=np.float64))
-
-
-def class_balanced_mean(labels: Labels, values: npt.NDArray[Any]) -> float:
-    """The mean over the labels of the mean of the values of each label; NaN without inputs."""
     groups: dict[Any, list[Any]] = {}
     for label, value in zip(np.asarray(labels).tolist(), values.tolist(), strict=True):
         groups.setdefault(label, []).append(value)

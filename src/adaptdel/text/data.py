@@ -104,7 +104,7 @@ def read_rows(
     label: str = DATA.label,
     encoding: str = DATA.encoding,
 ) -> Iterator[Row]:
-    """Iterate over the rows of one or several files, in bounded memory.
+    """Iterate over the rows of one or several files, as a stream.
 
     Args:
         path: a file, several, a glob, a folder, an address, "-" for standard input, or the name of a Hugging Face data

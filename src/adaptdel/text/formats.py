@@ -2,7 +2,7 @@
 
 Files are JSON (an object a line, or an array), CSV, TSV or Parquet, also gzipped. Those of a glob or a folder are read
 in the order of their names, so that the rows have the same numbers everywhere. fsspec, an extra, opens addresses with a
-scheme. A name that is no file is a data set of Hugging Face. Everything is read as a stream.
+scheme. A name that is no file is a data set of Hugging Face. Everything but a JSON array is read as a stream.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import hashlib
 import io
 import json
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,10 +36,8 @@ ACCEPTED = (
 )
 STANDARD_INPUT = "-"
 HUB = "hub"
-CHUNK = 2**20  # characters of a JSON array that are read at a time
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:\w+)?")
-_SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
@@ -211,16 +208,12 @@ def _copied(stream: IO[bytes]) -> tuple[tempfile.TemporaryDirectory[str], Path]:
 
 
 def file_records(file: DataFile, encoding: str, columns: Sequence[str]) -> Iterator[Record]:
-    """Iterate over the records of a file, in bounded memory; ``columns`` are those of the texts and the labels."""
+    """Iterate over the records of a file; ``columns`` are those of the texts and the labels."""
     if file.kind == HUB:
         yield from _hub_records(file.name)
         return
     with file.open() as data:
-        if file.kind == "parquet" and file.zipped:
-            with tempfile.TemporaryFile() as unpacked:
-                shutil.copyfileobj(data, unpacked)
-                yield from _parquet_records(unpacked, columns)
-        elif file.kind == "parquet":
+        if file.kind == "parquet":
             yield from _parquet_records(data, columns)
         elif file.kind == "json":
             yield from _json_records(data, encoding)
@@ -229,47 +222,22 @@ def file_records(file: DataFile, encoding: str, columns: Sequence[str]) -> Itera
 
 
 def _json_records(data: IO[bytes], encoding: str) -> Iterator[Record]:
-    """One record per line, or an array of records."""
+    """One record per line, or an array of records, which is read as a whole."""
     with _text(data, encoding, "\n") as lines:
-        start = lines.readline(64)
-        while start.isspace():
-            start = lines.readline(64)
-        if start.lstrip().startswith("["):
-            yield from _json_array(start, lines)
-            return
-        first = start if start.endswith("\n") else start + lines.readline()
-        yield from (_json_record(line) for line in chain([first], lines) if line.strip())
+        first = next((line for line in lines if not line.isspace()), "")
+        if first.lstrip().startswith("["):
+            yield from _json_array(first + lines.read())
+        else:
+            yield from (_json_record(line) for line in chain([first], lines) if line.strip())
 
 
-def _json_array(start: str, file: IO[str]) -> Iterator[Record]:
-    """The elements of an array, in bounded memory."""
-    decoder, buffer = json.JSONDecoder(), start
-    position = buffer.index("[") + 1
-    while True:
-        position = _skip(buffer, position)
-        if buffer.startswith("]", position):
-            if (buffer[position + 1 :] + file.read(CHUNK)).strip():
-                raise ValueError("not JSON: there is text after the end of the array")
-            return
-        try:
-            element, end = decoder.raw_decode(buffer, position)
-            end = _skip(buffer, end)
-        except ValueError:  # the element is not there as a whole
-            end = len(buffer)
-        if buffer[end : end + 1] in ("]", ","):
-            yield element if isinstance(element, dict) else f"must be a JSON object, got {short_text(element)}"
-            position = end + (buffer[end] == ",")
-            continue
-        block = file.read(max(CHUNK, len(buffer)))  # twice as much each time, for an element that is very long
-        if not block:
-            raise ValueError("not JSON: the file must hold an array of objects, or one object a line")
-        buffer, position = buffer[position:] + block, 0
-
-
-def _skip(text: str, position: int) -> int:
-    """The position of the next character that is not a space."""
-    match = _SPACE.match(text, position)
-    return match.end() if match else position
+def _json_array(text: str) -> Iterator[Record]:
+    try:
+        elements = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error}): the file must hold an array of objects, or one object a line") from None
+    for element in elements:
+        yield element if isinstance(element, dict) else f"must be a JSON object, got {short_text(element)}"
 
 
 def _json_record(text: str) -> Record:

@@ -22,7 +22,7 @@ from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, Noise, NoNoise, noise_from_dict
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.core.training_noise import RandomDeletion, RandomLength
-from adaptdel.measures.class_measures import NAMED, answer_warnings, balanced_accuracy
+from adaptdel.measures.class_measures import NAMED, answer_warnings, class_balanced_mean
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
@@ -376,7 +376,7 @@ def _held_out_check(
         "inputs": len(labels),
         "votes": votes,
         "accuracy": float(np.mean(correct)),
-        "balanced_accuracy": balanced_accuracy(labels, correct),
+        "balanced_accuracy": class_balanced_mean(labels, np.array(correct)),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
         "absent": [str(label) for label in model.classes_.tolist() if label not in counts],
         "warnings": answer_warnings(given, labels, held.lengths) or _missed_rare_classes(counts, hits, advice),
