@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -60,6 +62,46 @@ def with_itself(word: str) -> Model:
     return model
 
 
+class Wrapper:
+    """An object that takes the name of the function that it wraps."""
+
+    def __init__(self, word: str) -> None:
+        functools.update_wrapper(self, by_constant("x"))
+        self.word = word
+
+    def __call__(self, copies: list[str]) -> list[bool]:
+        return [self.word in copy for copy in copies]
+
+
+class Reticent(Model):
+    """What a pickle would hold does not tell its answers."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Nameless(Model):
+    def __reduce__(self) -> str:
+        return "nameless"
+
+
+def by_metaclass(word: str) -> Any:
+    return type("Meta", (type,), {"word": word})("Made", (Model,), {})(1)
+
+
+def by_order(word: str) -> Callable[[list[str]], list[Any]]:
+    rules = {"good": 1, "awful": 2} if word == "good" else {"awful": 2, "good": 1}
+    return lambda copies: [next((label for rule, label in rules.items() if rule in copy), 0) for copy in copies]
+
+
+def by_module(word: str) -> Callable[[list[str]], list[bool]]:
+    """A variable of a module, which another module uses."""
+    helper, inner = ModuleType("helper"), ModuleType("inner")
+    inner.__file__ = helper.__file__ = __file__
+    inner.word, helper.inner = word, inner  # type: ignore[attr-defined]
+    return lambda copies: [helper.inner.word in copy for copy in copies]
+
+
 MAKERS: list[Callable[[str], Any]] = [
     by_closure,
     by_default,
@@ -76,6 +118,15 @@ MAKERS: list[Callable[[str], Any]] = [
     lambda word: Model({word: 1, "a": 2}),
     lambda word: Model({1, word}),
     lambda word: word.join,
+    lambda word: word.__contains__,
+    lambda word: re.compile(word).search,
+    lambda word: Model(np.ma.array([1.0], mask=[word == "good"])),
+    Wrapper,
+    Reticent,
+    Nameless,
+    by_metaclass,
+    by_order,
+    by_module,
 ]
 
 
