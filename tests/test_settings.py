@@ -23,6 +23,7 @@ from adaptdel.settings import (
     NOT_SET,
     PAPER_CALIBRATION,
     TRAINING,
+    AdditiveTrainingSettings,
     CalibrationSettings,
     LinearTrainingSettings,
     TrainingSettings,
@@ -32,7 +33,7 @@ from adaptdel.settings import (
     paper_certification,
     paper_training,
 )
-from adaptdel.training import train
+from adaptdel.training import TrainingJob, train
 from adaptdel.training.training import method_noises
 
 
@@ -73,29 +74,11 @@ def test_every_setting_of_a_training_is_described() -> None:
 
 
 def test_options_and_settings_are_the_same_fields() -> None:
-    names = {field.name for field in fields(TrainingSettings)}
-    options = {str(option.name) for option in train_command.params}
-    own = {
-        "data",
-        "out",
-        "text",
-        "label",
-        "encoding",
-        "settings",
-        "preset",
-        "list_settings",
-        "import",
-        "config",
-        "overwrite",
-        "as_json",
-        "protect",
-        "max_false_positives",
-        "max_accuracy_loss",
-        "sample",
-    }
-    assert options - own <= names
-    assert len(options) <= 23
-    for pair in ("bits=12", "kept=4,12"):
+    kinds = (TrainingSettings, TrainingJob, AdditiveTrainingSettings)
+    names = {field.name for kind in kinds for field in fields(kind)}
+    own = {"preset", "list_settings", "import", "config", "overwrite", "as_json"}
+    assert {str(option.name) for option in train_command.params} - own <= names
+    for pair in ("bits=12", "rates=0.8,0.9"):
         chosen = TrainingSettings.from_dict({"method": "adaptdel+", **read_settings([pair])})
         assert chosen != TRAINING
         assert TrainingSettings.from_dict({"method": "adaptdel+"}) != chosen
@@ -130,7 +113,7 @@ def test_the_calibration_of_the_paper_is_what_it_prints() -> None:
         assert list(chosen.bins) == [0, *map(int, edges.split())]
         assert (chosen.threshold, chosen.per_bin) == (threshold, per_bin)
         assert (chosen.objective, chosen.n_select, chosen.n_estimate, chosen.on) == ("paper", 32, 256, "training")
-        assert (chosen.interpolate, chosen.monotone, chosen.bound, chosen.alpha) == (False, False, "paper", 0.025)
+        assert (chosen.bound, chosen.alpha) == ("paper", 0.025)
     chosen = CalibrationSettings.from_dict(paper_calibration("paper", 5))
     assert (chosen.bins, chosen.alpha) == ("auto", 0.05)
 

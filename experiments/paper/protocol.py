@@ -110,7 +110,7 @@ class Protocol:
         own: dict[str, tuple[object, ...]] = {"adaptdel": ("--rate", rate / 100, "--set", f"k={k:g}")}
         if self.model == "linear":  # which has no epochs: the noises are those of the paper
             own |= {"nosmooth": (), "adaptdel+": ("--rate", 0.9, "--set", "rates=0.7,0.99")}
-            options = ("--class-weight", "none", "--set", "loss=copies", *own.get(method, ("--rate", 0.9)))
+            options = ("--set", "class_weight=none", "--set", "loss=copies", *own.get(method, ("--rate", 0.9)))
         else:
             options = ("--settings", "paper", "--model", self.model, *own.get(method, ()))
         epochs, seconds, _, _ = COSTS.get((name, method), [None] * 4)

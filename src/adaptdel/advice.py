@@ -117,14 +117,14 @@ def what_may_help(noise: Noise | None, lengths: Iterable[int], class_weight: str
     """What may help a model that misses classes.
 
     >>> print(what_may_help(default_noise([230]), [230], None))
-    train at a lower rate, such as 0.8, which keeps more of each text, with --class-weight balanced, or on more \
+    train at a lower rate, such as 0.8, which keeps more of each text, with --set class_weight=balanced, or on more \
 examples of the classes that it misses
     >>> print(what_may_help(default_noise([5]), [5], "balanced"))
     train on more examples of the classes that it misses
     """
     lower = None if noise is None else lower_rate(noise, lengths)
     parts = [] if lower is None else [f"at a lower rate, such as {lower:g}, which keeps more of each text"]
-    parts += [] if class_weight is not None else ["with --class-weight balanced"]
+    parts += [] if class_weight is not None else ["with --set class_weight=balanced"]
     return f"train {', '.join([*parts, ''])}{'or ' if parts else ''}on more examples of the classes that it misses"
 
 

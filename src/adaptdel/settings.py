@@ -240,10 +240,10 @@ def model_settings(model: str, method: str = "") -> type[ModelSettings]:
     return LinearTrainingSettings if model == "linear" else TransformerTrainingSettings
 
 
-def _interval(name: str, value: Any, check: Callable[[str, Any], float]) -> tuple[float, float]:
+def _interval(name: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f"{name} must be two numbers such as 4, 12, got {value!r:.60}")
-    low, high = (check(name, end) for end in value)
+        raise ValueError(f"{name} must be two numbers such as 0.7, 0.99, got {value!r:.60}")
+    low, high = (check_probability(name, end) for end in value)
     if high < low:
         raise ValueError(f"{name} must rise, got {low} and {high}")
     return low, high
@@ -262,13 +262,11 @@ class TrainingSettings:
             that suits the lengths: see `default_rate`.
         k: AdaptDel's k, the number of kept tokens of long texts; None for the one from the mean length.
         rates: the range of deletion rates that AdaptDel+ trains under; None for one around ``rate``.
-        kept: the range of numbers of kept tokens that AdaptDel+ trains under, instead of ``rates``.
         validation: the fraction of the examples that is held out, or a labelled file.
         unit: what a token is: "word", "char", "byte" or "chunk:SIZE".
         seed: of the split, the noise, the order of the examples and the classification head.
         class_weight: "balanced" gives every class the same weight in the loss, however many examples it has; None
             gives every example the same.
-        max_minutes: training stops after this time and keeps the best model so far.
         details: the settings of the kind of model: see `model_settings`; None for the defaults.
     """
 
@@ -278,12 +276,10 @@ class TrainingSettings:
     noise: Mapping[str, Any] | None = None
     k: float | None = None
     rates: tuple[float, float] | None = None
-    kept: tuple[float, float] | None = None
     validation: float | str = 0.1
     unit: str = CERTIFICATION.unit
     seed: int = CERTIFICATION.seed
     class_weight: str | None = "balanced"
-    max_minutes: float | None = None
     details: ModelSettings | None = None
 
     def __post_init__(self) -> None:
@@ -300,11 +296,9 @@ class TrainingSettings:
         if not is_fraction and not (isinstance(self.validation, str) and self.validation):
             raise ValueError(f"validation must be a fraction below 0.9 or a file, got {self.validation!r:.60}")
         _check(self, "class_weight", _optional(_choice(*CLASS_WEIGHTS)))
-        _check(self, "max_minutes", _optional(_POSITIVE))
         _check(self, "rate", _optional(check_probability))
         _check(self, "k", _optional(_TOKENS))
-        _check(self, "rates", _optional(lambda name, value: _interval(name, value, check_probability)))
-        _check(self, "kept", _optional(lambda name, value: _interval(name, value, _TOKENS)))
+        _check(self, "rates", _optional(_interval))
         self._check_method()
         kind = model_settings(self.model, self.method)
         if self.details is None:
@@ -314,23 +308,19 @@ class TrainingSettings:
 
     def _check_method(self) -> None:
         """Raise for settings that have no meaning for the method."""
-        used = {"adaptdel": ("rate", "k"), "adaptdel+": ("rate", "k", "rates", "kept")}
+        used = {"adaptdel": ("rate", "k"), "adaptdel+": ("rate", "k", "rates")}
         used |= {**dict.fromkeys(WITHOUT_RATE, ()), OWN: ("noise",)}
-        for name in ("rate", "noise", "k", "rates", "kept"):
+        for name in ("rate", "noise", "k", "rates"):
             if getattr(self, name) is not None and name not in used.get(self.method, ("rate",)):
                 raise ValueError(f"{name} has no meaning for method {self.method}: leave it out")
         if self.method == OWN:
             if self.noise is None:
                 raise ValueError(f"noise must be given for method {OWN}, such as {{'kind': 'my_noise', 'width': 5}}")
             object.__setattr__(self, "noise", noise_from_dict(self.noise).to_dict())
-        if self.rates is not None and self.kept is not None:
-            raise ValueError("kept takes the place of rates: give one of them")
         if not self.is_exact:
             return
         if not self.is_linear:
             raise ValueError(f"model must be 'linear' for method {EXACT}, which certifies sums of word scores")
-        if self.max_minutes is not None:
-            raise ValueError(f"max_minutes has no meaning for method {EXACT}, which trains in seconds: leave it out")
         if not self.held_out_fraction:
             raise ValueError(f"validation must be a fraction above 0 for method {EXACT}: it chooses the bound")
 
@@ -379,7 +369,7 @@ class TrainingSettings:
         if self.method not in WITHOUT_RATE and self.rate is None:
             changed["rate"] = default_rate(counted)
         rate = changed.get("rate", RATE)
-        if self.method == "adaptdel+" and self.rates is None and self.kept is None and rate != RATE:
+        if self.method == "adaptdel+" and self.rates is None and rate != RATE:
             changed["rates"] = (round(max(0.5, 1 - 3 * (1 - rate)), 4), round(1 - (1 - rate) / 10, 4))
         return replace(self, **changed)
 
@@ -402,12 +392,10 @@ class TrainingSettings:
             chosen["rate"] = self.rate or RATE
         chosen |= {name: value for name in ("k", "noise") if (value := getattr(self, name)) is not None}
         if self.method == "adaptdel+":
-            chosen |= {"rates": list(self.rates or RATES)} if self.kept is None else {"kept": list(self.kept)}
+            chosen["rates"] = list(self.rates or RATES)
         validation = self.validation if isinstance(self.validation, (int, float)) else Path(self.validation).name
         chosen |= {"validation": validation, "unit": self.unit, "seed": self.seed}
         chosen["class_weight"] = self.class_weight
-        if self.max_minutes is not None:
-            chosen["max_minutes"] = self.max_minutes
         details = self.additive if self.is_exact else self.linear if self.is_linear else self.transformer
         return {**asdict(details), **chosen}
 
@@ -423,7 +411,7 @@ class TrainingSettings:
         """
         kind = model_settings(str(values.get("model", "linear")), str(values.get("method", "")))
         names = [field.name for field in fields(kind) if field.name not in NOT_SET]
-        own = [field.name for field in fields(cls) if field.name not in ("details", *names)]
+        own = [field.name for field in fields(cls) if field.name != "details"]
         check_known_fields(values, [*own, *names])
         if values.get("class_weight") == "none":
             values = {**values, "class_weight": None}
@@ -439,9 +427,9 @@ ADDITIVE = AdditiveTrainingSettings()
 TRANSFORMER = TransformerTrainingSettings()
 TRAINING = TrainingSettings()
 
-OBJECTIVES = ("balanced", "paper", "mean")
+OBJECTIVES = ("balanced", "paper")
 # Settings of the search in bins, which the objective "balanced" does not use.
-_BIN_SEARCH = ("threshold", "min_accuracy", "bins", "interpolate", "monotone", "per_bin", "tol")
+_BIN_SEARCH = ("threshold", "bins", "per_bin", "tol")
 _SELECTION = ("points", "examples")
 
 
@@ -451,16 +439,12 @@ class CalibrationSettings:
 
     Attributes:
         objective: "balanced": the largest class-balanced mean radius among whole rates, with an accuracy close to that
-            of the best rate that needs no calibration; "paper": in every bin the largest radius with a certified
-            accuracy of ``threshold``; or "mean": in every bin the largest mean radius with a clean accuracy of
-            ``min_accuracy``.
+            of the best rate that needs no calibration; or "paper": in every bin the largest radius with a certified
+            accuracy of ``threshold``.
         points: for "balanced", the percentage points of accuracy that may be lost.
         examples: for "balanced", the largest number of examples that candidates are measured on.
         threshold: the share of a bin's examples that must be certified at the radius that is maximised.
-        min_accuracy: the least clean accuracy for "mean": the share of right predictions, certified or not.
         bins: "auto", or the lengths at which bins start, such as [0, 137, 230, 324].
-        interpolate: interpolate the kept length between the centres of bins, so that the rate has no jumps.
-        monotone: fit kept lengths that do not decrease from a bin to the next.
         per_bin: the largest number of examples of a bin that are certified.
         min_count: the least number of examples in an automatic bin.
         n_select: votes that select the predicted class.
@@ -469,19 +453,15 @@ class CalibrationSettings:
         bound: "tight" or "paper"; None for that of the model.
         tol: the width of the interval at which the search for a kept length stops, in tokens.
         seed: seed of the noise and of the choice of examples.
-        on: the rows of a labelled file that are used: "held-out": those that the model was not trained on; "all";
-            "auto": the former if there are enough; or as in the paper "training": those that it was trained on, for the
-            objectives that search bins.
+        on: the rows of a labelled file that are used: "auto", those that the model was not trained on if there are
+            enough; or for the objective "paper", as in the paper, "training": those that it was trained on.
     """
 
     objective: str = "balanced"
     points: float = 1.0
     examples: int = 4000
     threshold: float = 0.75
-    min_accuracy: float | None = None
     bins: str | Sequence[float] = "auto"
-    interpolate: bool = False
-    monotone: bool = False
     per_bin: int = 200
     min_count: int = 50
     n_select: int = 32
@@ -494,12 +474,10 @@ class CalibrationSettings:
 
     def __post_init__(self) -> None:
         _check(self, "objective", _choice(*OBJECTIVES))
-        searches = self.objective != "balanced"
-        _check(self, "on", _choice("auto", "held-out", "all", *(["training"] if searches else [])))
+        searches = self.objective == "paper"
+        _check(self, "on", _choice("auto", *(["training"] if searches else [])))
         _check(self, "threshold", _number("in (0, 1]", least=nextafter(0.0, 1.0), most=1.0))
-        _check(self, "min_accuracy", _optional(check_probability))
         _check(self, "points", _POINTS)
-        _check(self, "interpolate monotone", _flag)
         _check(self, "per_bin examples min_count n_select n_estimate", _count())
         _check(self, "alpha", _optional(lambda name, value: check_alpha(value, name)))
         _check(self, "bound", _optional(_choice("tight", "paper")))
@@ -507,14 +485,10 @@ class CalibrationSettings:
         _check(self, "seed", _count(0))
         if isinstance(self.bins, str):
             check_choice("bins", self.bins, ("auto",))
-        if self.objective == "mean" and self.min_accuracy is None:
-            raise ValueError("min_accuracy must be given with the objective 'mean', got None")
         unused = _SELECTION if searches else _BIN_SEARCH
         for field in fields(self):
             if field.name in unused and getattr(self, field.name) != field.default:
                 raise ValueError(f"{field.name} has no meaning for the objective {self.objective!r}: leave it out")
-        if self.min_accuracy is not None and self.objective != "mean":
-            raise ValueError(f"min_accuracy has no meaning for the objective {self.objective!r}: leave it out")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CalibrationSettings:

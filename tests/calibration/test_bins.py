@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf, sqrt
 from typing import Any
 
@@ -20,9 +21,7 @@ from adaptdel.calibration.bins import (
     equal_width_edges,
     golden_section,
     make_bins,
-    make_rate,
     max_certified_radius,
-    monotone_fit,
     search_interval,
     steps,
 )
@@ -30,9 +29,9 @@ from adaptdel.calibration.measurement import CertifiedAnswers, constant_keep
 from adaptdel.certification.sampling import CERTIFICATION
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, NoNoise
-from adaptdel.core.rates import BinnedRate, InterpolatedRate
+from adaptdel.core.rates import BinnedRate
 from adaptdel.models.smoothed import SmoothedClassifier
-from tests.calibration.documents import DATA, EDGES, MONOTONE, QUICK, TURNED, fitted, quick, whole
+from tests.calibration.documents import DATA, EDGES, QUICK, fitted, quick
 
 
 @pytest.mark.parametrize(
@@ -183,33 +182,25 @@ def test_what_an_evaluation_sums_up() -> None:
     outcomes = CertifiedAnswers(np.array([0, 0, 0, 0]), np.array([4, 2, 9, -1]))
     result = Evaluation.of(3, 7.5, outcomes, np.array([0, 0, 1, 0]), 0.5)
     assert result == Evaluation(3, 7.5, 2, 0.5, clean=0.75, mean_radius=1.5, constant=False, count=4)
-    assert Evaluation.of(0, 1.0, outcomes, np.array([0, 0, 1, 0]), 0.75).score("paper", None) == (1, -1, 0.5)
+    assert Evaluation.of(0, 1.0, outcomes, np.array([0, 0, 1, 0]), 0.75).score == (True, -1, 0.5)
+    assert replace(result, constant=True).score < replace(result, radius=-1).score
 
 
-def test_feasible_beats_infeasible_and_a_constant_answer_ranks_last() -> None:
-    def score(clean: float, mean_radius: float, *, constant: bool = False) -> tuple[float, ...]:
-        return Evaluation(0, 1.0, 3, 0.8, clean, mean_radius, constant, 10).score("mean", 0.9)
-
-    assert score(0.9, 0.0) > score(0.89, 50.0) > score(0.88, 60.0) > score(1.0, 99.0, constant=True)
-    assert score(0.9, 2.0) > score(1.0, 1.9)
-
-
-@pytest.mark.parametrize("objective", [{}, {"objective": "mean", "min_accuracy": 0.8}])
-def test_calibrate(objective: dict[str, Any]) -> None:
-    result = quick(DATA, **objective)
-    rows, settings = result.record["bins"], result.record["settings"]
+def test_calibrate() -> None:
+    result = quick()
+    rows = result.record["bins"]
     assert [(row["lower"], row["upper"]) for row in rows] == [(0, 40), (40, 80), (80, None)]
     assert result.noise == Deletion(BinnedRate(EDGES, [row["keep"] for row in rows]))
     for number, row in enumerate(rows):
         tried = [Evaluation(**each) for each in result.record["trace"] if each["bin"] == number]
         low, high = search_interval(make_bins(EDGES, 1)[number])
         assert len(tried) == len({each.keep for each in tried}) == steps(low, high, 2.0) + 1
-        scores = {each.keep: each.score(settings["objective"], settings["min_accuracy"]) for each in tried}
+        scores = {each.keep: each.score for each in tried}
         assert scores[row["keep"]] == max(scores.values())
         assert row["count"] == 24 < row["available"]
     assert sum(row["available"] for row in rows) == 240
-    assert result == quick(DATA, **objective)
-    assert result != quick(DATA, **objective, seed=1)
+    assert result == quick()
+    assert result != quick(seed=1)
 
 
 def test_an_evaluation_is_what_the_model_does_under_that_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,41 +220,19 @@ def test_an_evaluation_is_what_the_model_does_under_that_noise(monkeypatch: pyte
         assert row["count"] == row["available"] == len(inside)
 
 
-def test_the_objective_matters() -> None:
+def test_the_threshold_matters() -> None:
     """In the bin of the longer inputs, on all of them, so that it does not depend on the draws."""
     more: dict[str, Any] = {"n_estimate": 512, "bins": [0, 60], "per_bin": 1000, "tol": 1.0}
-    loose, tight, mean = (
-        quick(**more, **changed).record["bins"][1]
-        for changed in ({}, {"threshold": 0.9}, {"objective": "mean", "min_accuracy": 0.5})
-    )
+    loose, tight = (quick(**more, **changed).record["bins"][1] for changed in ({}, {"threshold": 0.9}))
     assert loose["keep"] < tight["keep"]
     assert loose["radius"] > tight["radius"]
     assert loose["certified"] < 0.9 <= tight["certified"]
-    assert mean["mean_radius"] > loose["mean_radius"]
-    assert mean["clean"] < loose["clean"]
 
 
 def test_automatic_bins_in_full() -> None:
     record = quick(bins="auto", min_count=40, tol=8.0).record
     assert record["settings"]["bins"] == equal_width_edges([len(t.split()) for t in DATA[0]], min_count=40)
     assert len(record["bins"]) > 2
-
-
-def test_interpolated() -> None:
-    binned, result = (quick(DATA, interpolate=flag) for flag in (False, True))
-    assert result.rate == InterpolatedRate([20, 60, 120], [row["keep"] for row in binned.record["bins"]])
-    assert result.record["bins"] == binned.record["bins"]
-    assert make_rate(make_bins([0, 137], 1), [4, 9], interpolate=True) == InterpolatedRate([68.5, 274], [4, 9])
-
-
-def test_monotone() -> None:
-    free, result = quick(TURNED, **MONOTONE | {"monotone": False}).record["bins"], whole().record
-    keep = [row["keep"] for row in free]
-    assert keep[2] < keep[1]
-    assert [row["keep"] for row in result["bins"]] == monotone_fit(keep, [row["count"] for row in free])
-    for number, row in enumerate(result["bins"]):  # the measures are those of the fitted kept length
-        (evaluation,) = [e for e in result["trace"] if (e["bin"], e["keep"]) == (number, row["keep"])]
-        assert (row["radius"], row["clean"]) == (evaluation["radius"], evaluation["clean"])
 
 
 def test_warnings() -> None:
@@ -297,13 +266,12 @@ def test_the_examples_of_a_bin_are_drawn_by_the_seed() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"threshold": 0.0}, {"objective": "median"}, {"objective": "mean"}, {"min_accuracy": 0.9}, {"tol": 0},
-        {"bins": "many"}, {"per_bin": 0}, {"n_estimate": 0}, {"monotone": 1}, {"bins": "auto", "min_count": 999},
+        {"threshold": 0.0}, {"objective": "median"}, {"tol": 0}, {"points": 2.0},
+        {"bins": "many"}, {"per_bin": 0}, {"n_estimate": 0}, {"bins": "auto", "min_count": 999},
     ],
 )  # fmt: skip
 def test_wrong_settings(changed: dict[str, Any]) -> None:
-    name = "min_accuracy" if changed == {"objective": "mean"} else list(changed)[-1]
-    with pytest.raises(ValueError, match=f"^{name} "):
+    with pytest.raises(ValueError, match=f"^{list(changed)[-1]} "):
         quick(DATA, **changed)
 
 

@@ -35,9 +35,9 @@ from tests.calibration.documents import (
     whole,
 )
 
-SETTINGS = ["bins=0,40,80", "per_bin=24", "min_count=10", "n_select=16", "n_estimate=64", "tol=2", "monotone=true"]
+SETTINGS = ["bins=0,40,80", "per_bin=24", "min_count=10", "n_select=16", "n_estimate=64", "tol=2"]
 ARGUMENTS = [part for name in SETTINGS for part in ("--set", name)]
-MEAN = [*ARGUMENTS, "--objective", "mean", "--min-accuracy", "0.9"]
+PAPER = [*ARGUMENTS, "--objective", "paper"]
 
 
 def rows_used(known: list[str], *, seen: int, **settings: Any) -> tuple[list[Any], list[str]]:
@@ -61,15 +61,11 @@ def test_rows_that_the_model_was_trained_on_are_recognised_and_named() -> None:
     used, notes = rows_used(DATA[0][5:235], seen=230)
     assert len(used) == 240
     assert "230 of 240 rows, the first is row 6:" in notes[0]
-    assert len(rows_used(known, seen=60, on="all")[0]) == 240
-    assert len(rows_used(DATA[0][5:235], seen=230, on="held-out", bins=[0])[0]) == 10
     used, notes = rows_used(known, seen=60, on="training", bins=[0])
     assert sorted(used) == sorted(tuple(text.split()) for text in DATA[0][:60])
     with pytest.raises(ValueError, match="on='training' needs"):
         rows_used(["another text"], seen=0, on="training")
     assert rows_used(["another text"], seen=0)[1] == []
-    with pytest.raises(ValueError, match="on must be"):
-        rows_used(DATA[0], seen=240, on="held-out")
 
 
 def test_a_linear_model_is_trained_again_on_its_training_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +161,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
     def progress(done: int, total: int) -> None:
         if not errors:
-            command = [sys.executable, "-m", "adaptdel", "calibrate", str(model), "--in-place", *MEAN]
+            command = [sys.executable, "-m", "adaptdel", "calibrate", str(model), "--out", str(model), *PAPER]
             command += ["--data", str(tmp_path / "data.jsonl")]
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
             assert ran.returncode == 2
@@ -186,7 +182,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         real(store)
 
     monkeypatch.setattr(Store, "flush", flush)
-    with pytest.raises(ValueError, match="disk is full"):
+    with pytest.raises(OSError, match="disk is full"):
         calibrate_folder(model, examples, folder_settings(), progress=False)
     monkeypatch.undo()
     assert list(read_records(model / CHECKPOINT))
@@ -195,7 +191,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     model, data = saved(tmp_path / "model"), data_file(tmp_path)
-    arguments = [str(model), "--in-place", "--data", str(data), *MEAN]
+    arguments = [str(model), "--out", str(model), "--data", str(data), *PAPER]
     ran = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
     assert ran.exit_code == 0
     for text in ("0 to 40", "40 to 80", "from 80", f"{model}: calibrated", f"noise: {whole().noise!r}"):

@@ -32,7 +32,7 @@ from adaptdel.classifiers.callables import noisy_texts
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.store import Store, read_records
 from adaptdel.text.units import Words
-from tests.calibration.documents import DATA, MONOTONE, TURNED, Stop, documents, fitted, quick, whole
+from tests.calibration.documents import DATA, TURNED, Stop, documents, fitted, quick, whole
 
 
 def measured(certifier: Certifier, texts: list[str], keep: float) -> CertifiedAnswers:
@@ -139,10 +139,10 @@ def test_stopped_within_an_evaluation(tmp_path: Path, share: float) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        quick(TURNED, **MONOTONE, checkpoint=checkpoint, progress=progress)
+        quick(TURNED, checkpoint=checkpoint, progress=progress)
     assert len(kept(checkpoint)) == stop
     asked: list[int] = []
-    assert quick(TURNED, **MONOTONE, checkpoint=checkpoint, progress=lambda done, total: asked.append(done)) == whole()
+    assert quick(TURNED, checkpoint=checkpoint, progress=lambda done, total: asked.append(done)) == whole()
     assert asked[: stop + 1] == [*range(24, 24 * stop + 1, 24), 24 * stop + 1]  # replayed, then one by one
 
 
@@ -155,7 +155,7 @@ def killed_at(checkpoint: Path, done: int) -> None:
 
     child = os.fork()
     if not child:
-        quick(TURNED, **MONOTONE, checkpoint=checkpoint, progress=progress)
+        quick(TURNED, checkpoint=checkpoint, progress=progress)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
@@ -167,7 +167,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         done = rng.randrange(total * number // 4, total * (number + 1) // 4) + 1
         killed_at(checkpoint, done)
         assert len(kept(checkpoint)) == (done - (done % 24 == 0)) // 24  # all that were finished before
-    assert quick(TURNED, **MONOTONE, checkpoint=checkpoint) == whole()
+    assert quick(TURNED, checkpoint=checkpoint) == whole()
 
 
 def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -181,11 +181,11 @@ def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
         checkpoint = Path(shutil.copytree(source.parent, tmp_path / str(number))) / "checkpoint"
         checkpoint.write_bytes(damaged)
         try:
-            result = quick(TURNED, **MONOTONE, checkpoint=checkpoint)
+            result = quick(TURNED, checkpoint=checkpoint)
         except ValueError as error:
             assert str(error).startswith(f"{checkpoint}: ")  # noqa: PT017
             checkpoint.unlink()
-            result = quick(TURNED, **MONOTONE, checkpoint=checkpoint)
+            result = quick(TURNED, checkpoint=checkpoint)
         assert result == whole()
 
 

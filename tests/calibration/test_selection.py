@@ -162,7 +162,7 @@ def test_the_command_writes_a_new_folder(tmp_path: Path) -> None:
     again = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
     assert "was calibrated before, nothing to do" in again.stdout
     for said in (f"{model}: calibrated", f"{model}: was calibrated before"):
-        inside = CliRunner().invoke(calibrate_command, [*arguments, "--in-place"], catch_exceptions=False)
+        inside = CliRunner().invoke(calibrate_command, [*arguments, "--out", str(model)], catch_exceptions=False)
         assert said in inside.stdout
     assert SmoothedClassifier.load(model).base_.fingerprint() == loaded.base_.fingerprint()
 

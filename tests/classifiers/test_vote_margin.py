@@ -18,7 +18,7 @@ from adaptdel.classifiers.vote_margin import (
     vote_loss,
 )
 from adaptdel.core.checks import FloatArray
-from adaptdel.core.training_noise import RandomDeletion, RandomLength
+from adaptdel.core.training_noise import RandomDeletion
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import LinearTrainingSettings
 
@@ -145,18 +145,13 @@ def test_random_rates_are_drawn_for_every_example() -> None:
     assert rates.max() <= 0.3
     assert len(np.unique(rates)) == 600
     assert np.array_equal(rates, keep_rates(examples, RandomDeletion(0.7, 0.9), draws=200, seed=3))
-    lengths = keep_rates(examples, RandomLength(4, 8), draws=200, seed=3)
-    assert 4 / 50 <= lengths[0].min() < lengths[0].max() <= 8 / 50
-    assert 0.8 <= lengths[1].min() < lengths[1].max() == 1.0
-    assert (lengths[2] == 1.0).all()
     assert keep_rates(examples[:1], Masking(0.9), draws=1, seed=0).tolist() == [[pytest.approx(0.1)]]
 
 
 def test_the_rates_are_those_of_the_copies() -> None:
     """The mean share of kept tokens of random noises, by rates and by copies."""
-    for noise in (RandomDeletion(), RandomLength(3, 9)):
-        rates = keep_rates([range(40)], noise, draws=20_000, seed=0)
-        assert rates.mean() == pytest.approx(noise.sample(40, 20_000, generator()).mean(), abs=0.005)
+    rates = keep_rates([range(40)], RandomDeletion(), draws=20_000, seed=0)
+    assert rates.mean() == pytest.approx(RandomDeletion().sample(40, 20_000, generator()).mean(), abs=0.005)
 
 
 def test_examples_without_words_and_unknown_losses() -> None:

@@ -86,7 +86,7 @@ def test_a_model_that_tells_the_classes_apart_gets_no_warning(
 def test_columns_are_those_of_the_training(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "train.csv", examples(120, 1, ("ham", "spam")))
     test = write_csv(tmp_path / "test.csv", [row for row in examples(20, 2, ("ham", "spam")) if row[0]])
-    options = ("--text-column", "message", "--label-column", "kind", "--rate", 0.5, "--validation", 0)
+    options = ("--text-column", "message", "--label-column", "kind", "--rate", 0.5, "--set", "validation=0")
     assert run("train", "--data", train, "--out", tmp_path / "model", *options) == 0
     assert run("certify", tmp_path / "model", "--data", test, "--out", tmp_path / "run") == 0
     totals = read_run(tmp_path / "run").manifest["totals"]
@@ -155,7 +155,7 @@ def test_texts_of_the_training_are_counted_and_left_out(
     rows = [(text, label) for text, label in examples(80, 1, labels) if text]
     train = write_csv(tmp_path / "train.csv", rows[:50])
     shown = [*rows[50:], (f"  {rows[3][0]}", rows[3][1]), rows[3]]
-    columns = ("--text-column", "message", "--label-column", "kind", "--validation", 0)
+    columns = ("--text-column", "message", "--label-column", "kind", "--set", "validation=0")
     assert run("train", "--data", train, "--out", tmp_path / "model", *columns) == 0
     capsys.readouterr()
     assert (

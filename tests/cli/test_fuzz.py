@@ -62,10 +62,10 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json", "--work", "--sign"),
     "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--sampling", "--bound", "--seed", "--limit",
                 "--workers", "--text-column", "--label-column", "--encoding", "--json"),
-    "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--min-accuracy", "--points", "--set", "--out",
+    "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--points", "--set", "--out",
                   "--encoding"),
     "protect": ("MODEL", "--class", "--max-false-positives", "--data", "--certify", "--out", "--encoding"),
-    "train": ("--data", "--method", "--rate", "--model", "--out", "--validation", "--unit",
+    "train": ("--data", "--method", "--rate", "--model", "--out", "--unit",
               "--seed",
               "--encoding", "--set", "l2=--features", "--set", "bits=--epochs", "--set", "adv_steps=--config"),
     "report": ("RUN", "--sample", "--baseline", "--seed"),
@@ -131,7 +131,7 @@ class Workspace:
         data.write_text("\n".join(json.dumps(row) for row in rows if row["text"]))
         settings = {"method": "adaptdel+", "bits": 6, "copies": 2, "iterations": 5, "validation": 0.4}
         train_job(TrainingJob.from_dict({"data": str(data), "out": str(folder), **settings}), progress=False)
-        assert run("calibrate", folder, "--data", data, "--in-place", *IN_BINS) == 0
+        assert run("calibrate", folder, "--data", data, "--out", folder, *IN_BINS) == 0
         settings_file = folder / "adaptdel.json"
         values = json.loads(settings_file.read_text())
         settings_file.write_text(json.dumps(values | {"n_select": 20, "n_estimate": 50}))

@@ -65,4 +65,4 @@ def test_a_rare_class_that_is_missed_is_named() -> None:
     model = train(texts, ["ham"] * 100 + ["spam"] * 20, rate=0.99, class_weight=None, progress=False, bits=8)
     (warning,) = [text for text in model.training_["warnings"] if "held-out" in text]
     assert "(2 of spam)" in warning
-    assert "--validation" in warning
+    assert "validation" in warning

@@ -40,7 +40,7 @@ from adaptdel.core.noise import MANY_CHOICES, ExactOverlap, Noise, Overlap, _wor
 from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.registry import own_modules
 from adaptdel.core.threat import EVERY_SET
-from adaptdel.core.training_noise import RandomDeletion, RandomLength
+from adaptdel.core.training_noise import RandomDeletion
 from tests.exact import round_down, round_up
 
 NOISES: list[Noise] = [
@@ -48,7 +48,6 @@ NOISES: list[Noise] = [
     Deletion(LengthRate(0.5, 3)),
     Deletion(FixedRate(1.0)),
     RandomDeletion(0.7, 0.99),
-    RandomLength(2, 12),
     Masking(0.8),
     Masking(0.0),
     Masking(1.0),
@@ -207,25 +206,6 @@ def test_random_rates_cover_their_range_and_are_not_certified() -> None:
     assert stats.kstest(shares, "uniform", args=(0.01, 0.29)).pvalue > 1e-3
     with pytest.raises(ValueError, match=r"^noise must have a rate for every length to certify, got RandomDeletion"):
         certified_radius(0.9, length=5, noise=RandomDeletion())
-
-
-def test_random_lengths_cover_their_range_whatever_the_length() -> None:
-    for length in (400, 2000):
-        kept = RandomLength(100, 300).sample(length, 4000, rng()).sum(axis=1)
-        assert kept.mean() == pytest.approx(200, abs=4)
-        assert kept.std() == pytest.approx(
-            (200**2 / 12 + 200 - (100**2 + 200**2 / 12 + 300 * 100) / length) ** 0.5, rel=0.03
-        )
-    assert RandomLength(5, 9).sample(4, 50, rng()).all()  # shorter than what is kept
-    assert stats.binomtest(int(RandomLength(3, 3).sample(10, 4000, rng()).sum()), 40_000, 0.3).pvalue > 1e-3
-    with pytest.raises(ValueError, match=r"^noise must have a rate for every length to certify, got RandomLength"):
-        certified_radius(0.9, length=5, noise=RandomLength(2, 3))
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 3), (-1, 3), (4, 3), (2, float("nan")), ("2", 3)])
-def test_random_lengths_are_checked(low: Any, high: Any) -> None:
-    with pytest.raises(ValueError, match=r"^(low|high) must be "):
-        RandomLength(low, high)
 
 
 @pytest.mark.parametrize("noise", [Deletion(FixedRate(0.9)), Deletion(LengthRate(0.5, 3)), Masking(0.8)], ids=repr)

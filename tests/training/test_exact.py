@@ -47,9 +47,9 @@ def test_a_file_becomes_a_model_with_its_front(tmp_path: Path, capsys: pytest.Ca
 def test_the_settings_reach_the_estimator() -> None:
     fields = {**FIELDS, "unit": "char", "class_weight": "balanced", "seed": 5, "validation": 0.3, "kept": 4}
     settings = TrainingSettings.from_dict(fields)
-    assert (settings.additive.validation, settings.additive.kept, settings.kept) == (0.3, 4, None)
+    assert (settings.additive.validation, settings.additive.kept) == (0.3, 4)
     assert settings.effective()["class_weight"] == "balanced"
-    for wrong in ({"rate": 0.9}, {"max_minutes": 1}, {"model": "bert"}, {"validation": "held.csv"}, {"bits": 12}):
+    for wrong in ({"rate": 0.9}, {"model": "bert"}, {"validation": "held.csv"}, {"bits": 12}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             TrainingSettings.from_dict(FIELDS | wrong)
 
@@ -76,7 +76,8 @@ def test_calibrate_moves_along_the_front(tmp_path: Path, capsys: pytest.CaptureF
     assert loose.base_.point == largest["point"]
     assert loose.front_ == model.front_
     assert run("calibrate", tmp_path / "m", "--max-accuracy-loss", "100") == 0
-    assert run("calibrate", tmp_path / "m-calibrated", "--max-accuracy-loss", "0", "--in-place") == 0
+    changed = tmp_path / "m-calibrated"
+    assert run("calibrate", changed, "--max-accuracy-loss", "0", "--out", changed) == 0
     strict = load_model(tmp_path / "m-calibrated")
     assert strict.base_.fingerprint() == model.choose(0).base_.fingerprint()
     assert run("calibrate", tmp_path / "m") == 2

@@ -254,7 +254,11 @@ def test_wrong_configurations_get_one_sentence(tmp_path: Path, text: str, word: 
 
 def test_settings_from_a_file(tmp_path: Path, capsys: Any) -> None:
     data = write(tmp_path / "x.jsonl")
-    (tmp_path / "c.yaml").write_text(f"{{data: {data}, bits: 10, copies: 2, method: adaptdel+, kept: [1, 3]}}")
+    (tmp_path / "c.yaml").write_text(f"{{data: {data}, bits: 10, copies: 2, method: adaptdel+, rates: [0.8, 0.9]}}")
     assert run("train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "a", "--set", "copies=1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["settings"]["copies"] == 1
-    assert SmoothedClassifier.load(tmp_path / "a").training_["noise"] == {"kind": "random_length", "low": 1, "high": 3}
+    assert SmoothedClassifier.load(tmp_path / "a").training_["noise"] == {
+        "kind": "random_deletion",
+        "low": 0.8,
+        "high": 0.9,
+    }

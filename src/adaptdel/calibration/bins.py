@@ -1,4 +1,4 @@
-"""The objectives "paper" and "mean": bins of input lengths, and in each a golden-section search for a kept length."""
+"""The objective "paper": bins of input lengths, and in each a golden-section search for a kept length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from adaptdel.calibration.measurement import (
     NO_RATE,
@@ -23,19 +22,17 @@ from adaptdel.calibration.measurement import (
 )
 from adaptdel.certification.certifier import Certifier
 from adaptdel.core.checks import FloatArray, IntArray, check_int, check_list
-from adaptdel.core.rates import BinnedRate, InterpolatedRate
+from adaptdel.core.rates import BinnedRate
 from adaptdel.measures.class_measures import constant_answer
 from adaptdel.measures.summary import Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.engine import Engine
 from adaptdel.settings import CalibrationSettings
 
 TRIMMED = 1.0  # percent of the shortest and of the longest inputs that automatic bins ignore
 DIGITS = 4  # decimals of a kept length
 GOLDEN = (sqrt(5) - 1) / 2
 LEAST_SHARE, MOST_SHARE = 0.01, 0.3  # of the length that the search keeps: rates from 70% to 99%
-RECORDED = ("objective", "threshold", "min_accuracy", "interpolate", "monotone", "per_bin", "min_count", "n_select",
-            "n_estimate", "tol", "seed")  # fmt: skip
+RECORDED = ("objective", "threshold", "per_bin", "min_count", "n_select", "n_estimate", "tol", "seed")
 Score = TypeVar("Score", bound=tuple[float, ...])
 
 
@@ -203,27 +200,6 @@ def max_certified_radius(radii: Sequence[int] | IntArray, threshold: float) -> t
     return -1, float(np.mean(array >= 0))
 
 
-def monotone_fit(keep: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The kept lengths nearest to ``keep``, in weighted squares, that do not decrease from a bin to the next.
-
-    >>> monotone_fit([4, 9, 6, 14], [1, 1, 1, 1])
-    [4.0, 7.5, 7.5, 14.0]
-    """
-    fitted = isotonic_regression(list(keep), weights=list(weights)).x
-    return [round(float(value), DIGITS) for value in fitted]
-
-
-def make_rate(bins: Sequence[Bin], keep: Sequence[float], *, interpolate: bool) -> BinnedRate | InterpolatedRate:
-    """A rate with a kept length for each bin: constant in the bin, or interpolated between the centres of bins.
-
-    >>> make_rate(make_bins([0, 137, 230, 324], 1000), [4, 9, 6, 14], interpolate=True)
-    InterpolatedRate(lengths=(68.5, 183.5, 277, 418), keep=(4, 9, 6, 14))
-    """
-    if interpolate:
-        return InterpolatedRate([bin.centre for bin in bins], keep)
-    return BinnedRate([bin.lower for bin in bins], keep)
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """A kept length, measured on the sample of a bin.
@@ -257,21 +233,10 @@ class Evaluation:
         is_constant = constant_answer(inputs) is not None
         return cls(bin, keep, radius, accuracy, inputs.clean_accuracy, inputs.mean_radius, is_constant, len(label))
 
-    def score(self, objective: str, min_accuracy: float | None) -> tuple[float, float, float]:
-        """The quantity that the search maximises, in lexicographic order; a constant answer ranks last.
-
-        "paper" is the largest radius, then the accuracy at that radius. "mean" is the mean radius if the clean accuracy
-        is at least ``min_accuracy``; below that it is the clean accuracy, which ranks lower.
-        """
-        varied = 0 if self.constant else 1
-        if objective == "paper":
-            return varied, self.radius, self.certified
-        assert min_accuracy is not None
-        return (varied, 1, self.mean_radius) if self.clean >= min_accuracy else (varied, 0, self.clean)
-
-    def reached(self, objective: str, min_accuracy: float | None) -> bool:
-        """Whether the threshold of certified accuracy, or the least clean accuracy, is reached."""
-        return self.score(objective, min_accuracy)[1] >= (0 if objective == "paper" else 1)
+    @property
+    def score(self) -> tuple[bool, int, float]:
+        """What the search maximises: the radius, then the accuracy at that radius; a constant answer ranks last."""
+        return not self.constant, self.radius, self.certified
 
 
 class BinTask:
@@ -310,16 +275,14 @@ class BinTask:
             "examples": len(examples.labels),
         }
 
-    def run(
-        self, *, checkpoint: Path | None = None, progress: Any = "auto", engine: Engine | None = None
-    ) -> dict[str, Any]:
-        """Search every bin, and fit a rate to the kept lengths: the record of the calibration."""
+    def run(self, *, checkpoint: Path | None = None, progress: Any = "auto") -> dict[str, Any]:
+        """Search every bin: the record of the calibration."""
         given = self._given
         intervals = [search_interval(bin) for bin in self.bins]
-        counts = [steps(*interval, given.tol) + 1 + given.monotone for interval in intervals]
+        counts = [steps(*interval, given.tol) + 1 for interval in intervals]
         expected = sum(count * len(sample.labels) for count, sample in zip(counts, self.samples, strict=True))
         trace: dict[tuple[int, float], Evaluation] = {}
-        with Measurer(self.settings, expected, checkpoint=checkpoint, progress=progress, engine=engine) as measure:
+        with Measurer(self.settings, expected, checkpoint=checkpoint, progress=progress) as measure:
 
             def evaluate(number: int, keep: float) -> Evaluation:
                 key = number, round(keep, DIGITS)
@@ -327,23 +290,20 @@ class BinTask:
                     trace[key] = self._evaluate(measure, *key)
                 return trace[key]
 
-            keep = []
-            for number, interval in enumerate(intervals):
-                score = _scorer(lambda value, number=number: evaluate(number, value), given)  # type: ignore[misc]
-                keep.append(evaluate(number, golden_section(score, *interval, given.tol)).keep)
-            if given.monotone:
-                keep = monotone_fit(keep, [len(sample.labels) for sample in self.samples])
-            final = [evaluate(number, value) for number, value in enumerate(keep)]
+            chosen = [
+                evaluate(number, golden_section(lambda keep: evaluate(number, keep).score, *interval, given.tol))  # noqa: B023
+                for number, interval in enumerate(intervals)
+            ]
             measure.finish()
-        if all(evaluation.constant for evaluation in final):
+        if all(evaluation.constant for evaluation in chosen):
             raise ValueError(NO_RATE)
         return {
             "objective": given.objective,
-            "rate": make_rate(self.bins, keep, interpolate=given.interpolate).to_dict(),
-            "bins": [self._row(number, evaluation) for number, evaluation in enumerate(final)],
+            "rate": BinnedRate([bin.lower for bin in self.bins], [evaluation.keep for evaluation in chosen]).to_dict(),
+            "bins": [self._row(number, evaluation) for number, evaluation in enumerate(chosen)],
             "settings": self.settings,
             "trace": [asdict(evaluation) for evaluation in trace.values()],
-            "warnings": [sentence for number, each in enumerate(final) for sentence in self._warnings(number, each)],
+            "warnings": [sentence for number, each in enumerate(chosen) for sentence in self._warnings(number, each)],
         }
 
     def _evaluate(self, measure: Measurer, number: int, keep: float) -> Evaluation:
@@ -358,32 +318,21 @@ class BinTask:
         bin = self.bins[number]
         measured = {name: value for name, value in asdict(evaluation).items() if name not in ("bin", "constant")}
         row = {"lower": bin.lower, "upper": bin.upper, "centre": bin.centre, **measured}
-        return row | {"available": len(self._inside[number]), "reached": self._reached(evaluation)}
-
-    def _reached(self, evaluation: Evaluation) -> bool:
-        return evaluation.reached(self._given.objective, self._given.min_accuracy)
+        return row | {"available": len(self._inside[number]), "reached": evaluation.radius >= 0}
 
     def _warnings(self, number: int, evaluation: Evaluation) -> list[str]:
         given, kept = self._given, f"the bin of {self.bins[number]}: {evaluation.keep:g} kept tokens"
         sentences = []
-        if not self._reached(evaluation):
-            wanted = (
-                f"a clean accuracy of {given.min_accuracy:g} (it is {evaluation.clean:.3g})"
-                if given.objective == "mean"
-                else f"a certified accuracy of {given.threshold:g} even at radius 0 (it is {evaluation.certified:.3g})"
+        if evaluation.radius < 0:
+            sentences.append(
+                f"{kept} do not reach a certified accuracy of {given.threshold:g} even at radius 0 "
+                f"(it is {evaluation.certified:.3g})"
             )
-            sentences.append(f"{kept} do not reach {wanted}")
         if evaluation.constant:
             sentences.append(f"{kept} give (almost) every input the same prediction: the radius has no meaning")
         if evaluation.count < given.min_count:
             sentences.append(f"{kept} were chosen on {evaluation.count} examples only")
         return sentences
-
-
-def _scorer(
-    evaluate: Callable[[float], Evaluation], settings: CalibrationSettings
-) -> Callable[[float], tuple[float, float, float]]:
-    return lambda keep: evaluate(keep).score(settings.objective, settings.min_accuracy)
 
 
 def _drawn(numbers: list[int], most: int, seed: tuple[int, int]) -> list[int]:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptdel.calibration.bins import BinTask, equal_width_edges, make_bins
+from adaptdel.calibration.bins import BinTask
 from adaptdel.calibration.candidates import candidate_noise
 from adaptdel.calibration.selection import SelectionTask
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import BoolArray
 from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import Rate
-from adaptdel.files import FULL
+from adaptdel.files import naming_a_full_disk
 from adaptdel.models.model_files import CONFIG, check_free, save_model, update_copy
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.plots import new_figure, save
-from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, start_engine
 from adaptdel.settings import CalibrationSettings
 from adaptdel.store import delete_store
 from adaptdel.text.data import Examples, known_texts, text_hashes
-from adaptdel.text.units import check_unit
 from adaptdel.training.training import retrained_record, retraining
 
 ENOUGH_ROWS = 2000  # fewer held-out rows than these are replaced by a cross-validation
-ENOUGH_BINS = 3  # held-out rows are used if they give at least so many automatic bins
+ENOUGH_BINS = 3  # held-out rows are used if they can fill so many automatic bins
 CHECKPOINT = ".calibration.sqlite"
 FIGURE = "calibration.png"
 
@@ -66,7 +63,6 @@ def calibrate(
     training: tuple[Sequence[Any], Sequence[Any]] | None = None,
     checkpoint: Path | None = None,
     progress: Any = "auto",
-    engine: Engine | None = None,
     **settings: Any,
 ) -> Calibration:
     """Find how many tokens to keep of inputs of every length: AdaptDel+.
@@ -83,7 +79,6 @@ def calibrate(
             then trained again under every candidate rate.
         checkpoint: a file for the measurements; after an interruption, the same call resumes from it.
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
-        engine: where to certify, such as `adaptdel.runs.engine.start_engine` gives; None for this process.
         **settings: fields of `CalibrationSettings`.
     """
     checked = CalibrationSettings(**settings)
@@ -93,7 +88,7 @@ def calibrate(
         task = BinTask(model, texts, labels, checked)
     else:
         raise ValueError(f"training must be None for the objective {checked.objective!r}")
-    return _run(task, checkpoint=checkpoint, progress=progress, engine=engine)
+    return _run(task, checkpoint=checkpoint, progress=progress)
 
 
 def _run(task: BinTask | SelectionTask, **options: Any) -> Calibration:
@@ -126,7 +121,6 @@ def calibrate_folder(
     *,
     out: Path | None = None,
     overwrite: bool = False,
-    engine: EngineSettings = ENGINE,
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
 ) -> FinishedCalibration:
@@ -140,7 +134,6 @@ def calibrate_folder(
         settings: how to calibrate.
         out: a folder to create for a calibrated copy; None changes the model in place.
         overwrite: whether another model in ``out`` may be replaced.
-        engine: where the examples are certified.
         progress: True, False, "auto" (on a terminal) or a callable (done, total).
         note: called with remarks for the user.
     """
@@ -154,11 +147,8 @@ def calibrate_folder(
     if out is not None:
         check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with start_engine(engine) if engine.is_distributed else nullcontext() as started:
-            if started is not None and started.description is not None:
-                note(started.description)
-            calibration = _run(task, checkpoint=checkpoint, progress=progress, engine=started)
+    with naming_a_full_disk(target):
+        calibration = _run(task, checkpoint=checkpoint, progress=progress)
         if getattr(model, "protection_", None) is not None:
             note("the threshold of the protected class belongs to the earlier rate: run adaptdel protect again")
         apply(model, calibration)
@@ -167,11 +157,6 @@ def calibrate_folder(
             save_model(model, target, lambda folder: _draw(calibration.record, folder))
         else:
             update_copy(model, path, out, lambda folder: _draw(calibration.record, folder))
-    except OSError as error:
-        if error.errno in FULL:
-            kept = "the measurements so far are kept: run the same command again once there is space"
-            raise ValueError(f"{target}: the disk is full: {kept}") from error
-        raise
     delete_store(checkpoint)
     return FinishedCalibration(calibration.record, calibration.noise, target)
 
@@ -210,20 +195,18 @@ def folder_task(
 ) -> BinTask | SelectionTask:
     """The calibration of a model on the rows of a file, by what the model knows of these rows.
 
-    By default the rows that the model was not trained on are used, if there are enough; otherwise all rows. If the file
-    holds the training set of a linear model, all candidates are trained on it: by cross-validation, or with enough
-    other rows measured on these.
+    The rows that the model was not trained on are used, if there are enough; otherwise all rows. If the file holds the
+    training set of a linear model, all candidates are trained on it: by cross-validation, or with enough other rows
+    measured on these.
     """
     known = (getattr(model, "texts_", None) or {}).get("training", np.zeros(0, dtype=np.uint64))
     trained = known_texts(examples.texts, known)
     is_training_file = len(known) > 0 and len(text_hashes(_rows(examples, trained)[0])) == len(known)
     can_refit = settings.objective == "balanced" and retraining(getattr(model, "training_", None) or {}) is not None
     count = int((~trained).sum())
-    if settings.on == "held-out" and not count:
-        raise ValueError("on must be 'auto' or 'all' for data that the model was trained on, got 'held-out'")
     if can_refit and is_training_file:
         training = _rows(examples, trained)
-        if settings.on == "held-out" or (settings.on == "auto" and count >= ENOUGH_ROWS):
+        if count >= ENOUGH_ROWS:
             note(f"calibrating on {count} rows held out in training; the model is trained again for each candidate")
             return SelectionTask(model, *_rows(examples, ~trained), settings, training)
         note(f"calibrating on {len(trained)} rows by cross-validation; each candidate trains the model again")
@@ -234,10 +217,10 @@ def folder_task(
             raise ValueError("on='training' needs rows that the model was trained on, which these are not")
         chosen = trained
         note(f"calibrating on the {trained.sum()} rows that the model was trained on")
-    elif trained.any() and settings.on != "all":
+    elif trained.any():
         first = examples.rows[int(np.argmax(trained))]
         seen = f"the model was trained on {trained.sum()} of {len(trained)} rows, the first is row {first}"
-        if settings.on == "held-out" or _enough(model, _rows(examples, ~trained)[0], settings):
+        if count >= _enough(settings):
             chosen = ~trained
             note(f"{seen}: calibrating on the other {count}")
         else:
@@ -253,15 +236,11 @@ def _rows(examples: Examples, chosen: BoolArray) -> tuple[list[str], list[Any]]:
     return [examples.texts[n] for n in rows], [examples.labels[n] for n in rows]
 
 
-def _enough(model: SmoothedClassifier, texts: Sequence[str], settings: CalibrationSettings) -> bool:
-    """Whether texts fill the bins, or for the objective "balanced" a group of lengths."""
-    lengths = [len(check_unit(model.unit).split(text)) for text in texts]
-    if len(lengths) < settings.min_count or settings.objective == "balanced":
-        return len(lengths) >= settings.min_count
-    if isinstance(settings.bins, str):
-        return len(equal_width_edges(lengths, min_count=settings.min_count)) >= ENOUGH_BINS
-    bins = make_bins(settings.bins, 1)
-    return all(sum(length in bin for length in lengths) >= settings.min_count for bin in bins)
+def _enough(settings: CalibrationSettings) -> int:
+    """How many rows fill every bin, or for the objective "balanced" a group of lengths."""
+    if settings.objective == "balanced":
+        return settings.min_count
+    return settings.min_count * (ENOUGH_BINS if isinstance(settings.bins, str) else len(settings.bins))
 
 
 def _draw(record: Mapping[str, Any], folder: Path) -> None:

@@ -1,14 +1,12 @@
-"""Labelled examples, and their certified answers under candidate noises: in this process or on an engine, resumable."""
+"""Labelled examples, and their certified answers under candidate noises, resumable."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +14,12 @@ import numpy as np
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import CALIBRATION, SamplingPlan, content_key
-from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.core.checks import IntArray
 from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import InterpolatedRate
 from adaptdel.core.threat import Threat
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
-from adaptdel.runs.engine import Engine, ModelSource, Task, Work, WorkerError
 from adaptdel.settings import CalibrationSettings
 from adaptdel.store import START_AGAIN, Store
 from adaptdel.text.units import Tokens, Unit
@@ -152,43 +148,6 @@ class CertifiedAnswers(NamedTuple):
 Parts = Iterable[tuple[Certifier, Sequence[int]]]  # who certifies which examples, by their numbers
 
 
-@dataclass(frozen=True)
-class ExampleTask(Task):
-    """Certify numbered examples, each with its own sampling plan; a result is (number, answer, radius).
-
-    Attributes:
-        unit: what a token is.
-    """
-
-    unit: Unit
-
-    def load(self) -> Work:
-        """A function from (number, (plan, tokens)) to results."""
-        assert self.source is not None
-        base = self.source.load().base_classifier()
-
-        def work(items: Iterable[tuple[int, tuple[SamplingPlan, Tokens]]]) -> Iterator[tuple[int, int, int]]:
-            for number, (plan, tokens) in items:
-                ((_, answer, radius),) = _certified(Certifier(base, plan, self.unit), [tokens])
-                yield number, answer, radius
-
-        return work
-
-    def failed(self, item: Any, reason: str) -> Any:
-        """A calibration needs every example."""
-        _, (_, tokens) = item
-        raise WorkerError(f"an example of {len(tokens)} tokens: {reason}: leave it out, or give workers more memory")
-
-
-def _certified(
-    certifier: Certifier, tokens: Sequence[Tokens], done: Callable[[int], None] | None = None
-) -> Iterator[tuple[int, int, int]]:
-    """(number, answer, radius) of every example, in order of completion."""
-    inputs = [certifier.prepare_tokens(each, f"example {number}") for number, each in enumerate(tokens)]
-    for number, tally in certifier.votes(inputs, done=done):
-        yield number, tally.label, certifier.certificate(inputs[number], tally).radius
-
-
 class Measurer:
     """Measures every candidate once: from the store, if an interrupted calibration has measured it.
 
@@ -197,37 +156,31 @@ class Measurer:
         expected: about how many examples will be certified, for the progress.
         checkpoint: the file of the store; None for none.
         progress: True, False, "auto" or a callable (done, total).
-        engine: where to certify; None for this process.
     """
 
     def __init__(
-        self,
-        settings: Mapping[str, Any],
-        expected: int,
-        *,
-        checkpoint: Path | None = None,
-        progress: Any = "auto",
-        engine: Engine | None = None,
+        self, settings: Mapping[str, Any], expected: int, *, checkpoint: Path | None = None, progress: Any = "auto"
     ) -> None:
         if checkpoint is not None and not settings["model"]:
             raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
-        self._report, self._engine = reporter(progress, "certificates"), engine
+        self._report = reporter(progress, "certificates")
         self._expected, self._done = expected, 0
-        self._saved: tuple[BaseClassifier, ModelSource] | None = None
-        self._resources = ExitStack()
-        self._store = None if checkpoint is None else self._resources.enter_context(Store(checkpoint, settings))
+        self._store = None if checkpoint is None else Store(checkpoint, settings)
         self._known: dict[str, Any] = {} if self._store is None else dict(self._store.records())
 
     def __enter__(self) -> Measurer:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._resources.__exit__(*error)
+        if self._store is not None:
+            self._store.close()
 
     def __call__(self, key: str, examples: CalibrationExamples, parts: Callable[[], Parts]) -> CertifiedAnswers:
         """The outcomes of examples under the candidate that the key names."""
         count = len(examples.labels)
-        if key not in self._known:
+        if key in self._known:
+            self._done += count
+        else:
             self._known[key] = self._measured(examples, parts())
             if self._store is not None:
                 self._store.put(key, self._known[key])
@@ -235,7 +188,6 @@ class Measurer:
         columns = self._known[key]
         if not isinstance(columns, dict) or any(len(columns.get(name, ())) != count for name in ("answer", "radius")):
             raise ValueError(f"{self._store and self._store.path}, {key}: not a measurement: {START_AGAIN}")
-        self._done += count
         self._say(0)
         return CertifiedAnswers(*(np.array(columns[name], dtype=np.int64) for name in ("answer", "radius")))
 
@@ -246,37 +198,15 @@ class Measurer:
 
     def _measured(self, examples: CalibrationExamples, parts: Parts) -> dict[str, list[int]]:
         answer, radius = [0] * len(examples.labels), [0] * len(examples.labels)
-        finished = 0
         for certifier, numbers in parts:
-            tokens = [examples.tokens[number] for number in numbers]
-            for index, label, certified in self._certify(certifier, tokens, finished):
-                answer[numbers[index]], radius[numbers[index]] = label, certified
-            finished += len(numbers)
+            inputs = [certifier.prepare_tokens(examples.tokens[number], f"example {number}") for number in numbers]
+            for index, tally in certifier.votes(inputs, done=self._say):
+                certificate = certifier.certificate(inputs[index], tally)
+                answer[numbers[index]], radius[numbers[index]] = tally.label, certificate.radius
+            self._done += len(numbers)
         return {"answer": answer, "radius": radius}
-
-    def _certify(self, certifier: Certifier, tokens: Sequence[Tokens], finished: int) -> Iterator[tuple[int, int, int]]:
-        if self._engine is None:
-            yield from _certified(certifier, tokens, lambda more: self._say(finished + more))
-            return
-        items = enumerate((certifier.plan, each) for each in tokens)
-        task = ExampleTask(self._source(certifier), certifier.unit)
-        for more, result in enumerate(self._engine.map(task, items, len(tokens)), start=1):
-            yield result
-            self._say(finished + more)
 
     def _say(self, more: int) -> None:
         if self._report is not None:
             done = self._done + more
             self._report(done, max(self._expected, done))
-
-    def _source(self, certifier: Certifier) -> ModelSource:
-        """The base classifier in a folder that workers load it from; written once for each base classifier."""
-        if self._saved is None or self._saved[0] is not certifier.base:
-            folder = Path(self._resources.enter_context(TemporaryDirectory(prefix="adaptdel-"))) / "model"
-            try:
-                SmoothedClassifier(certifier.base, certifier.rule.noise, unit=certifier.unit).save(folder)
-            except ValueError as error:
-                raise ValueError(f"an engine needs a model that can be saved: {error}") from None
-            source = ModelSource(folder, fingerprint=certifier.fingerprint)
-            self._saved = certifier.base, source
-        return self._saved[1]

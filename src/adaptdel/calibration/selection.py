@@ -35,7 +35,6 @@ from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.measures.class_measures import answer_warnings, measure_classes
 from adaptdel.measures.summary import Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.engine import Engine
 from adaptdel.settings import CalibrationSettings, adaptdel_rate, default_rate
 from adaptdel.text.data import held_out, without_spacing
 from adaptdel.training.training import TrainAgain, retraining
@@ -159,12 +158,10 @@ class SelectionTask:
             "training_data": None if self.training is None else self.training.digest(),
         }
 
-    def run(
-        self, *, checkpoint: Path | None = None, progress: Any = "auto", engine: Engine | None = None
-    ) -> dict[str, Any]:
+    def run(self, *, checkpoint: Path | None = None, progress: Any = "auto") -> dict[str, Any]:
         """Measure the candidates and choose one: the record of the choice."""
         expected = EXPECTED * len(self.first.examples.labels)
-        with Measurer(self.settings, expected, checkpoint=checkpoint, progress=progress, engine=engine) as measurer:
+        with Measurer(self.settings, expected, checkpoint=checkpoint, progress=progress) as measurer:
             measure = MeasuredCandidates(self, self.first, measurer)
             baselines = [measure(candidate) for candidate in self.baselines]
             reference = reference_of(baselines, self.first.sample)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -162,7 +160,6 @@ class LinearClassifier(BaseClassifier):
         iterations: int = LINEAR.iterations,
         seed: int = TRAINING.seed,
         class_weight: str | None = TRAINING.class_weight,
-        max_minutes: float | None = TRAINING.max_minutes,
         progress: Progress | None = None,
     ) -> LinearClassifier:
         """Train under noise, or on the examples themselves if there is no noise.
@@ -186,7 +183,6 @@ class LinearClassifier(BaseClassifier):
             iterations: the largest number of steps of the optimiser; under noise it usually converges in fewer than 60.
             seed: of the noise.
             class_weight: "balanced" gives every class the same weight in the loss; None every example.
-            max_minutes: the optimiser stops after this time, with the weights so far; None for no limit.
             progress: called with (steps done, steps in total).
         """
         features = HashedFeatures(check_int("bits", self.bits, least=1, most=LARGEST_BITS))
@@ -199,7 +195,6 @@ class LinearClassifier(BaseClassifier):
             raise ValueError(f"noise must be None or a noise such as Deletion(FixedRate(0.9)), got {noise!r}")
         if class_weight is not None:
             check_choice("class_weight", class_weight, CLASS_WEIGHTS)
-        deadline = inf if max_minutes is None else time.monotonic() + 60 * max_minutes
         active = noise if noise is not None and noise.changes_inputs else None
         copies = copies if active is not None else 1
         classes, answers = class_numbers(labels)
@@ -230,17 +225,9 @@ class LinearClassifier(BaseClassifier):
             progress=lambda done, of: report(done * len(answers) // of),
         )
         composed = composition(features, numbers)
-        stopped = False
-
-        def is_time_up() -> bool:
-            nonlocal stopped
-            stopped = stopped or time.monotonic() >= deadline
-            return stopped
-
         options: dict[str, Any] = {
             "l2": l2,
             "iterations": iterations,
-            "stop": is_time_up,
             "progress": lambda done, _: report(len(answers) + done),
         }
         weights = None if class_weight is None else balanced_class_weights(answers, len(classes))[answers]
@@ -256,8 +243,6 @@ class LinearClassifier(BaseClassifier):
         settings |= {"examples": len(answers)} | ({} if class_weight is None else {"class_weight": class_weight})
         described = None if active is None else active.to_dict()
         self.training_ = {"noise": described, **settings, **{k: v for k, v in fitted.record.items() if k != "copies"}}
-        if stopped and fitted.record["steps"] < iterations:
-            self.training_["stopped_by_time"] = True
         return self
 
     def _set(

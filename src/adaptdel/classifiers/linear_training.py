@@ -55,7 +55,6 @@ def minimise(
     iterations: int,
     tolerance: float,
     step: Callable[[int], None],
-    stop: Callable[[], bool] = lambda: False,
 ) -> Minimum:
     """Minimise a smooth convex function.
 
@@ -66,7 +65,6 @@ def minimise(
         tolerance: stop when a step decreases the value by at most ``tolerance`` times the value (times 1 for values
             below 1).
         step: called with the number of steps after each step.
-        stop: called after each step; the optimisation ends if it returns True.
     """
     point = start
     value, gradient = objective(point)
@@ -89,7 +87,7 @@ def minimise(
         point, value, gradient = new_point, new_value, new_gradient
         values.append(value)
         step(number)
-        if gain <= tolerance * max(1.0, abs(value)) or stop():
+        if gain <= tolerance * max(1.0, abs(value)):
             return Minimum(point, value, number, values)
     return Minimum(point, value, iterations, values)
 
@@ -230,7 +228,6 @@ def train(
     l2: float,
     iterations: int,
     weights: FloatArray | None = None,
-    stop: Callable[[], bool] = lambda: False,
     progress: Progress = lambda done, total: None,
 ) -> Fitted:
     """Minimise the mean logistic loss of the copies plus ``penalty / 2`` times the sum of squared weights.
@@ -247,7 +244,6 @@ def train(
         l2: see above.
         iterations: the largest number of steps of L-BFGS.
         weights: the weight of every copy, with a mean of 1; None for equal weights.
-        stop: called after each step; training ends if it returns True.
         progress: called with (steps done, largest number of steps).
     """
     rows = counts.shape[0]
@@ -281,7 +277,6 @@ def train(
         iterations=iterations,
         tolerance=TOLERANCE,
         step=lambda steps: progress(steps, iterations),
-        stop=stop,
     )
     table = minimum.point.reshape(-1, scores)
     fitted = np.zeros((composition.shape[1], scores))

@@ -203,14 +203,12 @@ class NoisyTrainer:
         self.best: dict[str, torch.Tensor] | None = None
 
     def train_until_finished(self, folder: Path, identity: Mapping[str, Any]) -> None:
-        """Run the epochs that are left; stops when the time is up, after a checkpoint."""
+        """Run the epochs that are left."""
         self.resume(folder, identity)
-        began = time.monotonic()
         self.valid.rows = self.valid.draw(0, range(len(self.valid)))
-        limit = inf if self.run.max_minutes is None else began + 60 * self.run.max_minutes
         while not is_finished(self.history, self.settings.epochs, self.settings.patience):
             started = time.perf_counter()
-            train_loss, rate = self.train_epoch(limit)
+            train_loss, rate = self.train_epoch()
             self.seconds += time.perf_counter() - started
             valid_loss, accuracy = self.validate()
             row = {"epoch": len(self.history) + 1, "train_loss": train_loss, "valid_loss": valid_loss}
@@ -221,10 +219,8 @@ class NoisyTrainer:
             self.save(folder, identity)
             if self.run.epoch_done is not None:
                 self.run.epoch_done(row)
-            if time.monotonic() >= limit:
-                break
 
-    def train_epoch(self, limit: float) -> tuple[float, float]:
+    def train_epoch(self) -> tuple[float, float]:
         """The mean loss of an epoch's steps, and the learning rate of the last one."""
         self.model.train()
         self.epochs.epoch = len(self.history)
@@ -242,8 +238,6 @@ class NoisyTrainer:
             self.tokens += sum(len(self.train.rows[number]) for number in numbers)
             if self.run.progress is not None:
                 self.run.progress(self.steps, self.settings.epochs * len(self.epochs))
-            if time.monotonic() >= limit:
-                break
         return float(total) / count, rate
 
     def rate_factor(self, step: int) -> float:

@@ -98,8 +98,6 @@ class TrainingRun:
         folder: for the checkpoint, from which the same call resumes an interrupted training; None for a temporary one.
         freelb: whether to perturb the embeddings as FreeLB does.
         class_weight: "balanced" gives every class the same weight in the training loss; None every example.
-        max_minutes: training stops after this time, in the middle of an epoch if need be, and keeps the best checkpoint
-            so far. The result then depends on the speed of the machine.
         progress: called with (steps done, largest possible number of steps).
         epoch_done: called with the history's row of every epoch that ends.
     """
@@ -107,7 +105,6 @@ class TrainingRun:
     folder: str | Path | None = None
     freelb: bool = False
     class_weight: str | None = TRAINING.class_weight
-    max_minutes: float | None = None
     progress: Callable[[int, int], None] | None = None
     epoch_done: Callable[[Mapping[str, float]], None] | None = None
 

@@ -170,7 +170,6 @@ def train_margins(
     weights: FloatArray | None = None,
     levels: int = 0,
     vectors: int = 0,
-    stop: Callable[[], bool] = lambda: False,
     progress: Progress = lambda done, total: None,
 ) -> list[Fitted]:
     """Minimise the mean logistic loss of the vote margins plus a penalty, as `linear_training.train` has it.
@@ -192,7 +191,6 @@ def train_margins(
         weights: the weight of every example, with a mean of 1; None for equal weights.
         levels: the number of bounds.
         vectors: the number of the last columns that are no counts but parts of vectors; their first weights are 0.
-        stop: called after each step; training ends if it returns True.
         progress: called with (steps done, largest number of steps).
 
     Returns:
@@ -224,7 +222,6 @@ def train_margins(
             iterations=most,
             tolerance=tolerance,
             step=lambda done: progress(steps + done, iterations + levels * steps_of_a_level),
-            stop=stop,
         )
         table, steps = minimum.point.reshape(-1, scores), steps + most
         fitted = np.zeros((composition.shape[1], scores))

@@ -11,7 +11,7 @@ import click
 
 from adaptdel.calibration.calibration import FinishedCalibration, calibrate_folder
 from adaptdel.cli.certify import next_certify
-from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
+from adaptdel.cli.engine import DATA_HELP, data_path
 from adaptdel.cli.options import column_options, described, list_settings_option, read_settings, set_option
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
@@ -36,8 +36,9 @@ OPTIMISTIC = "these figures may be optimistic; `adaptdel certify` on other data 
     type=float,
     help="Additive models: percentage points to give up for a larger radius; no data.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the result.  [default: MODEL-calibrated]")
-@click.option("--in-place", is_flag=True, help="Change MODEL itself.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder of the result, or MODEL itself.  [default: MODEL-calibrated]"
+)
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
 @click.option(
     "--objective",
@@ -46,10 +47,8 @@ OPTIMISTIC = "these figures may be optimistic; `adaptdel certify` on other data 
 )
 @click.option("--points", type=float, help=f"balanced: points of accuracy to lose.  [default: {CALIBRATION.points:g}]")
 @click.option("--threshold", type=float, help=f"paper: accuracy to certify.  [default: {CALIBRATION.threshold:g}]")
-@click.option("--min-accuracy", type=float, help="mean: clean accuracy to reach.")
 @set_option
 @list_settings_option(lambda: described(CalibrationSettings))
-@engine_options
 @column_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def calibrate_command(
@@ -57,7 +56,6 @@ def calibrate_command(
     data: tuple[str, ...],
     max_accuracy_loss: float | None,
     out: Path | None,
-    in_place: bool,
     as_json: bool,
     settings: tuple[str, ...],
     preset: str | None,
@@ -68,12 +66,12 @@ def calibrate_command(
     The result is a new model in --out. --objective balanced compares whole rates, among them the fixed rate and
     AdaptDel's, and takes the largest class-balanced mean radius at an accuracy within --points of the best of those
     two; a linear model is trained again under each candidate. paper: the largest radius at the --threshold in every bin
-    of lengths. mean: the largest mean radius at --min-accuracy in every bin.
+    of lengths.
 
     Of an additive model, --max-accuracy-loss alone chooses another bound, from what training measured: no data.
 
-    Rows that the model was not trained on are used if there are enough, and all rows otherwise (--set on=all, held-out
-    or auto). Resumable: run the same command again after an interruption. A finished calibration is shown again.
+    Rows that the model was not trained on are used if there are enough, and all rows otherwise. Resumable: run the same
+    command again after an interruption. A finished calibration is shown again.
     """
     notes: list[str] = []
 
@@ -81,9 +79,7 @@ def calibrate_command(
         notes.append(text)
         click.echo(f"note: {text}", err=True)
 
-    if in_place and out is not None:
-        raise ValueError("--out and --in-place cannot be given together")
-    target = model if in_place else out or model.with_name(f"{model.name}-calibrated")
+    target = out or model.with_name(f"{model.name}-calibrated")
     if model_kind(model) == "additive":
         if max_accuracy_loss is None or data or preset is not None:
             raise ValueError(f"{model}: an additive model is calibrated with --max-accuracy-loss alone")
@@ -91,7 +87,7 @@ def calibrate_command(
         return
     if max_accuracy_loss is not None or not data:
         raise ValueError(f"{model}: a smoothed model is calibrated with --data, and without --max-accuracy-loss")
-    engine, overwrite = engine_settings(options), options.pop("overwrite")
+    overwrite = options.pop("overwrite")
     columns = data_columns(model, options.pop("text_column"), options.pop("label_column"))
     examples = read_examples(data_path(data), **columns, encoding=options.pop("encoding"))
     given = {name: value for name, value in options.items() if value is not None}
@@ -103,9 +99,8 @@ def calibrate_command(
         model,
         examples,
         chosen,
-        out=None if in_place else target,
+        out=None if target.resolve() == model.resolve() else target,
         overwrite=overwrite,
-        engine=engine,
         progress="log",
         note=note,
     )

@@ -17,7 +17,6 @@ from adaptdel.models.card import FRONT_TEXT, front_table, held_out_text
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import (
     ADDITIVE,
-    CLASS_WEIGHTS,
     EXACT,
     METHODS,
     NOT_SET,
@@ -36,13 +35,6 @@ from adaptdel.settings import (
 from adaptdel.tables import text_table
 from adaptdel.text.data import DATA
 from adaptdel.training.jobs import FinishedTraining, TrainingJob, read_config, train_job
-
-
-def _fraction_or_file(context: click.Context, option: click.Parameter, value: str | None) -> float | str | None:
-    try:
-        return None if value is None else float(value)
-    except ValueError:
-        return value
 
 
 def _all_settings() -> str:
@@ -79,11 +71,6 @@ def _beside_the_paper() -> str:
 @click.option("--rate", type=float, help="Fraction of tokens that is removed.  [default: by the lengths, at most 0.9]")
 @click.option("--sample", type=int, help="Train on this number of rows, drawn at random with the seed.")
 @click.option(
-    "--validation",
-    callback=_fraction_or_file,
-    help=f"Fraction to hold out, or a labelled file.  [default: {TRAINING.validation}; exact: {ADDITIVE.validation}]",
-)
-@click.option(
     "--max-accuracy-loss",
     type=float,
     help=f"exact: percentage points to give up for a larger radius.  [default: {ADDITIVE.max_accuracy_loss:g}]",
@@ -92,12 +79,6 @@ def _beside_the_paper() -> str:
 @click.option("--max-false-positives", type=float, help="Rate of other texts that may get the protected answer.")
 @click.option("--unit", help=f"word, char, byte or chunk:SIZE.  [default: {TRAINING.unit}]")
 @click.option("--seed", type=int, help=f"Seed of all random numbers.  [default: {TRAINING.seed}]")
-@click.option(
-    "--class-weight",
-    type=click.Choice([*CLASS_WEIGHTS, "none"]),
-    help=f"balanced: every class has the same weight.  [default: {TRAINING.class_weight}]",
-)
-@click.option("--max-minutes", type=float, help="Stop after this time, and keep the best model so far.")
 @set_option
 @list_settings_option(_all_settings)
 @click.option(

@@ -276,7 +276,7 @@ NOISES: Registry[type[Noise]] = Registry(
     {
         **dict.fromkeys(("deletion", "none"), __name__),
         "masking": "adaptdel.core.masking",
-        **dict.fromkeys(("random_deletion", "random_length"), "adaptdel.core.training_noise"),
+        "random_deletion": "adaptdel.core.training_noise",
     },
 )
 _Noise = TypeVar("_Noise", bound=type[Noise])

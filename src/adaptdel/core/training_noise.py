@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from adaptdel.core.checks import BoolArray, FloatArray, IntArray, check_probability, check_real
+from adaptdel.core.checks import BoolArray, FloatArray, IntArray, check_probability
 from adaptdel.core.noise import NOISES, Noise, Overlap, draws
 
 
@@ -62,40 +62,3 @@ class RandomDeletion(TrainingNoise):
     def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
         """One minus a rate for each row."""
         return 1.0 - rng.uniform(self.low, self.high, size)
-
-
-@NOISES.add("random_length")
-@dataclass(frozen=True)
-class RandomLength(TrainingNoise):
-    """Delete each token with the rate that keeps K of them on average; K is uniform from ``low`` to ``high``.
-
-    An option for training AdaptDel+: calibration searches a number of kept tokens, which varies less with the length
-    than the rate does. An input of fewer than K tokens is not changed.
-
-    >>> RandomLength(1000, 1000).sample(3, 1, np.random.default_rng(0))
-    array([[ True,  True,  True]])
-    """
-
-    immutable: ClassVar[bool] = True
-    calibratable: ClassVar[bool] = True
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        accepted = "a positive number of tokens"
-        object.__setattr__(self, "low", check_real("low", self.low, accepted=accepted, least=0.0, most=2.0**32))
-        object.__setattr__(self, "high", check_real("high", self.high, accepted=accepted, least=0.0, most=2.0**32))
-        if self.low <= 0:
-            raise ValueError(f"low must be {accepted}, got {self.low}")
-        if self.high < self.low:
-            raise ValueError(f"high must be at least low = {self.low}, got {self.high}")
-
-    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        """The first draw of a row decides on its rate."""
-        drawn = draws(rng, (size, length + 1)).astype(np.float64)
-        kept = self.low * 2.0**32 + (self.high - self.low) * drawn[:, :1]
-        return drawn[:, 1:] >= 2.0**32 - kept / max(length, 1)
-
-    def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
-        """A number of kept tokens for each row, as a share of the length."""
-        return np.minimum(1.0, rng.uniform(self.low, self.high, size) / max(length, 1))

@@ -21,7 +21,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, Noise, NoNoise, noise_from_dict
 from adaptdel.core.rates import FixedRate, LengthRate
-from adaptdel.core.training_noise import RandomDeletion, RandomLength
+from adaptdel.core.training_noise import RandomDeletion
 from adaptdel.measures.class_measures import NAMED, answer_warnings, class_balanced_mean
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -61,8 +61,8 @@ class MethodNoises(NamedTuple):
 def method_noises(settings: TrainingSettings, lengths: Sequence[int]) -> MethodNoises:
     """The noises of a method; AdaptDel's k is computed from the lengths of the training examples unless it is given.
 
-    AdaptDel+ trains under a rate drawn from ``rates`` for each copy, or one that keeps a number of tokens drawn from
-    ``kept``. Until it is calibrated, it certifies with AdaptDel's rate.
+    AdaptDel+ trains under a rate drawn from ``rates`` for each copy. Until it is calibrated, it certifies with
+    AdaptDel's.
 
     >>> method_noises(TrainingSettings(method="adaptdel"), [220, 240]).smoothing
     Deletion(rate=LengthRate(p_min=0.9, k=23, p_max=1.0))
@@ -80,8 +80,7 @@ def method_noises(settings: TrainingSettings, lengths: Sequence[int]) -> MethodN
     adaptive = Deletion(adaptdel_rate(lengths, rate) if settings.k is None else LengthRate(rate, settings.k))
     if method == "adaptdel":
         return MethodNoises(adaptive, adaptive)
-    drawn = RandomDeletion(*settings.rates or RATES) if settings.kept is None else RandomLength(*settings.kept)
-    return MethodNoises(drawn, adaptive)
+    return MethodNoises(RandomDeletion(*settings.rates or RATES), adaptive)
 
 
 def exact_reach(texts: Sequence[Any], labels: Sequence[Label], unit: str, seed: int = 0) -> Mapping[str, Any] | None:
@@ -139,7 +138,8 @@ def train(
     noises = method_noises(settings, training_set.lengths)
     report = reporter(progress, "steps")
     if settings.is_linear:
-        base, history, record = _train_linear(settings, training_set, noises.training, report)
+        base, history = _train_linear(settings, training_set, noises.training, report)
+        record = {}
     else:
         base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report, note)
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
@@ -167,7 +167,7 @@ def train(
     model.texts_ = _used_texts(settings, texts, labels, fraction, validation)
     if settings.method == "adaptdel+":
         model.training_["calibrated"] = False
-    sentences = _small_classes(model.training_) + _cut_short(settings, record.get("stopped_by_time"))
+    sentences = _small_classes(model.training_)
     if (sentence := few_kept(noises.smoothing, training_set.lengths)) is not None:
         sentences.append(sentence)
     if settings.method not in UNSMOOTHED and is_short(settings.unit, training_set.lengths):
@@ -264,17 +264,6 @@ def _small_classes(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cut_short(settings: TrainingSettings, stopped: Mapping[str, Any] | None) -> list[str]:
-    """A sentence if the time limit ended the training."""
-    if stopped is None:
-        return []
-    unit = "steps" if settings.is_linear else "epochs"
-    return [
-        f"the time limit of {settings.max_minutes:g} minutes ended the training after {stopped['steps'][0]} of at "
-        f"most {stopped['planned_steps']} {unit}; more time may give a better model"
-    ]
-
-
 def _split(
     texts: Sequence[Any],
     labels: Sequence[Label],
@@ -304,15 +293,13 @@ def _split(
 
 def _train_linear(
     settings: TrainingSettings, examples: ExampleSet, noise: Noise, report: Report
-) -> tuple[BaseClassifier, History, dict[str, Any]]:
-    """The base classifier, the loss of every step, and whether the time limit ended the training."""
-    options = asdict(settings.linear) | {"class_weight": settings.class_weight, "max_minutes": settings.max_minutes}
+) -> tuple[BaseClassifier, History]:
+    """The base classifier, and the loss of every step."""
+    options = asdict(settings.linear) | {"class_weight": settings.class_weight}
     classifier = LinearClassifier(bits=options.pop("bits"), ngram=options.pop("ngram"))
     options |= {"unit": check_unit(settings.unit), "seed": settings.seed, "progress": report}
     classifier.fit(examples.tokens, examples.labels, noise=noise, **options)
-    stopped = {"steps": [classifier.training_["steps"]], "planned_steps": settings.linear.iterations}
-    record = {"stopped_by_time": stopped} if classifier.training_.get("stopped_by_time") else {}
-    return classifier, _linear_history(classifier), record
+    return classifier, _linear_history(classifier)
 
 
 def _linear_history(classifier: LinearClassifier) -> History:
@@ -327,7 +314,6 @@ def retrained_record(record: Mapping[str, Any], base: BaseClassifier, noise: Noi
     What was measured on held-out texts belongs to the earlier base classifier, and is dropped, with its warnings.
     """
     history = _linear_history(base) if isinstance(base, LinearClassifier) else record["history"]
-    record = {name: value for name, value in record.items() if name != "stopped_by_time"}
     known = {**record, "noise": noise.to_dict(), "calibrated": True, "history": history, "held_out": None}
     return known | {"warnings": _small_classes(record)}
 
@@ -390,7 +376,7 @@ def _missed_rare_classes(counts: Counter[Label], hits: Counter[Label], advice: s
         return []
     return [
         f"none of the few held-out examples of some classes is recognised ({', '.join(sorted(missed)[:NAMED])}): hold "
-        f"out more, with --validation, to see whether the model finds these classes at all, or {advice}; of two "
+        f"out more, with --set validation=0.5, to see whether the model finds these classes, or {advice}; of two "
         "classes, --protect answers the rare one more often"
     ]
 
@@ -428,17 +414,12 @@ def _train_transformer(
             folder=folder,
             freelb=settings.method == "freelb",
             class_weight=settings.class_weight,
-            max_minutes=settings.max_minutes,
             progress=_ExpectedTime(settings, len(examples.tokens), report, note),
             epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
         ),
     )
-    from adaptdel.classifiers.transformer_training import is_finished
-
-    history, chosen = classifier.training_["history"], settings.transformer
+    history = classifier.training_["history"]
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
-    if settings.max_minutes is not None and not is_finished(history, chosen.epochs, chosen.patience):
-        record["stopped_by_time"] = {"steps": [len(history)], "planned_steps": chosen.epochs}
     return classifier, history, record
 
 
@@ -450,10 +431,9 @@ class _ExpectedTime:
         steps = -(-examples // chosen.batch_size)
         self.report, self.note, self.first = report, note, (0, 0.0)
         self.said = False
-        limit = "" if settings.max_minutes is None else f", at most {settings.max_minutes:g} minutes"
         note(
-            f"trains for up to {chosen.epochs} epochs of {steps} steps{limit}; stops after {chosen.patience} epochs "
-            "without a smaller loss on held-out examples, and keeps the best"
+            f"trains for up to {chosen.epochs} epochs of {steps} steps; stops after {chosen.patience} epochs without a "
+            "smaller loss on held-out examples, and keeps the best"
         )
 
     def __call__(self, done: int, total: int) -> None:
