@@ -192,7 +192,7 @@ def test_any_generator_will_do(bits: type[np.random.BitGenerator]) -> None:
         (lambda: Deletion(0.9), "rate must be a Rate such as FixedRate(0.9), got 0.9"),  # type: ignore[arg-type]
         (lambda: NoNoise().sample(-1, 2, rng()), "length must be an integer of at least 0"),
         (lambda: NoNoise().sample(1, -2, rng()), "size must be an integer of at least 0, got -2"),
-        (lambda: noise_from_dict({"kind": "loud"}), "the noise 'loud' is not registered, only deletion, masking"),
+        (lambda: noise_from_dict({"kind": "loud"}), "the noise 'loud' is not registered, only deletion"),
     ],
 )
 def test_bad_noise(make: object, sentence: str) -> None:

@@ -139,7 +139,7 @@ def train(
     report = reporter(progress, "steps")
     if settings.is_linear:
         base, history = _train_linear(settings, training_set, noises.training, report)
-        record = {}
+        record: dict[str, Any] = {}
     else:
         base, history, record = _train_transformer(settings, training_set, held, noises.training, folder, report, note)
     model = SmoothedClassifier(base, noises.smoothing, unit=settings.unit, progress=progress)
