@@ -95,7 +95,6 @@ def test_a_step_is_bounded_and_shared_fairly() -> None:
     pool.step(100_000)
     assert base.copies[-1] == [1000, 90, 45]
     assert pool.copies == 1135
-    assert pool.work == 10 * 1000 + 500 * 90 + 1000 * 45
     pool.step(10)  # everybody makes progress, however little work is allowed
     assert base.copies[-1][1:] == [1, 1]
 
@@ -136,8 +135,7 @@ def test_a_cancelled_input_is_not_classified_any_more() -> None:
     pool.step(1000)
     pool.cancel(tickets[1])
     pool.cancel(tickets[1])  # nothing is left to do
-    assert pool.tickets() == tickets[:1]
-    assert pool.tokens == 200
+    assert (len(pool), pool.tokens) == (1, 200)
     assert finish(pool, 1000) == tickets[:1]
     assert [len(row) for row in base.copies][1:] == [1] * (len(base.copies) - 1)
 

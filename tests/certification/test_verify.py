@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adaptdel import Deletion, FixedRate, LengthRate, Masking
-from adaptdel.certification.certificate import Certificate, digest
+from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
+from adaptdel.certification.certificate import Certificate, check_classes, digest, label_key
 from adaptdel.certification.verify import verify
-from adaptdel.cli import main
+from adaptdel.core.confidence import Looks
+from adaptdel.core.noise import Noise
 from adaptdel.models.smoothed import SmoothedClassifier
 from tests.models.test_smoothed import WORDS, by_size, by_words, first_word, texts
+from tests.run_files import run
 
-ADAPTDEL = Deletion(LengthRate(0.7, 6))
+Values = dict[str, Any]
 NOISE = Deletion(FixedRate(0.9))
 TEXT = " ".join(f"word{number}" for number in range(50))
 
 
-def certificates(**settings: Any) -> list[dict[str, Any]]:
-    defaults: dict[str, Any] = {"classes": ["neg", "pos"], "n_estimate": 600, "noise": ADAPTDEL}
+def certificates(count: int = 8, **settings: Any) -> list[Certificate]:
+    defaults: Values = {"classes": ["neg", "pos"], "n_estimate": 600, "noise": Deletion(LengthRate(0.7, 6))}
     settings = defaults | settings
-    base = settings.pop("base", by_words)
-    return [c.to_dict() for c in SmoothedClassifier(base, **settings).certify(texts(12, seed=4))]
+    return SmoothedClassifier(settings.pop("base", by_words), **settings).certify(texts(count, seed=4))
 
 
 @pytest.mark.parametrize(
@@ -41,15 +44,14 @@ def certificates(**settings: Any) -> list[dict[str, Any]]:
         {"base": first_word, "classes": [*WORDS, ""]},
     ],
 )
-def test_what_holds_is_proven(settings: dict[str, Any]) -> None:
-    for values in certificates(**settings):
-        assert verify(values) == []
-        assert verify(json.loads(json.dumps(values))) == []
+def test_what_holds_is_proven(settings: Values) -> None:
+    for certificate in certificates(12, **settings):
+        assert verify(certificate.to_dict()) == []
+        assert verify(json.loads(certificate.to_json())) == []
 
 
 def test_other_derivations_hold_too() -> None:
-    for values in certificates():
-        certificate = Certificate.from_dict(values)
+    for certificate in certificates(12):
         for other in (certificate.rederive(alpha=0.001), certificate.rederive(ops=["del"], bound="paper")):
             assert verify(other.to_dict()) == []
         assert certificate.rederive(alpha=0.001).radius <= certificate.radius
@@ -60,108 +62,57 @@ def test_other_derivations_hold_too() -> None:
             assert certificate.log10_cardinality() >= 0
 
 
-def resigned(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+def test_honest_certificates_that_were_refused() -> None:
+    model = SmoothedClassifier(
+        lambda copies: ["no"] * len(copies), NOISE, classes=["no", "yes"], threshold=0.7, bound="paper"
+    )
+    assert verify(model.certify(["a b c d e"])[0].to_dict()) == []
+
+
+@pytest.fixture(scope="module")
+def sampled() -> Values:
+    """A certificate of two classes with a radius."""
+    return next(c.to_dict() for c in certificates() if c.exact is None and c.radius > 0)
+
+
+def forged(values: Values, change: Callable[[Values], object]) -> Values:
     """A forger who knows how the digest is made."""
-
-    def forge(values: dict[str, Any]) -> None:
-        change(values)
-        values["digest"] = digest(values)
-
-    return forge
+    values = deepcopy(values)
+    change(values)
+    values["digest"] = digest(values)
+    return values
 
 
-def raise_radius(values: dict[str, Any]) -> None:
-    values["derived"]["radius"] += 1
+FORGERIES: dict[str, Callable[[Values], object]] = {
+    "radius raised": lambda values: values["derived"].update(radius=values["derived"]["radius"] + 1),
+    "radius lowered": lambda values: values["derived"].update(radius=-1),
+    "p1 raised": lambda values: values["derived"].update(p1=min(values["derived"]["p1"] + 0.01, 1.0)),
+    "p1 lowered": lambda values: values["derived"].update(p1=values["derived"]["p1"] - 0.01),
+    "p2 lowered": lambda values: values["derived"].update(p2=1e-6),
+    "alpha lowered": lambda values: values["derived"].update(alpha=0.001),
+    "votes added": lambda values: values["votes"][-1].__setitem__(0, values["votes"][-1][0] + 50),
+    "votes moved": lambda values: values["votes"][-1].reverse(),
+    "votes negative": lambda values: values["votes"][-1].__setitem__(0, -1),
+    "votes dropped": lambda values: values.update(votes=[]),
+    "another label": lambda values: values.update(label=values["classes"][1 - values["answer"]]),
+    "rate raised": lambda values: values["noise"]["rate"].update(p_min=0.99),
+}
 
 
-def lower_radius(values: dict[str, Any]) -> None:
-    values["derived"]["radius"] = -1
-
-
-def lower_probability(values: dict[str, Any]) -> None:
-    values["derived"]["p1"] -= 0.01
-
-
-def raise_probability(values: dict[str, Any]) -> None:
-    values["derived"]["p1"] = min(values["derived"]["p1"] + 0.01, 1.0)
-
-
-def lower_alpha(values: dict[str, Any]) -> None:
-    values["derived"]["alpha"] = 0.001
-
-
-def add_votes(values: dict[str, Any]) -> None:
-    values["votes"][-1][values["answer"]] += 50
-
-
-def move_votes(values: dict[str, Any]) -> None:
-    values["votes"][-1] = values["votes"][-1][::-1]
-
-
-def other_label(values: dict[str, Any]) -> None:
-    values["label"] = values["classes"][1 - values["answer"]]
-
-
-def negative_votes(values: dict[str, Any]) -> None:
-    values["votes"][-1][0] = -1
-
-
-def drop_votes(values: dict[str, Any]) -> None:
-    values["votes"] = []
-
-
-def higher_rate(values: dict[str, Any]) -> None:
-    values["noise"]["rate"]["p_min"] = 0.99
-
-
-FORGERIES = [
-    raise_radius,
-    raise_probability,
-    lower_radius,
-    lower_probability,
-    lower_alpha,
-    add_votes,
-    move_votes,
-    other_label,
-    negative_votes,
-    drop_votes,
-]
-
-
-@pytest.mark.parametrize("forge", [*FORGERIES, *map(resigned, FORGERIES), higher_rate], ids=lambda f: f.__qualname__)
-def test_what_was_changed_is_caught(forge: Callable[[dict[str, Any]], None]) -> None:
-    for values in certificates():
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_what_was_changed_is_caught(forgery: str) -> None:
+    """Also if the forger knows how the digest is made."""
+    for certificate in certificates(12):
+        values = certificate.to_dict()
         if values["exact"] is None and values["derived"]["radius"] > 0:
-            forge(values)
+            assert forgery == "rate raised" or verify(forged(values, FORGERIES[forgery]))
+            FORGERIES[forgery](values)
             assert verify(values)
 
 
 @pytest.mark.parametrize("values", [None, [], 3, {}, {"format": 2}, {"format": 1, "looks": 7}])
 def test_nonsense_is_not_a_certificate(values: Any) -> None:
     assert verify(values)
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(text: str) -> tuple[int, str, str]:
-        file = tmp_path / "certificates.jsonl"
-        file.write_text(text)
-        with pytest.raises(SystemExit) as stop:
-            main(["verify", str(file)])
-        captured = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, captured.out, captured.err
-
-    rows = certificates()
-    assert run("\n".join(map(json.dumps, rows)))[:2] == (0, "12 of 12 certificates hold, proven in ball arithmetic\n")
-    assert run(json.dumps(rows))[0] == 0
-    rows[3]["derived"]["radius"] += 1
-    status, out, _ = run("\n".join(map(json.dumps, rows)))
-    assert status == 1
-    assert out.startswith("line 4: does not hold: the digest does not fit")
-    status, out, err = run('{"format": 1}\nnonsense\n')
-    assert (status, err.count("\n")) == (2, 1)
-    assert "line 2: must be one JSON certificate per line" in err
-    assert run("")[0] == 2
 
 
 def rewritten(certificate: Certificate, **changes: Any) -> dict[str, Any]:
@@ -217,22 +168,200 @@ def test_the_selection_votes_have_to_choose_the_label() -> None:
     assert verify(rewritten(honest, selection=(0, 0))) == ["the selection votes did not choose the label"]
 
 
-def test_honest_certificates_that_were_refused() -> None:
-    model = SmoothedClassifier(
-        lambda copies: ["no"] * len(copies), NOISE, classes=["no", "yes"], threshold=0.7, bound="paper"
+def test_classes_that_repeat_a_label() -> None:
+    whole = next(c for c in certificates(base=first_word, classes=[*WORDS, ""], sampling="fixed") if c.exact is None)
+    assert verify(whole.to_dict()) == []
+    split = replace(whole, classes=(*whole.classes[:-1], whole.classes[0])).to_dict()
+    [sentence] = verify(split)
+    assert sentence == 'classes must differ from each other, got the label "good" more than once'
+    with pytest.raises(ValueError, match="classes must differ"):
+        Certificate.from_dict(split)
+
+
+def test_labels_are_compared_as_json_is() -> None:
+    assert check_classes([1, True, 1.0, "1", None, [1]]) == [1, True, 1.0, "1", None, [1]]
+    assert label_key((1, 2)) == label_key([1, 2])
+    for classes in ([1, 1], [True, True], ["a", "b", "a"], [None, None], []):
+        with pytest.raises(ValueError, match="classes must"):
+            check_classes(classes)
+    with pytest.raises(ValueError, match="a label must be"):
+        check_classes([float("nan"), 1])
+    certificate = next(c for c in certificates() if c.exact is None)
+    sampled = replace(certificate, classes=(0, 1), label=certificate.answer).to_dict()
+    assert verify(sampled) == []
+    other = {0: False, 1: True}[sampled["label"]]
+    assert verify(forged(sampled, lambda values: values.update(label=other)))
+    assert verify(forged(sampled, lambda values: values.update(label=float(other))))
+
+
+@pytest.mark.parametrize("where", [(), ("derived",), ("looks",), ("noise",), ("noise", "rate"), ("unit",)])
+@pytest.mark.parametrize("value", [1, None, "checked by experts"])
+def test_unknown_fields(sampled: Values, where: tuple[str, ...], value: Any) -> None:
+    def add(values: Values) -> None:
+        for name in where:
+            values = values[name]
+        values["note"] = value
+
+    [sentence] = verify(forged(sampled, add))
+    assert "note" in sentence
+
+
+@pytest.mark.parametrize("value", [None, True, 7, -1.5, float("nan"), "x", [], [None], {}, {"kind": 3}], ids=repr)
+def test_fields_of_a_wrong_type(sampled: Values, value: Any) -> None:
+    fine = {"exact": None, "threshold": None, "unit": None, "seed": 7, "length": 7, "model_hash": "x", "known": True}
+    for name in sampled:
+        is_fine = (name in fine and fine[name] is value) or (name == "seed" and value is None)  # a secret seed
+        if name != "digest" and not is_fine:
+            wrong = verify(forged(sampled, lambda values, name=name: values.update({name: value})))  # type: ignore[misc]
+            assert len(wrong) == 1, name
+            assert "\n" not in wrong[0]
+    for name in sampled["derived"]:
+        wrong = verify(forged(sampled, lambda values, name=name: values["derived"].update({name: value})))  # type: ignore[misc]
+        assert len(wrong) == 1, name
+
+
+def test_fields_that_are_missing(sampled: Values) -> None:
+    for name in sampled:
+        values = deepcopy(sampled)
+        del values[name]
+        assert verify(values) == [f"a certificate must have the field {name!r}, which is missing"]
+    for part in ("derived", "looks"):
+        for name in sampled[part]:
+            wrong = verify(forged(sampled, lambda values, part=part, name=name: values[part].pop(name)))  # type: ignore[misc]
+            assert wrong == [f"{part} must have the field {name!r}, which is missing"]
+
+
+@pytest.mark.parametrize("alpha", [float("nan"), -0.1, 1.0, 5, None, "0.05", True])
+def test_alpha_out_of_range(sampled: Values, alpha: Any) -> None:
+    assert "alpha must be in" in verify(forged(sampled, lambda values: values["derived"].update(alpha=alpha)))[0]
+    assert verify(
+        forged(sampled, lambda values: values["looks"].update(alphas=[alpha] * len(values["looks"]["sizes"])))
     )
-    assert verify(model.certify(["a b c d e"])[0].to_dict()) == []
 
 
-def test_certificates_with_odd_line_ends_are_read(tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("unit", [5, [], "word", {}, {"kind": "nonsense"}, {"kind": "chunk", "size": True}])
+def test_units_of_a_wrong_type(sampled: Values, unit: Any) -> None:
+    assert len(verify(forged(sampled, lambda values: values.update(unit=unit)))) == 1
+
+
+@pytest.mark.parametrize(
+    "noise", [Deletion(FixedRate(1.0)), NoNoise(), Deletion(FixedRate(0.0)), Masking(1.0), Masking(0.0)], ids=repr
+)
+def test_equal_copies_vote_alike(noise: Noise) -> None:
+    """The noise leaves nothing to chance: a split vote was invented."""
+    ops = "sub" if isinstance(noise, Masking) else "ins"
+    certificate = certificates(3, noise=noise, sampling="fixed", ops=ops, n_estimate=200)[-1]
+    assert certificate.length > 0
+    assert verify(replace(certificate, ops=("sub",)).to_dict()) == []
+    counts = list(certificate.votes[0])
+    counts[certificate.answer] -= 1
+    counts[1 - certificate.answer] += 1
+    split = replace(certificate, votes=(tuple(counts),), ops=("sub",))
+    [sentence] = verify(split.to_dict())
+    assert sentence.startswith("the votes must be unanimous")
+
+
+def test_an_empty_input_votes_alike() -> None:
+    [certificate] = SmoothedClassifier(
+        by_words, Deletion(FixedRate(0.5)), classes=["neg", "pos"], sampling="fixed", n_estimate=200
+    ).certify([""])
+    assert verify(certificate.to_dict()) == []
+    counts = list(certificate.votes[0])
+    counts[certificate.answer], counts[1 - certificate.answer] = 199, 1
+    assert verify(replace(certificate, votes=(tuple(counts),)).to_dict())
+
+
+ABSURD: list[tuple[Noise, Values]] = [
+    (Deletion(LengthRate(0.7, 6)), {}),
+    (Deletion(LengthRate(0.7, 6)), {"bound": "paper"}),
+    (Deletion(FixedRate(0.999999999)), {"ops": ("del",)}),
+    (Deletion(LengthRate(0.5, 2.4e12)), {}),
+    (Masking(0.999999999), {"ops": ("sub",)}),
+    (Deletion(LengthRate(0.7, 6)), {"threshold": 0.3}),
+]
+
+
+@pytest.mark.parametrize(("noise", "others"), ABSURD)
+@pytest.mark.parametrize("length", [5 * 10**12])
+def test_absurd_lengths_are_given_up(sampled: Values, noise: Noise, others: Values, length: int) -> None:
+    def change(values: Values) -> None:
+        values.update(length=length, noise=noise.to_dict(), **others)
+
+    start = time.process_time()
+    wrong = verify(forged(sampled, change), work=2 * 10**6)
+    assert time.process_time() - start < 20  # seconds of this process; it was minutes or more
+    assert len(wrong) == 1
+    assert f"not checked: to derive it again for {length} tokens" in wrong[0] or "radius" in wrong[0]
+
+
+def test_absurd_votes_are_given_up(sampled: Values) -> None:
+    votes = 2**39
+
+    def change(values: Values) -> None:
+        values["looks"] = {"sizes": [2 * votes], "alphas": [values["derived"]["alpha"]]}
+        values["votes"] = [[votes, votes]]
+        values["derived"].update(p1=0.49999, p2=0.51)
+
+    start = time.process_time()
+    [sentence] = verify(forged(sampled, change))
+    assert time.process_time() - start < 20
+    assert sentence.startswith("not checked")
+    assert "--work" in sentence
+
+
+def test_long_texts_are_not_absurd() -> None:
+    """Ten thousand tokens are checked, under the paper's bound too."""
+    looks = Looks.fixed(4000, 0.05)
+    certificate = replace(
+        certificates(1)[0], length=10_000, selection=(0, 100), answer=1, label="pos", looks=looks,
+        votes=((2, 3998),), exact=None, noise=Deletion(LengthRate(0.9, 23)),
+    )  # fmt: skip
+    assert certificate.radius > 100
+    assert verify(certificate.to_dict()) == []
+    assert verify(replace(certificate, length=1000, bound="paper").to_dict()) == []
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "certificates.jsonl"
+
+    def verified(text: str) -> tuple[int, str, str]:
+        file.write_text(text, encoding="utf-8")
+        status = run("verify", file)
+        return status, *capsys.readouterr()
+
+    rows = [certificate.to_dict() for certificate in certificates(12)]
+    lines = "\n".join(map(json.dumps, rows))
+    assert verified(lines)[:2] == (0, "12 of 12 certificates hold, proven in ball arithmetic\n")
+    assert verified(f"\ufeff[{lines.replace(chr(10), ',')}]")[0] == 0
+    rows[3]["derived"]["radius"] += 1
+    status, out, _ = verified("\n".join(map(json.dumps, rows)))
+    assert status == 1
+    assert out.startswith("line 4: does not hold: the digest does not fit")
+    for text, word in (
+        ('{"format": 1}\nnonsense\n', "line 2"),
+        ('{"format": 1, "format": 1}', "'format' is repeated"),
+        ('{"format": NaN}', "NaN"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "holds no certificate"),
+        ("", "certificates.jsonl"),
+    ):
+        status, _, error = verified(text)
+        assert (status, error.count("\n")) == (2, 1)
+        assert word in error
+
+
+def test_labels_with_odd_line_ends_are_read(tmp_path: Path) -> None:
     model = SmoothedClassifier(lambda copies: ["a\u2028b"] * len(copies), NOISE, classes=["a\u2028b", "\x85"])
     lines = [certificate.to_json() for certificate in model.certify([TEXT, TEXT + " more"])]
-    (tmp_path / "c.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
-    (tmp_path / "none.json").write_text("[]")
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(tmp_path / "c.jsonl")])
-    assert not stop.value.code
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(tmp_path / "none.json")])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.endswith("none.json: holds no certificate\n")
+    (tmp_path / "c.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert run("verify", tmp_path / "c.jsonl") == 0
+
+
+def test_a_large_alpha_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "certificates.json"
+    for alpha, said in ((0.05, False), (0.2, True)):
+        file.write_text(json.dumps([c.to_dict() for c in certificates(alpha=alpha)]))
+        assert run("verify", file) == 0
+        assert ("note: alpha is up to 0.2, more than the usual 0.05" in capsys.readouterr().err) == said
+    assert run("verify", file, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["largest_alpha"] == pytest.approx(0.2)

@@ -267,16 +267,6 @@ def test_a_batch_is_the_same_as_one_by_one(rate: object, ops: tuple[str, ...], i
     assert np.asarray(many).tolist() == [certified_radius(q, q / 3, length=n, noise=noise, ops=ops) for n, q in inputs]
 
 
-@pytest.mark.parametrize("ops", EVERY_SET, ids="+".join)
-@pytest.mark.parametrize("noise", [ADAPTDEL, BINNED, Deletion(FixedRate(0.9))], ids=repr)
-def test_a_filled_table_is_the_lazy_one(ops: tuple[str, ...], noise: Noise) -> None:
-    lazy, filled = (ToleranceTable(150, noise, Threat(ops), 0.5) for _ in range(2))
-    for radius, tolerance in enumerate(filled.filled(), start=1):
-        assert lazy.tolerance(radius) == pytest.approx(tolerance, rel=1e-12, abs=1e-15)
-    for q in (0.0, 1e-4, 0.01, 0.1, 0.3, 0.49):
-        assert lazy.radius(q) == filled.radius(q)
-
-
 class WobblyRate(Rate):
     """A rate that can change, and be nonsense."""
 

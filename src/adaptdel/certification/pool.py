@@ -117,13 +117,12 @@ class VotePool:
         classifier: the base classifier.
         tokens: the number of tokens of the inputs in the pool.
         copies: the number of copies that the last step classified.
-        work: the number of copies times tokens of the last step.
     """
 
     def __init__(self, classifier: BaseClassifier) -> None:
         self.classifier = classifier
         self._active: dict[Ticket, _Active] = {}
-        self.tokens = self.copies = self.work = 0
+        self.tokens = self.copies = 0
 
     def __len__(self) -> int:
         """The number of inputs in the pool."""
@@ -137,10 +136,6 @@ class VotePool:
         """Begin to vote on an input; it takes part in the next step."""
         self._active[ticket] = _Active(ticket, len(self.classifier.classes_ or []))
         self.tokens += len(ticket.prepared.tokens)
-
-    def tickets(self) -> list[Ticket]:
-        """The inputs in the pool."""
-        return list(self._active)
 
     def cancel(self, ticket: Ticket) -> None:
         """Drop an input; nothing happens if it is not in the pool."""
@@ -170,7 +165,6 @@ class VotePool:
             return []
         requests = [a.request(copies) for a, copies in zip(active, _shares(active, work), strict=True)]
         self.copies = sum(len(request.kept) for request in requests)
-        self.work = sum(request.kept.size for request in requests)
         results: list[IntArray | Exception]
         try:
             results = list(self.classifier.votes(requests))
