@@ -399,9 +399,22 @@ class Enumerated(Blocks):
         return 2
 
 
-def test_another_distribution_does_not_inherit_what_is_proved_for_its_parent() -> None:
+class Drawn:
+    """A distribution that a class takes from elsewhere."""
+
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        return np.repeat(rng.random((size, 1)) < 0.5, length, axis=1)
+
+
+@dataclass(frozen=True)
+class MixedIn(Drawn, Deletion):
+    """Deletion but for the draws."""
+
+
+@pytest.mark.parametrize("kind", [Blocks, MixedIn])
+def test_another_distribution_does_not_inherit_what_is_proved_for_its_parent(kind: type[Deletion]) -> None:
     rate = FixedRate(0.5)
-    noise = Blocks(rate)
+    noise = kind(rate)
     promises = ("has_paper_bound", "shortest_is_worst", "calibratable")
     assert [getattr(noise, name) for name in promises] == [False, False, False]
     assert noise.used_bound("paper") == "tight"

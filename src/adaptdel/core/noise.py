@@ -154,10 +154,10 @@ class Noise(Described):
     def __init_subclass__(cls, **options: Any) -> None:
         """Forget what a parent promises about its distribution, if the class has another one."""
         super().__init_subclass__(**options)
-        if not {"draw_rows", "overlap", "chunks", "sample"}.isdisjoint(vars(cls)):
-            for name in _PROMISES:
-                if name not in vars(cls):
-                    setattr(cls, name, vars(Noise)[name])
+        place = {name: n for n, base in reversed([*enumerate(cls.__mro__)]) for name in vars(base)}  # of its definition
+        for name in _PROMISES:
+            if place[name] > min(place["draw_rows"], place["overlap"], place["chunks"], place["sample"]):
+                setattr(cls, name, vars(Noise)[name])
         if cls.sees_tokens() and not cls.has_own_ball():
             raise TypeError(f"{cls.__name__} sees the tokens (given), and must define the ball of its neighbours")
 
