@@ -92,7 +92,7 @@ def test_a_request_does_not_fill_the_pool() -> None:
     in_pool: list[list[int]] = []
 
     def seen() -> None:
-        in_pool.append([len(ticket.prepared.tokens) for ticket in scheduler.pool.tickets()])
+        in_pool.append([len(ticket.prepared.tokens) for ticket in scheduler.pool._active])
 
     counter = Counter(waits=True, seen=seen)
     running = service(model(counter, n_estimate=3000, sampling="fixed"), pool_inputs=8, request_inputs=3)
