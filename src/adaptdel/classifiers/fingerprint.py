@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import hashlib
+import inspect
 import site
 import sys
 import sysconfig
@@ -95,7 +96,7 @@ class _Describer:
         if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, (ModuleType, type(None))):
             return [value.__qualname__, self.describe(value.__self__)]
         if isinstance(value, _CACHE):
-            return [self.describe(value.__wrapped__)]
+            return [self.describe(inspect.unwrap(value))]
         took_name = not isinstance(value, type) and "__qualname__" in getattr(value, "__dict__", ())  # of what it wraps
         if callable(value) and hasattr(value, "__qualname__") and not took_name:
             has_name = "<" not in value.__qualname__  # unlike a lambda, or a function inside another
