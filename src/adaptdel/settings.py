@@ -511,14 +511,12 @@ class AttackSettings:
         seconds: the time limit for an input.
         budget: the largest number of edits; None for as many as the input has tokens, and at least 8.
         search_votes: noisy copies by which the adaptive attack compares texts, the same for all texts of a step.
-        beam: texts that the adaptive attack keeps after each step; 1 is a greedy search.
         positions: tokens of the input that a step tries to edit.
         words: words that a step tries to write.
         shortlist: words of the vocabulary that are compared for an input.
         verify_votes: the largest number of fresh votes that check whether the answer really changed.
         level: the probability with which, for an input, a change that did not happen may pass that check.
         seed: of the choice of inputs and of all noise.
-        fresh: whether a recipe that queries a text again gets fresh votes; TextAttack otherwise keeps the first answer.
     """
 
     inputs: int = 200
@@ -527,17 +525,15 @@ class AttackSettings:
     seconds: float = 7200.0
     budget: int | None = None
     search_votes: int = 1000
-    beam: int = 1
     positions: int = 6
     words: int = 6
     shortlist: int = 64
     verify_votes: int = 16_000
     level: float = 1e-3
     seed: int = 0
-    fresh: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, "inputs votes queries search_votes beam positions words shortlist", _count())
+        _check(self, "inputs votes queries search_votes positions words shortlist", _count())
         _check(self, "verify_votes", _count(100))
         _check(self, "seed", _count(0))
         _check(self, "budget", _optional(_count()))
@@ -546,8 +542,8 @@ class AttackSettings:
 
 
 ATTACK = AttackSettings()
-# The paper's protocol: TextAttack keeps the first answer to a text.
-PAPER_ATTACK = {"inputs": 200, "votes": 100, "queries": 3000, "seconds": 7200.0, "fresh": False}
+# The paper's protocol.
+PAPER_ATTACK = {"inputs": 200, "votes": 100, "queries": 3000, "seconds": 7200.0}
 # An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
 AUDIT = AttackSettings(inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)
 # The paper's table of parameters and its Section 5; FreeLB's settings are not printed there.

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
+from math import inf
 
 import numpy as np
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks.adaptive import AdaptiveAttack, AttackResult
-from adaptdel.attacks.edits import edit_distance
+from adaptdel.attacks.adaptive import AdaptiveAttack, AttackResult, edit_distance
 from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.vocabulary import learn_vocabulary, model_scores
+from adaptdel.core.general import single_edits
+from adaptdel.core.threat import EVERY_SET, Threat
 from adaptdel.settings import AttackSettings
 from adaptdel.text.units import Tokens
 
@@ -122,14 +125,6 @@ def test_limits_of_queries_and_of_time(deletion: ad.SmoothedClassifier) -> None:
     assert run(deletion, LONG[0], replace(QUICK, seconds=1e-9))[0].outcome == "timeout"
 
 
-def test_a_beam_is_not_worse_than_a_greedy_search(deletion: ad.SmoothedClassifier) -> None:
-    greedy, wide = (run(deletion, LONG[1], replace(QUICK, beam=beam))[0] for beam in (1, 3))
-    assert greedy.distance is not None
-    assert wide.distance is not None
-    assert wide.distance <= greedy.distance
-    assert wide.queries > greedy.queries
-
-
 def test_a_model_that_only_votes_is_attacked_as_well() -> None:
     def votes(batch: list[str]) -> list[str]:
         return [
@@ -138,7 +133,6 @@ def test_a_model_that_only_votes_is_attacked_as_well() -> None:
 
     model = ad.SmoothedClassifier(votes, ad.Deletion(ad.FixedRate(0.7)), classes=["ham", "spam"], progress=False)
     attacker = attack(model)
-    assert not attacker.vocabulary.by_model
     assert attacker.vocabulary.against(0, [1], 1)[0] in SPAM
     result = attacker(LONG[0], 1)
     assert result.outcome == "success"
@@ -146,7 +140,6 @@ def test_a_model_that_only_votes_is_attacked_as_well() -> None:
 
 def test_words_are_ranked_by_the_weights_of_the_linear_model(deletion: ad.SmoothedClassifier) -> None:
     vocabulary = vocabulary_of(deletion)
-    assert vocabulary.by_model
     assert set(vocabulary.against(0, [1], len(SPAM))) == set(SPAM)
     assert set(vocabulary.against(1, [0], len(HAM))) == set(HAM)
     masking = ad.SmoothedClassifier(deletion.base_, ad.Masking(0.5), progress=False)
@@ -170,3 +163,39 @@ def test_an_empty_text_and_three_classes() -> None:
         assert result.tokens is not None, tokens
         assert result.distance is not None
         assert result.distance > certificate.radius
+
+
+# Edit distances
+
+
+def by_search(first: Tokens, second: Tokens, ops: tuple[str, ...]) -> float:
+    """Breadth-first search over single edits: slow, and obviously right."""
+    seen, layer, distance = {first}, [first], 0
+    while layer and distance <= 8:
+        if second in layer:
+            return distance
+        following = {other for text in layer for other in single_edits(text, ("a", "b"), Threat(ops))}
+        layer = [text for text in following - seen if len(text) <= 6]
+        seen |= following
+        distance += 1
+    return inf
+
+
+@pytest.mark.parametrize("ops", EVERY_SET, ids=",".join)
+def test_distances_are_those_of_a_search(ops: tuple[str, ...]) -> None:
+    words = [word for size in range(4) for word in product("ab", repeat=size)]
+    rng = random.Random(0)
+    for _ in range(60):
+        first, second = rng.choice(words), rng.choice(words)
+        assert edit_distance(first, second, ops) == by_search(first, second, ops), (first, second)
+
+
+def test_tokens_of_other_types_are_other_tokens() -> None:
+    assert edit_distance([1, 2], [True, 2]) == 1
+    assert edit_distance([], []) == 0
+
+
+def test_long_texts_are_quick() -> None:
+    text = [str(number % 977) for number in range(20_000)]
+    other = [*text[:50], "new", *text[60:]]
+    assert edit_distance(text, other) == 10

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import pickle
 import shutil
 from collections.abc import Generator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +15,16 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.attacks import attack_run
+from adaptdel.attacks.adaptive import edit_distance
 from adaptdel.attacks.attack_run import AttackJob, AttackTask, InputAttack, attack_data, read_attack_run
-from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.outcomes import bootstrap_interval, measure_attack, robustness_curves
 from adaptdel.cli import attack
 from adaptdel.report.attack_report import write_attack_report
 from adaptdel.runs.engine import EngineSettings, LocalEngine
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import ATTACK
-from adaptdel.store import Store
 
 from ..run_files import rewrite, run, write_rows
-from ..runs.tasks import PoisonedAttack
 from .conftest import fitted, texts
 
 FEW = replace(ATTACK, inputs=8, queries=300, search_votes=200, verify_votes=2000)
@@ -105,29 +101,6 @@ def test_an_interrupted_run_is_resumed_and_workers_do_not_matter(
     assert without_times(resumed.records) == whole
     parallel = attack_data(job(folder, tmp_path / "parallel", engine=EngineSettings(workers=2)), progress=False)
     assert without_times(parallel.records) == whole
-
-
-def test_a_full_disk(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(store: Any, number: int, record: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "put", full)
-        with pytest.raises(ValueError, match="the disk is full: everything attacked so far is kept"):
-            attack_data(job(folder, tmp_path / "run"), progress=False)
-    assert len(attack_data(job(folder, tmp_path / "run"), progress=False).records) == 8
-
-
-def test_a_text_that_ends_its_local_worker(
-    folder: Path, whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is recorded as an error; the same command tries it again."""
-    last = max(record["row"] for record in whole)
-    workers = EngineSettings(workers=2)
-    with monkeypatch.context() as patch:
-        patch.setattr(attack_run, "AttackTask", partial(PoisonedAttack, rows=(last,)))
-        attacked = attack_data(job(folder, tmp_path / "run", engine=workers), progress=False)
-    assert [record["row"] for record in attacked.records if record["outcome"] == "error"] == [last]
 
 
 def test_workers_need_neither_the_data_nor_the_folders(
@@ -237,59 +210,50 @@ def test_the_settings_of_the_paper(folder: Path, tmp_path: Path, monkeypatch: py
         raise ValueError("taken")
 
     monkeypatch.setattr(attack_run, "attack_data", taken)
-    monkeypatch.setattr(attack, "ATTACK", replace(ATTACK, inputs=3, votes=7, queries=9, seconds=5.0, fresh=True))
+    monkeypatch.setattr(attack, "ATTACK", replace(ATTACK, inputs=3, votes=7, queries=9, seconds=5.0))
     common = ("attack", folder / "model", "--data", folder / "test.jsonl", "--out", tmp_path / "run")
     assert run(*common, "--settings", "paper", "--recipe", "bae-i") == 2
     assert run(*common, "--settings", "paper", "--recipe", "clare", "--inputs", "20", "--set", "queries=50") == 2
     assert run(*common, "--settings", "paper") == run(*common, "--settings", "paper", "--recipe", "bae-r") == 2
     printed, changed = jobs
-    assert printed.settings == replace(ATTACK, inputs=200, votes=100, queries=3000, seconds=7200.0, fresh=False)
+    assert printed.settings == replace(ATTACK, inputs=200, votes=100, queries=3000, seconds=7200.0)
     assert changed.settings == replace(printed.settings, inputs=20, queries=50)
 
 
-def test_the_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("attack", "audit"):
-        assert run(command, "--help") == 0
-        options = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  --")]
-        assert len(options) <= 20 + 1  # and --help itself
-        assert run(command, "--list-settings") == 0
-        assert "verify_votes=16000" in capsys.readouterr().out
-
-
-def test_hostile_texts_are_escaped_in_the_report(folder: Path, tmp_path: Path) -> None:
-    result = attack_data(job(folder, tmp_path / "run"), progress=False)
-    chosen = next(record for record in result.records if record["outcome"] == "success")
-    chosen["text"] = "<script>alert(1)</script> " + chosen["text"]
-    lines = "".join(json.dumps(record) + "\n" for record in result.records)
-    (tmp_path / "run" / "attacks.jsonl").write_text(lines)
+def test_hostile_texts_are_read_again_and_escaped_in_the_report(
+    folder: Path, whole: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Also those with characters that divide lines elsewhere."""
+    shutil.copytree(folder / "whole", tmp_path / "run")
+    chosen = next(record for record in whole if record["outcome"] == "success")
+    chosen = chosen | {"text": "<script>alert(1)</script> a\u0085b\u2028c\x1cd " + chosen["text"]}
+    (tmp_path / "run" / "attacks.jsonl").write_text(json.dumps(chosen, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert read_attack_run(tmp_path / "run").records == [chosen]
     write_attack_report([tmp_path / "run"], tmp_path / "report")
     assert "<script>" not in (tmp_path / "report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "word"),
     [
-        (["--recipe", "nonsense"], "recipe must be one of"),
-        (["--budget", "0"], "budget must be"),
-        (["--set", "queries=0"], "queries must be"),
-        (["--set", "colour=red"], "choose one of inputs, votes"),
-        (["--set", "seconds"], "--set must be NAME=VALUE"),
-        (["--ops", "swap"], "ops must be"),
-        (["--workers", "0"], "workers must be"),
-        (["--part", "tagger=none"], "tagger"),
-        (["--part", "tagger"], "--part must be NAME=PATH"),
-        (["--vocabulary", "missing.csv"], "missing.csv"),
-        (["--label-column", "nothing"], "nothing"),
-        (["--recipe", "textfooler", "--vocabulary", "words.csv"], "vocabulary"),
+        ("--recipe nonsense", "recipe must be one of"),
+        ("--budget 0", "budget"),
+        ("--set queries=0", "queries"),
+        ("--set colour=red", "choose one of"),
+        ("--ops swap", "ops"),
+        ("--part tagger=none", "tagger"),
+        ("--part tagger", "NAME=PATH"),
+        ("--vocabulary missing.csv", "missing.csv"),
+        ("--recipe textfooler --vocabulary words.csv", "vocabulary"),
     ],
 )
 def test_bad_input_is_one_sentence(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, word: str
 ) -> None:
     out = tmp_path / "run"
-    assert run("attack", folder / "model", "--data", folder / "test.jsonl", "--out", out, *arguments) == 2
+    assert run("attack", folder / "model", "--data", folder / "test.jsonl", "--out", out, *arguments.split()) == 2
     error = capsys.readouterr().err
-    assert sentence in error
+    assert word in error
     assert len(error.strip().splitlines()) == 1 or "left out" in error
     assert not out.exists()
 
@@ -311,15 +275,17 @@ def test_bad_models_data_and_folders(folder: Path, tmp_path: Path, capsys: pytes
     out.mkdir()
     (out / "other.txt").write_text("x")
     assert run("attack", folder / "model", "--data", data, "--out", out) == 2
-    assert "holds something that is not a run of attacks" in capsys.readouterr().err
+    assert "holds something that is not a run" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["other.txt"]
 
 
-def test_damaged_runs_are_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    attack_data(job(folder, tmp_path / "run"), progress=False)
+def test_damaged_runs_are_refused(
+    folder: Path, whole: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "whole", tmp_path / "run")
     records = tmp_path / "run" / "attacks.jsonl"
-    whole = records.read_text()
-    for damaged in ("{", '{"row": 1}', whole.replace('"success"', '"victory"'), whole.replace('"row": ', '"row": "x')):
+    lines = records.read_text()
+    for damaged in ("{", '{"row": 1}', lines.replace('"success"', '"victory"'), lines.replace('"row": ', '"row": "x')):
         records.write_text(damaged)
         assert run("report", tmp_path / "run", "--out", tmp_path / "report") == 2
         assert "not a record of an attack" in capsys.readouterr().err
@@ -329,20 +295,14 @@ def test_damaged_runs_are_refused(folder: Path, tmp_path: Path, capsys: pytest.C
         read_attack_run(tmp_path / "run")
 
 
-def test_texts_with_other_line_separators_are_read_again(folder: Path, tmp_path: Path) -> None:
-    result = attack_data(job(folder, tmp_path / "run"), progress=False)
-    result.records[0]["text"] = "a\u0085b\u2028c\x1cd"
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in result.records)
-    (tmp_path / "run" / "attacks.jsonl").write_text(lines, encoding="utf-8")
-    assert read_attack_run(tmp_path / "run").records == result.records
-
-
-def test_the_status_of_a_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = attack_data(job(folder, tmp_path / "run"), progress=False)
+def test_the_status_of_a_run(
+    folder: Path, whole: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "whole", tmp_path / "run")
     assert run("status", tmp_path / "run", "--json") == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["state"], status["inputs"], status["attacked"], status["failures"]) == ("finished", 8, 8, 0)
-    assert status["robust accuracy"] == result.measures["robust_accuracy"]
+    assert status["robust accuracy"] == measure_attack(whole)["robust_accuracy"]
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
     assert run("status", tmp_path / "run") == 0

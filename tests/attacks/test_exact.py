@@ -15,9 +15,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import adaptdel as ad
+from adaptdel.attacks.adaptive import edit_distance
 from adaptdel.attacks.attack_run import AttackJob, attack_data
 from adaptdel.attacks.auditor import AuditReport, Claim, ExactAuditor
-from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.target import ExactTarget
 from adaptdel.core.threat import EVERY_SET, Threat
 from adaptdel.runs.inputs import Source

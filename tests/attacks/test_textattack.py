@@ -15,7 +15,6 @@ import adaptdel as ad
 from adaptdel.attacks.attack_run import AttackJob, attack_data
 from adaptdel.attacks.target import SmoothedTarget
 from adaptdel.attacks.textattack import (
-    BUILDERS,
     TEXTATTACK,
     USED_PARTS,
     TextAttackAttacker,
@@ -29,10 +28,6 @@ from ..run_files import run, write_rows
 from .conftest import BOTH, HAM, SPAM, fitted, texts
 
 FEW = replace(ATTACK, inputs=3, queries=150, verify_votes=1000)
-
-
-def test_every_recipe_of_the_paper_has_a_builder() -> None:
-    assert set(BUILDERS) == set(TEXTATTACK)
 
 
 def test_the_extra_is_named(

@@ -1,4 +1,4 @@
-"""The adaptive attack: greedy and beam search over edits by the change of the smoothed vote share.
+"""The adaptive attack: a greedy search over edits by the change of the smoothed vote share.
 
 It knows the noise, the base model and the training vocabulary. Texts of a step are compared on the same noise. An edit
 of one token changes only the copies that keep this token, so only these are classified again: a comparison on 1,000
@@ -14,15 +14,16 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
+from math import inf
 
 import numpy as np
 
-from adaptdel.attacks.edits import edit_distance
 from adaptdel.attacks.outcomes import FAILURE, SUCCESS, TIMEOUT
 from adaptdel.attacks.target import CopyAnswers, FreshVotes, QueryLimitReached, SmoothedTarget, TimeLimitReached
 from adaptdel.attacks.vocabulary import Vocabulary, support
 from adaptdel.certification.sampling import content_key, stream
-from adaptdel.core.checks import BoolArray, FloatArray
+from adaptdel.core.checks import BoolArray, FloatArray, IntArray, token_key
+from adaptdel.core.threat import Threat
 from adaptdel.text.units import Tokens
 
 LEAST_BUDGET = 8  # edits of short texts, unless a budget is given
@@ -261,29 +262,20 @@ class _Search:
 
     # Step by step
 
-    def _search(self, start: Draft, depth: int) -> None:
-        """Greedy search, or beam search, of up to ``depth`` edits."""
-        beam = [start]
-        seen = {start.tokens}
+    def _search(self, draft: Draft, depth: int) -> None:
+        """Greedy search of up to ``depth`` edits."""
+        seen = {draft.tokens}
         for _ in range(depth):
-            ranked: list[tuple[Measured, int, Draft]] = []
-            for draft in beam:
-                edits = self._moves(draft)
-                if edits:
-                    for edit, measured in zip(edits, self._measure_edits(draft, edits), strict=True):
-                        ranked.append((measured, len(ranked), draft.edited(edit)))
-            beam = []
-            for (margin, _), _, draft in sorted(ranked, key=lambda entry: entry[:2]):
-                if draft.tokens in seen:
-                    continue
-                seen.add(draft.tokens)
-                if margin < 0 and not beam and self._verified(draft.tokens):
-                    return
-                beam.append(draft)
-                if len(beam) == self.settings.beam:
-                    break
-            if not beam:
+            edits = self._moves(draft)
+            measured = self._measure_edits(draft, edits) if edits else []
+            ranked = sorted(zip(measured, map(draft.edited, edits), strict=True), key=lambda entry: entry[0])
+            unseen = [entry for entry in ranked if entry[1].tokens not in seen]
+            if not unseen:
                 return
+            (margin, _), draft = unseen[0]
+            if margin < 0 and self._verified(draft.tokens):
+                return
+            seen.add(draft.tokens)
 
     def _moves(self, draft: Draft) -> list[Edit]:
         """The edits that a step compares: of the tokens that speak most for the label, with the best words."""
@@ -335,3 +327,48 @@ def _copies(draft: Draft, edit: Edit, kept: BoolArray) -> tuple[Tokens, BoolArra
     if edit.operation == "ins":
         kept = np.insert(kept, edit.place, True, axis=1)
     return draft.edited(edit).tokens, kept
+
+
+def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable], ops: str | Sequence[str] = "edit") -> float:
+    """The least number of allowed edits that turn one token sequence into another; infinite if none do.
+
+    With all three operations it is the Levenshtein distance in tokens, computed exactly.
+
+    Args:
+        first: the tokens of the original.
+        second: the tokens of the edited text.
+        ops: "edit", or some of "del", "ins", "sub".
+
+    >>> edit_distance("the film was good".split(), "the film was not bad".split())
+    2.0
+    >>> edit_distance("abc", "abd", ["del", "ins"]), edit_distance("abc", "ab", ["sub"])
+    (2.0, inf)
+    """
+    threat = Threat(ops)
+    numbers: dict[Hashable, int] = {}
+    a, b = (
+        np.array([numbers.setdefault(token_key(token), len(numbers)) for token in tokens], dtype=np.int64)
+        for tokens in (first, second)
+    )
+    start = _common_prefix(a, b)
+    end = _common_prefix(a[start:][::-1], b[start:][::-1])
+    a, b = a[start : len(a) - end], b[start : len(b) - end]
+    positions = np.arange(len(b) + 1, dtype=np.float64)
+    row = positions if threat.inserts else np.where(positions == 0, 0.0, inf)
+    for token in a:
+        diagonal = row[:-1] + np.where(b == token, 0.0, 1.0 if threat.substitutes else inf)
+        following = np.full(len(row), inf)
+        following[1:] = diagonal
+        if threat.deletes:
+            following = np.minimum(following, row + 1)
+        if threat.inserts:  # the best place to the left, plus an insertion for every place in between
+            following = np.minimum.accumulate(following - positions) + positions
+        row = following
+    return float(row[-1])
+
+
+def _common_prefix(a: IntArray, b: IntArray) -> int:
+    """The number of equal tokens at the start; removing them changes no distance."""
+    shared = min(len(a), len(b))
+    different = np.flatnonzero(a[:shared] != b[:shared])
+    return int(different[0]) if len(different) else shared

@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.attacks.adaptive import AdaptiveAttack
-from adaptdel.attacks.edits import edit_distance
+from adaptdel.attacks.adaptive import AdaptiveAttack, edit_distance
 from adaptdel.attacks.outcomes import (
     ERROR,
     FAILURE,

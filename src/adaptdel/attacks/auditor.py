@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from adaptdel.attacks.adaptive import AdaptiveAttack
-from adaptdel.attacks.edits import edit_distance
+from adaptdel.attacks.adaptive import AdaptiveAttack, edit_distance
 from adaptdel.attacks.target import ExactTarget, SmoothedTarget
 from adaptdel.attacks.vocabulary import Vocabulary
 from adaptdel.certification.certificate import Certificate

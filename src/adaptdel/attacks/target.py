@@ -138,7 +138,7 @@ class SmoothedTarget(Target):
     def __init__(self, certifier: Certifier, settings: AttackSettings = ATTACK) -> None:
         super().__init__(certifier.base.classes_ or [], certifier.unit, certifier.rule.threat.ops, settings)
         self.certifier = certifier
-        self._plan = SamplingPlan(
+        plan = SamplingPlan(
             certifier.rule,
             n_select=settings.votes,
             n_estimate=0,
@@ -147,6 +147,7 @@ class SmoothedTarget(Target):
             exact=False,
             phases=PHASES,
         )
+        self._engine = certifier.with_plan(plan)
 
     @property
     def rule(self) -> Rule:
@@ -156,7 +157,6 @@ class SmoothedTarget(Target):
     def begin(self) -> None:
         """Start counting queries, votes and time for a new input."""
         super().begin()
-        self._calls = 0
         self._scale = 0.0  # of scores without noise, from the first text of an input
 
     def certify(self, text: str, name: str) -> tuple[int, int]:
@@ -169,12 +169,10 @@ class SmoothedTarget(Target):
     def query(self, texts: Sequence[str]) -> FloatArray:
         """Vote shares; with a decision threshold, they are scaled so that it is at one half.
 
-        The votes depend on the text and the seed alone, or with ``settings.fresh`` also on the number of the call.
+        The votes depend on the text and the seed alone.
         """
         self.check_time()
-        self._calls += 1
-        seed = (self.settings.seed + self._calls) % 2**63 if self.settings.fresh else self.settings.seed
-        engine = self.certifier.with_plan(replace(self._plan, seed=seed))
+        engine = self._engine
         self.queries += len(texts)
         prepared = [engine.prepare(text, f"query {number}") for number, text in enumerate(texts)]
         if not self.rule.noise.changes_inputs and self.rule.threshold is None:

@@ -77,7 +77,7 @@ class TextAttackAttacker:
 
 
 def _goal(target: Target) -> Any:
-    """TextAttack's goal of any other answer; it keeps the answer to a text unless fresh votes are wanted."""
+    """TextAttack's goal of any other answer; it keeps the answer to a text."""
     from textattack.goal_functions import UntargetedClassification
     from textattack.models.wrappers import ModelWrapper
 
@@ -93,7 +93,7 @@ def _goal(target: Target) -> Any:
 
     settings = target.settings
     return UntargetedClassification(
-        Wrapper(), query_budget=settings.queries, model_batch_size=WHOLE_STEP, use_cache=not settings.fresh
+        Wrapper(), query_budget=settings.queries, model_batch_size=WHOLE_STEP, use_cache=True
     )
 
 

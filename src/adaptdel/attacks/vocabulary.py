@@ -33,13 +33,12 @@ class Vocabulary:
     Attributes:
         words: the words, most frequent first.
         scores: shape (words, classes); a word with a higher score speaks more for the class.
-        by_model: whether the base model gave the scores.
     """
 
-    def __init__(self, words: Sequence[Hashable], scores: FloatArray, *, by_model: bool) -> None:
+    def __init__(self, words: Sequence[Hashable], scores: FloatArray) -> None:
         if not len(words):
             raise ValueError("the vocabulary of an attack must hold at least one word, got none")
-        self.words, self.scores, self.by_model = list(words), scores, by_model
+        self.words, self.scores = list(words), scores
 
     def __len__(self) -> int:
         return len(self.words)
@@ -82,9 +81,9 @@ def learn_vocabulary(certifier: Certifier, texts: Iterable[tuple[Tokens, Any]]) 
     frequent = frequent[:MOST_WORDS]
     scores = model_scores(certifier, frequent) if frequent else None
     if scores is not None:
-        return Vocabulary(frequent, scores, by_model=True)
+        return Vocabulary(frequent, scores)
     table = np.array([[counts[word] for counts in by_class] for word in frequent], dtype=np.float64) + 0.5
-    return Vocabulary(frequent, np.log(table / table.sum(axis=0, keepdims=True)), by_model=False)
+    return Vocabulary(frequent, np.log(table / table.sum(axis=0, keepdims=True)))
 
 
 def vocabulary_of(certifier: Certifier, source: Source) -> Vocabulary:

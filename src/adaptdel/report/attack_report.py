@@ -137,8 +137,7 @@ def _notes(entries: Sequence[AttackEntry]) -> list[str]:
                 "1 input ended its workers and is" if errors == 1 else f"{errors} inputs ended their workers and are"
             )
             notes.append(f"{entry.title}: {inputs} left out of all figures.")
-    frozen = [e for e in entries if e.row["recipe"] != "adaptive" and not e.run.manifest["settings"].get("fresh")]
-    if frozen:
+    if any(entry.row["recipe"] != "adaptive" for entry in entries):
         notes.append(
             "The recipes of TextAttack keep the first answer to a text (one draw of the noise), as in the paper. Some "
             "of their successes are due to that draw: “verified” counts only changes that fresh votes confirm."
