@@ -28,28 +28,11 @@ from adaptdel.training.jobs import TrainingJob, train_job
 METHODS = (EXACT, "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 CLASS_NAMES = ("negative", "positive")
 DEMO_FOLDER = Path("out/demo")  # for data, models, runs and report
+REVIEWS, WORKERS = 500, 2  # held-out reviews that are certified, and processes that certify
 SERVED = {"film-reviews": EXACT, "film-reviews-smoothed": "adaptdel"}  # names of models for `adaptdel serve`
 EXAMPLE_SHARES = (0.5, 0.02, 0.25, 0.75, 0.98)  # quantiles of the lengths of its examples; the page shows the first
 
 Note = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class DemoSettings:
-    """The size of the demonstration.
-
-    Attributes:
-        reviews: the number of held-out reviews to certify.
-        workers: the number of processes that certify.
-        seed: of the split and of all random numbers.
-    """
-
-    reviews: int = 500
-    workers: int = 2
-    seed: int = 0
-
-
-DEMO = DemoSettings()
 
 
 @dataclass(frozen=True)
@@ -70,9 +53,9 @@ class Demo:
 def run_demo(
     folder: Path,
     *,
-    reviews: int = DEMO.reviews,
-    workers: int = DEMO.workers,
-    seed: int = DEMO.seed,
+    reviews: int = REVIEWS,
+    workers: int = WORKERS,
+    seed: int = 0,
     note: Note = lambda text: None,
 ) -> Demo:
     """Train, calibrate and certify every method; the same call resumes an interrupted run."""
@@ -99,7 +82,7 @@ def run_demo(
 
 
 def demo_models(
-    folder: Path, *, reviews: int = DEMO.reviews, seed: int = DEMO.seed, note: Note = lambda text: None
+    folder: Path, *, reviews: int = REVIEWS, seed: int = 0, note: Note = lambda text: None
 ) -> dict[str, Path]:
     """The folders of the demonstration's models for `adaptdel serve`, trained unless they exist, with examples.
 

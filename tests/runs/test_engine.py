@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adaptdel.runs.engine import ATTEMPTS, EngineSettings, LocalEngine, WorkerError, start_engine
+from adaptdel.runs.engine import ATTEMPTS, EngineSettings, LocalEngine, start_engine
 from tests.runs.tasks import Square
 
 
@@ -42,7 +42,7 @@ def test_items_are_taken_as_they_are_needed() -> None:
 
 
 def test_errors() -> None:
-    with LocalEngine(2) as engine, pytest.raises(WorkerError, match="cannot square None: everything certified so far"):
+    with LocalEngine(2) as engine, pytest.raises(ValueError, match="cannot square None: everything certified so far"):
         list(engine.map(Square(None), [1, None, 2]))
 
 
@@ -82,7 +82,7 @@ def test_settings(settings: dict[str, object], words: str) -> None:
 
 def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adaptdel.runs.engine._prepare", print_and_fail)
-    with LocalEngine(2) as engine, pytest.raises(WorkerError, match="cannot start"):
+    with LocalEngine(2) as engine, pytest.raises(ValueError, match="cannot start"):
         list(engine.map(Square(None), range(9)))
 
 

@@ -62,7 +62,7 @@ def test_a_row_holds_the_integers_and_what_follows_from_them(folder: Path) -> No
     assert run.manifest["alpha"] == 0
     assert run.manifest["totals"]["mean_character_radius"] > 0
     assert errors(run) == []
-    assert read_status(folder / "run").done == 90
+    assert read_status(folder / "run")["done"] == 90
 
 
 def test_workers_and_an_interrupted_run_give_the_same_table(folder: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from adaptdel.certification.sampling import content_key
 from adaptdel.core.checks import check_int
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.progress import reporter
-from adaptdel.runs.engine import LocalEngine, ModelSource, Task, Work, WorkerError
+from adaptdel.runs.engine import LocalEngine, ModelSource, Task, Work
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.records import certificate_of, label_text
 from adaptdel.runs.storage import Run, read_run
@@ -53,7 +53,7 @@ class AuditTask(Task):
 
     def failed(self, item: Any, reason: str) -> ClaimAudit:
         """An audit needs every certificate that was drawn."""
-        raise WorkerError(f"{item.name}: {reason}: {self.try_again} with fewer workers")
+        raise ValueError(f"{item.name}: {reason}: {self.try_again} with fewer workers")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from adaptdel.demo import DEMO, DEMO_FOLDER, run_demo
+from adaptdel.demo import DEMO_FOLDER, REVIEWS, WORKERS, run_demo
 
 
 @click.command("demo")
@@ -17,9 +17,9 @@ from adaptdel.demo import DEMO, DEMO_FOLDER, run_demo
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for data, models, runs and report.",
 )
-@click.option("--reviews", default=DEMO.reviews, show_default=True, help="Number of held-out reviews to certify.")
-@click.option("--workers", default=DEMO.workers, show_default=True, help="Number of worker processes.")
-@click.option("--seed", default=DEMO.seed, show_default=True, help="Seed of the split and of all random numbers.")
+@click.option("--reviews", default=REVIEWS, show_default=True, help="Number of held-out reviews to certify.")
+@click.option("--workers", default=WORKERS, show_default=True, help="Number of worker processes.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the split and of all random numbers.")
 def demo_command(out: Path, reviews: int, workers: int, seed: int) -> None:
     """Compare exact certificates and every method of the paper on real film reviews, and write a report.
 

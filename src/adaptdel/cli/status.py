@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from adaptdel.attacks.attack_run import is_attack_run, read_attack_run
-from adaptdel.runs.storage import FINISHED, RUNNING, STOPPED, RunStatus, read_status
+from adaptdel.runs.storage import FINISHED, RUNNING, STOPPED, read_status
 from adaptdel.store import is_locked
 from adaptdel.tables import number, percent, text_table
 
@@ -28,7 +28,7 @@ def status_command(run: Path, as_json: bool) -> None:
         click.echo(json.dumps({"run": str(run), **attacked}, indent=2) if as_json else shown.to_terminal())
         return
     status = read_status(run)
-    click.echo(json.dumps({"run": str(run), **status.to_dict()}, indent=2) if as_json else describe(status, run))
+    click.echo(json.dumps({"run": str(run), **status}, indent=2) if as_json else describe(status, run))
 
 
 def attack_status(folder: Path) -> dict[str, Any]:
@@ -54,20 +54,21 @@ def _shown(value: Any) -> str:
     return percent(value) if isinstance(value, float) else str(value)
 
 
-def describe(status: RunStatus, run: Path) -> str:
+def describe(status: dict[str, Any], run: Path) -> str:
     """The status for a terminal."""
-    of = "" if status.rows is None else f" of {status.rows:,} ({percent(status.done / status.rows)})"
-    rows = [("state", status.state), ("rows", f"{status.done:,}{of}")]
-    if status.rate is not None:
-        rows.append(("rows per second", number(status.rate, 1)))
-    if status.seconds_left is not None:
-        rows.append(("time left", clock(status.seconds_left)))
-    rows.append(("failures", f"{status.failures:,}"))
-    if status.clean_accuracy is not None:
-        rows.append(("clean accuracy", percent(status.clean_accuracy)))
-    if status.mean_radius is not None:
-        rows.append(("mean certified radius", number(status.mean_radius)))
-    rows.append(("last result", status.changed or "none"))
+    done, of_all = status["done"], status["rows"]
+    of = "" if of_all is None else f" of {of_all:,} ({percent(done / of_all)})"
+    rows = [("state", status["state"]), ("rows", f"{done:,}{of}")]
+    if status["rate"] is not None:
+        rows.append(("rows per second", number(status["rate"], 1)))
+    if status["seconds_left"] is not None:
+        rows.append(("time left", clock(status["seconds_left"])))
+    rows.append(("failures", f"{status['failures']:,}"))
+    if status["clean_accuracy"] is not None:
+        rows.append(("clean accuracy", percent(status["clean_accuracy"])))
+    if status["mean_radius"] is not None:
+        rows.append(("mean certified radius", number(status["mean_radius"])))
+    rows.append(("last result", status["changed"] or "none"))
     return "\n".join([text_table(("run", str(run)), rows).to_terminal()])
 
 

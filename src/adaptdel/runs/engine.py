@@ -47,10 +47,6 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _log = logging.getLogger(__name__)
 
 
-class WorkerError(ValueError):
-    """A worker ended, or could not start, before its items were finished."""
-
-
 @dataclass(frozen=True)
 class ModelSource:
     """What a worker loads.
@@ -247,7 +243,7 @@ class Engine(ABC):
         except worker.lost as error:
             worker.failed_starts += 1
             if worker.failed_starts >= STARTS:
-                raise WorkerError(f"workers cannot start: {error}: {task.try_again}") from None
+                raise ValueError(f"workers cannot start: {error}: {task.try_again}") from None
             worker.start()
 
     def _collect(self, chunks: _Chunks, worker: Worker, future: Future[Any]) -> Iterator[Any]:
@@ -262,7 +258,7 @@ class Engine(ABC):
             return
         chunk = worker.in_flight.pop(future)
         if isinstance(results, str):
-            raise WorkerError(f"{results}: {chunks.task.try_again}")
+            raise ValueError(f"{results}: {chunks.task.try_again}")
         chunks.done(chunk)
         yield from results
 

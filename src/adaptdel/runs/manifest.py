@@ -202,19 +202,7 @@ def check_resumable(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]
 def _job(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What a run can only be resumed with: what its rows depend on, beside the data."""
     model, data = manifest["model"] or {}, manifest["data"] or {}
-    names = (
-        "model_hash",
-        "noise",
-        "unit",
-        "classes",
-        "threshold",
-        "ops",
-        "bound",
-        "alpha",
-        "sampling",
-        "votes",
-        "seed",
-    )
+    names = ("model_hash", "unit", "classes", "threshold", "ops", "alpha", *SAMPLED)
     return {
         "the precision (dtype)": model.get("dtype"),
         **{name: manifest[name] for name in names},

@@ -256,17 +256,6 @@ class Totals:
         """The number of rows with a label and a certificate."""
         return sum(self._rows[True].values())
 
-    @property
-    def clean_accuracy(self) -> float | None:
-        """The fraction of correct answers; abstentions count by their predicted label. None without labels."""
-        return self.outcomes().clean_accuracy if self.labelled else None
-
-    @property
-    def mean_radius(self) -> float | None:
-        """The mean certified radius, with 0 for wrong answers and abstentions."""
-        outcomes = self.outcomes()
-        return outcomes.mean_radius if len(outcomes) else None
-
     def outcomes(self) -> Outcomes:
         """The rows with a label, or all if none has one."""
         labelled = bool(self.labelled)

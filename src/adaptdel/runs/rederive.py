@@ -96,22 +96,6 @@ def verify_run(
         yield "the run", whole
 
 
-class _SameVotes:
-    """Rows of the same text must have the same votes: noise depends on the seed and the input alone."""
-
-    def __init__(self) -> None:
-        self._votes: dict[str, bytes] = {}
-
-    def errors(self, record: Record) -> list[str]:
-        names = ("length", "answer", "selection", "look_sizes", "look_alphas", "votes", "exact")
-        key = blake2b(repr([record[name] for name in names]).encode(), digest_size=16).digest()
-        return (
-            []
-            if self._votes.setdefault(record["input_hash"], key) == key
-            else ["another row of the same input has other votes"]
-        )
-
-
 def _totals(manifest: Mapping[str, Any], totals: Totals) -> list[str]:
     """Check that the manifest of a finished run states the number of its rows, and their totals with every field."""
     if manifest["rows"] != totals.inputs:
@@ -196,7 +180,8 @@ class StatedPlan:
     """The sampling plan that a manifest states: that of the original run if it was recertified."""
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
-        self.manifest, self.alpha, self.votes = manifest, float(manifest["alpha"]), _SameVotes()
+        self.manifest, self.alpha = manifest, float(manifest["alpha"])
+        self._votes: dict[str, bytes] = {}  # of each input: noise depends on the seed and the input alone
         self.noise = noise_from_dict(manifest["noise"])
         self.n_select, self.n_estimate = manifest["votes"]
         self.adaptive = manifest["sampling"] == "adaptive"
@@ -214,7 +199,12 @@ class StatedPlan:
 
     def errors(self, record: Record, work: int | None = STEPS) -> list[str]:
         """List what is wrong with a row: its certificate, its votes, or a column that does not follow from them."""
-        return self._row_errors(record, work) + self.votes.errors(record)
+        names = ("length", "answer", "selection", "look_sizes", "look_alphas", "votes", "exact")
+        key = blake2b(repr([record[name] for name in names]).encode(), digest_size=16).digest()
+        wrong = self._row_errors(record, work)
+        if self._votes.setdefault(record["input_hash"], key) != key:
+            wrong.append("another row of the same input has other votes")
+        return wrong
 
     def _row_errors(self, record: Record, work: int | None) -> list[str]:
         try:

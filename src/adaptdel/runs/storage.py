@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
@@ -240,39 +240,11 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
         raise ValueError(f"{path}: must have the columns {', '.join(CERTIFICATES.names)} with their types: {RESTORE}")
 
 
-@dataclass(frozen=True)
-class RunStatus:
-    """How far a run is.
+def read_status(folder: Path) -> dict[str, Any]:
+    """How far a run is, also while another process works on it; nothing is locked or changed.
 
-    Attributes:
-        state: "finished", "running", or a sentence.
-        rows: the rows of the data; None if no session has counted them.
-        done: rows with a result.
-        failures: rows without a certificate.
-        rate: rows a second in the last session; None if nothing was certified in it.
-        seconds_left: the time that the other rows take at this rate, while the run goes on.
-        clean_accuracy: of the rows so far; None without labels.
-        mean_radius: of the rows so far.
-        changed: when the last result was written, in ISO 8601.
+    The rate, in rows a second, is that of the last session; ``seconds_left`` is known while the run goes on.
     """
-
-    state: str
-    rows: int | None
-    done: int
-    failures: int
-    rate: float | None
-    seconds_left: float | None
-    clean_accuracy: float | None
-    mean_radius: float | None
-    changed: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-
-def read_status(folder: Path) -> RunStatus:
-    """Read the status of a run, also while another process works on it; nothing is locked or changed."""
     run = Run(folder, read_manifest(folder))
     last: dict[str, Any] = run.manifest["sessions"][-1] if run.manifest["sessions"] else {}
     rows: int | None = last.get("rows")
@@ -285,14 +257,15 @@ def read_status(folder: Path) -> RunStatus:
         rate = recent / max((end - datetime.fromisoformat(last["started"])).total_seconds(), 1.0)
     state = FINISHED if run.finished else RUNNING if is_locked(folder) else STOPPED
     left = max(rows - totals.inputs, 0) / rate if state == RUNNING and rows is not None and rate else None
-    return RunStatus(
-        state=state,
-        rows=rows,
-        done=totals.inputs,
-        failures=totals.problems,
-        rate=rate,
-        seconds_left=left,
-        clean_accuracy=totals.clean_accuracy,
-        mean_radius=totals.mean_radius,
-        changed=None if changed is None else changed.isoformat(timespec="seconds"),
-    )
+    outcomes = totals.outcomes()
+    return {
+        "state": state,
+        "rows": rows,
+        "done": totals.inputs,
+        "failures": totals.problems,
+        "rate": rate,
+        "seconds_left": left,
+        "clean_accuracy": outcomes.clean_accuracy if totals.labelled else None,
+        "mean_radius": outcomes.mean_radius if len(outcomes) else None,
+        "changed": None if changed is None else changed.isoformat(timespec="seconds"),
+    }
