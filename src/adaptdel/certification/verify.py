@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import comb, isclose, nextafter
+from math import isclose, nextafter
 from typing import Any
+
+import numpy as np
 
 from adaptdel.certification.certificate import CLAIMS, Certificate, digest
 from adaptdel.certification.exact import FORMAT as EXACT_FORMAT
@@ -136,9 +138,8 @@ def _enumerated(certificate: Certificate, exact: Sequence[Sequence[int]]) -> lis
     """Whether every choice of kept tokens was evaluated, and the label is the most probable class."""
     if certificate.noise.choices(certificate.length) > EXACT_COPIES:
         return [f"an input of {certificate.length} tokens has too many copies to be enumerated under its noise"]
-    weights = certificate.noise.choice_weights(certificate.length)
-    possible = [comb(certificate.length, i) if weight else 0 for i, weight in enumerate(weights)]
-    if [sum(row[i] for row in exact) for i in range(certificate.length + 1)] != possible:
+    sizes = certificate.noise.all_choices(certificate.length).sum(axis=1)
+    if np.sum(exact, axis=0).tolist() != np.bincount(sizes, minlength=certificate.length + 1).tolist():
         return ["the enumerated copies are not all there are"]
     shares = exact_shares(exact, certificate.noise, certificate.length)
     if certificate.threshold is not None:
