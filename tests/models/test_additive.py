@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -152,12 +152,19 @@ def test_immovable_tokens_and_synonyms(model: ad.AdditiveClassifier) -> None:
         ("word", {"good": [1]}),
         ("char", {"g": ["bad"]}),
         ("byte", {103: [256]}),
+        ("word", ["good"]),
     ],
 )
 def test_synonyms_are_single_tokens(unit: str, synonyms: Any) -> None:
     model = ad.AdditiveClassifier(unit=unit, settings=SETTINGS, progress=False).fit(*films(2, rows=24))
     with pytest.raises(ValueError, match="synonyms"):
         model.certify(["good"], synonyms=synonyms)
+
+
+@pytest.mark.parametrize("immovable", ["good", 3])
+def test_immovable_tokens_are_a_collection(immovable: Any, model: ad.AdditiveClassifier) -> None:
+    with pytest.raises(ValueError, match="immovable"):
+        model.certify(["good"], immovable=immovable)
 
 
 def test_synonyms_do_not_limit_edits_of_characters() -> None:
@@ -297,22 +304,29 @@ def test_conventions_of_scikit_learn() -> None:
         model.predict(["good"])
 
 
-@pytest.mark.parametrize("kind", ["counts", "hashed", "bayes", "three"])
+@pytest.mark.parametrize("kind", ["counts", "hashed", "bayes", "three", "ridge"])
 def test_pipelines(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("skops")
     from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression, RidgeClassifier
     from sklearn.naive_bayes import MultinomialNB
     from sklearn.pipeline import make_pipeline
 
     texts, labels = films(3 if kind == "three" else 2)
     texts = [text.replace("good", "Good!,") for text in texts]
     vectorizer = HashingVectorizer(n_features=16, norm=None) if kind == "hashed" else CountVectorizer(min_df=2)
-    estimator = MultinomialNB() if kind == "bayes" else LogisticRegression()
+    estimator = {"bayes": MultinomialNB, "ridge": RidgeClassifier}.get(kind, LogisticRegression)()
     pipeline = make_pipeline(vectorizer, estimator).fit(texts, labels)
-    loose = ad.AdditiveClassifier.from_sklearn(pipeline, bound=1e3)
-    assert loose.predict(texts).tolist() == pipeline.predict(texts).tolist()
-    tight = ad.AdditiveClassifier.from_sklearn(pipeline, bound=0.5)
+    for bound in (1e3, 1e200):
+        loose = ad.AdditiveClassifier.from_sklearn(pipeline, bound=bound)
+        assert loose.predict(texts).tolist() == pipeline.predict(texts).tolist()
+    tight = ad.AdditiveClassifier.from_sklearn(pipeline, bound=0.1)
+    if kind == "counts":
+        thin = deepcopy(pipeline)
+        thin[-1].sparsify()
+        assert (
+            ad.AdditiveClassifier.from_sklearn(thin, bound=0.1).predict(texts).tolist() == tight.predict(texts).tolist()
+        )
     certificates = tight.certify(texts)
     assert max(certificate.radius for certificate in certificates) > 0
     for text, certificate in zip(texts[:20], certificates, strict=False):
@@ -360,6 +374,10 @@ def test_pipelines_that_are_not_additive() -> None:
     pipeline = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, labels)
     with pytest.raises(ValueError, match="bound"):
         ad.AdditiveClassifier.from_sklearn(pipeline, bound=0)
+    for weight in (np.nan, np.inf):
+        pipeline[-1].coef_[0, 0] = weight
+        with pytest.raises(ValueError, match="finite"):
+            ad.AdditiveClassifier.from_sklearn(pipeline, bound=1.0)
 
 
 @pytest.mark.parametrize(

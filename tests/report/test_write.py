@@ -356,6 +356,17 @@ def test_a_report_that_fails_leaves_nothing(
     assert [path.name for path in report.parent.iterdir()] == [report.name]
 
 
+def test_texts_stand_beside_their_own_certificates(tmp_path: Path) -> None:
+    """Runs of different data have other texts in the same rows."""
+    noises = Deletion(FixedRate(0.9)), Deletion(FixedRate(0.95))
+    folders = [make_run(tmp_path / str(n), texts(5, n), noise, strength=1.0) for n, noise in enumerate(noises)]
+    entries = read_entries(folders)
+    shown, _ = words.shown_inputs(entries, [1], None)
+    assert [answer.entry for answer in shown[1].answers] == entries[:1]
+    assert words.example_row(entries[0], entries[0])
+    assert not words.example_row(entries[1], entries[0])
+
+
 def test_texts_are_those_that_were_certified(runs: list[Path], tmp_path: Path) -> None:
     entry = read_entries(runs[:1])[0]
     rows, data = texts(40), entry.manifest["data"]

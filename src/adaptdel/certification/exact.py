@@ -240,10 +240,9 @@ class ExactCertificate:
     def counterexample(self) -> Any:
         """A text that is ``radius + 1`` edits away and gets another label; None if none is known.
 
-        Every model that `AdditiveClassifier.fit` has trained on single tokens knows one, unless the radius covers every
-        text. It takes the worst edits, and writes the known token that supports the rival most. If that token changes
-        the margin by less than ``reach``, as after `AdditiveClassifier.from_sklearn` with a bound that no word reaches,
-        the edits may not be enough.
+        It takes the worst edits, and writes the known token that supports the rival most. If that token changes the
+        margin by less than ``reach``, as in a vocabulary of few words or under a bound that no word reaches, the edits
+        may not be enough.
 
         Only a certificate that comes from a model has one; one that was read from a file has to be made again.
         """
@@ -400,7 +399,10 @@ def exact_certificate(
 
 def _numbers(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     """Integers or finite floats as an array; an array without elements holds integers."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must have rows of the same length, got {values!s:.60}") from None
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():

@@ -7,6 +7,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
+from fractions import Fraction
 from math import frexp
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -309,10 +310,10 @@ class AdditivePipeline(BoundedClassifier):
         self._vectorizer, weights, bias = additive_parts(estimator)
         self.classes_ = np.asarray(estimator.classes_).tolist()
         super().__init__()
-        largest = max(float(np.abs(weights).max(initial=0.0)), float(np.abs(bias).max(initial=0.0)), self.real_bound)
+        largest = max(float(np.abs(weights).max(initial=0.0)), float(np.abs(bias).max(initial=0.0)))
         exponent = LARGEST_WEIGHT.bit_length() - 1 - frexp(largest)[1]
         self._weights, offsets = (np.rint(np.ldexp(a, exponent)).astype(np.int64) for a in (weights, bias))
-        self.bound = int(np.rint(np.ldexp(self.real_bound, exponent)))
+        self.bound = round(min(LARGEST_BOUND, Fraction(self.real_bound) * Fraction(2) ** exponent))
         if self.bound < 1:
             raise ValueError(f"bound must be at least {2.0**-exponent:.3g} for these weights, got {bound}")
         self.offsets = np.array([0, int(offsets[0])]) if len(offsets) == 1 else 2 * offsets
@@ -391,7 +392,10 @@ def additive_parts(estimator: Any) -> tuple[Any, npt.NDArray[np.float64], npt.ND
     if names[1] == "MultinomialNB":
         weights, bias = model.feature_log_prob_.T, model.class_log_prior_
     else:
-        weights, bias = np.asarray(model.coef_).T, np.broadcast_to(model.intercept_, (len(model.coef_),))
+        coefficients = model.coef_.toarray() if sparse.issparse(model.coef_) else np.atleast_2d(model.coef_)
+        weights, bias = coefficients.T, np.broadcast_to(model.intercept_, (len(coefficients),))
     if len(bias) == 2:  # of two scores, only the difference matters
         weights, bias = weights[:, [1]] - weights[:, [0]], bias[[1]] - bias[[0]]
+    if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
+        raise ValueError(f"pipeline must have finite weights, but {names[1]} has infinite ones or NaN")
     return vectorizer, weights.astype(np.float64), bias.astype(np.float64)

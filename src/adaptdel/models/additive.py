@@ -207,6 +207,8 @@ class AdditiveClassifier(TextEstimator):
             synonyms: the tokens that may replace each token, where the attacker cannot write any token he wants; he can
                 still insert any token, unless ``ops`` forbids it. Each must be one token of the unit.
         """
+        if isinstance(immovable, str) or not isinstance(immovable, Collection):
+            raise ValueError(f"immovable must be a list or a set of tokens, got {immovable!r:.60}")
         if synonyms is not None:
             check_synonyms(synonyms, check_unit(self.unit), self.base_classifier().ngram)
         return self._certificates(self.base_classifier(), self._split(listed(X)), frozenset(immovable), synonyms)
@@ -404,6 +406,8 @@ def check_synonyms(synonyms: Mapping[Any, Collection[Any]], unit: Unit, ngram: i
     """Raise ValueError unless these are lists of tokens for tokens: a phrase has the scores of its words, not one."""
     if ngram > 1:
         raise ValueError(f"synonyms are for models of single tokens, got an ngram of {ngram}")
+    if not isinstance(synonyms, Mapping):
+        raise ValueError(f"synonyms must be lists of tokens by token, got {synonyms!r:.60}")
     for token, others in synonyms.items():
         for each in (token, *check_list(f"synonyms of {token!r:.60}", others, "tokens")):
             if not is_token(each, unit):

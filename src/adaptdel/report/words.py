@@ -70,14 +70,16 @@ def sampled_rows(entries: Sequence[Entry], count: int, seed: int) -> list[int]:
 
 
 def example_row(entry: Entry, first: Entry) -> list[int]:
-    """The row of a right answer with the median radius among those above 0, which the first entry holds too; or none.
+    """The row of a right answer with the median radius among those above 0, whose text the first entry has; or none.
 
     Of a run that protects a class, an answer of that class.
     """
     right = {n: row for n, row in entry.rows.items() if row["truth"] in (None, row["answer"])}
     own = {n for n, row in right.items() if entry.protects in (None, str(label_value(row["answer"])))}
     rows = {n: row["radius"] for n, row in right.items() if n in own}
-    ranked = sorted((row for row, radius in rows.items() if radius > 0 and row in first.rows), key=lambda n: rows[n])
+    ranked = sorted(
+        (n for n, radius in rows.items() if radius > 0 and _same_text(entry, first, n)), key=rows.__getitem__
+    )
     return ranked[len(ranked) // 2 : len(ranked) // 2 + 1]
 
 
@@ -96,11 +98,16 @@ def shown_inputs(
         answers = [
             RunAnswer(entry, own, None if label is None else own.label == label, certificate_words(own, text))
             for entry, by_row in zip(entries, certificates, strict=True)
-            if (own := by_row.get(row)) is not None
+            if (own := by_row.get(row)) is not None and _same_text(entry, first, row)
         ]
         clipped = None if text is None else clip(readable(text), MOST_TEXT)
         shown[row] = ShownInput(row, record["id"], label, clipped, record["length"], tuple(answers))
     return shown, missing
+
+
+def _same_text(entry: Entry, other: Entry, row: int) -> bool:
+    """Whether both entries hold this row, of the same text: runs may be of different data."""
+    return row in other.rows and entry.rows[row]["id"] == other.rows[row]["id"]
 
 
 def find_texts(
