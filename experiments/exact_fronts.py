@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import adaptdel as ad
+from adaptdel.classifiers.bounded import BoundedLinearClassifier
 from adaptdel.files import write_json
 from adaptdel.settings import ADDITIVE, AdditiveTrainingSettings
 
@@ -100,12 +101,13 @@ def measure(folder: Path, name: str, vectors: str, penalties: list[float]) -> di
     model, winner = max(trained, key=lambda pair: held_out_radius(pair[1]["front"], least))
     texts, answers = read(folder, name, "test")
     truth = np.array(answers)
-    chosen = model.base_classifier().options()["point"]
+    base = model.base_
+    assert isinstance(base, BoundedLinearClassifier)
     front = []
     for point in range(len(model.front_)):
-        model.use_point(point)
+        model.base_ = base.at(point)
         front.append(test_point(model, texts, truth))
-    model.use_point(chosen)
+    model.base_, chosen = base, base.point
     return {
         "test_rows": len(texts),
         "settings": {"l2": winner["l2"], "vectors": winner["vectors"]},

@@ -313,7 +313,7 @@ class AdditivePipeline(BoundedClassifier):
         largest = max(float(np.abs(weights).max(initial=0.0)), float(np.abs(bias).max(initial=0.0)))
         exponent = LARGEST_WEIGHT.bit_length() - 1 - frexp(largest)[1]
         self._weights, offsets = (np.rint(np.ldexp(a, exponent)).astype(np.int64) for a in (weights, bias))
-        self.bound = round(min(LARGEST_BOUND, Fraction(self.real_bound) * Fraction(2) ** exponent))
+        self.bound = min(LARGEST_BOUND, round(Fraction(self.real_bound) * Fraction(2) ** exponent))
         if self.bound < 1:
             raise ValueError(f"bound must be at least {2.0**-exponent:.3g} for these weights, got {bound}")
         self.offsets = np.array([0, int(offsets[0])]) if len(offsets) == 1 else 2 * offsets
@@ -392,7 +392,7 @@ def additive_parts(estimator: Any) -> tuple[Any, npt.NDArray[np.float64], npt.ND
     if names[1] == "MultinomialNB":
         weights, bias = model.feature_log_prob_.T, model.class_log_prior_
     else:
-        coefficients = model.coef_.toarray() if sparse.issparse(model.coef_) else np.atleast_2d(model.coef_)
+        coefficients = np.atleast_2d(model.coef_.toarray() if hasattr(model.coef_, "toarray") else model.coef_)
         weights, bias = coefficients.T, np.broadcast_to(model.intercept_, (len(coefficients),))
     if len(bias) == 2:  # of two scores, only the difference matters
         weights, bias = weights[:, [1]] - weights[:, [0]], bias[[1]] - bias[[0]]
