@@ -89,8 +89,15 @@ def test_rows_that_were_cut_or_dropped(out: Path, capsys: pytest.CaptureFixture[
     assert "last session 24" in capsys.readouterr().err
     rewrite(out, lambda values: values.update(rows=24))
     assert "counts 24 rows, there are 19" in refused(out, capsys)
+    assert run("recertify", out, "--out", out.parent / "new") == 2
+    assert not (out.parent / "new").exists()
     forge(out, lambda rows: rows.__delitem__(3))
     assert "rows are missing" in refused(out, capsys)
+
+
+def test_a_row_that_was_copied_over_another(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forge(out, lambda rows: rows[1].update(rows[3], row=2))
+    assert "row 2 has the id of another row, 4-" in refused(out, capsys)
 
 
 def test_totals_are_compared_with_all_their_fields(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

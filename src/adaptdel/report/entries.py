@@ -97,7 +97,7 @@ class Entry:
         manifests = [part.run.manifest for part in self.parts]
         if not self.finished or any(manifest.get("seconds") is None for manifest in manifests):
             return None
-        certified = sum(manifest["totals"]["inputs"] - manifest["totals"]["problems"] for manifest in manifests)
+        certified = sum(part.run.manifest["rows"] - part.problems for part in self.parts)
         return sum(manifest["seconds"] for manifest in manifests) / certified if certified else None
 
     @cached_property

@@ -70,6 +70,8 @@ def verify_run(
         row, place = record["row"], f"row {record['row']}"
         if row <= previous or (run.finished and stated is None and row != previous + 1):
             whole = whole or [f"row {row} follows row {previous}: rows are missing, repeated or out of order"]
+        if record["id"] is not None and not record["id"].startswith(f"{row}-"):
+            whole = whole or [f"row {row} has the id of another row, {shown(record['id'])}"]
         previous = row
         if stated is not None:
             drawn.append(row)
@@ -323,6 +325,10 @@ def recertify(
 
     with replacing_folder(out) as partial:
         manifest["table_sha256"] = write_table(partial, records())
+        if totals.inputs != run.manifest["rows"]:
+            raise ValueError(
+                f"{run.file}: has {totals.inputs} rows, the manifest counts {run.manifest['rows']}: {RESTORE}"
+            )
         manifest |= {"totals": totals.to_dict(), "sessions": [session(ENGINE, totals.inputs)]}
         manifest["finished"] = timestamp()
         write_json(partial / MANIFEST, manifest)
