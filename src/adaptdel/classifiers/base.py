@@ -205,6 +205,21 @@ def kept_tokens(request: Request) -> Iterator[list[Any]]:
         yield tokens[row].tolist()
 
 
+def example_stream(seed: int, number: int) -> np.random.Generator:
+    """The random generator of an example in training, which does not depend on the other examples."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64)))
+
+
+def drawn_copies(
+    tokens: Sequence[Tokens], noise: Noise, unit: Unit, *, copies: int, seed: int
+) -> Iterator[tuple[Any, ...]]:
+    """The tokens of noisy copies of each example; the copies of an example follow each other."""
+    for number, example in enumerate(tokens):
+        prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
+        for kept in noise.given(example).chunks(len(example), copies, example_stream(seed, number)):
+            yield from map(tuple, kept_tokens(Request(prepared, kept)))
+
+
 def check_mask(unit: Unit) -> None:
     """Raise for a unit that has no mask token."""
     if unit.mask is None:

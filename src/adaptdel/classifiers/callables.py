@@ -17,7 +17,7 @@ from adaptdel.classifiers.base import (
     Request,
     check_labels,
     check_mask,
-    kept_tokens,
+    drawn_copies,
     register_classifier,
 )
 from adaptdel.classifiers.distinct import RECHECKED, DistinctClassifier, best_class
@@ -201,16 +201,10 @@ def skops_io() -> Any:
 def noisy_texts(
     tokens: Sequence[Tokens], labels: Sequence[Any], noise: Noise, unit: Unit, copies: int, seed: int
 ) -> tuple[list[Any], list[Any]]:
-    """``copies`` noisy copies of every example, joined; every example has its own random stream."""
-    texts, targets = [], []
-    for number, (example, label) in enumerate(zip(tokens, labels, strict=True)):
-        rng = np.random.Generator(np.random.Philox(key=[seed, number]))
-        prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
-        count = copies if noise.changes_inputs else 1
-        rows = noise.given(example).sample(len(example), count, rng)
-        texts += [unit.join(kept) for kept in kept_tokens(Request(prepared, rows))]
-        targets += [label] * count
-    return texts, targets
+    """``copies`` noisy copies of every example, joined, with their labels; one if the noise changes nothing."""
+    copies = copies if noise.changes_inputs else 1
+    texts = [unit.join(copy) for copy in drawn_copies(tokens, noise, unit, copies=copies, seed=seed)]
+    return texts, [label for label in labels for _ in range(copies)]
 
 
 def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save as tensors_to_bytes
 
-from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, kept_tokens, register_classifier
+from adaptdel.classifiers.base import BaseClassifier, Prepared, Request, drawn_copies, register_classifier
 from adaptdel.classifiers.features import (
     LARGEST_WEIGHT,
     Features,
@@ -211,14 +211,14 @@ class LinearClassifier(BaseClassifier):
             raise ValueError(f"loss must be 'copies' for an ngram of {self.ngram}, got 'votes'")
         examples: Iterable[Tokens] = tokens
         if self.ngram > 1 and unit is not None:
-            examples = noisy_ngrams(tokens, self.ngram, unit, active, copies, seed)
+            drawn = tokens if active is None else drawn_copies(tokens, active, unit, copies=copies, seed=seed)
+            examples = (ngrams(copy, self.ngram) for copy in drawn)
         numbers: dict[Hashable, int] = {}
         codes = [numbered(example, numbers, len(example)) for example in examples]
-        drawn = active if loss == "copies" and self.ngram == 1 else None  # what copies are drawn under
         counts = noisy_counts(
             codes,
             len(numbers),
-            noise=drawn,
+            noise=active if loss == "copies" and self.ngram == 1 else None,  # under which copies are drawn here
             copies=copies,
             seed=seed,
             tokens=tokens,
@@ -319,20 +319,3 @@ class LinearClassifier(BaseClassifier):
         model._set(features, values["classes"], tensors["weights"], tensors["bias"], values["exponent"])
         model.training_ = values["training"]
         return model
-
-
-def noisy_ngrams(
-    tokens: Sequence[Tokens], size: int, unit: Unit, noise: Noise | None, copies: int, seed: int
-) -> Iterator[Tokens]:
-    """The runs of neighbouring tokens of each noisy copy of each example; the copies of an example follow each other.
-
-    The copies are those that `noisy_counts` counts.
-    """
-    for number, example in enumerate(tokens):
-        if noise is None:
-            yield ngrams(example, size)
-            continue
-        prepared = Prepared(f"example {number}", example, unit, noise.masks_tokens)
-        stream = np.random.Philox(key=np.array([seed, number], dtype=np.uint64))
-        for kept in noise.given(example).chunks(len(example), copies, np.random.Generator(stream)):
-            yield from (ngrams(tuple(copy), size) for copy in kept_tokens(Request(prepared, kept)))

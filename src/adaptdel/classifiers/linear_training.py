@@ -19,6 +19,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.special import expit, logsumexp
 
+from adaptdel.classifiers.base import example_stream
 from adaptdel.classifiers.features import LARGEST_WEIGHT, Features
 from adaptdel.core.checks import FloatArray, IntArray
 from adaptdel.core.noise import Noise
@@ -199,9 +200,8 @@ def noisy_counts(
         if noise is None:
             chunks = iter([np.ones((1, len(code)), dtype=np.bool_)])
         else:
-            stream = np.random.Philox(key=np.array([seed, number], dtype=np.uint64))
             own = noise if tokens is None else noise.given(tokens[number])
-            chunks = own.chunks(len(code), copies, np.random.Generator(stream))
+            chunks = own.chunks(len(code), copies, example_stream(seed, number))
         for kept in chunks:
             if masking:
                 kept_codes.append(np.where(kept, code, types).ravel())

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from adaptdel.classifiers.base import example_stream
 from adaptdel.classifiers.linear_training import TOLERANCE, Counts, Fitted, Progress, minimise
 from adaptdel.core.checks import FloatArray, IntArray
 from adaptdel.core.noise import Noise
 
 SHARPNESS = 2.0  # of the logistic loss in standard deviations of the score
-BIAS_PENALTY = (
-    0.01  # a bias decides on copies that kept no word that matters: all of them, in texts of the rare class too
-)
+# A bias decides on copies that kept no word that matters: all of them, in texts of the rare class too.
+BIAS_PENALTY = 0.01
 SMOOTHING = 5.0  # added to the counts of a feature in a class, for the first weights
 FREE = 0.998  # of the tokens of the examples are within the first bound
 LEVEL_FACTOR = 0.8  # from a bound to the next one
@@ -271,6 +271,5 @@ def keep_rates(tokens: Sequence[Sequence[Hashable]], noise: Noise, *, draws: int
     """The probability with which copies of each example keep a token, shape (examples, draws)."""
     rates = np.empty((len(tokens), draws))
     for number, example in enumerate(tokens):
-        stream = np.random.Philox(key=np.array([seed, number], dtype=np.uint64))
-        rates[number] = noise.given(example).keep_rates(len(example), draws, np.random.Generator(stream))
+        rates[number] = noise.given(example).keep_rates(len(example), draws, example_stream(seed, number))
     return rates

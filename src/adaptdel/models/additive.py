@@ -26,7 +26,7 @@ from adaptdel.core.checks import (
 )
 from adaptdel.core.margins import TokenEdit, check_sums
 from adaptdel.core.threat import Threat
-from adaptdel.models.estimator import TextEstimator, input_name, label_array, listed
+from adaptdel.models.estimator import TextEstimator, label_array
 from adaptdel.progress import reporter
 from adaptdel.settings import ADDITIVE, CERTIFICATION, CLASS_WEIGHTS, TRAINING, AdditiveTrainingSettings
 from adaptdel.text.units import Tokens, Unit, Words, check_unit
@@ -92,7 +92,7 @@ class AdditiveClassifier(TextEstimator):
         check_ngram(settings.ngram, check_unit(self.unit))
         if settings.ngram > 1 and settings.vectors:
             raise ValueError("vectors are of words: leave them out for an ngram above 1")
-        tokens, labels = self._split(listed(X)), y if isinstance(y, list) else np.asarray(y).tolist()
+        tokens, labels = list(self.split(X)), y if isinstance(y, list) else np.asarray(y).tolist()
         check_examples(tokens, len(labels))
         if self.class_weight is not None:
             check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
@@ -176,9 +176,7 @@ class AdditiveClassifier(TextEstimator):
 
     def predict(self, X: Sequence[Any]) -> Any:
         """The label of the largest score for every input."""
-        answers = [
-            certificate.label for certificate in self._certificates(self.base_classifier(), self._split(listed(X)))
-        ]
+        answers = [certificate.label for certificate in self._certificates(self.base_classifier(), list(self.split(X)))]
         return label_array(answers)
 
     def decision_function(self, X: Sequence[Any]) -> FloatArray:
@@ -187,7 +185,7 @@ class AdditiveClassifier(TextEstimator):
         Scores are integers. No token changes the difference of two scores by more than `bound_`.
         """
         base = self.base_classifier()
-        rows = token_scores(base, self._split(listed(X)))
+        rows = token_scores(base, list(self.split(X)))
         totals = np.array([base.offsets + scores.sum(axis=0) for scores in rows], dtype=np.float64)
         totals = totals.reshape(-1, len(base.classes_))
         return totals[:, 1] - totals[:, 0] if len(base.classes_) == 2 else totals
@@ -211,7 +209,7 @@ class AdditiveClassifier(TextEstimator):
             raise ValueError(f"immovable must be a list or a set of tokens, got {immovable!r:.60}")
         if synonyms is not None:
             check_synonyms(synonyms, check_unit(self.unit), self.base_classifier().ngram)
-        return self._certificates(self.base_classifier(), self._split(listed(X)), frozenset(immovable), synonyms)
+        return self._certificates(self.base_classifier(), list(self.split(X)), frozenset(immovable), synonyms)
 
     def certifier(self) -> ExactCertifier:
         """The engine that certifies a stream of inputs for this model."""
@@ -267,15 +265,6 @@ class AdditiveClassifier(TextEstimator):
             raise ValueError(f"threshold must be 0 unless there are two classes, got {threshold}")
         return threshold
 
-    def _split(self, texts: Sequence[Any]) -> list[Tokens]:
-        unit, tokens = check_unit(self.unit), []
-        for number, text in enumerate(texts):
-            try:
-                tokens.append(unit.split(text))
-            except ValueError as error:
-                raise ValueError(f"{input_name(number, text)}: {error}") from None
-        return tokens
-
     def _certificates(
         self,
         base: BoundedClassifier,
@@ -325,19 +314,19 @@ class ExactCertifier:
         """Yield a result for every input; if its text is no text, the reason."""
         remaining = iter(inputs)
         while group := list(islice(remaining, GROUP)):
-            try:
-                certificates = self.model.certify([each.text for each in group])
-            except ValueError:  # one of them cannot be split
-                for each in group:
-                    yield self._alone(each)
-                continue
-            yield from map(InputResult, group, certificates)
+            yield from self._results(group)
 
-    def _alone(self, given: Input) -> InputResult:
+    def _results(self, group: list[Input]) -> Iterator[InputResult]:
         try:
-            return InputResult(given, self.model.certify([given.text])[0])
-        except ValueError as error:
-            return InputResult(given, None, str(error))
+            certificates = self.model.certify([each.text for each in group])
+        except ValueError as error:  # one of them cannot be split
+            if len(group) == 1:
+                yield InputResult(group[0], None, str(error))
+                return
+            for each in group:
+                yield from self._results([each])
+        else:
+            yield from map(InputResult, group, certificates)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -12,6 +12,7 @@ import numpy as np
 
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.models.model_files import load_model, save_model
+from adaptdel.text.units import Tokens, check_unit
 
 try:
     from sklearn.base import BaseEstimator as BaseEstimator
@@ -77,6 +78,15 @@ class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         What was measured on the answers of a model holds as long as this stays the same.
         """
         raise NotImplementedError
+
+    def split(self, X: Any) -> Iterator[Tokens]:
+        """The tokens of each input; ValueError that names the input that cannot be split."""
+        unit = check_unit(self.unit)
+        for number, text in enumerate(listed(X)):
+            try:
+                yield unit.split(text)
+            except ValueError as error:
+                raise ValueError(f"{input_name(number, text)}: {error}") from None
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder: safetensors, JSON and a model card."""

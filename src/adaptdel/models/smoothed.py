@@ -27,7 +27,7 @@ from adaptdel.models.estimator import TextEstimator, input_name, label_array, li
 from adaptdel.models.model_files import CONFIG
 from adaptdel.progress import reporter
 from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
-from adaptdel.text.units import Tokens, check_unit
+from adaptdel.text.units import check_unit
 
 _PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "copies")
 _FIELDS = {
@@ -115,7 +115,7 @@ class SmoothedClassifier(TextEstimator):
     def fit(self, X: Sequence[Any], y: Sequence[Any]) -> SmoothedClassifier:
         """Train the base classifier on noisy copies; if no noise was given, k of AdaptDel comes from the lengths."""
         unit = check_unit(self.unit)
-        tokens = [self._split(text, number) for number, text in enumerate(listed(X))]
+        tokens = list(self.split(X))
         if y is None:
             raise ValueError("y must hold the labels, got None")
         labels = np.asarray(y).tolist() if not isinstance(y, list) else y
@@ -250,21 +250,14 @@ class SmoothedClassifier(TextEstimator):
         model.base_, model.noise_, model.classes_ = base, plan.rule.noise, np.array(base.classes_)
         return model
 
-    def _split(self, text: Any, number: int) -> Tokens:
-        try:
-            return check_unit(self.unit).split(text)
-        except ValueError as error:
-            raise ValueError(f"input {number}: {error}") from None
-
     def _votes(self, certifier: Certifier, X: Sequence[Any], noun: str) -> list[tuple[Prepared, Tally]]:
         """The prepared inputs with their votes, in order; the first failure is raised."""
-        texts = listed(X)
-        report = reporter(self.progress, noun)
+        texts, report = listed(X), reporter(self.progress, noun)
         prepared: list[Prepared] = []
 
         def inputs() -> Iterator[Prepared]:
-            for number, text in enumerate(texts):
-                prepared.append(certifier.prepare_tokens(self._split(text, number), input_name(number, text)))
+            for number, (text, tokens) in enumerate(zip(texts, self.split(texts), strict=True)):
+                prepared.append(certifier.prepare_tokens(tokens, input_name(number, text)))
                 yield prepared[-1]
 
         done = None if report is None else lambda finished: report(finished, len(texts))
