@@ -1,8 +1,9 @@
-"""Functions and objects with ``predict`` as base classifiers: what they may return, and what is cached."""
+"""Functions and objects with ``predict`` as base classifiers: what they may return, what is cached and rechecked."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 
 from adaptdel import Deletion, FixedRate, SmoothedClassifier
-from adaptdel.classifiers.base import BaseClassifierError, Request
+from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, InconsistentAnswerError, Request
+from adaptdel.classifiers.callables import CallableClassifier
+from adaptdel.runs.certify import certify_here
+from adaptdel.runs.inputs import RunInput
 from adaptdel.text.units import Words
 
 NOISE = Deletion(FixedRate(0.9))
@@ -62,3 +66,111 @@ def test_answers_to_long_copies_are_cached_by_a_hash() -> None:
     prepared = base.prepare("x", tuple(f"{i}" for i in range(4000)), Words())
     base.votes([Request(prepared, NOISE.sample(4000, 40, np.random.default_rng(0)))])
     assert all(isinstance(key, tuple) for key in prepared.answers)
+
+
+# Functions that are none of the copy alone
+
+
+def by_count(copies: list[str]) -> list[int]:
+    return [int(len(copy.split()) > 2) for copy in copies]
+
+
+class Company:
+    """Answers that depend on the longest copy in the batch."""
+
+    def __call__(self, copies: list[str]) -> list[int]:
+        longest = max(len(copy) for copy in copies)
+        return [int(2 * len(copy) > longest) for copy in copies]
+
+
+class Order:
+    """The first answer of a batch is wrong."""
+
+    def __call__(self, copies: list[str]) -> list[int]:
+        right = by_count(copies)
+        return [1 - right[0], *right[1:]]
+
+
+class Chance:
+    """A coin that ignores the copy."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, copies: list[str]) -> list[int]:
+        return [int(answer) for answer in self.rng.integers(0, 2, len(copies))]
+
+
+class History:
+    """A drift: answers change after 5,000 copies."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, copies: list[str]) -> list[int]:
+        self.asked += len(copies)
+        return [answer if self.asked < 5000 else 1 - answer for answer in by_count(copies)]
+
+
+@pytest.mark.parametrize("function", [Company(), Order(), Chance()], ids=["company", "order", "chance"])
+@pytest.mark.parametrize("length", [5, 40])
+def test_callables_that_are_no_function_of_the_copy_stop(function: Any, length: int) -> None:
+    text = " ".join(f"word{place}" for place in range(length))
+    model = SmoothedClassifier(function, NOISE, classes=[0, 1], progress=False)
+    with pytest.raises(InconsistentAnswerError) as error:
+        model.certify([text])
+    assert "to the same copy '" in str(error.value)
+    assert "of input 0 (" in str(error.value)
+    unchecked = CallableClassifier(function, [0, 1], recheck=0)
+    SmoothedClassifier(unchecked, NOISE, progress=False).certify([text])
+
+
+def test_the_recheck_is_cheap_and_leaves_answers_alone() -> None:
+    asked: list[int] = []
+
+    def counted(copies: list[str]) -> list[int]:
+        asked.append(len(copies))
+        return by_count(copies)
+
+    text = " ".join(f"word{place}" for place in range(200))
+    certificates, counts = [], []
+    for recheck in (0, 64):
+        asked.clear()
+        base = CallableClassifier(counted, [0, 1], recheck=recheck)
+        model = SmoothedClassifier(base, NOISE, sampling="fixed", progress=False)
+        certificates.append(model.certify([text])[0])
+        counts.append(sum(asked))
+    assert 32 <= counts[1] - counts[0] <= 64 + 8 * 12
+    assert certificates[0] == replace(certificates[1], model_hash=certificates[0].model_hash)
+
+
+def test_a_drift_is_found_later() -> None:
+    base = CallableClassifier(History(), [0, 1])
+    model = SmoothedClassifier(base, NOISE, sampling="fixed", progress=False)
+    inputs = [" ".join(f"word{place}" for place in range(length)) for length in range(30, 40)]
+    with pytest.raises(InconsistentAnswerError):
+        list(map(model.certify, ([text] for text in inputs)))
+
+
+def test_a_run_stops_at_an_inconsistent_answer() -> None:
+    """It is no row's problem: every certificate of the run is in doubt."""
+    model = SmoothedClassifier(CallableClassifier(Chance(), [0, 1]), NOISE)
+    jobs = [RunInput(row, str(row), "some words of a text", None) for row in range(3)]
+    with pytest.raises(InconsistentAnswerError):
+        list(certify_here(model.certifier(), jobs))
+
+
+@pytest.mark.parametrize("classes", [["b", "b"], ["a", "b", "b"], [1, True], [0, 0.0]])
+def test_classes_that_repeat_a_label_are_refused(classes: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"classes must be distinct labels, got .* twice in"):
+        SmoothedClassifier(by_count, NOISE, classes=classes, progress=False).certify(["a b c"])
+
+    class Own(BaseClassifier):
+        def __init__(self) -> None:
+            self.classes_ = classes
+
+        def votes(self, requests: Any) -> Any:
+            return [np.zeros(len(request.kept), dtype=np.int64) for request in requests]
+
+    with pytest.raises(ValueError, match=r"classes must be distinct labels, got .* twice in"):
+        SmoothedClassifier(Own(), NOISE, progress=False).predict(["a b c"])

@@ -104,18 +104,15 @@ class TestOwnClass:
         with pytest.raises(ValueError, match=r"base: .* its fingerprint differs"):
             ad.SmoothedClassifier.load(tmp_path / "model")
 
-    def test_options_are_checked(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("old", "new", "word"),
+        [('"least": 1', '"least": "x"', "least"), ("counted_words", "os", "'os' is not registered")],
+    )
+    def test_changed_settings_are_refused(self, tmp_path: Path, old: str, new: str, word: str) -> None:
         model().save(tmp_path / "model")
         config = tmp_path / "model" / "adaptdel.json"
-        config.write_text(config.read_text(encoding="utf-8").replace('"least": 1', '"least": "x"'), encoding="utf-8")
-        with pytest.raises(ValueError, match=r"adaptdel\.json: damaged: least must be an integer, got 'x'"):
-            ad.SmoothedClassifier.load(tmp_path / "model")
-
-    def test_a_kind_that_nobody_registered(self, tmp_path: Path) -> None:
-        model().save(tmp_path / "model")
-        config = tmp_path / "model" / "adaptdel.json"
-        config.write_text(config.read_text(encoding="utf-8").replace("counted_words", "os"), encoding="utf-8")
-        with pytest.raises(ValueError, match=r"the classifier 'os' is not registered"):
+        config.write_text(config.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"adaptdel\.json: .*{word}"):
             ad.SmoothedClassifier.load(tmp_path / "model")
 
     def test_names(self) -> None:
@@ -162,37 +159,23 @@ class TestSklearn:
             fingerprints.add(smoothed.base_.fingerprint())
         assert len(fingerprints) == 2
 
-    def test_trees_are_not_saved(self, tmp_path: Path) -> None:
-        pytest.importorskip("skops")
-        smoothed = ad.SmoothedClassifier(pipelines()["forest"], NOISE, copies=2).fit(TEXTS, LABELS)
-        with pytest.raises(
-            ValueError, match=r"base holds sklearn\.tree\._tree\.Tree, which skops does not load safely"
-        ):
-            smoothed.save(tmp_path / "model")
-
-    def test_types_that_are_not_trusted_are_not_saved(self, tmp_path: Path) -> None:
-        pytest.importorskip("skops")
-        from sklearn.feature_extraction.text import CountVectorizer
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-
-        pipeline = make_pipeline(CountVectorizer(tokenizer=own_tokenizer, token_pattern=None), LogisticRegression())
-        smoothed = ad.SmoothedClassifier(pipeline, NOISE, copies=2).fit(TEXTS, LABELS)
-        with pytest.raises(ValueError, match=r"own_tokenizer, which skops does not load safely: use parts of"):
-            smoothed.save(tmp_path / "model")
-        assert not (tmp_path / "model").exists()
-
-    def test_untrusted_types_in_a_file_are_not_loaded(self, tmp_path: Path) -> None:
+    def test_untrusted_types_are_neither_saved_nor_loaded(self, tmp_path: Path) -> None:
         skops = pytest.importorskip("skops.io")
+        forest = ad.SmoothedClassifier(pipelines()["forest"], NOISE, copies=2).fit(TEXTS, LABELS)
+        with pytest.raises(ValueError, match="Tree, which skops does not load safely"):
+            forest.save(tmp_path / "forest")
         smoothed = ad.SmoothedClassifier(pipelines()["bayes"], NOISE, copies=2).fit(TEXTS, LABELS)
         smoothed.save(tmp_path / "model")
         smoothed.base_.estimator.steps[0][1].tokenizer = own_tokenizer  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match="own_tokenizer, which skops does not load safely"):
+            smoothed.save(tmp_path / "other")
+        assert not (tmp_path / "other").exists()
         file = tmp_path / "model" / "base" / "estimator.skops"
         file.write_bytes(skops.dumps(smoothed.base_.estimator))  # type: ignore[attr-defined]
         with pytest.raises(ValueError, match=r"estimator\.skops: holds .*own_tokenizer, which is not trusted"):
             ad.SmoothedClassifier.load(tmp_path / "model")
         file.write_bytes(b"PK\x03\x04 damaged")
-        with pytest.raises(ValueError, match=r"base: the model cannot be read \(File is not a zip file\)"):
+        with pytest.raises(ValueError, match="base: the model cannot be read"):
             ad.SmoothedClassifier.load(tmp_path / "model")
 
 

@@ -15,7 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from adaptdel import Masking, NoNoise, SmoothedClassifier  # noqa: E402
+from adaptdel import NoNoise, SmoothedClassifier  # noqa: E402
 from adaptdel.classifiers.base import Request  # noqa: E402
 from adaptdel.classifiers.noisy_copies import VALIDATION  # noqa: E402
 from adaptdel.classifiers.transformer_training import (  # noqa: E402
@@ -234,34 +234,12 @@ def test_warm_up(encoder: str, tmp_path: Path) -> None:
 
 
 def test_arguments_are_checked(encoder: str, tmp_path: Path) -> None:
-    for options, sentence in (
-        ({"valid_tokens": []}, "valid_labels must be one for each of at least 1 example, got 20 for 0"),
-        (
-            {"valid_tokens": [("a",)], "valid_labels": ["x"]},
-            "valid_labels must be among the labels of the training data, got 'x'",
-        ),
-    ):
-        with pytest.raises(ValueError) as error:
+    wrong: list[dict[str, Any]] = [{"valid_tokens": []}, {"valid_tokens": [("a",)], "valid_labels": ["x"]}]
+    for options in wrong:
+        with pytest.raises(ValueError, match="valid_labels must be"):
             train(encoder, tmp_path, **options)
-        assert str(error.value) == sentence
-    with pytest.raises(ValueError) as error:
-        train(
-            encoder,
-            tmp_path / "wild",
-            TransformerTrainingSettings(epochs=2, batch_size=16, learning_rate=1e30, warmup=0, patience=2),
-        )
-    assert str(error.value).startswith("learning_rate must be smaller for this model and data")
-
-
-def test_masking_needs_a_mask_token(encoder: str, tmp_path: Path) -> None:
-    tokenizer = fixed("bert", mask=False)
-    tiny("bert", tokenizer).save_pretrained(tmp_path / "bare")
-    tokenizer.save_pretrained(tmp_path / "bare")
-    with pytest.raises(ValueError) as error:
-        train(str(tmp_path / "bare"), tmp_path / "out", noise=Masking(0.5))
-    bare = str(tmp_path / "bare")
-    assert str(error.value) == f"noise must be a deletion for {bare}, whose tokenizer has no mask token"
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="training must be"):
+        TransformersClassifier(encoder, training="fast")  # type: ignore[arg-type]
 
 
 def test_freelb_without_an_adversary_is_ordinary_training(
@@ -353,31 +331,14 @@ def test_a_smoothed_classifier_fits_as_train_does(encoder: str) -> None:
     assert (record["epochs"], record["noise"]) == (2, noise.to_dict())
 
 
-def test_the_settings_of_a_classifier_are_those_of_its_fit(encoder: str) -> None:
-    settings = TransformerTrainingSettings(epochs=1, batch_size=16, learning_rate=1e-3)
-    base = TransformersClassifier(encoder, training=settings)
-    model = SmoothedClassifier(base, NOISE, copies=5, seed=1, progress=False).fit(*texts())
-    fields: dict[str, Any] = {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3}
-    rows = [tuple(text.split()) for text in texts()[0]]
-    plain = TransformersClassifier(encoder).fit(rows, texts()[1], noise=NOISE, seed=1, **fields)
-    assert model.base_.fingerprint() == plain.fingerprint()
-    with pytest.raises(ValueError, match="training must be TransformerTrainingSettings or None, got 'fast'"):
-        TransformersClassifier(encoder, training="fast")  # type: ignore[arg-type]
-
-
 def test_a_failed_fit_changes_nothing(encoder: str) -> None:
     rows, labels = examples(60)
     base = TransformersClassifier(encoder).fit(rows, labels, noise=NOISE, epochs=1, learning_rate=1e-3)
     fingerprint = base.fingerprint()
-    for labelled, sentence in (
-        (labels[:3], "labels must be one for each of at least 1 example, got 3 for 60"),
-        (["pos"] * 60, "labels must be texts or integers of at least 2 classes"),
-        (["pos", 1] * 30, "labels must be texts or integers of at least 2 classes"),
-    ):
-        with pytest.raises(ValueError) as error:
+    for labelled in (labels[:3], ["pos"] * 60, ["pos", 1] * 30):
+        with pytest.raises(ValueError, match="labels must be"):
             base.fit(rows, labelled, noise=NOISE)
-        assert str(error.value).startswith(sentence)
-    with pytest.raises(ValueError, match="validation must hold out at least one example for early stopping"):
+    with pytest.raises(ValueError, match="validation must hold out"):
         base.fit(rows[:2], ["neg", "pos"], noise=NOISE, validation=0.0)
     with pytest.raises(ValueError, match="learning_rate must be smaller"):
         base.fit(rows, labels, noise=NOISE, epochs=2, learning_rate=1e30, warmup=0)
@@ -395,9 +356,7 @@ def test_a_loaded_model_continues_from_its_weights_in_a_copy(tmp_path: Path) -> 
     run = TrainingRun(tmp_path / "checkpoints")
     with pytest.raises(ValueError, match="learning_rate must be smaller"):
         base.fit(rows, labels, epochs=1, learning_rate=1e30, **options)
-    with pytest.raises(
-        ValueError, match=r"^validation must be a fraction or a pair \(tokens, labels\), got 'held.csv'$"
-    ):
+    with pytest.raises(ValueError, match="validation must be a fraction or a pair"):
         base.fit(rows, labels, epochs=1, validation="held.csv", **options)
     base.fit(rows, labels, epochs=1, learning_rate=1e-3, run=run, **options)
     assert base.fingerprint() != fingerprint

@@ -20,7 +20,6 @@ from adaptdel.classifiers.vote_margin import (
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.training_noise import RandomDeletion
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.settings import LinearTrainingSettings
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -146,22 +145,9 @@ def test_random_rates_are_drawn_for_every_example() -> None:
     assert len(np.unique(rates)) == 600
     assert np.array_equal(rates, keep_rates(examples, RandomDeletion(0.7, 0.9), draws=200, seed=3))
     assert keep_rates(examples[:1], Masking(0.9), draws=1, seed=0).tolist() == [[pytest.approx(0.1)]]
-
-
-def test_the_rates_are_those_of_the_copies() -> None:
-    """The mean share of kept tokens of random noises, by rates and by copies."""
-    rates = keep_rates([range(40)], RandomDeletion(), draws=20_000, seed=0)
-    assert rates.mean() == pytest.approx(RandomDeletion().sample(40, 20_000, generator()).mean(), abs=0.005)
-
-
-def test_examples_without_words_and_unknown_losses() -> None:
-    model = LinearClassifier().fit([(), (), ()], ["a", "b", "b"], noise=Deletion(FixedRate(0.5)), class_weight=None)
-    assert model.bias_[0] > 0
-    assert not model.weights_.any()
-    with pytest.raises(ValueError, match="loss must be one of 'auto', 'votes', 'copies', got 'votez'"):
-        LinearClassifier().fit([("a",), ("b",)], [0, 1], loss="votez")
-    with pytest.raises(ValueError, match="loss must be one of 'auto', 'votes', 'copies', got 'x'"):
-        LinearTrainingSettings(loss="x")
+    for noise in (RandomDeletion(), RandomLength(3, 9)):  # as copies keep tokens
+        kept = noise.sample(40, 20_000, generator()).mean()
+        assert keep_rates([range(40)], noise, draws=20_000, seed=0).mean() == pytest.approx(kept, abs=0.005)
 
 
 def test_the_bias_is_penalised() -> None:

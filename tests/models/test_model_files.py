@@ -1,4 +1,4 @@
-"""Saved models."""
+"""Saved models: the same certificates from the folder, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,14 +6,39 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from adaptdel import Masking, SmoothedClassifier
+from adaptdel.models import load
 from tests.models.test_smoothed import TEXT
 
 
-def test_masking_models_survive_saving(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def model() -> SmoothedClassifier:
     votes: Any = np.int64(100)
-    model = SmoothedClassifier(noise=Masking(0.8), n_select=votes).fit([TEXT, "a b c " * 9] * 5, [0, 1] * 5)
-    model.save(tmp_path / "m")
-    loaded = SmoothedClassifier.load(tmp_path / "m")
-    assert loaded.certify([TEXT])[0].to_dict() == model.certify([TEXT])[0].to_dict()
+    return SmoothedClassifier(noise=Masking(0.8), n_select=votes).fit([TEXT, "a b c " * 9] * 5, [0, 1] * 5)
+
+
+def test_save_and_load(model: SmoothedClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path / "model")
+    model.save(tmp_path / "model")  # over itself
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert load(tmp_path / "model").certify([TEXT]) == model.certify([TEXT])
+    assert "models import load" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_another_base_classifier_is_refused(model: SmoothedClassifier, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    config = tmp_path / "adaptdel.json"
+    config.write_text(config.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
+    with pytest.raises(ValueError, match="fingerprint"):
+        load(tmp_path)
+
+
+def test_folders_that_hold_no_model(model: SmoothedClassifier, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="path must be a folder that save wrote"):
+        load(tmp_path / "nothing")
+    (tmp_path / "thesis.txt").write_text("text")
+    with pytest.raises(ValueError, match="path must be a new folder"):
+        model.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
