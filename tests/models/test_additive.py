@@ -382,7 +382,13 @@ def test_pipelines_that_are_not_additive() -> None:
 
 @pytest.mark.parametrize(
     ("texts", "labels", "word"),
-    [(["a", "b"], [0, 0], "labels"), (["a", "b"], [0, 1], "two examples"), (["a"], [0, 1], "length"), ("a", [0], "X")],
+    [
+        (["a", "b"], [0, 0], "labels"),
+        (["a", "b"], [0, 1], "two examples"),
+        (["a"], [0, 1], "length"),
+        (["a"], None, "y must"),
+        ("a", [0], "X"),
+    ],
 )
 def test_bad_training_data(texts: Any, labels: Any, word: str) -> None:
     with pytest.raises(ValueError, match=word):

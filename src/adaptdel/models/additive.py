@@ -13,7 +13,7 @@ from adaptdel.certification.certifier import Input, InputResult
 from adaptdel.certification.exact import ExactCertificate
 from adaptdel.classifiers.bounded import AdditivePipeline, BoundedClassifier, BoundedLinearClassifier, is_token
 from adaptdel.classifiers.features import check_ngram, ngrams
-from adaptdel.classifiers.linear_training import check_examples, class_numbers
+from adaptdel.classifiers.linear_training import class_numbers
 from adaptdel.core.checks import (
     BoolArray,
     FloatArray,
@@ -92,8 +92,7 @@ class AdditiveClassifier(TextEstimator):
         check_ngram(settings.ngram, check_unit(self.unit))
         if settings.ngram > 1 and settings.vectors:
             raise ValueError("vectors are of words: leave them out for an ngram above 1")
-        tokens, labels = list(self.split(X)), y if isinstance(y, list) else np.asarray(y).tolist()
-        check_examples(tokens, len(labels))
+        tokens, labels = self.training_examples(X, y)
         if self.class_weight is not None:
             check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
         report = reporter(self.progress, "steps")

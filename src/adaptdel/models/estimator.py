@@ -88,6 +88,18 @@ class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             except ValueError as error:
                 raise ValueError(f"{input_name(number, text)}: {error}") from None
 
+    def training_examples(self, X: Any, y: Any) -> tuple[list[Tokens], list[Any]]:
+        """The tokens and the label of each input."""
+        tokens = list(self.split(X))
+        if isinstance(y, (str, bytes)) or not isinstance(y, Iterable):
+            raise ValueError(f"y must hold a label for each input, got {y!r:.60}")
+        labels = np.asarray(y).tolist() if hasattr(y, "dtype") else list(y)
+        if len(tokens) != len(labels):
+            raise ValueError(f"y must be of the same length as X, {len(tokens)}, got {len(labels)} labels")
+        if not tokens:
+            raise ValueError("X must hold at least one input, got none")
+        return tokens, labels
+
     def save(self, path: str | Path) -> None:
         """Write the model to a folder: safetensors, JSON and a model card."""
         save_model(self, Path(path))

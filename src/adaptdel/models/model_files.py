@@ -54,6 +54,8 @@ def save_model(model: TextEstimator, path: Path, extras: Extras = lambda folder:
         base.save(path / "base")  # raises a ValueError for a base classifier that cannot be saved
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / CONFIG).exists())):
         raise ValueError(f"path must be a new folder, an empty one or a saved model, got {str(path)!r}")
+    if not base.fingerprint():
+        raise ValueError(f"base must have a fingerprint to be saved: a part of the state of {base!r:.60} is not seen")
     self_test = getattr(base, "self_test_", None)
     settings = {
         "format": FORMAT,
@@ -116,7 +118,8 @@ def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> An
         check_fields(settings, _FIELDS)
         unit = unit_from_dict(settings["unit"])
     base = _load_base(path / "base", settings, config, running or {})
-    if base.fingerprint_with(settings["options"]) != settings["fingerprint"]:
+    fingerprint = base.fingerprint_with(settings["options"])
+    if not fingerprint or fingerprint != settings["fingerprint"]:
         raise ValueError(f"{path / 'base'}: the base classifier is not the one that was saved: its fingerprint differs")
     module, _, name = MODELS[settings["kind"]].partition(":")
     with _damaged(config):

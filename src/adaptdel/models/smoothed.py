@@ -115,14 +115,7 @@ class SmoothedClassifier(TextEstimator):
     def fit(self, X: Sequence[Any], y: Sequence[Any]) -> SmoothedClassifier:
         """Train the base classifier on noisy copies; if no noise was given, k of AdaptDel comes from the lengths."""
         unit = check_unit(self.unit)
-        tokens = list(self.split(X))
-        if y is None:
-            raise ValueError("y must hold the labels, got None")
-        labels = np.asarray(y).tolist() if not isinstance(y, list) else y
-        if len(tokens) != len(labels):
-            raise ValueError(f"y must hold one label for each of the {len(tokens)} inputs, got {len(labels)}")
-        if not tokens:
-            raise ValueError("X must hold at least one input, got none")
+        tokens, labels = self.training_examples(X, y)
         lengths = [len(sequence) for sequence in tokens]
         self.noise_ = self.noise or default_noise(lengths)
         if sentence := few_kept(self.noise_, lengths, short_texts=False):
