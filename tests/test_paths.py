@@ -74,13 +74,6 @@ def test_every_drawing_is_short_and_names_files_that_exist() -> None:
         assert [name for name in files if not (SOURCE / f"{name}.py").is_file()] == []
 
 
-def test_drawings_are_read() -> None:
-    page = (
-        "<!-- path: a b -->\n    cli/x -> y (once -> z) -> cli/x\n      -> data/w ; at the end runs/v (tables)\n\nend\n"
-    )
-    assert drawings(page) == {"a b": ["cli/x", "y", "data/w", "runs/v"]}
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [("buy cheap pills now " * 8, "spam"), ("see you at lunch then " * 8, "ham")] * 20

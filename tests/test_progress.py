@@ -33,36 +33,12 @@ def test_what_was_done_before_does_not_count_as_speed(clock: list[float], capsys
     assert "950/1000 [00:10<00:10,  5.00it/s]" in error
 
 
-def test_a_call_from_the_start_counts_from_its_start(clock: list[float], capsys: Any) -> None:
-    bar = ProgressBar("inputs")
-    clock[0] = 1.0
-    bar(1, 100)
-    assert capsys.readouterr().err == ""  # too early to say
-    clock[0] = 4.0
-    bar(4, 100)
-    assert "4/100 [00:04<01:36,  1.00it/s]" in capsys.readouterr().err
-
-
 def test_a_short_call_shows_nothing(clock: list[float], capsys: Any) -> None:
     bar = ProgressBar("inputs")
     for done in range(1, 11):
         clock[0] += 0.1
         bar(done, 10)
     assert capsys.readouterr().err == ""
-
-
-def test_a_note_and_a_total_that_changes(clock: list[float], capsys: Any) -> None:
-    bar = ProgressBar("inputs")
-    clock[0] = 5.0
-    bar.note("accuracy 75.0%")
-    bar(1, 10)
-    clock[0] = 10.0
-    bar(4, 4)
-    error = capsys.readouterr().err
-    assert "1/10 " in error
-    assert "accuracy 75.0%]" in error
-    assert "4/4 " in error
-    assert error.endswith("\n")
 
 
 def test_a_line_a_minute_in_a_log(clock: list[float], capsys: Any) -> None:
@@ -75,13 +51,6 @@ def test_a_line_a_minute_in_a_log(clock: list[float], capsys: Any) -> None:
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" [")[0] for line in lines] == ["inputs: 60/150", "inputs: 120/150", "inputs: 150/150"]
     assert lines[0].endswith("[01:00<01:30,  1.00it/s, accuracy 60%]")
-
-
-def test_a_short_call_leaves_no_line_in_a_log(clock: list[float], capsys: Any) -> None:
-    report = ProgressBar("inputs", log=True)
-    clock[0] = 9.0
-    report(10, 10)
-    assert capsys.readouterr().err == ""
 
 
 def test_who_reports(monkeypatch: pytest.MonkeyPatch) -> None:
