@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import pytest
 from adaptdel import Deletion, FixedRate
 from adaptdel.report import write
 from adaptdel.runs.storage import MANIFEST, read_run
-from tests.run_files import call, examples, make_data, make_model, run, write_rows
+from tests.run_files import examples, make_data, make_model, run, write_rows
 
 
 def write_csv(path: Path, rows: list[tuple[str, Any]]) -> Path:
@@ -93,30 +90,6 @@ def test_columns_are_those_of_the_training(tmp_path: Path) -> None:
     assert totals["labelled"] == totals["inputs"] > 5
     other = make_data(tmp_path / "other.jsonl", 4)
     assert run("certify", tmp_path / "model", "--data", other, "--out", tmp_path / "other") == 2  # no column 'message'
-
-
-def test_standard_input_is_kept_with_the_run(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = (folder / "test.jsonl").read_bytes()
-    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(content)))
-    assert run("certify", folder / "model", "--data", "-", "--out", tmp_path / "run", "--limit", 9) == 0
-    copy = tmp_path / "run" / "stdin.jsonl"
-    assert copy.read_bytes() == content
-    assert f"standard input is copied to {copy}" in capsys.readouterr().err
-    assert run("certify", folder / "model", "--data", copy, "--out", tmp_path / "run", "--limit", 20) == 0
-    assert len(read_run(tmp_path / "run").table) == 20
-    assert run("verify", tmp_path / "run") == 0
-    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"")))
-    assert run("certify", folder / "model", "--data", "-", "--out", tmp_path / "empty") == 2
-    assert not (tmp_path / "empty").exists()
-
-
-def test_standard_input_of_a_process(folder: Path, tmp_path: Path) -> None:
-    text = (folder / "test.jsonl").read_text(encoding="utf-8")
-    done = call("certify", folder / "model", "--data", "-", "--out", tmp_path / "run", input=text)
-    assert done.returncode == 0, done.stderr
-    assert len(read_run(tmp_path / "run").table) == 60
 
 
 def test_a_threshold_on_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

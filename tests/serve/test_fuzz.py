@@ -134,7 +134,7 @@ class Running:
 
     def idle(self) -> bool:
         """Whether no text waits or is voted on, now or soon."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while any(map(any, (model.scheduler.sizes() for model in self.service.models.values()))):
             if time.monotonic() > until:
                 return False

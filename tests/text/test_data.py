@@ -70,18 +70,6 @@ def test_the_separator_of_a_csv_file_is_detected(tmp_path: Path, mark: str) -> N
     assert [row.text for row in read_rows(path)] == ["a;b"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "csv.gz", "parquet"])
-def test_standard_input_gives_the_same_rows_as_often_as_it_is_read(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with write(tmp_path, kind).open("rb") as file:
-        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=file))
-        rows = [Row(i, r["text"], r["label"]) for i, r in enumerate(RECORDS, start=1)]
-        assert list(read_rows("-")) == list(read_rows("-")) == rows
-    with pytest.raises(ValueError, match=r"^standard input.*: no column 'body'"):
-        list(read_rows("-", text="body"))
-
-
 def test_rows_without_a_label_are_skipped_and_counted(tmp_path: Path) -> None:
     rows = [
         {"text": "one", "label": 1},

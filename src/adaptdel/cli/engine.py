@@ -13,7 +13,7 @@ from adaptdel.settings import DTYPES
 Command = TypeVar("Command", bound=Callable[..., Any])
 DATA_HELP = (
     "Data: a file (JSON, CSV or Parquet, also gzipped), a glob in quotes, a folder of such files, an address such as "
-    "s3://bucket/folder, - for standard input, or a Hugging Face data set. Can be given several times."
+    "s3://bucket/folder, or a Hugging Face data set. Can be given several times."
 )
 _OPTIONS = (
     click.option(

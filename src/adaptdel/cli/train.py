@@ -62,7 +62,7 @@ def _beside_the_paper() -> str:
 
 @click.command("train", epilog="All settings: --list-settings.")
 @click.option("--settings", "preset", type=click.Choice(["paper"]), help="Start from the paper's settings.")
-@click.option("--data", help="Labelled file (JSON, CSV, Parquet; also gzipped), - for standard input, or data set.")
+@click.option("--data", help="Labelled file (JSON, CSV, Parquet; also gzipped), or data set.")
 @click.option("--out", help="Folder of the model.")
 @click.option(
     "--method", type=click.Choice((*METHODS, OWN, EXACT)), help=f"Training method.  [default: {TRAINING.method}]"

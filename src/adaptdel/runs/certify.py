@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -18,7 +17,7 @@ import numpy as np
 
 from adaptdel.certification.certifier import Certifier, Input
 from adaptdel.core.checks import check_int
-from adaptdel.files import replacing, write_json
+from adaptdel.files import write_json
 from adaptdel.models.model_files import data_columns
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
@@ -38,7 +37,7 @@ from adaptdel.runs.storage import (
 )
 from adaptdel.store import Store, delete_store
 from adaptdel.text.data import DATA, InvalidRow
-from adaptdel.text.formats import DataPath, standard_input
+from adaptdel.text.formats import DataPath
 
 _log = logging.getLogger(__name__)
 
@@ -262,10 +261,7 @@ class _Session:
             # the rate of a session must not count the time of the rows that were done before
             now = session(self.job.engine, data_survey.rows, data_survey.done)
             manifest["sessions"] = [*manifest["sessions"], now]
-            if self.job.source.is_standard_input:
-                manifest["data"] = manifest["data"] | {"path": str(out / standard_input().name)}
             write_json(out / MANIFEST, manifest)
-            self._keep_data(manifest)
             with open_store(out) as store:
                 self._certify(store, label_map, data_survey, engine)
                 self._finish(store, manifest, data_survey)
@@ -280,14 +276,6 @@ class _Session:
                 f"{self.job.source.name}: not the data of the run in {self.job.out}, though the rows that were "
                 "certified are the same: choose another folder for --out"
             )
-
-    def _keep_data(self, manifest: dict[str, Any]) -> None:
-        """Copy standard input into the folder, which is needed to resume the run and to show its texts."""
-        if self.job.source.is_standard_input:
-            copy = Path(manifest["data"]["path"])
-            with standard_input().open("rb") as data, replacing(copy) as file:
-                shutil.copyfileobj(data, file)
-            self.note(f"standard input is copied to {copy}: to resume the run, give this file as --data")
 
     def _certify(self, store: Store, label_map: LabelMap, data_survey: Survey, engine: Engine | None) -> None:
         """Certify the inputs that have no certificate yet."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from adaptdel.runs.records import label_text
 from adaptdel.text.data import DATA, DrawnRows, InvalidRow, Row, read_each_row, short_hash
-from adaptdel.text.formats import HUB, STANDARD_INPUT, data_files, shown_name
+from adaptdel.text.formats import HUB, data_files, shown_name
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,6 @@ class Source:
     def name(self) -> str:
         """The name of the data in messages."""
         return shown_name(self.path)
-
-    @property
-    def is_standard_input(self) -> bool:
-        """Whether the rows come from standard input."""
-        return self.path == STANDARD_INPUT
 
     def identity(self) -> dict[str, Any]:
         """The columns, the encoding, the size and the SHA-256 of the data; of a gzipped file, before it is unpacked.

@@ -107,7 +107,7 @@ def read_rows(
     """Iterate over the rows of one or several files, as a stream.
 
     Args:
-        path: a file, several, a glob, a folder, an address, "-" for standard input, or the name of a Hugging Face data
+        path: a file, several, a glob, a folder, an address, or the name of a Hugging Face data
             set: see `adaptdel.text.formats`.
         text: the name of the column of texts.
         label: the name of the column of labels.

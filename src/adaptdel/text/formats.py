@@ -1,4 +1,4 @@
-"""The records of the files that ``--data`` names: files, globs, folders, addresses such as s3://, standard input.
+"""The records of the files that ``--data`` names: files, globs, folders, addresses such as s3://.
 
 Files are JSON (an object a line, or an array), CSV, TSV or Parquet, also gzipped. Those of a glob or a folder are read
 in the order of their names, so that the rows have the same numbers everywhere. fsspec, an extra, opens addresses with a
@@ -14,13 +14,10 @@ import hashlib
 import io
 import json
 import re
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from glob import glob, has_magic
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -31,13 +28,12 @@ Record = Mapping[str, Any] | str  # a str is the error message of an invalid row
 
 ENDINGS = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 ACCEPTED = (
-    "a .jsonl, .json, .csv, .tsv or .parquet file, also with .gz, a folder of such files, - for standard input, or a "
-    "Hugging Face data set such as stanfordnlp/imdb"
+    "a .jsonl, .json, .csv, .tsv or .parquet file, also with .gz, a folder of such files, or a Hugging "
+    "Face data set such as stanfordnlp/imdb"
 )
-STANDARD_INPUT = "-"
 HUB = "hub"
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:\w+)?")
+_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(:\w+)?")
 
 
 @dataclass(frozen=True)
@@ -110,17 +106,15 @@ def data_files(data: DataPath) -> list[DataFile]:
 def shown_name(data: DataPath) -> str:
     """The name of a data set in messages.
 
-    >>> shown_name(["a.jsonl", "b.jsonl", "c.jsonl"]), shown_name("-")
-    ('a.jsonl and 2 more', 'standard input')
+    >>> shown_name(["a.jsonl", "b.jsonl", "c.jsonl"])
+    'a.jsonl and 2 more'
     """
     if isinstance(data, (str, Path)):
-        return "standard input" if str(data) == STANDARD_INPUT else str(data)
+        return str(data)
     return ", ".join(map(str, data[:1])) + (f" and {len(data) - 1} more" if len(data) > 1 else "")
 
 
 def _files(name: str) -> list[DataFile]:
-    if name == STANDARD_INPUT:
-        return [_data_file("standard input", str(standard_input()))]
     if _ADDRESS.match(name):
         return _remote_files(name)
     path = Path(name)
@@ -178,33 +172,6 @@ def _data_files_of(name: str, files: list[DataFile]) -> list[DataFile]:
             f"{name}: holds files of several formats ({', '.join(kinds)}): name those to read, as in *.csv"
         )
     return known
-
-
-def standard_input() -> Path:
-    """A temporary file with everything that standard input holds, whose name ends like its format.
-
-    Standard input can be read once, and most commands read their data more often.
-    """
-    try:
-        return _copied(sys.stdin.buffer)[1]
-    except (OSError, EOFError) as error:
-        raise unreadable("standard input", error) from None
-
-
-@cache
-def _copied(stream: IO[bytes]) -> tuple[tempfile.TemporaryDirectory[str], Path]:
-    """A temporary folder, which is removed when the process ends, and the copy in it."""
-    folder = tempfile.TemporaryDirectory(prefix="adaptdel-")
-    start = stream.read(4096)
-    zipped = ".gz" if start.startswith(b"\x1f\x8b") else ""
-    rest = chain([start], iter(lambda: stream.read(2**20), b""))
-    copy = Path(folder.name) / "stdin"
-    with copy.open("wb") as file:
-        file.writelines(rest)
-    with gzip.open(copy) if zipped else copy.open("rb") as data:
-        beginning = data.read(100).removeprefix(codecs.BOM_UTF8).lstrip()
-    kind = ".parquet" if beginning[:4] == b"PAR1" else ".jsonl" if beginning[:1] in (b"{", b"[") else ".csv"
-    return folder, copy.rename(copy.with_name(f"stdin{kind}{zipped}"))
 
 
 def file_records(file: DataFile, encoding: str, columns: Sequence[str]) -> Iterator[Record]:
