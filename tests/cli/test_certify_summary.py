@@ -97,13 +97,13 @@ def test_a_threshold_on_the_command_line(folder: Path, tmp_path: Path, capsys: p
     for threshold in (0.02, 0.5, 0.98):
         out = tmp_path / f"run{threshold}"
         arguments = ("certify", folder / "model", "--data", folder / "test.jsonl", "--out", out)
-        assert run(*arguments, "--threshold", threshold) == 0
+        assert run(*arguments, "--set", f"threshold={threshold}") == 0
         assert run("verify", out) == 0
         assert read_run(out).manifest["threshold"] == threshold
         answers[threshold] = read_run(out).table["answer"].to_pylist().count("spam")
     assert answers[0.02] > answers[0.5] > answers[0.98]
     capsys.readouterr()
-    assert run(*arguments, "--threshold", 2) == 2
+    assert run(*arguments, "--set", "threshold=2") == 2
     assert "threshold must be" in capsys.readouterr().err
 
 
@@ -144,7 +144,7 @@ def test_radii_of_different_decisions_are_not_compared(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "draw", lambda entries: [])
-    for name, options in (("low", ["--threshold", 0.3]), ("high", ["--threshold", 0.6]), ("plain", [])):
+    for name, options in (("low", ["--set", "threshold=0.3"]), ("high", ["--set", "threshold=0.6"]), ("plain", [])):
         arguments = ("certify", folder / "model", "--data", folder / "test.jsonl", "--out", tmp_path / name)
         assert run(*arguments, *options, "--limit", 30) == 0
 

@@ -60,7 +60,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "plan": ("--length", "--rate", "--ops", "--votes", "--alpha", "--json"),
     "verify": ("RUN", "--json", "--work", "--public-key"),
     "recertify": ("RUN", "--out", "--alpha", "--ops", "--bound", "--json", "--work", "--sign"),
-    "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--sampling", "--bound", "--seed", "--limit",
+    "certify": ("MODEL", "--data", "--out", "--ops", "--alpha", "--votes", "--set", "--bound", "--seed", "--limit",
                 "--workers", "--text-column", "--label-column", "--encoding", "--json"),
     "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--points", "--set", "--out",
                   "--encoding"),

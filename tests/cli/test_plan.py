@@ -81,8 +81,6 @@ def test_json_holds_what_the_library_says(capsys: pytest.CaptureFixture[str], op
         ("ranmask:fraction=0.9", "masks 90% of them"),
         ("nosmooth", "Without noise, no radius above 0 can be certified"),
         ("cert-ed:p=1", "Every radius up to 65536 can be certified"),
-        ("adaptdel+:edges=0/137,keep=4/9", "deletes 96% of them"),
-        ("interpolated:lengths=50/150,keep=4/9", "Largest certifiable radius"),
     ],
 )
 def test_every_noise_can_be_planned(capsys: pytest.CaptureFixture[str], rate: str, words: str) -> None:
@@ -110,7 +108,6 @@ def test_votes_that_settle_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         (["--rate", "cert-ed:p=0.9/0.8"], "cert-ed:p=0.9"),
         (["--rate", "cert-ed:"], "cert-ed:p=0.9"),
         (["--rate", "nosmooth:p=1"], "nosmooth"),
-        (["--rate", "adaptdel+:edges=0/9/3,keep=1/1/1"], "edges"),
         (["--ops", "swap"], "ops"),
         (["--votes", "9/4"], "trials = 4"),
         (["--votes", "many"], "3960/4000"),

@@ -72,7 +72,7 @@ def test_a_finished_run_is_left_alone(model: Path, data: Path, whole: Path, caps
         (["--ops", "ins"], "ops was ['del', 'ins', 'sub'], now ['ins']"),
         (["--bound", "paper"], "bound was tight, now paper"),
         (["--votes", "100,300"], "votes was [100, 400], now [100, 300]"),
-        (["--sampling", "fixed"], "sampling was adaptive, now fixed"),
+        (["--set", "sampling=fixed"], "sampling was adaptive, now fixed"),
         (["--seed", 7], "seed was 0, now 7"),
         (["--limit", 3], "the limit was None, now 3, and can only be raised"),
         (["--seed", 7, "--alpha", 0.01], "alpha was 0.05, now 0.01; seed was 0, now 7"),
@@ -270,7 +270,7 @@ def test_a_model_that_always_fails_stops_the_run(
 
 
 def test_recertify(tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fixed = ["--sampling", "fixed", "--data", data]
+    fixed = ["--set", "sampling=fixed", "--data", data]
     assert run("certify", model, *fixed, "--out", tmp_path / "a") == 0
     assert run("certify", model, *fixed, "--out", tmp_path / "b", "--alpha", 0.01, "--ops", "ins") == 0
     assert run("recertify", tmp_path / "a", "--out", tmp_path / "c", "--alpha", 0.01, "--ops", "ins") == 0

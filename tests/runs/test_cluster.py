@@ -339,7 +339,7 @@ def test_no_cluster(
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
     arguments = ["certify", place / "model", "--data", place / "good.jsonl", "--out", tmp_path / "run"]
-    assert run(*arguments, "--engine", "ray", "--ray-address", "auto") == 2
+    assert run(*arguments, "--engine", "ray", "--set", "ray_address=auto") == 2
     error = capsys.readouterr().err
     assert error.startswith("adaptdel: auto: no Ray cluster answers")
     assert error.count("\n") == 1

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_model(folder / "model")
     rows: list[Any] = [{"text": text, "label": label} for text, label in examples(20, 2)]
     write_rows(folder / "test.jsonl", [*rows, {"text": 7}, *rows[:2], {"text": "w1 w2"}])
-    for name, options in {"adaptive": [], "fixed": ["--sampling", "fixed"]}.items():
+    for name, options in {"adaptive": [], "fixed": ["--set", "sampling=fixed"]}.items():
         out = folder / name
         assert run("certify", folder / "model", "--data", folder / "test.jsonl", "--out", out, *options) == 1
     return folder
@@ -328,10 +328,11 @@ def test_runs_of_the_honest(tmp_path: Path) -> None:
     for number, noise in enumerate(noises):
         model = make_model(tmp_path / f"model{number}", noise)
         for sampling in ("adaptive", "fixed"):
+            option = f"sampling={sampling}"
             out = tmp_path / f"run{number}{sampling}"
-            assert run("certify", model, "--data", data, "--out", out, "--sampling", sampling, "--limit", 7) == 0
+            assert run("certify", model, "--data", data, "--out", out, "--set", option, "--limit", 7) == 0
             assert run("verify", out) == 0
-            assert run("certify", model, "--data", data, "--out", out, "--sampling", sampling) == 0
+            assert run("certify", model, "--data", data, "--out", out, "--set", option) == 0
             assert run("verify", out) == 0
     labels = ("a", "b", "c")
     rows = [{"text": text, "label": label} for text, label in examples(12, 3, labels)]

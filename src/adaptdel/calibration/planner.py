@@ -16,31 +16,26 @@ from adaptdel.core.confidence import clopper_pearson
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, Noise, NoNoise
 from adaptdel.core.radius import certified_radius, check_noise, table, to_probability
-from adaptdel.core.rates import BinnedRate, FixedRate, InterpolatedRate, LengthRate
+from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.core.threat import Threat
 from adaptdel.settings import CERTIFICATION, adaptdel_rate, default_noise, default_rate
 
 _KINDS: dict[str, tuple[Callable[..., Noise], str, str]] = {  # how to build a noise, an example, and what it is
     "adaptdel": (lambda **a: Deletion(LengthRate(**a)), "p_min=0.9,k=23", "psi = max(p_min, p_max * (1 - k/n))"),
     "cert-ed": (lambda **a: Deletion(FixedRate(**a)), "p=0.9", "a fixed rate"),
-    "adaptdel+": (lambda **a: Deletion(BinnedRate(**a)), "edges=0/137/230,keep=4/9/6", "a kept length per bin"),
-    "interpolated": (lambda **a: Deletion(InterpolatedRate(**a)), "lengths=68/183,keep=4/9", "between two lengths"),
     "ranmask": (Masking, "fraction=0.9", "RanMASK (--ops sub)"),
     "nosmooth": (NoNoise, "", "no noise"),
 }
-_LISTS = ("edges", "keep", "lengths")
 EXAMPLES = "\n".join(
-    f"{name}:{example}".rstrip(":").ljust(38) + meaning for name, (_, example, meaning) in _KINDS.items()
+    f"{name}:{example}".rstrip(":").ljust(28) + meaning for name, (_, example, meaning) in _KINDS.items()
 )
 
 
 def noise_from_spec(text: str) -> Noise:
-    """Read a noise such as "adaptdel:p_min=0.9,k=23"; the values of a list are separated by slashes.
+    """Read a noise such as "adaptdel:p_min=0.9,k=23".
 
     >>> noise_from_spec("adaptdel:p_min=0.9,k=23")
     Deletion(rate=LengthRate(p_min=0.9, k=23, p_max=1.0))
-    >>> noise_from_spec("adaptdel+:edges=0/137,keep=4/9")
-    Deletion(rate=BinnedRate(edges=(0, 137), keep=(4, 9)))
     """
     name, _, settings = text.strip().partition(":")
     if name.lower() not in _KINDS:
@@ -48,16 +43,15 @@ def noise_from_spec(text: str) -> Noise:
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(f"rate must begin with one of {', '.join(_KINDS)}, got {text!r}{hint}")
     build, example, _ = _KINDS[name.lower()]
+    wrong = f"rate must be such as {name}:{example}, got {text!r}"
     try:
-        pairs = dict(part.split("=") for part in settings.split(",") if part)
-        values = {key.strip(): [float(item) for item in value.split("/")] for key, value in pairs.items()}
-        noise = {key: listed if key in _LISTS else float(*listed) for key, listed in values.items()}
-    except (ValueError, TypeError):
-        raise ValueError(f"rate must be such as {name}:{example}, got {text!r}") from None
+        values = {key.strip(): float(value) for key, value in (part.split("=") for part in settings.split(",") if part)}
+    except ValueError:
+        raise ValueError(wrong) from None
     try:
-        return build(**noise)
+        return build(**values)
     except TypeError:  # other names than these
-        raise ValueError(f"rate must be such as {name}:{example}, got {text!r}") from None
+        raise ValueError(wrong) from None
 
 
 MOST_RADII = 500  # of a longer list, about FEW_RADII are listed

@@ -9,10 +9,19 @@ from typing import Any
 
 import click
 
-from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings
-from adaptdel.cli.options import changed, described, list_settings_option, set_option
+from adaptdel.cli.options import (
+    DATA_HELP,
+    RAY,
+    chosen_settings,
+    column_options,
+    data_path,
+    described,
+    engine_options,
+    list_settings_option,
+    set_option,
+)
+from adaptdel.runs.engine import ENGINE, EngineSettings
 from adaptdel.settings import ATTACK, PAPER_ATTACK
-from adaptdel.text.data import DATA
 
 NAMED = ("inputs", "budget", "seed")
 
@@ -56,10 +65,9 @@ NAMED = ("inputs", "budget", "seed")
 )
 @engine_options
 @click.option("--seed", default=None, type=int, help=f"Seed of the sample and of all noise.  [default: {ATTACK.seed}]")
-@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
-@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
+@column_options
 @set_option
-@list_settings_option(lambda: described(ATTACK, NAMED))
+@list_settings_option(lambda: f"{described(ATTACK, NAMED)}\n{described(ENGINE, ('engine', 'workers'))}")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def attack_command(
     model: Path, data: tuple[str, ...], out: Path, preset: str | None, recipe: str, as_json: bool, **options: Any
@@ -80,20 +88,20 @@ def attack_command(
         raise ValueError(f"--settings paper needs --recipe with one of {', '.join(PAPER_RECIPES)}, got {recipe!r}")
     start = {} if preset is None else PAPER_ATTACK
     named = {name: options[name] for name in NAMED if options[name] is not None}
-    limits = changed(replace(ATTACK, **{**start, **named}), options["settings"])
+    limits, ray = chosen_settings(options["settings"], vars(ATTACK), RAY)
     columns = data_columns(model, options["text_column"], options["label_column"])
-    source = Source(data_path(data), **columns)
+    source = Source(data_path(data), **columns, encoding=options["encoding"])
     words = options["vocabulary"]
     job = AttackJob(
         model,
         source,
         out,
         recipe,
-        limits,
+        replace(ATTACK, **{**start, **named, **limits}),
         ops=options["ops"],
         vocabulary=None if words is None else replace(source, path=words),
         parts=_parts(options["parts"]),
-        engine=engine_settings(options),
+        engine=EngineSettings(options["engine"], options["workers"], **ray),
     )
     run = attack_data(job, note=lambda text: click.echo(text, err=True), progress="log")
     row = {"model": str(model), "recipe": recipe, **run.measures}

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from adaptdel.cli.options import changed, described, list_settings_option, set_option
+from adaptdel.cli.options import chosen_settings, described, list_settings_option, set_option
 from adaptdel.settings import AUDIT
 
 NAMED = ("inputs", "seed")
@@ -50,8 +50,9 @@ def audit_command(
     """
     from adaptdel.attacks.audit_run import AuditJob, audit_run
 
-    limits = changed(replace(AUDIT, inputs=certificates, seed=seed), settings)
-    report = audit_run(AuditJob(run, settings=limits, **job), progress="log")
+    (limits,) = chosen_settings(settings, vars(AUDIT))
+    limits = {"inputs": certificates, "seed": seed, **limits}
+    report = audit_run(AuditJob(run, settings=replace(AUDIT, **limits), **job), progress="log")
     values = report.to_dict()
     if as_json:
         click.echo(json.dumps({"run": str(run), **values}, indent=2, ensure_ascii=False))

@@ -11,8 +11,15 @@ import click
 
 from adaptdel.calibration.calibration import FinishedCalibration, calibrate_folder
 from adaptdel.cli.certify import next_certify
-from adaptdel.cli.engine import DATA_HELP, data_path
-from adaptdel.cli.options import column_options, described, list_settings_option, read_settings, set_option
+from adaptdel.cli.options import (
+    DATA_HELP,
+    column_options,
+    data_path,
+    described,
+    list_settings_option,
+    read_settings,
+    set_option,
+)
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.card import front_table

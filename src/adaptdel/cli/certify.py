@@ -12,17 +12,27 @@ from typing import Any
 import click
 
 from adaptdel.advice import what_may_help_run
-from adaptdel.cli.engine import DATA_HELP, data_path, engine_options, engine_settings, running_options, running_settings
+from adaptdel.cli.options import (
+    DATA_HELP,
+    RAY,
+    chosen_settings,
+    column_options,
+    data_path,
+    engine_options,
+    running_options,
+)
 from adaptdel.core.checks import check_int
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import class_count, data_columns
+from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.records import protected_label
 from adaptdel.settings import CERTIFICATION, PAPER_ALPHA, paper_certification
 from adaptdel.tables import number, percent, text_table
-from adaptdel.text.data import DATA, DrawnRows
+from adaptdel.text.data import DrawnRows
 
 _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
+SETTINGS, RUNNING = ("sampling", "threshold"), ("compile",)
 
 
 @click.command("certify")
@@ -45,19 +55,7 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
     metavar="SELECT,ESTIMATE",
     help=f"Votes that select the answer, and votes that bound its probability.  [default: the model's, {_VOTES}]",
 )
-@click.option(
-    "--sampling",
-    default=None,
-    help=f"adaptive, or fixed as in the paper.  [default: the model's, {CERTIFICATION.sampling}]",
-)
 @click.option("--bound", default=None, help=f"tight or paper.  [default: the model's, {CERTIFICATION.bound}]")
-@click.option(
-    "--threshold",
-    default=None,
-    type=float,
-    help="Two classes: answer the second one if it gets more than this share of the votes, otherwise the first.  "
-    "[default: the model's, or none: the class with the most votes]",
-)
 @click.option(
     "--seed", default=None, type=int, help=f"Seed of the noise.  [default: the model's, {CERTIFICATION.seed}]"
 )
@@ -67,9 +65,14 @@ _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 @click.option("--sample", default=None, type=int, help="Certify this number of rows, drawn at random with the seed.")
 @engine_options
 @running_options
-@click.option("--text-column", default=None, help=f"Column of the texts.  [default: as in training, or {DATA.text}]")
-@click.option("--label-column", default=None, help=f"Column of the labels.  [default: as in training, or {DATA.label}]")
-@click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file.")
+@column_options
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=f"Another setting: {', '.join((*SETTINGS, *RUNNING, *RAY))}; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def certify_command(
@@ -82,12 +85,14 @@ def certify_command(
     votes: str | None,
     preset: str | None,
     sample: int | None,
+    settings: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Certify the inputs of a file with the model in the folder MODEL.
 
-    Resumable: run the same command again after an interruption. The exit status is 1 if some rows
-    could not be certified, and 2 if the run stopped.
+    Resumable: run the same command again after an interruption. The exit status is 1 if some rows could not be
+    certified, and 2 if the run stopped. --set sampling=fixed takes all votes, as in the paper. Of two classes, --set
+    threshold=0.3 answers the second one if it gets more than this share of the votes, otherwise the first.
     """
     from adaptdel.runs.certify import CertificationJob, certify_data
     from adaptdel.runs.inputs import Source
@@ -95,29 +100,29 @@ def certify_command(
     def note(text: str) -> None:
         click.echo(f"note: {text}", err=True)
 
-    names = ("ops", "alpha", "sampling", "bound", "seed", "threshold")
-    settings = {name: options[name] for name in names if options[name] is not None}
+    named, running, ray = chosen_settings(settings, SETTINGS, RUNNING, RAY)
+    rule = named | _given(options, "ops", "alpha", "bound", "seed")
     if votes is not None:
-        settings |= read_votes(votes)
+        rule |= read_votes(votes)
     if preset is not None:
-        settings = paper_certification(class_count(model)) | settings
-        if settings["alpha"] == PAPER_ALPHA / 2:
+        rule = paper_certification(class_count(model)) | rule
+        if rule["alpha"] == PAPER_ALPHA / 2:
             note(
                 f"two classes: alpha is {PAPER_ALPHA / 2}, half of the paper's {PAPER_ALPHA} for each of its two bounds"
             )
     if sample is not None and options["limit"] is not None:
         raise ValueError("--sample and --limit cannot be given together")
-    drawn = None if sample is None else DrawnRows(sample, settings.get("seed", CERTIFICATION.seed))
+    drawn = None if sample is None else DrawnRows(sample, rule.get("seed", CERTIFICATION.seed))
     columns = data_columns(model, options["text_column"], options["label_column"])
     source = Source(data_path(data), **columns, encoding=options["encoding"], sample=drawn)
     job = CertificationJob(
         model,
         source,
         out,
-        settings,
+        rule,
         limit=options["limit"],
-        running=running_settings(options),
-        engine=engine_settings(options),
+        running=running | _given(options, "device", "dtype", "batch_tokens"),
+        engine=EngineSettings(options["engine"], options["workers"], **ray),
     )
     with redirect_stdout(sys.stderr):  # Ray prints the errors of its processes
         result = certify_data(job, note=note, progress="log")
@@ -125,6 +130,11 @@ def certify_command(
         click.echo(f"{out}: the run is finished already, since {result.manifest['finished']}", err=True)
     click.echo(summary(result.manifest, out, as_json=as_json))
     context.exit(1 if result.manifest["totals"]["problems"] else 0)
+
+
+def _given(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Those of the options that are given."""
+    return {name: options[name] for name in names if options[name] is not None}
 
 
 def next_certify(model: Path) -> str:

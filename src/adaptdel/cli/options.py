@@ -1,19 +1,25 @@
-"""Options that several commands share: ``--set NAME=VALUE``, the list of what can be set, columns."""
+"""Options that several commands share: data, columns, engines, ``--set NAME=VALUE`` and the list of what can be set."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import fields
 from inspect import cleandoc
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from adaptdel.runs.engine import ENGINE, ENGINES
+from adaptdel.settings import DTYPES
 from adaptdel.text.data import DATA
 
-Settings = TypeVar("Settings", bound=Any)
+DATA_HELP = (
+    "Data: a file (JSON, CSV or Parquet, also gzipped), a glob in quotes, a folder of such files, an address such as "
+    "s3://bucket/folder, or a Hugging Face data set. Can be given several times."
+)
+RAY = ("ray_address", "cpus_per_worker", "gpus_per_worker")  # fields of `EngineSettings` for --set
 
 
 def read_settings(pairs: Iterable[str]) -> dict[str, Any]:
@@ -37,13 +43,14 @@ def read_settings(pairs: Iterable[str]) -> dict[str, Any]:
     return chosen
 
 
-def changed(default: Settings, pairs: Iterable[str]) -> Settings:
-    """Settings with the values of NAME=VALUE pairs; an unknown name is refused with the list of all."""
-    values, known = read_settings(pairs), [field.name for field in fields(default)]
+def chosen_settings(pairs: Iterable[str], *groups: Iterable[str]) -> list[dict[str, Any]]:
+    """The values of NAME=VALUE pairs, those of each group of names; an unknown name is refused with the list of all."""
+    values, listed = read_settings(pairs), [list(group) for group in groups]
+    known = [name for group in listed for name in group]
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ValueError(f"--set: there is no setting {unknown[0]!r:.60}: choose one of {', '.join(known)}")
-    return replace(default, **values)
+    return [{name: values[name] for name in group if name in values} for group in listed]
 
 
 def set_option(command: Any) -> Any:
@@ -79,6 +86,42 @@ def column_options(command: Any) -> Any:
     ):
         command = option(command)
     return command
+
+
+def engine_options(command: Any) -> Any:
+    """Where a command works; what only Ray has is for ``--set``."""
+    for option in (
+        click.option(
+            "--workers",
+            type=int,
+            help="Worker processes, each with the model.  [default: 1; on Ray, all CPUs but one]",
+        ),
+        click.option(
+            "--engine",
+            default=ENGINE.engine,
+            show_default=True,
+            type=click.Choice(ENGINES),
+            help="Where to work: on this machine, or on a Ray cluster.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def running_options(command: Any) -> Any:
+    """Where and how a transformer runs."""
+    for option in (
+        click.option("--batch-tokens", type=int, help="The largest number of subwords in its batches."),
+        click.option("--dtype", type=click.Choice(DTYPES), help="Its precision.  [default: the model's]"),
+        click.option("--device", help="Of a transformer: cpu, cuda, cuda:1.  [default: the GPU if any]"),
+    ):
+        command = option(command)
+    return command
+
+
+def data_path(data: tuple[str, ...]) -> str | tuple[str, ...]:
+    """The data that an option names: one path as it is, or several."""
+    return data[0] if len(data) == 1 else data
 
 
 def described(kind: Any, skip: Iterable[str] = ()) -> str:

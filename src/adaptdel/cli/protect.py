@@ -9,8 +9,7 @@ import click
 import numpy as np
 
 from adaptdel.cli.certify import next_certify
-from adaptdel.cli.engine import DATA_HELP, data_path
-from adaptdel.cli.options import column_options
+from adaptdel.cli.options import DATA_HELP, column_options, data_path
 from adaptdel.models.model_files import check_free, data_columns, load_model, update_copy
 from adaptdel.text.data import read_examples
 from adaptdel.training.protection import CERTIFIED, FIGURE, plot_detection, protect, seen_texts

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.certification.verify import USUAL_ALPHA, verify
-from adaptdel.cli.engine import data_path
+from adaptdel.cli.options import data_path
 from adaptdel.core.bounds import OWN_BOUNDS, describe_bound
 from adaptdel.core.checks import STEPS
 from adaptdel.files import NotJSON, parse
@@ -20,6 +20,7 @@ from adaptdel.runs.storage import Run
 from adaptdel.text.data import DrawnRows
 
 WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."
+FORMS = "must be a JSON certificate, a list of them, or one per line"
 Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for every certificate
 
 
@@ -100,8 +101,7 @@ class _Check:
 
             run = read_run(self.file)
             yield from verify_run(run, work=self.work, note=self._note)
-            self._update_alpha(run.manifest)
-            self._update_bounds(run.manifest)
+            self._take_note(run.manifest.get("alpha"), run.manifest.get("bound"))
             if "method" in run.manifest:
                 self.how = "derived again in integers"
             if self.model is not None:
@@ -111,8 +111,9 @@ class _Check:
             raise ValueError(f"{self.file}: --model needs the folder of a run")
         for place, values in read_certificates(self.file):
             yield place, verify(values, work=self.work)
-            self._update_alpha(values.get("derived") if isinstance(values, dict) else None)
-            self._update_bounds(values)
+            if isinstance(values, dict):
+                derived = values.get("derived")
+                self._take_note(derived.get("alpha") if isinstance(derived, dict) else None, values.get("bound"))
 
     def _with_model(self, run: Run) -> Results:
         from adaptdel.runs.rederive import verify_with_model
@@ -127,13 +128,9 @@ class _Check:
             if problems:  # the row itself is counted already
                 yield place if place == "the run" else f"{place}, from the model", problems
 
-    def _update_alpha(self, values: Any) -> None:
-        alpha = values.get("alpha") if isinstance(values, dict) else None
+    def _take_note(self, alpha: Any, bound: Any) -> None:
         if isinstance(alpha, float):
             self.alpha = max(self.alpha, alpha)
-
-    def _update_bounds(self, values: Any) -> None:
-        bound = values.get("bound") if isinstance(values, dict) else None
         if isinstance(bound, str) and bound not in OWN_BOUNDS:
             self.bounds.add(bound)
 
@@ -147,33 +144,21 @@ def read_certificates(file: Path) -> Iterator[tuple[str, Any]]:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{file}: must be JSON in UTF-8") from None
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not lines:
-        raise ValueError(f"{file}: holds no certificate")
-    if len(lines) > 1 and _is_json(lines[0][1]):
-        for number, line in lines:
-            try:
-                values = parse(line)
-            except ValueError as error:
-                raise ValueError(f"{file}, line {number}: must be one JSON certificate per line: {error}") from None
-            yield f"line {number}", values
-        return
     try:
         parsed = parse(text)
+    except NotJSON:  # it may hold one certificate per line
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                try:
+                    yield f"line {number}", parse(line)
+                except ValueError as error:
+                    raise ValueError(f"{file}, line {number}: {FORMS}: {error}") from None
+        if not text.strip():
+            raise ValueError(f"{file}: holds no certificate") from None
+        return
     except ValueError as error:
-        raise ValueError(f"{file}: must be a JSON certificate, a list of them, or one per line: {error}") from None
+        raise ValueError(f"{file}: {FORMS}: {error}") from None
     if parsed == []:
         raise ValueError(f"{file}: holds no certificate")
     for number, values in enumerate(parsed if isinstance(parsed, list) else [parsed], start=1):
         yield f"certificate {number}", values
-
-
-def _is_json(text: str) -> bool:
-    """Whether a text is JSON, including JSON that the parser rejects."""
-    try:
-        parse(text)
-    except NotJSON:
-        return False
-    except ValueError:
-        return True
-    return True

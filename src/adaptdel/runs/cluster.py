@@ -212,7 +212,7 @@ def _connect(settings: EngineSettings) -> tuple[Any, bool, str]:
         if settings.ray_address is None:
             raise ValueError(f"Ray cannot be started on this machine: {reason}") from None
         raise ValueError(
-            f"{settings.ray_address}: no Ray cluster answers: start one with: ray start --head, or omit --ray-address "
+            f"{settings.ray_address}: no Ray cluster answers: start one with: ray start --head, or omit ray_address "
             f"to use this machine: {reason}"
         ) from None
     return ray, True, str(getattr(context, "dashboard_url", "") or "")
