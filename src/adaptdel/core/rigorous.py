@@ -71,20 +71,21 @@ class _Pair:
         self.drop, self.other_drop = arb(overlap.psi), arb(overlap.other_psi)
         self.keep, self.other_keep = 1 - self.drop, 1 - self.other_drop  # exact: rates are multiples of 2**-32
 
+    def _chances(self, kept: bool) -> tuple[Ball, Ball, Ball, Ball]:
+        """The probabilities that a token counts and that it does not, at x and at x'; kept or deleted tokens count."""
+        chances = self.keep, self.drop, self.other_keep, self.other_drop
+        return chances if kept else (chances[1], chances[0], chances[3], chances[2])
+
     def _walk(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
         """The least count h with P(count <= h) >= target, and P(count < h) at x and at x', from the nearer end."""
-        success, failure = (self.keep, self.drop) if kept else (self.drop, self.keep)
-        other_success = self.other_keep if kept else self.other_drop
+        success, failure, other_success, _ = self._chances(kept)
         down = success > failure and failure > 0 and other_success > 0
         return self._walk_down(target, kept, last) if down else self._walk_up(target, kept, last)
 
     def _walk_up(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
         """`_walk` from the smallest count upwards."""
         arb = _flint().arb
-        success, failure = (self.keep, self.drop) if kept else (self.drop, self.keep)
-        other_success, other_failure = (
-            (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
-        )
+        success, failure, other_success, other_failure = self._chances(kept)
         n = self.common
         total, other_total = arb(0), arb(0)
         term, other_term = failure**n, other_failure**n
@@ -113,10 +114,7 @@ class _Pair:
     def _walk_down(self, target: Ball, kept: bool, last: bool) -> tuple[int, Ball, Ball]:
         """`_walk` from the largest count downwards, which is shorter where most counts are large."""
         arb = _flint().arb
-        success, failure = (self.keep, self.drop) if kept else (self.drop, self.keep)
-        other_success, other_failure = (
-            (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
-        )
+        success, failure, other_success, other_failure = self._chances(kept)
         n = self.common
         term, other_term = success**n, other_success**n
         total, other_total = 1 - term, 1 - other_term
@@ -163,8 +161,7 @@ class _Pair:
         arb = _flint().arb
         n = self.common
         ways = arb.bin_uiui(n, h)
-        a, b = (self.keep, self.drop) if kept else (self.drop, self.keep)
-        c, d = (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
+        a, b, c, d = self._chances(kept)
         return ways * a**h * b ** (n - h), ways * c**h * d ** (n - h)
 
     def other_classes(self, p: Ball, last: bool) -> Ball:
@@ -202,7 +199,7 @@ class _Pair:
         if mass >= 1 and self.drop > 0 and self.keep > 0:
             return _flint().arb(1)
         h, smaller, other_smaller = self._walk(mass, kept, last)
-        a, b = (self.keep, self.drop) if kept else (self.drop, self.keep)
+        a, b, c, d = self._chances(kept)
         item = a**h * b ** (self.common - h)
         remaining = mass - smaller
         if remaining <= 0:
@@ -213,7 +210,6 @@ class _Pair:
         if not last and not (low == high):
             raise _Unresolved
         fraction = remaining * self._ratio(h, kept)
-        c, d = (self.other_keep, self.other_drop) if kept else (self.other_drop, self.other_keep)
         other_item = c**h * d ** (self.common - h)
         if direction < 0:
             return other_smaller + (low * other_item).min(fraction)
