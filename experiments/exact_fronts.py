@@ -85,6 +85,14 @@ def details(model: ad.AdditiveClassifier, texts: list[str], labels: Any) -> dict
     }
 
 
+def other_splits(folder: Path, name: str, settings: AdditiveTrainingSettings) -> list[dict[str, Any]]:
+    """The chosen bound on the test rows, if other rows are held out to choose it."""
+    texts, labels = read(folder, name, "train")
+    others, answers = read(folder, name, "test")
+    models = [ad.AdditiveClassifier(settings=settings, seed=seed, progress=False).fit(texts, labels) for seed in (1, 2)]
+    return [test_point(model, others, np.array(answers)) for model in models]
+
+
 def measure(folder: Path, name: str, vectors: str, penalties: list[float]) -> dict[str, Any]:
     """Train with all settings, choose one on held-out rows, and measure it on the test rows."""
     texts, labels = read(folder, name, "train")
@@ -108,12 +116,14 @@ def measure(folder: Path, name: str, vectors: str, penalties: list[float]) -> di
         model.base_ = base.at(point)
         front.append(test_point(model, texts, truth))
     model.base_, chosen = base, base.point
+    settings = AdditiveTrainingSettings(l2=winner["l2"], vectors=vectors if winner["vectors"] else "")
     return {
         "test_rows": len(texts),
         "settings": {"l2": winner["l2"], "vectors": winner["vectors"]},
         "chosen_point": chosen,
         "chosen": front[chosen] | details(model, texts, truth),
         "front": front,
+        "other_splits": other_splits(folder, name, settings),
         "candidates": [candidate for _, candidate in trained],
         "expected": {str(accuracy): value for accuracy, value in EXPECTED[name].items()},
     }

@@ -93,6 +93,7 @@ def write_data(folder: Path) -> None:
             words = rng.choices(kinds[label], k=rng.choice([6, 20, 40, 80])) + rng.choices(["the", "a", "at"], k=4)
             lines.append(f"{' '.join(words)} {number},{label}")
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "glove.6B.50d.txt").write_text("cheap 0.5 -0.1\nlunch -0.4 0.2\n", encoding="utf-8")
     (folder / "sample.bin").write_bytes(rng.randbytes(300) + b"\x90\x90")
 
 

@@ -75,6 +75,7 @@ def _beside_the_paper() -> str:
     type=float,
     help=f"exact: percentage points to give up for a larger radius.  [default: {ADDITIVE.max_accuracy_loss:g}]",
 )
+@click.option("--vectors", help="exact: safetensors file of word vectors, as features of words.")
 @click.option("--protect", help="Of two classes, the one that nobody may be able to evade, such as spam.")
 @click.option("--max-false-positives", type=float, help="Rate of other texts that may get the protected answer.")
 @click.option("--unit", help=f"word, char, byte or chunk:SIZE.  [default: {TRAINING.unit}]")
