@@ -113,8 +113,7 @@ def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: 
     expect(page.locator("#fresh")).to_contain_text("negative – the answer has changed")
     page.get_by_role("button", name="Start over").click()
     expect(verdict).to_have_text("Nothing is changed yet.")
-    for name in ("Delete at random", "Insert at random", "Replace at random", "Delete the strongest"):
-        page.get_by_role("button", name=name).click()
+    page.get_by_role("button", name="Delete the strongest").click()
     expect(verdict).to_have_text(UNCHANGEABLE)
     check_silence(window, address)
 
@@ -135,9 +134,6 @@ def test_the_heat_map(window: Window, address: str) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.locator("#heat-word")).to_contain_text("“awful”")
     assert page.locator("#heat .chosen").count() == 1
-    rows = page.locator("#heat-table tbody tr")
-    assert rows.last.locator("th").text_content() == "awful"
-    assert "−" in str(rows.last.locator("td").last.text_content())
     expect(page.locator("#caveat")).to_contain_text("It is not part of the promise")
     check_silence(window, address)
 
@@ -156,7 +152,7 @@ def test_an_exact_model(window: Window, address: str, width: int) -> None:
     assert set(heat.locator("[class^=heat-for-4]").all_text_contents()) == {"good"}
     page.get_by_role("button", name="The worst edits").click()
     expect(page.locator("#budget p")).to_have_text(f"{radius + 1} edits, 1 beyond the promise")
-    expect(page.locator("#edited")).to_have_value(str(page.locator("#copy-example .text").text_content()))
+    expect(page.locator("#edited")).to_have_value(str(page.locator("#counterexample .text").text_content()))
     expect(page.locator("#fresh")).to_contain_text("negative – the answer has changed")
     page.get_by_role("button", name="Start over").click()
     page.get_by_role("button", name="Delete the strongest").click()

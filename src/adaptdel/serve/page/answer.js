@@ -1,10 +1,9 @@
 // The answer, its promise in words, and the votes as they arrive.
 
-import { byId, element } from "./dom.js";
-import { drawLead, showCounterexample } from "./scores.js";
+import { byId, element, svg } from "./dom.js";
+import { lead, part } from "./influence.js";
 import { confidence, percent, promise } from "./sentences.js";
-import { count, number, split, unitOf } from "./tokens.js";
-import { drawGauge, drawVotes, votesFor } from "./votes.js";
+import { count, number, unitOf } from "./tokens.js";
 
 const TILES = [
   ["del", "deletions only"],
@@ -17,7 +16,9 @@ const PHASES = {
   estimation: "Bounding the share of the answer",
   enumeration: "The text is short: every possible copy is counted",
 };
-const SHOWN_COPY = 40; // tokens of the example of a copy
+const MOST_DOTS = 240;
+const COLUMNS = 40;
+const MOST_ROWS = 6;
 
 export class AnswerPanel {
   /** Empty the panel and wait for votes, for a certificate at the error level `alpha`. */
@@ -25,22 +26,21 @@ export class AnswerPanel {
     [this.model, this.alpha] = [model, alpha];
     this.frame = 0;
     this.latest = null;
-    this.looks = [];
+    this.look = null;
     byId("answer-empty").hidden = true;
     byId("answer-body").hidden = false;
-    for (const id of ["radii", "gauge", "stale", "copy-example"]) byId(id).hidden = true;
+    for (const id of ["radii", "gauge", "stale", "counterexample"]) byId(id).hidden = true;
     byId("promise").replaceChildren(element("p", { class: "head waiting" }, model.votes ? "The copies are voting …" : "The model reads the text …"));
     byId("promise").dataset.kind = "waiting";
     byId("head-votes").textContent = model.votes ? "The votes" : "The lead, and what edits take of it";
     byId("about-votes").textContent = "";
-    byId("looks").textContent = "";
     byId("votes").replaceChildren();
   }
 
   /** An event of the stream; drawn with the next frame. */
   event(name, data) {
     if (name === "votes") this.latest = data;
-    else this.looks.push(data);
+    else this.look = data;
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
       this.draw();
@@ -53,11 +53,10 @@ export class AnswerPanel {
       const each = drawVotes(byId("votes"), votes, this.model.classes);
       byId("about-votes").textContent = `${PHASES[phase] ?? "Voting"}: ${number(total)} votes so far. ${scaleWords(each)}`;
     }
-    const look = this.looks[this.looks.length - 1];
+    const { look } = this;
     if (look) {
       const share = votesFor(look.votes, look.label) / Math.max(1, Object.values(look.votes).reduce((sum, value) => sum + value, 0));
       drawGauge(byId("gauge"), { share, lower: look.lower, needed: this.needed(look.label), label: look.label, alpha: this.alpha });
-      this.drawLooks();
     }
   }
 
@@ -69,18 +68,8 @@ export class AnswerPanel {
     return String(label) === String(classes[1]) ? threshold : 1 - threshold;
   }
 
-  drawLooks() {
-    let best = -1;
-    const steps = [];
-    for (const { radius, votes } of this.looks) {
-      if (radius > best) steps.push(`${number(radius)} after ${number(Object.values(votes).reduce((sum, value) => sum + value, 0))} votes`);
-      best = Math.max(best, radius);
-    }
-    byId("looks").textContent = steps.length > 1 ? `The promise grew with the votes: ${steps.join(", ")}.` : "";
-  }
-
   /** The end of the stream. `example` is the example that the text is, or null. */
-  show({ result, model, text }, example) {
+  show({ result, model }, example) {
     cancelAnimationFrame(this.frame);
     this.frame = 0;
     const unit = unitOf(model.unit);
@@ -107,7 +96,6 @@ export class AnswerPanel {
       return;
     }
     this.drawResult(result, model);
-    this.drawCopy(result, model, text);
   }
 
   drawRadii({ radii, abstained }, unit) {
@@ -132,31 +120,6 @@ export class AnswerPanel {
       ? `The text is short, so all its ${number(used)} possible copies were classified, in ${took}. ${scaleWords(each)}`
       : `${number(certificate.selection.reduce((sum, value) => sum + value, 0))} votes chose the answer, and then ${number(used)} others measured its share, shown here. They took ${took}. ${scaleWords(each)}`;
     drawGauge(byId("gauge"), { share: score, lower: certificate.derived.p1, needed: this.needed(result.label), label: result.label, alpha: result.alpha, exact });
-    this.drawLooks();
-  }
-
-  /** An example of what the model reads, made in the page: the server does not tell which copies were drawn. */
-  drawCopy({ influence, certificate }, model, text) {
-    const unit = unitOf(model.unit);
-    const tokens = split(text, unit);
-    byId("copy-example").hidden = !influence || !tokens?.length || tokens.length !== influence.length;
-    if (byId("copy-example").hidden) return;
-    const [kept, deleted] = ["kept", "deleted"].map((name) => influence.reduce((sum, row) => sum + row[name], 0));
-    const rate = kept / Math.max(kept + deleted, 1);
-    const parts = [];
-    let gap = false;
-    for (const token of tokens) {
-      if (Math.random() < rate) {
-        parts.push(...(gap ? ["…"] : []), token);
-        gap = false;
-      } else gap = true;
-    }
-    if (gap) parts.push("…");
-    const shown = parts.length > 2 * SHOWN_COPY ? [...parts.slice(0, 2 * SHOWN_COPY), "…"] : parts;
-    const [about, copy] = byId("copy-example").children;
-    const verb = certificate.noise.kind === "masking" ? "hidden" : "removed";
-    about.textContent = `On average ${percent(1 - rate)} of the ${unit.many} were ${verb} from a copy. What is left may look like this (an example made by this page):`;
-    copy.textContent = shown.join(unit.glue);
   }
 
   /** Say that nothing came of it. */
@@ -175,3 +138,113 @@ export class AnswerPanel {
 }
 
 const scaleWords = (each) => (each === 1 ? "Each dot is a vote." : `Each dot is ${number(each)} votes.`);
+
+// The votes: a row of dots for each answer, and a scale with what is known about the share of the leader.
+
+/** How many votes a dot stands for: 1, 2, 5, 10, 20, ... so that there are not too many dots. */
+function votesPerDot(total) {
+  for (let power = 1; ; power *= 10) {
+    for (const digit of [1, 2, 5]) if (total / (digit * power) <= MOST_DOTS) return digit * power;
+  }
+}
+
+/** The votes for a label; the server names labels as Python prints them. */
+function votesFor(votes, label) {
+  const printed = { true: "True", false: "False", null: "None" }[String(label)];
+  return votes[String(label)] ?? votes[`${label}.0`] ?? votes[printed] ?? 0;
+}
+
+/** [answer, votes] by falling votes; ties and answers without votes in the order of the classes. */
+function ranked(votes, classes) {
+  return classes.map((name) => [String(name), votesFor(votes, name)]).sort((first, second) => second[1] - first[1]);
+}
+
+/** Draw votes, a map from answers to numbers, into a list. `leader` comes first if it is given. */
+function drawVotes(list, votes, classes, leader = null) {
+  let rows = ranked(votes, classes);
+  if (leader !== null) rows = [...rows.filter(([name]) => name === leader), ...rows.filter(([name]) => name !== leader)];
+  const total = rows.reduce((sum, [, value]) => sum + value, 0);
+  const each = votesPerDot(total);
+  if (rows.length > MOST_ROWS) {
+    const others = rows.slice(MOST_ROWS - 1);
+    rows = [...rows.slice(0, MOST_ROWS - 1), [`${others.length} other answers`, others.reduce((sum, [, value]) => sum + value, 0)]];
+  }
+  list.replaceChildren(
+    ...rows.map(([name, value], place) =>
+      element("li", { class: place === 0 ? "leader" : "rival" }, [
+        element("span", { class: "name", dir: "auto" }, name),
+        element("span", { class: "figure" }, `${number(value)} of ${number(total)}, ${percent(total ? value / total : 0)}`),
+        dots(value, each, place === 0),
+      ]),
+    ),
+  );
+  return each;
+}
+
+function dots(value, each, leads) {
+  const drawn = Math.max(Math.round(value / each), value > 0 ? 1 : 0);
+  const lines = Math.max(1, Math.ceil(drawn / COLUMNS));
+  const drawing = svg("svg", { viewBox: `0 0 ${COLUMNS * 10} ${lines * 10}`, "aria-hidden": "true", class: "dots" });
+  for (let dot = 0; dot < drawn; dot += 1) {
+    const [x, y] = [(dot % COLUMNS) * 10 + 5, Math.floor(dot / COLUMNS) * 10 + 5];
+    drawing.append(svg("circle", { cx: x, cy: y, r: leads ? 3.9 : 3.1 })); // rivals are rings, by the style sheet
+  }
+  return drawing;
+}
+
+/**
+ * The scale from 0% to 100%: the share of the votes, the lower bound on the share of all possible copies, and the share
+ * that an answer needs (null where it depends on a rival).
+ */
+function drawGauge(holder, { share, lower, needed, label, alpha, exact }) {
+  const drawing = svg("svg", { viewBox: "0 0 400 26", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const bar = (from, to, name) =>
+    drawing.append(svg("rect", { x: 400 * from, y: 8, width: Math.max(400 * (to - from), 0), height: 10, class: name }));
+  bar(0, 1, "track");
+  bar(0, share, "share");
+  bar(0, Math.min(lower, share), "lower");
+  if (needed !== null) drawing.append(svg("line", { x1: 400 * needed, x2: 400 * needed, y1: 2, y2: 24, class: "needed" }));
+  const known = exact
+    ? `Exactly ${percent(share)} of all copies get “${label}”, weighted by how likely they are.`
+    : `Among all possible copies, at least ${percent(lower)} get “${label}” (${confidence(alpha)}): the lower bound that the votes support.`;
+  const need = needed === null ? "" : ` The mark at ${percent(needed)} is what the answer needs. The promise comes from the distance to it.`;
+  holder.replaceChildren(drawing, element("p", { class: "muted" }, known + need));
+  holder.hidden = false;
+}
+
+// Exact models: the lead of the answer, and what the worst edits take of it.
+
+/** What the worst edits take: the sum of the `edits` largest costs. */
+function taken({ ops, margin }, edits) {
+  const inserted = ops.includes("ins") ? margin.insertion : 0;
+  const cost = (score) => Math.max(0, ops.includes("del") ? score : 0, ops.includes("sub") ? score + margin.insertion : 0);
+  const costs = margin.deletion.map(cost).filter((value) => value > inserted).sort((first, second) => second - first).slice(0, edits);
+  return costs.reduce((sum, value) => sum + value, 0) + (edits - costs.length) * inserted;
+}
+
+/** The lead, and what is left of it after the worst edits, as a scale. */
+function drawLead(holder, result) {
+  const { margin, radius, label } = result;
+  const [inside, beyond] = [taken(result, radius), taken(result, radius + 1)];
+  const end = Math.max(lead(margin), beyond);
+  const drawing = svg("svg", { viewBox: "0 0 400 26", preserveAspectRatio: "none", "aria-hidden": "true" });
+  for (const [width, name] of [[end, "track"], [beyond, "share"], [inside, "lower"]]) {
+    drawing.append(svg("rect", { x: 0, y: 8, width: (400 * width) / end, height: 10, class: name }));
+  }
+  const mark = (399 * lead(margin)) / end;
+  drawing.append(svg("line", { x1: mark, x2: mark, y1: 2, y2: 24, class: "needed" }));
+  const next = beyond > margin.slack ? `One more takes ${part(beyond, margin)}, more than there is.` : "No number of edits takes all of it.";
+  const worst = radius === 0 ? "" : `The ${radius === 1 ? "worst edit takes" : `${number(radius)} worst edits take`} ${part(inside, margin)} of it, which leaves ${part(lead(margin) - inside, margin)}. `;
+  const words = `The mark is the lead of “${label}” over “${margin.rival}”. ${worst}${next}`;
+  holder.replaceChildren(drawing, element("p", { class: "muted" }, words));
+  holder.hidden = false;
+}
+
+/** A text with another answer, at the least distance at which there is one. */
+function showCounterexample(result, unit) {
+  const { counterexample } = result.margin;
+  byId("counterexample").hidden = counterexample === null || unit.pattern === null;
+  const [about, copy] = byId("counterexample").children;
+  about.textContent = `The promise cannot be larger. This text is ${count(result.radius + 1, { one: "edit", many: "edits" })} away and gets another answer:`;
+  copy.textContent = counterexample ?? "";
+}

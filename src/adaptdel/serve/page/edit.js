@@ -3,8 +3,7 @@
 import { certify } from "./api.js";
 import { align, covered, EVERY_OPERATION, tally } from "./distance.js";
 import { byId, debounced, element, spoken, svg } from "./dom.js";
-import { effectsOf } from "./influence.js";
-import { lead, part } from "./scores.js";
+import { effectsOf, lead, part } from "./influence.js";
 import { confidence, editWords, percent, verdict } from "./sentences.js";
 import { count, number, spans, split, UNITS, unitOf } from "./tokens.js";
 
@@ -143,32 +142,19 @@ export class EditPanel {
     return same ? `with ${part(lead(fresh.margin), margin)} of the lead that the original text has` : "since more than the lead was taken";
   }
 
-  /** Make one edit for the visitor. */
+  /** Make edits for the visitor. */
   play(trick) {
     if (!this.subject) return;
-    const { unit, tokens, text } = this.subject;
-    const value = this.input.value;
-    const places = spans(value, unit);
-    const any = (items) => items[Math.floor(Math.random() * items.length)];
+    const { unit, text, result } = this.subject;
+    const { value } = this.input;
     if (trick === "reset") this.input.value = text;
-    else if (trick === "worst") this.input.value = this.subject.result.margin.counterexample;
-    else if (trick === "insert") {
-      const at = any([0, ...places.map(({ end }) => end)]);
-      const token = any(tokens.length ? tokens : ["new"]);
-      const [left, right] = [at > 0 ? unit.glue : "", at === 0 && places.length ? unit.glue : ""];
-      this.input.value = value.slice(0, at) + left + token + right + value.slice(at);
-    } else {
-      const number = trick === "strongest" ? this.strongest() : Math.floor(Math.random() * places.length);
-      const place = places[number];
-      if (!place) return;
-      if (trick === "replace") {
-        const others = tokens.filter((token) => token !== place.token);
-        this.input.value = value.slice(0, place.start) + any(others.length ? others : [`${place.token}x`]) + value.slice(place.end);
-      } else {
-        const next = places[number + 1]?.start ?? value.length;
-        const start = next === value.length && number > 0 ? places[number - 1].end : place.start;
-        this.input.value = value.slice(0, start) + value.slice(next === value.length ? place.end : next);
-      }
+    else if (trick === "worst") this.input.value = result.margin.counterexample;
+    else {
+      const places = spans(value, unit);
+      const place = this.strongest();
+      if (place === undefined) return;
+      const [from, to] = place + 1 < places.length ? [places[place].start, places[place + 1].start] : [places[place - 1]?.end ?? 0, places[place].end];
+      this.input.value = value.slice(0, from) + value.slice(to);
     }
     this.count();
     this.changed();

@@ -1,15 +1,12 @@
-// Which words carry the answer: the share of votes for it with and without each word.
+// Which words carry the answer: the share of votes for it with and without each word, or the score of an exact model.
 
 import { byId, element } from "./dom.js";
-import { SCORES } from "./scores.js";
 import { percent } from "./sentences.js";
 import { number, spans, unitOf } from "./tokens.js";
 
 const CLEAR = 3; // standard errors
 const CLEAR_EXACTLY = 0.01; // of the share, where there is no sampling error
 const LEVELS = 4;
-const LISTED = 5;
-const LONGEST_SHOWN = 24; // characters of a token in the table
 
 /** The difference that a token makes in the votes, and whether it is clear. */
 function effect({ kept, for: withIt, deleted, for_when_deleted: without }, exact) {
@@ -20,9 +17,6 @@ function effect({ kept, for: withIt, deleted, for_when_deleted: without }, exact
   const least = exact ? CLEAR_EXACTLY : CLEAR * error;
   return { share, other, difference, kept, deleted, clear: error > 0 && Math.abs(difference) >= least };
 }
-
-const tenths = (share) => `${(100 * share).toFixed(1)}%`;
-const shortened = (token) => (token.length > LONGEST_SHOWN ? `${token.slice(0, LONGEST_SHOWN)}…` : token);
 
 /** How the heat map speaks of votes. An effect has a `difference` and says whether it is `clear`. */
 const VOTES = {
@@ -47,9 +41,23 @@ const VOTES = {
   said: (item, label) =>
     `${percent(item.share)} for “${label}” among the ${number(Math.round(item.kept))} copies with it, ${percent(item.other)} among the ` +
     `${number(Math.round(item.deleted))} without it${item.clear ? "." : ": no clear difference."}`,
-  head: ["with it", "without it", "points"],
-  cells: ({ share, other, difference }) => [tenths(share), tenths(other), `${difference > 0 ? "+" : "−"}${(100 * Math.abs(difference)).toFixed(1)}`],
-  caption: (label, { one }) => `Share of votes for “${label}” among the copies with and without a ${one}: the largest differences, in percentage points.`,
+};
+
+/** What edits must take, at least, to change the answer. */
+export const lead = ({ slack }) => slack + 1;
+
+/** A part of a lead, such as "2.5%". */
+export const part = (score, margin) => `${score < 0 ? "−" : ""}${Number(((100 * Math.abs(score)) / lead(margin)).toPrecision(3))}%`;
+
+/** How the heat map speaks of scores: see `VOTES`. */
+const SCORES = {
+  effects: ({ margin }) => margin.deletion.map((score) => ({ difference: score, clear: score !== 0, margin })),
+  about: ({ margin }, label, { one }) => `A ${one} is marked if it adds to the lead of “${label}” over “${margin.rival}”, or takes from it.`,
+  quiet: (_, __, { one }) => `No ${one} has a score for or against the answer.`,
+  caveat: (_, { one, many }) =>
+    `The figures are the scores themselves, as parts of the lead, and the promise follows from them. No ${one}, seen or never seen, can have a score beyond a bound. The order of the ${many} plays no role.`,
+  said: (item, _, { one }) =>
+    `${item.difference < 0 ? "takes" : "adds"} ${part(Math.abs(item.difference), item.margin)} of the lead. In its place, the worst ${one} would take ${part(item.difference + item.margin.insertion, item.margin)} of it.`,
 };
 
 const wordsFor = (result) => (result.margin ? SCORES : VOTES);
@@ -104,7 +112,6 @@ export class Influence {
     heat.tabIndex = 0;
     heat.setAttribute("role", "group");
     heat.setAttribute("aria-label", `The text; left and right arrow keys choose a ${this.unit.one}`);
-    this.table(clear.length ? effects : []);
     byId("caveat").textContent = this.wording.caveat(result, this.unit);
   }
 
@@ -128,21 +135,5 @@ export class Influence {
     const { node, token, item } = this.words[place];
     node.classList.add("chosen");
     byId("heat-word").textContent = `“${token}”: ${item ? this.wording.said(item, this.label, this.unit) : "every copy treated it alike, so nothing can be compared."}`;
-  }
-
-  table(effects) {
-    const clear = effects.map((item, place) => ({ item, place })).filter(({ item }) => item?.clear);
-    clear.sort((first, second) => second.item.difference - first.item.difference);
-    const supporting = clear.filter(({ item }) => item.difference > 0).slice(0, LISTED);
-    const opposing = clear.filter(({ item }) => item.difference < 0).slice(-LISTED);
-    const head = [this.unit.one, ...this.wording.head].map((title, place) => element("th", { scope: "col", class: place ? "n" : "t" }, title));
-    const rows = [...supporting, ...opposing].map(({ item, place }) =>
-      element("tr", {}, [
-        element("th", { scope: "row", class: "t", dir: "auto" }, shortened(this.words[place].token)),
-        ...this.wording.cells(item).map((cell) => element("td", { class: "n" }, cell)),
-      ]),
-    );
-    const caption = element("caption", {}, this.wording.caption(this.label, this.unit));
-    byId("heat-table").replaceChildren(caption, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
   }
 }
