@@ -82,6 +82,13 @@ def test_directions_are_not_swapped() -> None:
 def test_figures_of_the_design() -> None:
     assert certified_radius(UNANIMOUS, length=400, noise=ADAPTDEL, ops=["del"]) == 86
     assert certified_radius(UNANIMOUS, length=400, noise=ADAPTDEL, ops=["del"], bound="paper") == 54
+
+
+def test_the_printed_rounding_matters_for_short_texts() -> None:
+    """Lemma 7 of the paper calls it negligible; the tight bound has the radius of CERT-ED's closed form."""
+    noise = Deletion(FixedRate(0.9))
+    assert certified_radius(0.999, length=10, noise=noise) == 6
+    assert certified_radius(0.999, length=10, noise=noise, bound="paper") == 2
     assert certified_radius(UNANIMOUS, length=228, noise=BINNED) == 17
     assert certified_radius(UNANIMOUS, length=228, noise=BINNED, bound="paper") == 11
     dissent = clopper_pearson(3900, 4000, 0.05)[0]
