@@ -24,7 +24,8 @@ from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusi
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.card import front_table
 from adaptdel.models.model_files import check_free, class_count, data_columns, load_model, model_kind, save_model
-from adaptdel.settings import CALIBRATION, OBJECTIVES, PAPER_PRESETS, CalibrationSettings, paper_calibration
+from adaptdel.paper import PAPER_PRESETS, paper_calibration
+from adaptdel.settings import CALIBRATION, OBJECTIVES, CalibrationSettings
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import read_examples
 from adaptdel.training.training import plot_front

@@ -25,9 +25,10 @@ from adaptdel.core.checks import check_int
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import class_count, data_columns
+from adaptdel.paper import PAPER_ALPHA, paper_certification
 from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.records import protected_label
-from adaptdel.settings import CERTIFICATION, PAPER_ALPHA, paper_certification
+from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import DrawnRows
 

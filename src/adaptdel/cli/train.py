@@ -15,22 +15,19 @@ from adaptdel.cli.options import described, list_settings_option, read_settings,
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.card import FRONT_TEXT, front_table, held_out_text
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.paper import PAPER_RATES, PAPER_TRAINING, RELEASED_TRAINING, paper_training
 from adaptdel.settings import (
     ADDITIVE,
     EXACT,
     METHODS,
     NOT_SET,
     OWN,
-    PAPER_RATES,
-    PAPER_TRAINING,
     RATES,
-    RELEASED_TRAINING,
     TRAINING,
     AdditiveTrainingSettings,
     LinearTrainingSettings,
     TrainingSettings,
     TransformerTrainingSettings,
-    paper_training,
 )
 from adaptdel.tables import text_table
 from adaptdel.text.data import DATA
@@ -171,5 +168,4 @@ def _next(job: TrainingJob, finished: FinishedTraining) -> str:
     if finished.model.training_.get("calibrated") is not False:
         return next_certify(Path(job.out))
     encoding = [] if job.encoding == DATA.encoding else ["--encoding", job.encoding]
-    data = "FILE" if job.data == "-" else job.data
-    return "next: " + shlex.join(["adaptdel", "calibrate", str(Path(job.out)), "--data", data, *encoding])
+    return "next: " + shlex.join(["adaptdel", "calibrate", str(Path(job.out)), "--data", job.data, *encoding])
