@@ -39,10 +39,25 @@ def test_labels_of_any_kind() -> None:
 
 def test_classes_are_used_for_anything_with_predict() -> None:
     class Keras:
+        def fit(self, copies: list[str], labels: list[str]) -> None:
+            pass
+
         def predict(self, copies: list[str]) -> Any:
             return np.array([[0.2, 0.8]] * len(copies))
 
-    assert SmoothedClassifier(Keras(), NOISE, classes=["neg", "pos"]).certify([TEXT])[0].label == "pos"
+    model = SmoothedClassifier(Keras(), NOISE, classes=["neg", "pos"])
+    assert model.certify([TEXT])[0].label == "pos"
+    assert model.fit([TEXT, "a"], ["pos", "neg"]).classes_.tolist() == ["neg", "pos"]
+    with pytest.raises(ValueError, match="labels named by classes"):
+        SmoothedClassifier(Keras(), NOISE).fit([TEXT, "a"], ["pos", "neg"])
+    assert model.certify([TEXT])[0].label == "pos"
+
+
+def test_classes_that_are_not_those_of_the_base_classifier_are_refused() -> None:
+    base = CallableClassifier(lambda copies: ["a"] * len(copies), ["a", "b"])
+    assert SmoothedClassifier(base, NOISE, classes=["a", "b"]).predict([TEXT]).tolist() == ["a"]
+    with pytest.raises(ValueError, match="classes must be"):
+        SmoothedClassifier(base, NOISE, classes=["b", "a"]).predict([TEXT])
 
 
 def test_a_short_copy_that_equals_the_hash_of_a_long_one_gets_its_own_answer() -> None:

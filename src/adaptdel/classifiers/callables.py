@@ -129,7 +129,7 @@ class SklearnClassifier(CallableClassifier):
             estimator = clone(self.estimator)
         except (ImportError, TypeError):
             estimator = deepcopy(self.estimator)
-        return SklearnClassifier(estimator)
+        return SklearnClassifier(estimator, **self.options())
 
     def fit(
         self,
@@ -146,7 +146,7 @@ class SklearnClassifier(CallableClassifier):
             tokens, labels, noise or NoNoise(), unit, check_int("copies", copies, least=1), seed
         )
         self.estimator.fit(texts, targets)
-        self._set_estimator(self.estimator, None)
+        self._set_estimator(self.estimator, self.classes_)
         return self
 
     def fingerprint(self) -> str:
@@ -209,17 +209,22 @@ def noisy_texts(
 
 def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
     """Wrap an estimator with ``predict`` or a callable as a base classifier; a base classifier is returned as it is."""
-    if isinstance(base, BaseClassifier):
-        return base
-    if hasattr(base, "predict"):
-        return SklearnClassifier(base, classes)
-    if callable(base):
-        if classes is None:
+    if not isinstance(base, BaseClassifier):
+        if hasattr(base, "predict"):
+            base = SklearnClassifier(base, classes)
+        elif not callable(base):
+            raise ValueError(
+                "base must be a classifier of adaptdel.classifiers, an object with predict(texts) or a callable, got "
+                f"{base!r}"
+            )
+        elif classes is None:
             raise ValueError("classes must name the labels of a function: classes=[...], in the order of its scores")
-        return CallableClassifier(base, classes)
-    raise ValueError(
-        f"base must be a classifier of adaptdel.classifiers, an object with predict(texts) or a callable, got {base!r}"
-    )
+        else:
+            base = CallableClassifier(base, classes)
+    known: list[Any] | None = base.classes_
+    if classes is not None and known is not None and list(classes) != known:
+        raise ValueError(f"classes must be those of the base classifier, {known!r:.60}, or None, got {classes!r:.60}")
+    return base
 
 
 def class_numbers(answers: Any, classes: Sequence[Any], names: Sequence[str]) -> IntArray:

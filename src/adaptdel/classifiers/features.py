@@ -217,7 +217,7 @@ def token_bytes(token: Hashable) -> bytes:
     if isinstance(token, tuple):
         inner = [token_bytes(element) for element in token]
         return b"t" + b"".join(b"%d:" % len(data) + data for data in inner)
-    return b"i%d" % _whole(token)
+    return b"i%d" % _integer(token)
 
 
 def hashed(token: Hashable, bits: int) -> int:
@@ -229,7 +229,7 @@ def hashed(token: Hashable, bits: int) -> int:
     return zlib.crc32(token_bytes(token)) & ((1 << bits) - 1)
 
 
-def _whole(token: Hashable) -> int:
+def _integer(token: Hashable) -> int:
     try:
         return operator.index(token)  # type: ignore[arg-type]
     except TypeError:
@@ -317,7 +317,7 @@ def token_to_json(token: Hashable) -> Any:
         return {"bytes": token.hex()}
     if isinstance(token, tuple):
         return [token_to_json(element) for element in token]
-    return _whole(token)
+    return _integer(token)
 
 
 def token_from_json(value: Any) -> Hashable:

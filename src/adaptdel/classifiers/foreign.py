@@ -60,16 +60,14 @@ def reading(name: str) -> Iterator[None]:
         raise unreadable(name, reason or type(error).__name__) from None
 
 
-def local_folder(source: str, revision: str | None) -> Path:
+def local_folder(source: str) -> Path:
     """The folder of a model; one on the hub is downloaded: tokenizer, configuration and safetensors, no code."""
     if Path(source).exists():
         return Path(source)
     from huggingface_hub import snapshot_download
 
     with reading(source):
-        return Path(
-            snapshot_download(source, revision=revision, allow_patterns=list(READ_FILES), ignore_patterns=["*/*"])
-        )
+        return Path(snapshot_download(source, allow_patterns=list(READ_FILES), ignore_patterns=["*/*"]))
 
 
 def check_folder(folder: Path) -> None:

@@ -242,7 +242,7 @@ class LinearClassifier(BaseClassifier):
         settings: dict[str, Any] = {"loss_of": loss, "copies": copies, "l2": l2, "iterations": iterations, "seed": seed}
         settings |= {"examples": len(answers)} | ({} if class_weight is None else {"class_weight": class_weight})
         described = None if active is None else active.to_dict()
-        self.training_ = {"noise": described, **settings, **{k: v for k, v in fitted.record.items() if k != "copies"}}
+        self.training_ = {"noise": described, **settings, **fitted.record}
         return self
 
     def _set(

@@ -48,6 +48,10 @@ class Minimum:
     steps: int
     values: list[float]
 
+    def record(self) -> dict[str, Any]:
+        """How the optimisation went, in plain values."""
+        return {"loss": self.value, "steps": self.steps, "losses": self.values}
+
 
 def minimise(
     objective: Objective,
@@ -281,15 +285,7 @@ def train(
     table = minimum.point.reshape(-1, scores)
     fitted = np.zeros((composition.shape[1], scores))
     fitted[used] = table[:-1] * scale[:, None]
-    record: dict[str, Any] = {
-        "copies": rows,
-        "kept_mean": kept,
-        "penalty": penalty,
-        "loss": minimum.value,
-        "steps": minimum.steps,
-    }
-    record["losses"] = minimum.values
-    return Fitted(fitted, table[-1].copy(), record)
+    return Fitted(fitted, table[-1].copy(), {"kept_mean": kept, "penalty": penalty, **minimum.record()})
 
 
 def balanced_class_weights(answers: Sequence[int] | IntArray, classes: int) -> FloatArray:

@@ -80,7 +80,7 @@ class OnnxClassifier(SubwordClassifier):
         self.batch_tokens = check_int("batch_tokens", batch_tokens, least=1, most=MOST_BATCH_TOKENS)
         self.max_length = max_length
         if isinstance(tokenizer, (str, Path)):
-            tokenizer = read_tokenizer(local_folder(str(tokenizer), None))
+            tokenizer = read_tokenizer(local_folder(str(tokenizer)))
         self.tokenizer = tokenizer
         if max_length is None and tokenizer.model_max_length < UNLIMITED:
             max_length = tokenizer.model_max_length

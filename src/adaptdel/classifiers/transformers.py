@@ -125,7 +125,6 @@ class TransformersClassifier(SubwordClassifier):
         batch_tokens: the largest number of ids in a batch; None for 1024 on a CPU and 16384 elsewhere.
         compile: whether torch compiles the model, which takes a minute when it is loaded; not in int8.
         max_length: the largest number of ids of a copy; 0 for the most that the model takes.
-        revision: of a model on the hub.
         training: the hyperparameters of `fit`; None for the defaults.
 
     Attributes:
@@ -146,7 +145,6 @@ class TransformersClassifier(SubwordClassifier):
         batch_tokens: int | None = None,
         compile: bool = False,
         max_length: int = 0,
-        revision: str | None = None,
         training: TransformerTrainingSettings | None = None,
     ) -> None:
         libraries()
@@ -160,12 +158,12 @@ class TransformersClassifier(SubwordClassifier):
             raise ValueError("tokenizer must be given with a loaded model, got None")
         with quietly():
             if self.has_source:
-                self._folder = local_folder(self.name, revision)
+                self._folder = local_folder(self.name)
                 check_folder(self._folder)
             if tokenizer is None:
                 tokenizer = read_tokenizer(self._folder)
             elif isinstance(tokenizer, (str, Path)):
-                tokenizer = read_tokenizer(local_folder(str(tokenizer), None))
+                tokenizer = read_tokenizer(local_folder(str(tokenizer)))
         self.tokenizer = tokenizer
         self._weights_hash: str | None = None
         self.untrained_ = False
@@ -360,7 +358,7 @@ class TransformersClassifier(SubwordClassifier):
         if classes != list(range(len(classes))):
             model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
             model.config.label2id = {str(label): number for number, label in enumerate(classes)}
-            model.config.adaptdel_whole_numbers = not isinstance(classes[0], str)
+            model.config.adaptdel_integer_labels = not isinstance(classes[0], str)
         return model
 
     def install(self, model: Any) -> None:
@@ -437,7 +435,7 @@ def _checked_device(device: str, dtype: str) -> str:
 
 def _classes(config: Any) -> list[Any]:
     names = [config.id2label[number] for number in range(config.num_labels)]
-    if getattr(config, "adaptdel_whole_numbers", False):
+    if getattr(config, "adaptdel_integer_labels", False):
         return [int(name) for name in names]
     return list(range(len(names))) if names == [f"LABEL_{number}" for number in range(len(names))] else names
 

@@ -226,8 +226,8 @@ def train_margins(
         table, steps = minimum.point.reshape(-1, scores), steps + most
         fitted = np.zeros((composition.shape[1], scores))
         fitted[used] = table[:-1]
-        record: dict[str, Any] = {"kept_mean": kept, "penalty": penalty, "loss": minimum.value, "steps": minimum.steps}
-        results.append(Fitted(fitted, table[-1].copy(), record | {"losses": minimum.values}, objective.bound))
+        record = {"kept_mean": kept, "penalty": penalty, **minimum.record()}
+        results.append(Fitted(fitted, table[-1].copy(), record, objective.bound))
 
     fit(free, iterations, TOLERANCE)
     bound = _first_bound(free.token_scores(table), np.asarray(counts.sum(axis=0)).ravel())

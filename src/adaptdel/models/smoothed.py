@@ -124,7 +124,7 @@ class SmoothedClassifier(TextEstimator):
         self.base_: BaseClassifier = base.unfitted().fit(
             tokens, labels, noise=self.noise_, unit=unit, copies=self.copies, seed=self.seed
         )
-        self.classes_ = np.array(self.base_.classes_)
+        self.classes_ = np.array(self.base_classifier().classes_)
         for record in ("training_", "calibration_", "protection_", "texts_"):  # of another model
             self.__dict__.pop(record, None)
         return self
@@ -212,11 +212,11 @@ class SmoothedClassifier(TextEstimator):
 
     def base_classifier(self) -> BaseClassifier:
         """The base classifier: the fitted one, or the one that was given."""
-        if hasattr(self, "base_"):
-            return self.base_
-        if self.base is None:
-            raise ValueError("base must be given, or fit called, before inputs can be classified; got None")
-        base = as_base(self.base, self.classes)
+        base: BaseClassifier | None = getattr(self, "base_", None)
+        if base is None:
+            if self.base is None:
+                raise ValueError("base must be given, or fit called, before inputs can be classified; got None")
+            base = as_base(self.base, self.classes)
         if base.classes_ is None:
             raise ValueError(f"base must be fitted, or its labels named by classes=[...]: got {base!r}")
         return base
