@@ -82,6 +82,12 @@ def test_directions_are_not_swapped() -> None:
 def test_figures_of_the_design() -> None:
     assert certified_radius(UNANIMOUS, length=400, noise=ADAPTDEL, ops=["del"]) == 86
     assert certified_radius(UNANIMOUS, length=400, noise=ADAPTDEL, ops=["del"], bound="paper") == 54
+    assert certified_radius(UNANIMOUS, length=228, noise=BINNED) == 17
+    assert certified_radius(UNANIMOUS, length=228, noise=BINNED, bound="paper") == 11
+    dissent = clopper_pearson(3900, 4000, 0.05)[0]
+    smooth = Deletion(InterpolatedRate([68.5, 183.5, 277, 418], [4, 9, 6, 14]))
+    assert certified_radius(dissent, length=326, noise=BINNED) == 2
+    assert certified_radius(dissent, length=326, noise=smooth) == 22
 
 
 def test_the_printed_rounding_matters_for_short_texts() -> None:
@@ -89,12 +95,6 @@ def test_the_printed_rounding_matters_for_short_texts() -> None:
     noise = Deletion(FixedRate(0.9))
     assert certified_radius(0.999, length=10, noise=noise) == 6
     assert certified_radius(0.999, length=10, noise=noise, bound="paper") == 2
-    assert certified_radius(UNANIMOUS, length=228, noise=BINNED) == 17
-    assert certified_radius(UNANIMOUS, length=228, noise=BINNED, bound="paper") == 11
-    dissent = clopper_pearson(3900, 4000, 0.05)[0]
-    smooth = Deletion(InterpolatedRate([68.5, 183.5, 277, 418], [4, 9, 6, 14]))
-    assert certified_radius(dissent, length=326, noise=BINNED) == 2
-    assert certified_radius(dissent, length=326, noise=smooth) == 22
 
 
 def test_ninety_four_unanimous_votes_are_enough() -> None:
