@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptdel import Deletion, ExactOverlap, FixedRate, LengthRate, Masking, NoNoise, Overlap, register_noise
+from adaptdel import (
+    ContentDeletion,
+    Deletion,
+    ExactOverlap,
+    FixedRate,
+    LengthRate,
+    Masking,
+    NoNoise,
+    Overlap,
+    register_noise,
+)
 from adaptdel.certification.certificate import Certificate, check_classes, digest, label_key
 from adaptdel.certification.verify import verify
 from adaptdel.core.checks import BoolArray, IntArray
@@ -63,6 +73,23 @@ def test_other_derivations_hold_too() -> None:
         if certificate.radius >= 0:
             assert certificate.frontier()
             assert certificate.log10_cardinality() >= 0
+
+
+class Praised(ContentDeletion):
+    """A rate that depends on the content."""
+
+    kind = "praised"
+
+    def rate_of(self, tokens: tuple[Any, ...]) -> float:
+        return 0.7 if "good" in tokens else 0.8
+
+
+def test_at_a_threshold_of_1_a_search_ends_where_it_does_otherwise() -> None:
+    noise = register_noise("praised")(Praised)(vocabulary=("good", "bad"), max_radius=1)
+    model = SmoothedClassifier(by_words, noise, classes=["neg", "pos"], threshold=1.0, n_estimate=100)
+    certificate = model.certify(["a film"])[0]
+    assert certificate.radius == 1
+    assert verify(certificate.to_dict()) == []
 
 
 def test_honest_certificates_that_were_refused() -> None:

@@ -316,7 +316,7 @@ def certified_radius(
     flat_p2 = None if second is None else np.broadcast_to(second, shape).ravel()
     flat_sizes = np.broadcast_to(sizes, shape).ravel()
     if threshold == 1:  # class 1 is never predicted, whatever the attacker does
-        radii = np.array([threat.search_limit(int(size)) for size in flat_sizes], dtype=np.int64)
+        radii = np.array([noise.radius_limit(int(size), threat) for size in flat_sizes], dtype=np.int64)
     elif uses_table(noise, bound) and flat_p2 is None:
         radii = _look_up(flat_p1, flat_sizes, noise, threat, threshold)
     else:
