@@ -40,15 +40,6 @@ def test_a_folder_that_is_not_completed_leaves_the_old_one(tmp_path: Path) -> No
     assert names(tmp_path) == ["model", "model/old"]
 
 
-def test_a_check_before_the_end_may_refuse(tmp_path: Path) -> None:
-    def refuse() -> None:
-        raise ValueError("something came in")
-
-    with pytest.raises(ValueError, match="came in"), replacing_folder(old_model(tmp_path)):
-        refuse()
-    assert names(tmp_path) == ["model", "model/old"]
-
-
 def test_a_folder_that_cannot_be_put_in_place_puts_the_old_one_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

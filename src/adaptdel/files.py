@@ -131,10 +131,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Create a temporary folder that replaces ``path`` when the block ends; if the block fails, ``path`` is unchanged.
-
-    An error that is raised as the last thing in the block keeps the existing folder.
-    """
+    """A temporary folder that replaces ``path`` when the block ends; if the block fails, ``path`` is unchanged."""
     with naming_a_full_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -181,11 +178,10 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
     A ValueError names the file, what is wrong and what to do; ``what`` describes the file in that message.
     """
+    content = read_bytes(path)
     try:
-        return parse_object(read_bytes(path))
+        return parse_object(content)
     except ValueError as error:
-        if str(error).startswith(f"{path}: "):
-            raise
         raise ValueError(f"{path}: not {what}: {error}: write or copy it again") from None
 
 

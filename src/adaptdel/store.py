@@ -57,8 +57,6 @@ class Store:
                         self._connection.execute(statement)
                     self._connection.execute("INSERT INTO job VALUES (?)", (json.dumps(job),))
                     self._commit()
-                if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-                    raise _damaged(path)
                 (stored,) = self._connection.execute("SELECT value FROM job").fetchone() or ("",)
                 check_same_job(path, _parsed(path, stored), job, START_AGAIN)
             except BaseException:

@@ -12,9 +12,8 @@ import numpy as np
 
 from adaptdel.attacks.attack_run import AttackRun, read_attack_run
 from adaptdel.attacks.outcomes import attack_table, gap_table, is_verified
-from adaptdel.plots import new_figure
 from adaptdel.report.entries import COLOURS
-from adaptdel.report.figures import INK, MUTED, WIDTH, tidy
+from adaptdel.report.figures import INK, MUTED, single_figure, tidy
 from adaptdel.report.words import find_texts, plural
 from adaptdel.report.write import (
     mark,
@@ -204,8 +203,7 @@ def _figures(entries: Sequence[AttackEntry]) -> Iterator[tuple[str, str, str, An
 def _bars(entries: Sequence[AttackEntry]) -> Any:
     """Robust accuracies by recipe, a bar for each model, as in the paper's figure."""
     models, recipes = ([*dict.fromkeys(entry.row[name] for entry in entries)] for name in ("model", "recipe"))
-    figure = new_figure(WIDTH, 3.2)
-    axes = figure.subplots()
+    figure, axes = single_figure("", "robust accuracy")
     width = 0.8 / len(models)
     for number, model in enumerate(models):
         rows = [entry.row for entry in entries if entry.row["model"] == model and entry.run.records]
@@ -216,30 +214,27 @@ def _bars(entries: Sequence[AttackEntry]) -> Any:
         axes.errorbar(places, heights, np.abs(ends - heights), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     axes.set_xticks(range(len(recipes)), recipes)
     axes.set_ylim(0, 1.02)
-    axes.set_ylabel("robust accuracy", color=INK, fontsize=9)
     tidy(axes)
     figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
     return figure
 
 
 def _bounds_figure(entry: AttackEntry) -> Any:
-    figure = new_figure(WIDTH, 3.2)
-    axes = figure.subplots()
+    figure, axes = single_figure("number of edits r", "fraction of inputs")
     curves = entry.run.curve
     edits = [point["edits"] for point in curves]
     certified, attacked = ([point[name] for point in curves] for name in ("certified", "attacked"))
     axes.fill_between(edits, certified, attacked, step="post", color=entry.colour, alpha=0.12, lw=0)
     axes.step(edits, attacked, where="post", color=entry.colour, lw=1.6, ls=(0, (5, 1.6)), label="not broken")
     axes.step(edits, certified, where="post", color=entry.colour, lw=1.8, label="certified")
-    _style(axes, "number of edits r", "fraction of inputs")
+    tidy(axes)
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
     return figure
 
 
 def _gap_figure(entry: AttackEntry) -> Any:
-    figure = new_figure(WIDTH, 3.2)
-    axes = figure.subplots()
+    figure, axes = single_figure("certified radius", "attacked distance")
     shown = [record for record in entry.run.records if is_verified(record) and record["covered"]]
     radii = [max(record["radius"], 0) for record in shown]
     distances = [record["distance"] for record in shown]
@@ -249,11 +244,5 @@ def _gap_figure(entry: AttackEntry) -> Any:
     if distances and max(distances) > 30:
         axes.set_yscale("symlog", linthresh=10)
         axes.set_ylim(bottom=0)
-    _style(axes, "certified radius", "attacked distance")
-    return figure
-
-
-def _style(axes: Any, horizontal: str, vertical: str) -> None:
-    axes.set_xlabel(horizontal, color=INK, fontsize=9)
-    axes.set_ylabel(vertical, color=INK, fontsize=9)
     tidy(axes)
+    return figure

@@ -79,7 +79,7 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
 
 def certified_by_radius(entries: Sequence[Entry]) -> Figure:
     """Certified accuracy against the radius."""
-    figure, axes = _single("radius: number of edits", "certified accuracy")
+    figure, axes = single_figure("radius: number of edits", "certified accuracy")
     _by_radius(axes, entries)
     _legend(figure, axes)
     return figure
@@ -138,7 +138,7 @@ def certified_by_cardinality(entries: Sequence[Entry]) -> Figure | None:
     """Certified accuracy against the log-cardinality of the certified region; None if no size is known."""
     if not any(entry.outcomes.log_cardinality.any() for entry in entries):
         return None
-    figure, axes = _single("log₁₀ of the size of the certified region", "certified accuracy")
+    figure, axes = single_figure("log₁₀ of the size of the certified region", "certified accuracy")
     _curves(axes, [(entry, entry.outcomes) for entry in entries], log_cardinality_curve)
     _legend(figure, axes)
     return figure
@@ -199,7 +199,7 @@ def detection_curves(entries: Sequence[Entry]) -> Figure | None:
     parts = [(e, part) for e in entries for label, part in e.by_class.items() if str(label) == e.protects]
     if not parts:
         return None
-    figure, axes = _single("number of edits", "certified detection")
+    figure, axes = single_figure("number of edits", "certified detection")
     shown: list[Part] = []
     for entry, part in parts:
         lines = {token(entry.unit): part}
@@ -243,7 +243,8 @@ def rates(entries: Sequence[Entry]) -> Figure | None:
     return figure
 
 
-def _single(horizontal: str, vertical: str) -> tuple[Figure, Axes]:
+def single_figure(horizontal: str, vertical: str) -> tuple[Figure, Axes]:
+    """A figure with labelled axes."""
     figure = new_figure(WIDTH, 3.4)
     return figure, _labelled(figure.subplots(), horizontal, vertical)
 

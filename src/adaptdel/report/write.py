@@ -147,7 +147,6 @@ def report_folder(out: Path) -> Iterator[Path]:
     environment()  # raises at once if Jinja2 is missing
     with replacing_folder(out) as partial:
         yield partial
-        _check_out(out)
 
 
 def _check_out(out: Path) -> None:

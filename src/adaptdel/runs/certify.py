@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -249,13 +248,13 @@ class _Session:
         data_survey = survey(self.job.source, label_map, self.job.limit, _known(old), self.training)
         for sentence in data_survey.notes(self.job.source):
             self.note(sentence)
-        with ExitStack() as resources:
-            engine = None
-            if old is None:  # an engine that cannot start leaves nothing behind
-                engine = resources.enter_context(start_engine(self.job.engine))
-            elif old.finished:  # the limit was raised
-                _fill_store(old)
+        # the engine comes first: if it cannot start, nothing is written
+        with start_engine(self.job.engine) if data_survey.left else nullcontext() as engine:
+            if engine is not None and engine.description is not None:
+                self.note(engine.description)
             if old is not None:
+                if old.finished:  # the limit was raised
+                    _fill_store(old)
                 manifest = old.manifest | {"limit": manifest["limit"], "data": manifest["data"]}
                 manifest |= {"finished": None, "totals": None, "rows": None, "table_sha256": None}
             # the rate of a session must not count the time of the rows that were done before
@@ -279,10 +278,12 @@ class _Session:
 
     def _certify(self, store: Store, label_map: LabelMap, data_survey: Survey, engine: Engine | None) -> None:
         """Certify the inputs that have no certificate yet."""
-        store.remove([row for row, record in store.records() if record["problem"] is not None])  # are tried again
-        known = np.zeros(data_survey.last + 1, dtype=np.bool_)
-        for row, _ in store.records():
-            known[row] = True
+        known, failed = np.zeros(data_survey.last + 1, dtype=np.bool_), list[int]()
+        for row, record in store.records():
+            known[row] = record["problem"] is None
+            if not known[row]:
+                failed.append(row)
+        store.remove(failed)  # they are tried again
         report, done, failures = reporter(self.progress, "inputs"), data_survey.done, 0
 
         def put(record: Record) -> None:
@@ -300,7 +301,11 @@ class _Session:
                 elif not known[row.row]:
                     yield row
 
-        with closing(self._records(left(), data_survey, engine)) as records:
+        if engine is None:
+            for _ in left():
+                pass  # invalid rows alone
+            return
+        with closing(engine.map(self.task, left(), data_survey.left)) as records:
             for record in records:
                 failures = 0 if record["problem"] is None else failures + 1
                 if failures == FAILURES:
@@ -309,19 +314,6 @@ class _Session:
                         f"{self.task.try_again}"
                     )
                 put(record)
-
-    def _records(
-        self, left: Iterator[RunInput], data_survey: Survey, engine: Engine | None
-    ) -> Generator[Record, None, None]:
-        """Certify the inputs on the engine, which a resumed run starts only if an input is left."""
-        first = next(left, None)
-        if first is None:
-            return
-        with nullcontext(engine) if engine is not None else start_engine(self.job.engine) as started:
-            if started.description is not None:
-                self.note(started.description)
-            total = data_survey.rows - data_survey.invalid - data_survey.done
-            yield from started.map(self.task, chain([first], left), total)
 
     def _finish(self, store: Store, manifest: dict[str, Any], data_survey: Survey) -> None:
         """Write the table, then mark the manifest as finished, then delete the store."""

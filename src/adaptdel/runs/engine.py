@@ -31,7 +31,6 @@ from typing import Any, ClassVar
 from adaptdel.core.checks import check_choice, check_int, check_real
 from adaptdel.core.registry import own_modules
 from adaptdel.models.model_files import load_model
-from adaptdel.models.smoothed import SmoothedClassifier
 
 Work = Callable[[Iterable[Any]], Iterator[Any]]  # from items to results
 
@@ -91,8 +90,6 @@ def with_settings(model: Any, settings: Mapping[str, Any], running: Mapping[str,
         model.base_ = model.base_classifier().running(running)
     for name, value in settings.items():
         setattr(model, name, value)
-    if "ops" not in settings and isinstance(model, SmoothedClassifier) and model.rule().noise.masks_tokens:
-        model.ops = "edit"  # under masking it means substitutions
     model.progress = False
     return model
 

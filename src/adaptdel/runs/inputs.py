@@ -164,6 +164,11 @@ class Survey:
     last: int = 0
     learnt: set[int] = field(default_factory=set)
 
+    @property
+    def left(self) -> int:
+        """The number of inputs that have no certificate yet."""
+        return self.rows - self.invalid - self.done
+
     def notes(self, source: Source) -> Iterator[str]:
         """What a user should know: invalid rows, missing labels, texts that the model was trained on."""
         if self.first is not None:

@@ -71,7 +71,7 @@ def verify_run(
         if row <= previous or (run.finished and stated is None and row != previous + 1):
             whole = whole or [f"row {row} follows row {previous}: rows are missing, repeated or out of order"]
         if record["id"] is not None and not record["id"].startswith(f"{row}-"):
-            whole = whole or [f"row {row} has the id of another row, {shown(record['id'])}"]
+            whole = whole or [f"row {row} has the id of another row, {record['id']!r:.60}"]
         previous = row
         if stated is not None:
             drawn.append(row)
@@ -111,17 +111,6 @@ def _totals(manifest: Mapping[str, Any], totals: Totals) -> list[str]:
     ]
 
 
-def shown(text: str | None) -> str:
-    """An id in printable characters, so that no file can send control sequences to the terminal.
-
-    >>> print(shown("a7"), shown("a" + chr(9)) == ascii("a" + chr(9)))
-    a7 True
-    """
-    if text is None or (text.isprintable() and len(text) <= 100):
-        return str(text)
-    return ascii(text if len(text) <= 100 else text[:97] + "...")
-
-
 class StatedModel:
     """What rows of exact certificates share: offsets, what a token can do, and the scores of the same input."""
 
@@ -149,7 +138,7 @@ class StatedModel:
 def _wrong_label(manifest: Mapping[str, Any], record: Record) -> list[str]:
     if record["truth"] is None or record["truth"] in map(label_text, manifest["classes"]):
         return []
-    return [f"the label {shown(record['truth'])} in the column truth is not one of the classes"]
+    return [f"the label {record['truth']!r:.60} in the column truth is not one of the classes"]
 
 
 def verify_with_model(run: Run, model: Any, source: Source) -> Iterator[tuple[str, list[str]]]:
