@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adaptdel.files import replacing
 
@@ -32,6 +34,19 @@ def new_axes(width: float, height: float) -> Axes:
     except ImportError:
         raise ImportError(_MISSING) from None
     return pyplot.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def optional(draw: Callable[[Any, Path], None]) -> Callable[[Any, Path], None]:
+    """A function that draws into a file, and without matplotlib removes an earlier figure instead."""
+
+    @wraps(draw)
+    def drawn(values: Any, path: Path) -> None:
+        try:
+            draw(values, path)
+        except ImportError:
+            path.unlink(missing_ok=True)
+
+    return drawn
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> None:

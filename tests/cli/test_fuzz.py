@@ -64,7 +64,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
                 "--workers", "--text-column", "--label-column", "--encoding", "--json"),
     "calibrate": ("MODEL", "--data", "--threshold", "--objective", "--points", "--set", "--out",
                   "--encoding"),
-    "protect": ("MODEL", "--class", "--max-false-positives", "--data", "--certify", "--out", "--encoding"),
+    "protect": ("MODEL", "--class", "--max-false-positives", "--data", "--out", "--encoding"),
     "train": ("--data", "--method", "--rate", "--model", "--out", "--unit",
               "--seed",
               "--encoding", "--set", "l2=--features", "--set", "bits=--epochs", "--set", "adv_steps=--config"),

@@ -230,7 +230,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     data = write(tmp_path / "held.jsonl", texts + known[:7], labels + truth[:7])
 
     def run(*options: object, data: Path = data) -> int | str | None:
-        arguments = ["protect", tmp_path / "model", "--class", "spam", "--max-false-positives", 0.1, "--certify", 9]
+        arguments = ["protect", tmp_path / "model", "--class", "spam", "--max-false-positives", 0.1]
         with pytest.raises(SystemExit) as status:
             main([str(argument) for argument in [*arguments, "--data", data, *options]])
         return status.value.code
@@ -250,7 +250,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("--out", tmp_path / "out"), "--overwrite"),
         (("--max-false-positives", 0.001), "2,995"),
         (("--class", "eggs"), "eggs"),
-        (("--certify", -1), "certify"),
     ):
         assert run(*options) == 2
         assert word in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from adaptdel.core.rates import Rate
 from adaptdel.files import naming_a_full_disk
 from adaptdel.models.model_files import CONFIG, check_free, save_model, update_copy
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.plots import new_figure, save
+from adaptdel.plots import new_figure, optional, save
 from adaptdel.settings import CalibrationSettings
 from adaptdel.store import delete_store
 from adaptdel.text.data import Examples, known_texts, text_hashes
@@ -154,9 +153,9 @@ def calibrate_folder(
         apply(model, calibration)
         model.texts_ = {**(getattr(model, "texts_", None) or {}), "calibration": text_hashes(examples.texts)}
         if calibration.base is not None:
-            save_model(model, target, lambda folder: _draw(calibration.record, folder))
+            save_model(model, target, lambda folder: plot_calibration(calibration.record, folder / FIGURE))
         else:
-            update_copy(model, path, out, lambda folder: _draw(calibration.record, folder))
+            update_copy(model, path, out, lambda folder: plot_calibration(calibration.record, folder / FIGURE))
     delete_store(checkpoint)
     return FinishedCalibration(calibration.record, calibration.noise, target)
 
@@ -243,14 +242,8 @@ def _enough(settings: CalibrationSettings) -> int:
     return settings.min_count * (ENOUGH_BINS if isinstance(settings.bins, str) else len(settings.bins))
 
 
-def _draw(record: Mapping[str, Any], folder: Path) -> None:
-    try:
-        plot_calibration(record, folder / FIGURE)
-    except ImportError:  # matplotlib is an extra; the figure of an earlier calibration would be wrong
-        (folder / FIGURE).unlink(missing_ok=True)
-
-
-def plot_calibration(record: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+@optional
+def plot_calibration(record: Mapping[str, Any], path: Path) -> None:
     """Plot the deletion rate and the kept length against the length of the input, as in the paper's figure."""
     figure = new_figure(10, 3.8)
     longest = max((row["centre"] for row in record.get("bins", ())), default=800.0)

@@ -28,7 +28,7 @@ from adaptdel.paper import PAPER_PRESETS, paper_calibration
 from adaptdel.settings import CALIBRATION, OBJECTIVES, CalibrationSettings
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import read_examples
-from adaptdel.training.training import plot_front
+from adaptdel.training.model_figures import FRONT, plot_front
 
 OPTIMISTIC = "these figures may be optimistic; `adaptdel certify` on other data gives the true ones."
 
@@ -135,7 +135,7 @@ def _choose_bound(model: Path, target: Path, loss: float, *, overwrite: bool, as
     if target != model:
         is_same = target.exists() and any(target.iterdir()) and load_model(target).answer_plan() == loaded.answer_plan()
         check_free(target, overwrite=overwrite or is_same)
-    save_model(loaded, target, lambda folder: plot_front(loaded, folder / "front.png"))
+    save_model(loaded, target, lambda folder: plot_front(loaded, folder / FRONT))
     point = loaded.base_classifier().options()["point"]
     if as_json:
         return json.dumps({"out": str(target), "point": point, "front": loaded.front_}, indent=2)

@@ -12,7 +12,8 @@ from adaptdel.cli.certify import next_certify
 from adaptdel.cli.options import DATA_HELP, column_options, data_path
 from adaptdel.models.model_files import check_free, data_columns, load_model, update_copy
 from adaptdel.text.data import read_examples
-from adaptdel.training.protection import CERTIFIED, FIGURE, plot_detection, protect, seen_texts
+from adaptdel.training.model_figures import DETECTION, plot_detection
+from adaptdel.training.protection import protect, seen_texts
 
 
 @click.command("protect")
@@ -20,9 +21,6 @@ from adaptdel.training.protection import CERTIFIED, FIGURE, plot_detection, prot
 @click.option("--class", "label", required=True, help="Of two classes, the one that nobody may be able to evade.")
 @click.option("--max-false-positives", required=True, type=float, help="Rate of other texts that may get its answer.")
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
-@click.option(
-    "--certify", type=int, help=f"Texts of the class to certify; 0 for none.  [default: {CERTIFIED}; all if exact]"
-)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of a protected copy.  [default: change MODEL]")
 @click.option("--overwrite", is_flag=True, help="Replace another model in --out.")
 @column_options
@@ -32,7 +30,6 @@ def protect_command(
     label: str,
     max_false_positives: float,
     data: tuple[str, ...],
-    certify: int | None,
     out: Path | None,
     as_json: bool,
     overwrite: bool,
@@ -65,10 +62,8 @@ def protect_command(
         raise ValueError(f"{', '.join(data)}: holds only rows that trained or calibrated the model: give others")
     examples = examples.take(np.flatnonzero(~seen).tolist())
     loaded.progress = "log"
-    chosen = protect(
-        loaded, examples.texts, examples.labels, label=label, max_false_positives=max_false_positives, certify=certify
-    )
-    update_copy(loaded, model, out, lambda folder: plot_detection(chosen.to_dict(), folder / FIGURE))
+    chosen = protect(loaded, examples.texts, examples.labels, label=label, max_false_positives=max_false_positives)
+    update_copy(loaded, model, out, lambda folder: plot_detection(chosen.to_dict(), folder / DETECTION))
     target = out or model
     if as_json:
         click.echo(json.dumps({"out": str(target), "notes": notes, **chosen.to_dict()}, indent=2))

@@ -21,8 +21,9 @@ from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
-from adaptdel.training.protection import FIGURE, plot_detection, protect
-from adaptdel.training.training import plot_front, plot_history, train, train_exact
+from adaptdel.training.model_figures import DETECTION, FRONT, HISTORY, plot_detection, plot_front, plot_history
+from adaptdel.training.protection import protect
+from adaptdel.training.training import train, train_exact
 
 LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
 
@@ -72,8 +73,7 @@ class TrainingJob:
             if not values.get(name):
                 raise ValueError(f"{name} must be given: {what}")
         for name in ("data", "out", "text", "label", "encoding"):
-            if "\0" in check_text(name, values.get(name, "")):
-                raise ValueError(f"{name} must be a text without null characters, got {values[name]!r:.60}")
+            check_text(name, values.get(name, ""))
         settings = TrainingSettings.from_dict({name: value for name, value in values.items() if name not in names})
         return cls(**{name: values[name] for name in names if name in values}, settings=settings)
 
@@ -214,15 +214,12 @@ def _open_checkpoints(work: Path, identity: dict[str, Any], out: Path) -> None:
 
 def _write_figures(folder: Path, model: SmoothedClassifier | AdditiveClassifier) -> None:
     """Draw what training and protection measured into the folder of the model."""
-    try:
-        if (protection := getattr(model, "protection_", None)) is not None:
-            plot_detection(protection, folder / FIGURE)
-        if isinstance(model, AdditiveClassifier):
-            plot_front(model, folder / "front.png")
-            return
-        plot_history(model.training_["history"], folder / "history.png")
-    except ImportError:  # figures are an extra
-        return
+    if (protection := getattr(model, "protection_", None)) is not None:
+        plot_detection(protection, folder / DETECTION)
+    if isinstance(model, AdditiveClassifier):
+        plot_front(model, folder / FRONT)
+    else:
+        plot_history(model.training_["history"], folder / HISTORY)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

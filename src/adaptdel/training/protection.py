@@ -14,14 +14,12 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from math import ceil, floor, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
-from adaptdel import plots
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import AT_ONCE, EXACT_COPIES
 from adaptdel.core.checks import BoolArray, check_int, check_real
@@ -34,7 +32,6 @@ CONFIDENCE = 0.95  # of the bound on the rate of false positives
 LEAST_SHARE = 0.01  # of the votes that decide for a class, at least
 CERTIFIED = 100  # texts of the protected class that are certified, at most
 RADII = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500)  # up to the first that no text reaches
-FIGURE = "detection.png"
 MOST_CHARACTERS = 1000  # edits of characters that the sentence counts
 TOKENS = {"word": "words", "char": "characters", "byte": "bytes"}
 SHOWN_RADIUS = 2  # the one of `RADII` in the sentence
@@ -249,26 +246,6 @@ def shares(radii: npt.NDArray[np.int64], count: int) -> dict[str, float]:
     least = next((place for place, radius in enumerate(RADII) if not (radii >= radius).any()), len(RADII))
     shown = RADII[: max(least + 1, RADII.index(SHOWN_RADIUS) + 1)]
     return {str(radius): float((radii >= radius).sum() / count) for radius in shown} if count else {}
-
-
-def plot_detection(record: Mapping[str, Any], path: Path) -> None:
-    """Plot the detected part of the protected class against the number of edits; nothing without matplotlib."""
-    try:
-        figure = plots.new_figure(6, 3.6)
-    except ImportError:
-        return
-    axes, start = figure.subplots(), record["detected"] / max(record["positives"], 1)
-    curves = {"characters": record["characters"], record["tokens"]: record["certified"]}
-    for (noun, curve), colour in zip(curves.items(), ("#1d6f65", "#c8553d"), strict=False):
-        if curve:
-            edits, fractions = [0, *map(int, curve)], [100 * value for value in (start, *curve.values())]
-            axes.plot(edits, fractions, marker="o", ms=3, lw=1.6, color=colour, label=noun)
-    axes.set_xscale("symlog", linthresh=1)
-    axes.set(xlim=(0, None), ylim=(0, 103), xlabel="edits of each text", ylabel=f"% of {record['label']} detected")
-    axes.set_title(f"at most {100 * record['upper']:.2g}% false positives", fontsize=10)
-    axes.legend(frameon=False, title="whatever is changed of its")
-    axes.spines[["top", "right"]].set_visible(False)
-    plots.save(figure, path)
 
 
 def class_number(classes: Sequence[Any], label: Any) -> int:

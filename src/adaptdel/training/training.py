@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adaptdel import plots
 from adaptdel.advice import few_kept, is_short, short_texts, what_may_help
 from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.base import BaseClassifier
@@ -48,7 +47,6 @@ CHECKED = 2000  # held-out examples on which the accuracy of a linear model is m
 CHECK_VOTES = 100  # votes per example
 CHECKED_SLOW, CHECK_VOTES_SLOW = 200, 32  # the same for a transformer
 FEW_EXAMPLES = 10  # of a class, in training: with fewer, a warning says so
-TIMED_STEPS = 10  # from which the time of a training is estimated
 
 
 class MethodNoises(NamedTuple):
@@ -148,22 +146,17 @@ def train(
     checked = _held_out_check(model, held, settings.class_weight, quick=settings.is_linear)
     if settings.is_linear and checked is not None:
         history = [*history[:-1], {**history[-1], "valid_accuracy": checked["accuracy"]}]
-    effective = settings.effective()
     model.training_ = {
-        "method": settings.method,
-        "rate": effective.get("rate"),
-        "settings": effective,
-        "seed": settings.seed,
+        **_record(settings, texts, labels, training_set, held, validation),
         "validation": fraction or None,
         "stratified": True,
         "held_out": checked,
         "noise": noises.training.to_dict(),
-        "data": {**_digests(texts, labels, validation), **_described(training_set, held)},
         "history": history,
-        "versions": _versions() | record.pop("versions", {}),
         "seconds": round(time.monotonic() - started, 3),
         **record,
     }
+    model.training_["versions"] = model.training_["versions"] | _versions()
     model.texts_ = _used_texts(settings, texts, labels, fraction, validation)
     if settings.method == "adaptdel+":
         model.training_["calibrated"] = False
@@ -200,16 +193,11 @@ def train_exact(
     split = check_unit(settings.unit).split
     examples = ExampleSet([split(text) for text in texts], list(labels))
     model.training_ = {
-        "method": settings.method,
-        "rate": None,
-        "settings": settings.effective(),
-        "seed": settings.seed,
+        **_record(settings, texts, labels, examples, ExampleSet([], []), None),
         "validation": None,
         "held_out": None,
         "noise": None,
-        "data": {**_digests(texts, labels, None), **_described(examples, ExampleSet([], []))},
         "history": None,
-        "versions": _versions(),
         "seconds": round(time.monotonic() - started, 3),
     }
     model.training_["warnings"] = _small_classes(model.training_) + _differing_in_case(labels)
@@ -217,6 +205,28 @@ def train_exact(
     if is_short(settings.unit, examples.lengths):
         note(short_texts(examples.lengths, model.front_[model.base_classifier().options()["point"]]))
     return model
+
+
+def _record(
+    settings: TrainingSettings,
+    texts: Sequence[Any],
+    labels: Sequence[Label],
+    examples: ExampleSet,
+    held: ExampleSet,
+    validation: tuple[Sequence[Any], Sequence[Label]] | None,
+) -> dict[str, Any]:
+    """What is recorded of every training: its settings, its data with their SHA-256, the versions of libraries."""
+    effective = settings.effective()
+    given = {"digest": (texts, labels)} | ({} if validation is None else {"validation_digest": validation})
+    digests = {name: content_digest(map(str, rows), own) for name, (rows, own) in given.items()}
+    return {
+        "method": settings.method,
+        "rate": effective.get("rate"),
+        "settings": effective,
+        "seed": settings.seed,
+        "data": {**digests, **_described(examples, held)},
+        "versions": _versions(),
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -242,14 +252,6 @@ def _used_texts(
         "training": text_hashes(text for text, is_held in zip(texts, held, strict=True) if not is_held),
         "held out" if settings.is_linear else "validation": text_hashes(validation[0] if validation else others),
     }
-
-
-def _digests(
-    texts: Sequence[Any], labels: Sequence[Label], validation: tuple[Sequence[Any], Sequence[Label]] | None
-) -> dict[str, str]:
-    """The SHA-256 of the examples, and that of the examples that take the place of a held-out part."""
-    pairs = {"digest": (texts, labels)} | ({} if validation is None else {"validation_digest": validation})
-    return {name: content_digest(map(str, rows), own) for name, (rows, own) in pairs.items()}
 
 
 def _small_classes(record: Mapping[str, Any]) -> list[str]:
@@ -397,11 +399,17 @@ def _train_transformer(
         raise ValueError(
             "validation must hold out at least one example for early stopping: give a larger fraction, or a file"
         )
+    chosen = settings.transformer
+    steps = -(-len(examples.tokens) // chosen.batch_size)
+    note(
+        f"trains for up to {chosen.epochs} epochs of {steps} steps; stops after {chosen.patience} epochs without a "
+        "smaller loss on held-out examples, and keeps the best"
+    )
     classifier = TransformersClassifier(
         settings.model,
-        dtype=settings.transformer.dtype,
-        max_length=settings.transformer.max_length,
-        training=settings.transformer,
+        dtype=chosen.dtype,
+        max_length=chosen.max_length,
+        training=chosen,
     )
     classifier.fit(
         examples.tokens,
@@ -414,38 +422,13 @@ def _train_transformer(
             folder=folder,
             freelb=settings.method == "freelb",
             class_weight=settings.class_weight,
-            progress=_ExpectedTime(settings, len(examples.tokens), report, note),
-            epoch_done=lambda row: note(_epoch_line(row, settings.transformer.epochs)),
+            progress=report,
+            epoch_done=lambda row: note(_epoch_line(row, chosen.epochs)),
         ),
     )
     history = classifier.training_["history"]
     record = {name: value for name, value in classifier.training_.items() if name not in ("noise", "history")}
     return classifier, history, record
-
-
-class _ExpectedTime:
-    """Says how long a training can take: the steps before it starts, the time after the first few of them."""
-
-    def __init__(self, settings: TrainingSettings, examples: int, report: Report, note: Callable[[str], None]) -> None:
-        chosen = settings.transformer
-        steps = -(-examples // chosen.batch_size)
-        self.report, self.note, self.first = report, note, (0, 0.0)
-        self.said = False
-        note(
-            f"trains for up to {chosen.epochs} epochs of {steps} steps; stops after {chosen.patience} epochs without a "
-            "smaller loss on held-out examples, and keeps the best"
-        )
-
-    def __call__(self, done: int, total: int) -> None:
-        """Count a step."""
-        if self.report is not None:
-            self.report(done, total)
-        if not self.first[0]:
-            self.first = done, time.monotonic()
-        elif not self.said and done >= self.first[0] + TIMED_STEPS:
-            self.said = True
-            each = (time.monotonic() - self.first[1]) / (done - self.first[0])
-            self.note(f"{each:.2g} s a step: about {each * (total - done) / 60:.2g} minutes for all epochs")
 
 
 def _epoch_line(row: Mapping[str, float], epochs: int) -> str:
@@ -463,49 +446,6 @@ def _described(examples: ExampleSet, held: ExampleSet) -> dict[str, Any]:
         "length_quartiles": quartiles,
         "classes": {str(label): list(examples.labels).count(label) for label in sorted(set(examples.labels), key=str)},
     }
-
-
-def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot the losses, and the accuracy where it was measured, over epochs or steps."""
-    step = "epoch" if history and "epoch" in history[0] else "step"
-    figure = plots.new_figure(7, 3.6)
-    with_accuracy = [row for row in history if row.get("valid_accuracy") is not None]
-    panels = figure.subplots(1, 2 if len(with_accuracy) > 1 else 1, squeeze=False)[0]
-    for name, colour, label in (("train_loss", "#1d6f65", "training"), ("valid_loss", "#c8553d", "held out")):
-        rows = [row for row in history if row.get(name) is not None]
-        if rows:
-            panels[0].plot([row[step] for row in rows], [row[name] for row in rows], color=colour, lw=1.6, label=label)
-    panels[0].set(xlabel=step, ylabel="loss")
-    panels[0].legend(frameon=False)
-    if len(with_accuracy) > 1:
-        steps, accuracies = ([row[name] for row in with_accuracy] for name in (step, "valid_accuracy"))
-        panels[1].plot(steps, accuracies, color="#c8553d")
-        panels[1].set(xlabel=step, ylabel="accuracy on noisy held-out examples")
-    for panel in panels:
-        panel.spines[["top", "right"]].set_visible(False)
-    plots.save(figure, path)
-
-
-def plot_front(model: AdditiveClassifier, path: Path) -> None:
-    """Plot the held-out accuracy of an additive classifier against its mean radius, for each of its bounds.
-
-    Without matplotlib, which is an extra, nothing is drawn.
-    """
-    front, point = model.front_, model.base_classifier().options()["point"]
-    try:
-        figure = plots.new_figure(5, 3.6)
-    except ImportError:
-        return
-    axes = figure.subplots()
-    radii = [each["mean_radius"] for each in front]
-    for name, colour in (("accuracy", "#1d6f65"), ("balanced_accuracy", "#c8553d")):
-        values = [100 * each[name] for each in front]
-        axes.plot(radii, values, marker="o", ms=4, color=colour, lw=1.6, label=name.replace("_", " "))
-        axes.plot(radii[point], values[point], "o", ms=9, mfc="none", color=colour)
-    axes.set(xlabel="mean certified radius on held-out examples", ylabel="%")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    plots.save(figure, path)
 
 
 def _differing_in_case(labels: Sequence[Any]) -> list[str]:
