@@ -37,11 +37,8 @@ def test_labelled_chunks_never_merge() -> None:
     certificate, edited = model.certify([(b"abc", [0, 1, 2]), (b"ac", [0, 2])])
     assert (certificate.label, certificate.radius) == (0, 1)
     assert edited.label == 0
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match="labels must .* got 0 again at byte 2"):
         model.certify([(b"abc", [0, 1, 0])])
-    assert str(error.value) == (
-        "input 0: labels must give each chunk a label of its own, got 0 again at byte 2: number the chunks in order"
-    )
 
 
 @pytest.mark.parametrize("labels", [[1, True, 1], [0.0, 0.0, 1.0], [None, None, 1], [[0], [0], [1]]])

@@ -231,9 +231,10 @@ class ExactCertificate:
         threat, (rival, margin) = Threat(self.ops), self.closest
         edits = [] if self.radius >= threat.search_limit(self.length) else margin.worst_edits(threat, self.radius + 1)
         if self.touchable is not None:  # a margin counts the touchable tokens only
-            places = np.flatnonzero(self.touchable)
+            positions = np.flatnonzero(self.touchable)
             edits = [
-                edit if edit.position is None else replace(edit, position=int(places[edit.position])) for edit in edits
+                replace(edit, position=None if edit.position is None else int(positions[edit.position]))
+                for edit in edits
             ]
         return edits, rival
 

@@ -203,11 +203,11 @@ def _shares(active: list[_Active], work: int | None) -> list[int]:
     if work is None:
         return [sampled.waiting for sampled in active]
     copies = [0] * len(active)
-    needs = sorted(range(len(active)), key=lambda place: active[place].waiting * active[place].ticket.width)
-    for rank, place in enumerate(needs):
-        width = active[place].ticket.width
-        copies[place] = min(active[place].waiting, max(1, work // (len(active) - rank) // width))
-        work = max(0, work - copies[place] * width)
+    needs = sorted(range(len(active)), key=lambda number: active[number].waiting * active[number].ticket.width)
+    for rank, number in enumerate(needs):
+        width = active[number].ticket.width
+        copies[number] = min(active[number].waiting, max(1, work // (len(active) - rank) // width))
+        work = max(0, work - copies[number] * width)
     return copies
 
 

@@ -21,7 +21,7 @@ subsequence, the sizes of least cost first, and rounds the number of subsequence
 or up (upper bound). It does not condition on the common subsequence and divides by c at the end.
 
 This rounding jumps where an integer of subsequences fits exactly. The probability of an enumerated input is such a
-number, rounded to a double. Therefore the number is rounded at a mass that is better by the share `WHOLE`, both here
+number, rounded to a double. Therefore the number is rounded at a mass that is better by the fraction `WHOLE`, both here
 and in ball arithmetic, and the result is never better than the value without rounding, which is sound by itself.
 """
 
@@ -47,7 +47,7 @@ SPREAD_ERROR = 2.0**-46
 # Soundness does not depend on WHOLE. It is 8 times the smallest error of a binomial sum (SUM_ERROR), so that whole
 # numbers stay whole in double precision up to some hundreds of common tokens; beyond that, doubles may lose one.
 WHOLE = 2.0**-38
-UNROUNDED = 2.0**50  # from this number of subsequences on, the share WHOLE is many of them and nothing is rounded
+UNROUNDED = 2.0**50  # from this number of subsequences on, the fraction WHOLE is many of them and nothing is rounded
 
 
 def rival_cap(p1: float, k: int = 1) -> float:

@@ -204,9 +204,9 @@ def _first(array: npt.NDArray[Any], wrong: BoolArray) -> str:
     """Show the first wrong element, with its position if the array has several."""
     if array.ndim == 0:
         return f"{array.item()}"
-    place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
-    where = place[0] if len(place) == 1 else place
-    return f"{array[place].item()} at position {where}"
+    index = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+    where = index[0] if len(index) == 1 else index
+    return f"{array[index].item()} at position {where}"
 
 
 class TooMuchWork(ValueError):

@@ -49,8 +49,8 @@ def clopper_pearson(
     alpha = check_alpha(alpha)
     count, total = np.broadcast_arrays(check_ints("successes", successes), check_ints("trials", trials))
     if (count > total).any():
-        place = np.unravel_index(int(np.argmax(count > total)), count.shape)
-        raise ValueError(f"successes must be at most trials = {total[place]}, got {count[place]}")
+        first = np.unravel_index(int(np.argmax(count > total)), count.shape)
+        raise ValueError(f"successes must be at most trials = {total[first]}, got {count[first]}")
     if count.ndim == 0:
         return _lower(int(count), int(total), alpha), _upper(int(count), int(total), alpha)
     pairs, where = np.unique(np.stack([count.ravel(), total.ravel()]), axis=1, return_inverse=True)

@@ -143,8 +143,8 @@ class LengthRate(Rate):
 
     def real(self, lengths: FloatArray) -> FloatArray:
         """max(p_min, p_max · (1 − k/n)), where k/0 is infinite for k > 0."""
-        share = np.divide(self.k, lengths, out=np.full(np.shape(lengths), inf if self.k else 0.0), where=lengths > 0)
-        return np.maximum(self.p_min, self.p_max * (1.0 - np.minimum(share, 1.0)))
+        fraction = np.divide(self.k, lengths, out=np.full(np.shape(lengths), inf if self.k else 0.0), where=lengths > 0)
+        return np.maximum(self.p_min, self.p_max * (1.0 - np.minimum(fraction, 1.0)))
 
 
 def _increasing(name: str, values: Sequence[float], *, at_least: int) -> tuple[float, ...]:
@@ -173,8 +173,8 @@ def _plain(number: float) -> float:
 
 def _kept_to_rate(keep: FloatArray, lengths: FloatArray) -> FloatArray:
     """1 − K/n, where K/0 is infinite for K > 0."""
-    share = np.divide(keep, lengths, out=np.where(keep > 0, inf, 0.0), where=lengths > 0)
-    return 1.0 - np.minimum(share, 1.0)
+    fraction = np.divide(keep, lengths, out=np.where(keep > 0, inf, 0.0), where=lengths > 0)
+    return 1.0 - np.minimum(fraction, 1.0)
 
 
 @RATES.add("binned")

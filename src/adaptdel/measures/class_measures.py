@@ -265,7 +265,7 @@ def class_table(rows: Sequence[Mapping[str, Any]], *, lead: Sequence[Column] = (
     ``lead`` are columns before the class. The certified recall is shown at radius 0 and at those that a class reaches.
     """
     radii = [str(radius) for radius in sorted(map(int, rows[0]["certified_recall"]))] if rows else []
-    shown = [r for place, r in enumerate(radii) if not place or any(row["certified_recall"].get(r) for row in rows)]
+    shown = [r for number, r in enumerate(radii) if not number or any(row["certified_recall"].get(r) for row in rows)]
     columns = [
         *lead,
         Column("class", ("label",), number=False),

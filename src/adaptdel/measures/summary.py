@@ -255,9 +255,9 @@ def measure(inputs: Outcomes, threat: Threat | None = None) -> Measures:
     low, median, high = quantiles(inputs.counted_log_cardinality, count, [0.25, 0.5, 0.75])
     labels = [*inputs.by_label().values()]
     errors = [standard_error(part.counted_radius, part.count) ** 2 for part in labels]
-    lengths, places = np.unique(inputs.length, return_inverse=True)
+    lengths, numbers = np.unique(inputs.length, return_inverse=True)
     needed = [(threat or Threat()).covering_radius(length) for length in lengths.tolist()]
-    least = np.array([2**62 if radius is None else radius for radius in needed], dtype=np.int64)[places]
+    least = np.array([2**62 if radius is None else radius for radius in needed], dtype=np.int64)[numbers]
     return Measures(
         inputs=len(inputs),
         clean_accuracy=inputs.clean_accuracy if inputs.labelled else nan,

@@ -64,13 +64,13 @@ class DrawnRows:
         check_int("the seed of the sample", self.seed, most=2**63 - 1)
 
     def places(self, everything: Iterable[Any]) -> list[int]:
-        """The places of the drawn rows from 0, ascending; a larger sample of the same seed holds them all."""
+        """The positions of the drawn rows from 0, ascending; a larger sample of the same seed holds them all."""
         key = f"sample {self.seed}".encode()
 
-        def drawn(place: int) -> bytes:
-            return hashlib.blake2b(place.to_bytes(8, "little"), digest_size=16, key=key).digest()
+        def drawn(position: int) -> bytes:
+            return hashlib.blake2b(position.to_bytes(8, "little"), digest_size=16, key=key).digest()
 
-        return sorted(nsmallest(self.rows, (place for place, _ in enumerate(everything)), key=drawn))
+        return sorted(nsmallest(self.rows, (position for position, _ in enumerate(everything)), key=drawn))
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def short_hash(text: Any) -> int:
     return int(text_hash(without_spacing(str(text)))[:16], 16)
 
 
-def held_out(text: str, share: float, seed: int) -> bool:
+def held_out(text: str, fraction: float, seed: int) -> bool:
     """Whether a text belongs to the held-out set.
 
     The decision depends on the text and the seed only, so duplicates stay together.
@@ -288,7 +288,7 @@ def held_out(text: str, share: float, seed: int) -> bool:
     >>> sum(held_out(str(number), 0.1, 0) for number in range(10_000))
     949
     """
-    return _drawn(text, seed) < check_probability("share", share) * 2.0**64
+    return _drawn(text, seed) < check_probability("fraction", fraction) * 2.0**64
 
 
 def _drawn(text: str, seed: int) -> int:
@@ -307,17 +307,17 @@ def without_spacing(text: str) -> str:
     return " ".join(text.split())
 
 
-def held_out_rows(texts: Iterable[str], labels: Sequence[Any], share: float, seed: int) -> list[bool]:
-    """Which rows belong to the held-out set: the same share of every class.
+def held_out_rows(texts: Iterable[str], labels: Sequence[Any], fraction: float, seed: int) -> list[bool]:
+    """Which rows belong to the held-out set: the same fraction of every class.
 
-    A class of n examples gives round(share · n) of them, those with the smallest numbers that are drawn from text and
-    seed, but not its only example. Texts that are equal, or differ in spacing only, stay together, by their first
+    A class of n examples gives round(fraction · n) of them, those with the smallest numbers that are drawn from text
+    and seed, but not its only example. Texts that are equal, or differ in spacing only, stay together, by their first
     label.
 
     >>> sum(held_out_rows(map(str, range(100)), ["a"] * 90 + ["b"] * 10, 0.1, 0)[90:])
     1
     """
-    check_probability("share", share)
+    check_probability("fraction", fraction)
     rows = [_drawn(without_spacing(text), seed) for text in texts]
     first: dict[int, Any] = {}
     for number, label in zip(rows, labels, strict=True):
@@ -327,7 +327,7 @@ def held_out_rows(texts: Iterable[str], labels: Sequence[Any], share: float, see
         numbers.setdefault(label, []).append(number)
     limits = {}
     for label, drawn in numbers.items():
-        count = min(round(share * len(drawn)), len(drawn) - 1)
+        count = min(round(fraction * len(drawn)), len(drawn) - 1)
         limits[label] = sorted(drawn)[count]
     return [number < limits[first[number]] for number in rows]
 
