@@ -37,7 +37,7 @@ def test_labelled_chunks_never_merge() -> None:
     certificate, edited = model.certify([(b"abc", [0, 1, 2]), (b"ac", [0, 2])])
     assert (certificate.label, certificate.radius) == (0, 1)
     assert edited.label == 0
-    with pytest.raises(ValueError, match="labels must .* got 0 again at byte 2"):
+    with pytest.raises(ValueError, match=r"labels must .* got 0 again at byte 2"):
         model.certify([(b"abc", [0, 1, 0])])
 
 
