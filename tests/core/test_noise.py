@@ -232,7 +232,6 @@ class ScatteredMasking(Noise):
     immutable = True
     masks_tokens = True
     certified_ops = ("sub",)
-    verb = "masks"
     p: float
 
     def threshold(self) -> int:

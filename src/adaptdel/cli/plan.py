@@ -158,8 +158,9 @@ def read_votes(text: str) -> tuple[int, int]:
 def describe(result: RadiusPlan) -> str:
     """The plan in sentences and a table."""
     verbs = [_VERBS[op] for op in result.threat.ops]
+    removes = "masks" if result.noise.masks_tokens else "deletes"
     lines = [
-        f"Input: {result.length} tokens. The noise {result.noise.verb} {100 * result.rate:.4g}% of them; the model "
+        f"Input: {result.length} tokens. The noise {removes} {100 * result.rate:.4g}% of them; the model "
         f"reads {result.length * (1 - result.rate):.4g} on average.",
         f"Attacker: may {', '.join(verbs[:-1]) + ' or ' if verbs[1:] else ''}{verbs[-1]} tokens.",
         *_votes(result),

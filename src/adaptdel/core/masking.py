@@ -31,7 +31,6 @@ class Masking(Noise):
     masks_tokens: ClassVar[bool] = True
     certified_ops: ClassVar[tuple[str, ...]] = ("sub",)
     shortest_is_worst: ClassVar[bool] = True
-    verb: ClassVar[str] = "masks"
     fraction: float
 
     def __post_init__(self) -> None:

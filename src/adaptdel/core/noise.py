@@ -144,8 +144,6 @@ class Noise(Described):
     shortest_is_worst: ClassVar[bool] = False
     """Whether, for each length of the neighbour, the tight bound is weakest at the shortest common subsequence. Then
     only that one is checked; otherwise all of them are."""
-    verb: ClassVar[str] = "deletes"
-    """What the noise does to tokens, in messages."""
     vocabulary: tuple[Hashable, ...] | None = None
     """The tokens that the attacker may insert; None for any. A certificate holds for texts of these only."""
     tokens: tuple[Hashable, ...] | None = None
