@@ -1,6 +1,6 @@
 """Whatever a client sends, the server answers or refuses with one sentence, and never fails (status 500).
 
-``make test-all`` sends 100,000 requests. One case again: ``python -m tests.serve.test_fuzz TARGET NUMBER...``.
+``make test-all`` sends 70,000 requests. One case again: ``python -m tests.serve.test_fuzz TARGET NUMBER...``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from adaptdel import Deletion, LengthRate, SmoothedClassifier
 from adaptdel.serve import schemas
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
-from tests.fuzzing import NUMBERS, ODD, TEXTS, Failure, changed, changed_bytes, fuzz, json_bytes
+from tests.fuzzing import TEXTS, Failure, changed, changed_bytes, fuzz, json_bytes
 from tests.models.test_smoothed import by_words
 from tests.serve.serving import Answer, Caller, check_problem
 
@@ -50,34 +50,25 @@ CERTIFY: dict[str, Any] = {
 PREDICT: dict[str, Any] = {"texts": ["good film", "bad plot"], "votes": {"select": 30}, "deadline_ms": 900}
 CHARACTERS = (*"a \0é\n'\"\\%", "\ud800", "\udfff", "\U0001f600", "\u202e", "\x1b[0m", "<b>")
 MEDIA_TYPES = (
-    b"application/json", b"application/json; charset=utf-16", b"text/plain", b"application/x-www-form-urlencoded",
-    b"multipart/form-data; boundary=x", b"application/problem+json", b"text/json", b"", b"application/json, text/html",
-    b"\xff\xfe", b";;;", b"application/JSON", b"application/octet-stream", b"a/" + b"x" * 3000,
+    b"application/json", b"application/json; charset=utf-16", b"text/plain", b"multipart/form-data; boundary=x", b"",
+    b"application/problem+json", b"\xff\xfe", b";;;", b"application/JSON", b"a/" + b"x" * 3000,
 )  # fmt: skip
 METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "BREW", "", "post", "\x00")
 PATHS = (
-    "/", "", "//", "/v1", "/v1/", "/v1/models", "/v1/certify/", "/v1//certify", "/v1/certify/..", "/v1/certify\0",
-    "/metrics", "/healthz", "/readyz", "/docs", "/openapi.json", "/page/page.css", "/page/../app.py",
-    "/page/..", "/page/.", "/page/",
-    "/page/%2e%2e", "/page/x\0", "/é", "/\ud800",
-    "/" + "x" * 5000, "/v1/predict;x=1", "*", "http://elsewhere/", "/page/\n", "/redoc", "/{file}", "/v1/{}",
+    "/", "", "//", "/v1", "/v1/models", "/v1/certify/", "/v1//certify", "/v1/certify/..", "/v1/certify\0", "/metrics",
+    "/healthz", "/readyz", "/openapi.json", "/page/page.css", "/page/../app.py", "/page/..", "/page/", "/page/%2e%2e",
+    "/page/x\0", "/é", "/\ud800", "/" + "x" * 5000, "*", "http://elsewhere/", "/page/\n", "/{file}",
 )  # fmt: skip
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-length", b"5"), (b"content-length", b"99999999999999999999"), (b"content-length", b"-1"),
-    (b"content-length", b"x"), (b"content-length", b"\xb2"), (b"content-length", b"9" * 5000),
-    (b"transfer-encoding", b"chunked"), (b"content-encoding", b"gzip"), (b"authorization", b"Bearer x"),
-    (b"authorization", b"\xff"), (b"authorization", b""), (b"authorization", b"Basic eDp5"), (b"host", b""),
+    (b"content-length", b"x"), (b"content-length", b"\xb2"), (b"transfer-encoding", b"chunked"),
+    (b"authorization", b"Bearer x"), (b"authorization", b"\xff"), (b"authorization", b""), (b"host", b""),
     (b"host", b"elsewhere"), (b"host", b"[::1]:80"), (b"host", b"[::1"), (b"host", b"\xff\xfe"),
-    (b"host", b"localhost:x"), (b"host", b"localhost, elsewhere"), (b"accept", b"text/event-stream"),
-    (b"accept", b"\xff"), (b"cookie", b"a=\xff; ="), (b"origin", b"null"), (b"expect", b"100-continue"),
-    (b"range", b"bytes=0-1"), (b"if-none-match", b"*"),
-    (b"x-forwarded-for", b"\0"), (b"upgrade", b"websocket"), (b"x-" + b"y" * 3000, b"z" * 3000), (b"", b""),
-    (b"x-http-method-override", b"DELETE"), (b"access-control-request-method", b"POST"), (b"content-type", b"x"),
+    (b"accept", b"text/event-stream"), (b"accept", b"\xff"), (b"cookie", b"a=\xff; ="), (b"expect", b"100-continue"),
+    (b"range", b"bytes=0-1"), (b"upgrade", b"websocket"), (b"x-" + b"y" * 3000, b"z" * 3000), (b"", b""),
 )  # fmt: skip
-
-
 Headers = Sequence[tuple[bytes, bytes]]
-JSON: Headers = ((b"content-type", b"application/json"),)
+JSON: Headers = [(b"content-type", b"application/json")]
 
 
 class Errors(logging.Handler):
@@ -203,71 +194,23 @@ def random_text(rng: random.Random) -> str:
     return "".join(parts)
 
 
-def random_json(rng: random.Random, depth: int = 0) -> Any:
-    """JSON of any shape, with the names of fields among others."""
-    kind = rng.randrange(8 if depth < 4 else 5)
-    if kind < 2:
-        return random_text(rng)
-    if kind < 4:
-        return rng.choice(NUMBERS)
-    if kind == 4:
-        return rng.choice([None, True, False, [], {}, *ODD])
-    if kind == 5:
-        return [random_json(rng, depth + 1) for _ in range(rng.randrange(5))]
-    names = [*CERTIFY, "texts", "select", "estimate", "", "__proto__", "seed", random_text(rng)]
-    return {rng.choice(names): random_json(rng, depth + 1) for _ in range(rng.randrange(5))}
-
-
-def encoded(values: Any, rng: random.Random) -> bytes:
-    """JSON in UTF-8, in ASCII, or in an encoding that the server must refuse."""
-    ascii_only = rng.random() < 0.7
-    text = json.dumps(values, ensure_ascii=ascii_only)
-    return text.encode(rng.choice(["utf-8"] * 8 + ["utf-16", "utf-8-sig"]), "surrogatepass")
-
-
 # The targets: each sends one request.
 
 
-def certify_body(server: Running, edits: list[int]) -> None:
-    """A request for certificates with fields that were changed."""
+def any_body(server: Running, edits: list[int]) -> None:
+    """A request for certificates or predictions with fields that were changed."""
     rng = random.Random(edits[0])
-    body = {**CERTIFY, "stream": rng.random() < 0.3, "influence": rng.random() < 0.3}
+    path = rng.choice(PLACES)
+    body = {**CERTIFY, "stream": rng.random() < 0.3} if path == "/v1/certify" else dict(PREDICT)
     if rng.random() < 0.4:
-        del body["text"]
+        body.pop("text", None)
         body["texts"] = [random_text(rng) for _ in range(rng.randrange(1, 8))]
-    for name in rng.sample(sorted(set(body) - {"text", "texts"}), rng.randrange(6)):
+    for name in rng.sample(sorted(set(body) - {"text", "texts"}), rng.randrange(len(body))):
         del body[name]
-    answer_to_a_body(server, "/v1/certify", body, edits)
-
-
-def predict_body(server: Running, edits: list[int]) -> None:
-    """A request for predictions with fields that were changed."""
-    answer_to_a_body(server, "/v1/predict", PREDICT, edits)
-
-
-def answer_to_a_body(server: Running, path: str, body: dict[str, Any], edits: list[int]) -> None:
     reply = server.send(path, json_bytes(changed(body, edits), edits))
     if reply.status == 200 and reply.kind == "application/json":
-        kinds: dict[str, type[schemas.Result]] = {
-            "/v1/certify": schemas.CertifyResponse,
-            "/v1/predict": schemas.PredictResponse,
-        }
-        kinds[path].model_validate(reply.json())
-
-
-def any_json(server: Running, edits: list[int]) -> None:
-    """JSON that has nothing to do with the schema."""
-    rng = random.Random(edits[0])
-    server.send(rng.choice(PLACES), encoded(random_json(rng), rng))
-
-
-def deep_json(server: Running, edits: list[int]) -> None:
-    """JSON that is nested as deeply as allowed, or more deeply."""
-    rng = random.Random(edits[0])
-    depth = rng.choice([29, 30, 31, 32, 33, 100, 900, 1500])
-    inner, left, right = rng.choice([("1", "[", "]"), ("{}", '{"text": ', "}"), ('"x"', '{"texts": [', "]}")])
-    body = left * depth + inner + right * (depth - rng.choice([0, 0, 0, 1]))
-    server.send(rng.choice(PLACES), body.encode())
+        response = schemas.CertifyResponse if path == "/v1/certify" else schemas.PredictResponse
+        response.model_validate(reply.json())
 
 
 def any_bytes(server: Running, edits: list[int]) -> None:
@@ -309,12 +252,9 @@ def client_that_leaves(server: Running, edits: list[int]) -> None:
 
 Target = Callable[[Running, list[int]], None]
 TARGETS: dict[Target, tuple[int, int]] = {  # cases in the quick suite and in the slow one
-    certify_body: (500, 30_000),
-    predict_body: (200, 10_000),
-    any_json: (500, 30_000),
-    deep_json: (100, 2_500),
-    any_bytes: (500, 12_500),
-    any_request: (500, 10_000),
+    any_body: (600, 40_000),
+    any_bytes: (400, 15_000),
+    any_request: (400, 10_000),
     client_that_leaves: (150, 5_000),
 }
 PART = 2_500  # cases of a test of the slow suite, so that they are shared out among processes

@@ -13,6 +13,7 @@ from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers.base import BaseClassifierError
 from adaptdel.classifiers.foreign import ForeignModelError
+from adaptdel.serve.schemas import CertifyBody
 from tests.serve.serving import (
     LONG,
     SEED,
@@ -141,6 +142,24 @@ def test_a_client_that_leaves_stops_its_votes() -> None:
             assert not any(with_leavers()[4:])
             assert running.models["m0"].scheduler.sizes() == (0, 0)
             assert running.in_flight == 0
+
+    asyncio.run(run())
+
+
+def test_a_result_that_comes_as_the_client_leaves_ends_the_request() -> None:
+    """It must not wait for a message that never comes."""
+    counter = Counter(waits=True)
+    running = service(model(counter))
+
+    async def run() -> None:
+        async with calling(running):
+            answers = running.submit(CertifyBody(text=text(30)))
+            results = asyncio.ensure_future(answers.results())
+            await until(lambda: counter.calls == 1)
+            answers.job.outbox.put("result", 0, {"index": 0})
+            answers.cancel()
+            await asyncio.wait_for(results, LONG)
+            counter.allow()
 
     asyncio.run(run())
 

@@ -323,7 +323,7 @@ class Answers:
 
     async def messages(self) -> AsyncIterator[tuple[str, Any]]:
         """Pairs (name, value) as in `Job.outbox`, until every text is answered."""
-        while self._left:
+        while self._left > 0:  # below 0 if a result comes with the cancellation
             await self._arrived.wait()
             self._arrived.clear()
             for name, value in self.job.outbox.take():
