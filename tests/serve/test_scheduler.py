@@ -153,7 +153,7 @@ def test_a_result_that_comes_as_the_client_leaves_ends_the_request() -> None:
 
     async def run() -> None:
         async with calling(running):
-            answers = running.submit(CertifyBody(text=text(30)))
+            answers = running.submit(CertifyBody.model_validate({"text": text(30)}))
             results = asyncio.ensure_future(answers.results())
             await until(lambda: counter.calls == 1)
             answers.job.outbox.put("result", 0, {"index": 0})
