@@ -3,8 +3,8 @@
     python -m experiments.other_systems lipslev _results_lipslev.csv --out lipslev.csv
     python -m experiments.other_systems cert-ed RUN --out cert-ed.csv
 
-LipsLev's file is results/example_ag_news/_results_lipslev.csv of its repository. CERT-ED's radius is that of its authors'
-code, ⌊log((2 + p₂ − p₁) / 2) / log ψ⌋, from the bounds of a run with a fixed rate.
+LipsLev's file is results/example_ag_news/_results_lipslev.csv of its repository. CERT-ED's radius is that of its
+authors' code, ⌊log((2 + p₂ − p₁) / 2) / log ψ⌋, from the bounds of a run with a fixed rate.
 """
 
 from __future__ import annotations
