@@ -16,6 +16,9 @@ from hypothesis import settings
 # Some virtual machines advertise AMX and end the process at its first instruction. Read when torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+# No test asks the hub for a model. Read when transformers is imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 # Tests run side by side: threads of one would only wait for those of another. Read when numpy and torch are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 import adaptdel as ad
 from adaptdel.classifiers.foreign import stored_shapes
 from adaptdel.classifiers.transformers import TransformersClassifier
 from tests.classifiers.test_transformers import fixed, tiny
 from tests.run_files import run, write_rows
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaptdel.classifiers.transformers import TrainingRun, TransformersClassifier
+from tests.classifiers.test_noisy_copies import NOISE, examples
+from tests.classifiers.test_transformers import fixed, requests, tiny
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-
-from adaptdel.classifiers.transformers import TrainingRun, TransformersClassifier  # noqa: E402
-from tests.classifiers.test_noisy_copies import NOISE, examples  # noqa: E402
-from tests.classifiers.test_transformers import fixed, requests, tiny  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 PRECISIONS = ("float32", "tf32", "bfloat16")

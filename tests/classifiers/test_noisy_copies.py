@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaptdel import Deletion, FixedRate, SmoothedClassifier, evaluate
+from adaptdel.classifiers.base import Request, kept_tokens
+from adaptdel.classifiers.noisy_copies import VALIDATION, EpochBatches, NoisyCopies, train_on_noise
+from adaptdel.text.data import SplitTexts
+from adaptdel.text.units import Words
+from tests.classifiers.test_transformers import classifier
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-
-from adaptdel import Deletion, FixedRate, SmoothedClassifier, evaluate  # noqa: E402
-from adaptdel.classifiers.base import Request, kept_tokens  # noqa: E402
-from adaptdel.classifiers.noisy_copies import VALIDATION, EpochBatches, NoisyCopies, train_on_noise  # noqa: E402
-from adaptdel.text.data import SplitTexts  # noqa: E402
-from adaptdel.text.units import Words  # noqa: E402
-from tests.classifiers.test_transformers import classifier  # noqa: E402
 
 WORDS = ("film", "was", "dull", "plot", "the", "and", "not", "all")
 NOISE = Deletion(FixedRate(0.2))

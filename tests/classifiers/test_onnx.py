@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import adaptdel as ad
+from adaptdel.classifiers.onnx import OnnxClassifier
+from adaptdel.classifiers.transformers import TransformersClassifier
+from tests.classifiers.test_self_test import SPECIAL, WORDS, attack, texts, tokenizer
+from tests.classifiers.test_transformers import classifier as transformer
+from tests.classifiers.test_transformers import fixed, requests, tiny
+from tests.golden.make import onnx_graph, word_tokenizer
+from tests.run_files import run, write_rows
+
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-
-import adaptdel as ad  # noqa: E402
-from adaptdel.classifiers.onnx import OnnxClassifier  # noqa: E402
-from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
-from tests.classifiers.test_self_test import SPECIAL, WORDS, attack, texts, tokenizer  # noqa: E402
-from tests.classifiers.test_transformers import classifier as transformer  # noqa: E402
-from tests.classifiers.test_transformers import fixed, requests, tiny  # noqa: E402
-from tests.golden.make import onnx_graph, word_tokenizer  # noqa: E402
-from tests.run_files import run, write_rows  # noqa: E402
 
 
 def write_model(folder: Path, location: str) -> Path:

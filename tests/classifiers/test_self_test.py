@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -15,16 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import adaptdel as ad
+from adaptdel.classifiers.base import Request
+from adaptdel.classifiers.self_test import Probes, SelfTest, self_test
+from adaptdel.classifiers.transformers import TransformersClassifier
+from adaptdel.text.units import Words
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
-
-import adaptdel as ad  # noqa: E402
-from adaptdel.classifiers.base import Request  # noqa: E402
-from adaptdel.classifiers.self_test import Probes, SelfTest, self_test  # noqa: E402
-from adaptdel.classifiers.transformers import TransformersClassifier  # noqa: E402
-from adaptdel.text.units import Words  # noqa: E402
 
 torch.set_num_threads(1)
 SPECIAL = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -14,16 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import adaptdel as ad
+from adaptdel.classifiers.base import BaseClassifierError, Prepared, Request
+from adaptdel.classifiers.features import best
+from adaptdel.classifiers.subwords import PROBES, SubwordClassifier, Subwords, batches
+from adaptdel.text.units import Bytes, Words
+from tests.classifiers.test_transformers import MAKERS
+
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
-
-import adaptdel as ad  # noqa: E402
-from adaptdel.classifiers.base import BaseClassifierError, Prepared, Request  # noqa: E402
-from adaptdel.classifiers.features import best  # noqa: E402
-from adaptdel.classifiers.subwords import PROBES, SubwordClassifier, Subwords, batches  # noqa: E402
-from adaptdel.text.units import Bytes, Words  # noqa: E402
-from tests.classifiers.test_transformers import MAKERS  # noqa: E402
 
 Regex = tokenizers.Regex
 normalizers, pre_tokenizers = tokenizers.normalizers, tokenizers.pre_tokenizers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
@@ -29,7 +28,7 @@ from adaptdel.classifiers.features import (
     summed,
     sums_of_copies,
 )
-from adaptdel.classifiers.linear import read_model, write_model
+from adaptdel.classifiers.linear import model_digest, read_model, write_model
 from adaptdel.classifiers.linear_training import (
     Progress,
     balanced_class_weights,
@@ -254,9 +253,7 @@ class BoundedLinearClassifier(BoundedClassifier):
     def _weights_digest(self) -> str:
         """A hash of everything but the bound that is used."""
         if not self._digest:
-            digest = hashlib.sha256(json.dumps(self._description(), sort_keys=True).encode("ascii"))
-            digest.update(self.weights.astype("<i4").tobytes() + self.bias.astype("<i4").tobytes())
-            self._digest = digest.hexdigest()
+            self._digest = model_digest(self._description(), self.weights, self.bias)
         return self._digest
 
     def _description(self) -> dict[str, Any]:

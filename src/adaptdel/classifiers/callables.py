@@ -74,17 +74,20 @@ class CallableClassifier(DistinctClassifier):
             check_mask(unit)
         first: dict[Hashable, int] = {}
         numbers = (first.setdefault(token_key(token), position) for position, token in enumerate(tokens))
-        return Prepared(name, tokens, unit, masking, np.fromiter(numbers, dtype=np.int32, count=len(tokens)))
+        data = (
+            np.fromiter(numbers, dtype=np.int32, count=len(tokens)),
+            np.fromiter((*tokens, unit.mask), dtype=object, count=len(tokens) + 1),  # the mask has the number −1
+        )
+        return Prepared(name, tokens, unit, masking, data)
 
     def keys(self, request: Request) -> list[Hashable]:
         """The numbers of the tokens of each copy, as bytes; −1 is a mask."""
-        numbers, masking = request.prepared.data, request.prepared.masking
+        (numbers, _), masking = request.prepared.data, request.prepared.masking
         return [(np.where(row, numbers, np.int32(-1)) if masking else numbers[row]).tobytes() for row in request.kept]
 
     def joined(self, prepared: Prepared, key: Any) -> Any:
         """The copy with this key."""
-        numbers = np.frombuffer(key, dtype=np.int32).tolist()
-        return prepared.unit.join([prepared.unit.mask if n < 0 else prepared.tokens[n] for n in numbers])
+        return prepared.unit.join(prepared.data[1][np.frombuffer(key, dtype=np.int32)].tolist())
 
     def show(self, prepared: Prepared, key: Hashable) -> str:
         """A copy as it is shown in messages."""

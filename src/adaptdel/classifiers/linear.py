@@ -63,6 +63,13 @@ def write_model(folder: Path, description: Mapping[str, Any], tensors: Mapping[s
             file.write(content)
 
 
+def model_digest(description: Mapping[str, Any], weights: npt.NDArray[np.int32], bias: npt.NDArray[np.int32]) -> str:
+    """The SHA-256 of a description, weights and biases, the same on every machine."""
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode("ascii"))
+    digest.update(weights.astype("<i4").tobytes() + bias.astype("<i4").tobytes())
+    return digest.hexdigest()
+
+
 def read_model(
     folder: Path, kind: str, fields: Mapping[str, str]
 ) -> tuple[dict[str, Any], Features, dict[str, npt.NDArray[np.int32]]]:
@@ -290,11 +297,8 @@ class LinearClassifier(BaseClassifier):
 
     def fingerprint(self) -> str:
         """The SHA-256 of the weights, the features and the classes; equal for a saved model and the loaded one."""
-        described = self._description()
         if not self._fingerprint:
-            digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode("ascii"))
-            digest.update(self.weights_.astype("<i4").tobytes() + self.bias_.astype("<i4").tobytes())
-            self._fingerprint = digest.hexdigest()
+            self._fingerprint = model_digest(self._description(), self.weights_, self.bias_)
         return self._fingerprint
 
     def _description(self) -> dict[str, Any]:
