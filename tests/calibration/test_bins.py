@@ -127,18 +127,6 @@ def test_golden_section_finds_the_top(
     assert low <= result <= high
 
 
-def test_one_new_evaluation_a_step() -> None:
-    asked: list[float] = []
-    golden_section(lambda x: (asked.append(x) or -abs(x - 20),), 1, 101, 1.0)  # type: ignore[func-returns-value]
-    # 100 tokens, cut to at most 1: ten cuts by 0.618; the paper's loop would ask twenty times
-    assert len(asked) == steps(1, 101, 1.0) + 1 == 11
-    assert asked[:2] == pytest.approx([39.1966, 62.8034])
-    twice: list[float] = []
-    paper_search(lambda x: twice.append(x) or -abs(x - 20), 1, 101, 1.0)  # type: ignore[func-returns-value]
-    assert len(twice) == 20
-    assert [round(x, 6) for x in twice if round(x, 6) not in {round(y, 6) for y in asked}] == []
-
-
 @given(st.lists(st.floats(0.5, 5000), min_size=1, max_size=8, unique=True), st.floats(0, 9999))
 def test_ends_are_in_order_in_every_bin(inner: list[float], longest: float) -> None:
     for bin in make_bins([0, *sorted(inner)], longest):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -155,22 +154,6 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not (model / "calibration.png").exists()
 
 
-def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
-    errors: list[str] = []
-
-    def progress(done: int, total: int) -> None:
-        if not errors:
-            command = [sys.executable, "-m", "adaptdel", "calibrate", str(model), "--out", str(model), *PAPER]
-            command += ["--data", str(tmp_path / "data.jsonl")]
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert ran.returncode == 2
-            errors.append(ran.stderr)
-
-    assert calibrate_folder(model, examples, folder_settings(), progress=progress).record == whole().record
-    assert errors == [f"adaptdel: {model / CHECKPOINT}: another process is using it: wait until that has ended\n"]
-
-
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
     real, left = Store.flush, [5]
@@ -207,12 +190,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert whole().record.items() <= shown.items()
     with pytest.raises(ValueError, match="per_bins"):
         CliRunner().invoke(calibrate_command, [*arguments, "--set", "per_bins=3"], catch_exceptions=False)
-
-
-def test_the_help_fits_on_a_screen() -> None:
-    options = [option for option in calibrate_command.params if option.param_type_name == "option"]
-    assert len(options) <= 20
-    assert "per_bin=200" in CliRunner().invoke(calibrate_command, ["--list-settings"]).stdout
 
 
 def test_the_figure_shows_the_rate(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 from adaptdel.calibration.planner import plan_lengths
-from adaptdel.cli import main
+from adaptdel.cli import COMMANDS, commands, main
 from adaptdel.training import train
 
 ROWS = [
@@ -66,3 +67,11 @@ def test_a_rare_class_that_is_missed_is_named() -> None:
     (warning,) = [text for text in model.training_["warnings"] if "held-out" in text]
     assert "(2 of spam)" in warning
     assert "validation" in warning
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_fits_on_a_screen(name: str) -> None:
+    command = commands.get_command(click.Context(commands), name)
+    assert command is not None
+    options = [option.name for option in command.params if isinstance(option, click.Option)]
+    assert len([option for option in options if option not in ("import", "list_settings")]) <= 20

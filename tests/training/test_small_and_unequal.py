@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +11,7 @@ from click.testing import CliRunner
 
 from adaptdel import Deletion, FixedRate
 from adaptdel.advice import few_kept
-from adaptdel.calibration.planner import plan_lengths
 from adaptdel.classifiers.linear_training import balanced_class_weights, train
-from adaptdel.cli.plan import plan_command
 from adaptdel.cli.train import train_command
 from adaptdel.settings import TrainingSettings, default_noise, default_rate
 from adaptdel.text.data import held_out_rows
@@ -143,37 +139,6 @@ def test_texts_for_which_no_rate_is_low_enough() -> None:
         "texts need a finer unit, such as char, or exact certificates (--method exact)"
     )
     assert few_kept(noise, [3], short_texts=False) is None
-
-
-def run_plan(*arguments: str) -> Any:
-    return CliRunner().invoke(plan_command, list(arguments), catch_exceptions=False)
-
-
-def test_a_plan_for_a_file(tmp_path: Path) -> None:
-    data = tmp_path / "data.csv"
-    data.write_text("text\n" + "\n".join(["one two three four five six seven eight nine ten"] * 9))
-    shown = run_plan("--data", str(data))
-    assert "9 texts of 10 tokens on average; quartiles 10, 10 and 10." in shown.stdout
-    assert "warning: adaptdel 0.9: the noise keeps 1 of the 10 tokens" in shown.stdout
-    assert "smoothing certifies at most 1 edit" in shown.stdout
-    assert "smoothing certifies" not in run_plan("--data", str(data), "--unit", "char").stdout
-    values = json.loads(run_plan("--data", str(data), "--json").stdout)
-    assert values["rates"][0]["name"] == "adaptdel 0.6 (default)"
-    single = json.loads(run_plan("--data", str(data), "--rate", "cert-ed:p=0.8", "--json").stdout)
-    assert [(entry["kept"], entry["radii"]) for entry in single["rates"]] == [([2, 2, 2], [3, 3, 3])]
-    assert plan_lengths([10] * 3)[0].radii == (1, 1, 1)
-    texts, labels = documents(40, 1)
-    model = train_model(texts, labels, rate=0.8, progress=False, bits=8)
-    model.save(tmp_path / "model")
-    assert "deletes 80% of them" in run_plan("--model", str(tmp_path / "model"), "--length", "20").stdout
-    for arguments, sentence in (
-        ([], "give either --length or --data"),
-        (["--length", "5"], "--rate or --model must be given with --length"),
-        (["--data", str(data), "--votes", "3/4"], "--votes needs --length instead of --data"),
-        (["--length", "5", "--model", str(tmp_path)], "folder"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            run_plan(*arguments)
 
 
 def test_what_the_held_out_texts_cannot_tell(tmp_path: Path) -> None:

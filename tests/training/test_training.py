@@ -11,9 +11,7 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, SmoothedClassifier
 from adaptdel.cli import main
-from adaptdel.core.rates import BinnedRate
 from adaptdel.core.training_noise import RandomDeletion
-from adaptdel.models.model_files import update_model
 from adaptdel.settings import UNSMOOTHED
 from adaptdel.text.data import known_texts
 from adaptdel.training import METHODS, TrainingJob, TrainingSettings, train, train_job
@@ -112,31 +110,6 @@ def test_a_model_knows_the_texts_that_it_was_trained_on(tmp_path: Path) -> None:
         assert (held ^ trained)[: len(texts)].all()
         assert held[-2:].all() == (validation != 0.1)
         assert trained.sum() == model.training_["data"]["rows"]
-
-
-def test_labels_that_differ_in_case_only_are_named() -> None:
-    texts, labels = mails()
-    mixed = ["Spam" if number % 4 == 0 and label == "spam" else label for number, label in enumerate(labels)]
-    for given in (labels, mixed):
-        model = train(texts, given, bits=10, copies=2, progress=False)
-        shown = any("'Spam' and 'spam'" in sentence for sentence in model.training_["warnings"])
-        assert shown == ("Spam" in given)
-
-
-def test_a_calibration_is_stored_in_a_model(tmp_path: Path) -> None:
-    texts, labels = mails()
-    train(texts, labels, method="adaptdel+", bits=10, copies=2, progress=False).save(tmp_path / "m")
-    model = SmoothedClassifier.load(tmp_path / "m")
-    model.noise = model.noise_ = noise = Deletion(BinnedRate([0, 30], [4, 6]))
-    model.calibration_ = {"trace": [1], "warnings": ["bin 0 did not reach it"]}
-    model.training_["calibrated"] = True
-    update_model(model, tmp_path / "m")
-    loaded = SmoothedClassifier.load(tmp_path / "m")
-    assert loaded.noise_ == noise
-    assert loaded.calibration_ == {"trace": [1], "warnings": ["bin 0 did not reach it"]}
-    assert loaded.training_["calibrated"] is True
-    assert "bin 0 did not reach it" in (tmp_path / "m" / "README.md").read_text()
-    assert not [path for path in (tmp_path / "m").iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize(
