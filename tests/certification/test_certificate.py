@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from adaptdel import Deletion, FixedRate, SmoothedClassifier
+from adaptdel import Deletion, FixedRate, Masking, SmoothedClassifier
 from adaptdel.certification.certificate import Rule
 from tests.models.test_smoothed import NOISE, TEXT, by_size
 
@@ -68,3 +68,22 @@ def test_a_protected_model_has_a_frontier_that_reaches_its_radius(threshold: flo
         single = tuple(certificate.radius if place == kind else 0 for place in range(3))
         assert any(all(a <= b for a, b in zip(single, triple, strict=True)) for triple in frontier)
     assert certificate.radius_for("sub") == max(triple[2] for triple in frontier)
+
+
+def test_certificates_have_a_character_radius() -> None:
+    def spam(texts: list[str]) -> list[int]:
+        return [int("free" in text.split()) for text in texts]
+
+    texts = ["free " * 30, "a quiet email about lunch"]
+    noise = Deletion(FixedRate(0.8))
+    for certificate in SmoothedClassifier(spam, noise, classes=[0, 1], progress=False).certify(texts):
+        assert certificate.character_radius is not None
+        assert certificate.radius // 2 <= certificate.character_radius <= certificate.radius
+    masked = SmoothedClassifier(spam, Masking(0.5), classes=[0, 1], progress=False)
+    assert {c.character_radius for c in masked.certify(texts)} <= {-1, 0}
+    for unit in ("char", "byte", "chunk:2"):
+        model = SmoothedClassifier(lambda given: [0 for _ in given], noise, unit=unit, classes=[0, 1], progress=False)
+        text = b"many bytes here" if unit != "char" else "many characters"
+        (certificate,) = model.certify([text])
+        expected = {"char": certificate.radius, "byte": certificate.radius // 4, "chunk:2": None}[unit]
+        assert certificate.character_radius == expected

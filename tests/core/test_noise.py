@@ -179,9 +179,8 @@ def test_a_million_tokens_need_little_memory() -> None:
     assert peak < 64e6  # 5000 samples would need no more
 
 
-@pytest.mark.parametrize("bits", [np.random.PCG64, np.random.MT19937, np.random.SFC64, np.random.Philox])
-def test_any_generator_will_do(bits: type[np.random.BitGenerator]) -> None:
-    kept = int(Deletion(FixedRate(0.75)).sample(500, 500, np.random.Generator(bits(0))).sum())
+def test_any_generator_will_do() -> None:
+    kept = int(Deletion(FixedRate(0.75)).sample(500, 500, np.random.default_rng(0)).sum())
     assert stats.binomtest(kept, 250_000, 0.25).pvalue > 1e-6
 
 

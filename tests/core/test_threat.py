@@ -1,3 +1,5 @@
+"""Threat models: the neighbours that edits of tokens and of characters reach, against enumeration."""
+
 from __future__ import annotations
 
 from itertools import product
@@ -5,8 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from adaptdel import Threat
-from adaptdel.core.threat import EVERY_SET
+from adaptdel import Deletion, FixedRate, Threat, certified_frontier, certified_radius
+from adaptdel.core.general import longest_common_subsequence
+from adaptdel.core.threat import CHARACTERS, EVERY_SET
+
+ALPHABET = "ab "
 
 
 def by_triples(n: int, r: int, ops: tuple[str, ...]) -> dict[tuple[int, int], int]:
@@ -65,3 +70,50 @@ def test_the_covering_radius_reaches_every_text_of_the_length_and_no_smaller_one
     reached = [r for r in range(4 * n) if (n, 0) in by_triples(n, r, ops)]
     assert needed == (reached[0] if reached else None)
     assert Threat("edit").covering_radius(0) == 1
+
+
+def character_ball(text: str, radius: int) -> set[str]:
+    """All texts within so many edits of characters."""
+    texts = {text}
+    for _ in range(radius):
+        new = set(texts)
+        for given in texts:
+            for place in range(len(given) + 1):
+                new |= {given[:place] + letter + given[place:] for letter in ALPHABET}
+                new.add(given[:place] + given[place + 1 :])
+                new |= {given[:place] + letter + given[place + 1 :] for letter in ALPHABET}
+        texts = new
+    return texts
+
+
+@pytest.mark.parametrize("text", ["a", "ab a", "a b", "aa b ab", " a  b ", "a b a b", ""])
+@pytest.mark.parametrize("radius", [1, 2])
+def test_every_text_within_so_many_character_edits_is_covered(text: str, radius: int) -> None:
+    words = text.split()
+    covered: dict[int, int] = {}
+    pairs = set()
+    for other, shared in CHARACTERS.ball(len(words), radius):
+        covered |= dict(zip(other.tolist(), shared.tolist(), strict=True))
+    for other, shared in CHARACTERS.whole_ball(len(words), radius):
+        pairs |= set(zip(other.tolist(), shared.tolist(), strict=True))
+    for neighbour in character_ball(text, radius):
+        changed = neighbour.split()
+        if changed != words:
+            least = longest_common_subsequence(words, changed)
+            assert covered[len(changed)] <= least
+            assert (len(changed), least) in pairs
+
+
+@pytest.mark.parametrize("length", [1, 5, 30])
+@pytest.mark.parametrize("p1", [0.6, 0.9, 0.999])
+def test_the_character_radius_follows_from_the_frontier(length: int, p1: float) -> None:
+    noise = Deletion(FixedRate(0.8))
+    frontier = certified_frontier(p1, length=length, noise=noise)
+
+    def is_certified(radius: int) -> bool:
+        needed = [(a, radius - a, min(radius, length - a)) for a in range(min(radius, length) + 1)]
+        return all(any((np.array(e) <= maximal).all() for maximal in frontier) for e in needed)
+
+    expected = max(radius for radius in range(100) if is_certified(radius))
+    assert certified_radius(p1, length=length, noise=noise, ops=CHARACTERS) == expected
+    assert certified_radius(p1, 1 - p1, length=length, noise=noise, ops=CHARACTERS) <= expected + 1
