@@ -14,11 +14,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.serve import Client, create_app
+from adaptdel.serve import create_app
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
 from tests.models.test_smoothed import by_words, texts
-from tests.serve.serving import LONG, SEED, calling, process
+from tests.serve.serving import SEED, calling
 
 NOISE = ad.Deletion(ad.LengthRate(0.7, 6))
 INPUTS = [*texts(20, seed=5), "", "good"]
@@ -91,18 +91,3 @@ def test_matrices_are_multiplied_in_one_thread_while_the_server_runs() -> None:
         assert most_threads() == 2
         assert asyncio.run(run()) == 1
         assert most_threads() == 2
-
-
-@pytest.mark.slow
-def test_a_process_that_serves_all_of_them(folders: dict[str, Path], expected: dict[str, list[Certificate]]) -> None:
-    with process(*folders.values(), "--seed", SEED) as (url, running), Client(url) as client:
-        kinds = {model["name"]: model["kind"] for model in client.models()["models"]}
-        assert kinds == {"linear": "linear", "transformer": "transformers"}
-        for name in folders:
-            answers = client.certify(INPUTS, model=name, influence=True)
-            assert [answer.certificate for answer in answers] == expected[name]
-            assert [len(answer.tokens or ()) for answer in answers] == [len(text.split()) for text in INPUTS]
-            predictions = client.predict(INPUTS, model=name)
-            assert [prediction.label for prediction in predictions] == [c.label for c in expected[name]]
-        running.terminate()
-        assert running.wait(LONG) == 0
