@@ -168,7 +168,7 @@ class LosingEngine(LocalEngine):
         super().__init__()
         self.row = row
 
-    def map(self, task: Any, items: Any, total: int | None = None) -> Generator[Any, None, None]:
+    def map(self, task: Any, items: Any, total: int) -> Generator[Any, None, None]:
         items = list(items)
         yield from super().map(task, [item for item in items if item.row != self.row], total)
         yield from (task.failed(item, "it ended its worker 2 times") for item in items if item.row == self.row)

@@ -209,18 +209,18 @@ def test_items_errors_and_workers_that_end(tmp_path: Path, monkeypatch: pytest.M
     log = tmp_path / "log"
     with RayEngine(EngineSettings("ray", workers=2)) as engine:
         assert sorted(engine.map(Square(None, log), range(300), 300)) == [n * n for n in range(300)]
-        results = list(engine.map(Square(None), [*range(30), -1, *range(30, 60)]))
+        results = list(engine.map(Square(None), [*range(30), -1, *range(30, 60)], 61))
         assert sorted(result for result in results if isinstance(result, int)) == [n * n for n in range(60)]
         assert [result for result in results if isinstance(result, str)] == [f"-1: {LOST}"]
         with pytest.raises(ValueError, match="cannot square None: everything certified so far is kept"):
-            list(engine.map(Square(None), [1, None, 2]))
+            list(engine.map(Square(None), [1, None, 2], 3))
     pids = [line.split()[1] for line in log.read_text().splitlines()]
     assert 1 <= len(pids) == len(set(pids)) <= 2  # a worker loads the task once; a late one may find no items left
 
     other = versions() | {"numpy": "0.0.1"}
     monkeypatch.setattr(cluster, "versions", lambda: other)
     with RayEngine(EngineSettings("ray", workers=1)) as engine, pytest.raises(ValueError) as caught:
-        list(engine.map(Square(None), [1]))
+        list(engine.map(Square(None), [1], 1))
     assert " has numpy " in str(caught.value)
     assert ", and the driver 0.0.1: install the same versions everywhere" in str(caught.value)
 

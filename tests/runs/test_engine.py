@@ -14,9 +14,9 @@ from tests.runs.tasks import Square
 def test_every_item_once(tmp_path: Path, workers: int) -> None:
     log = tmp_path / "log"
     with start_engine(EngineSettings(workers=workers)) as engine:
-        for total in (100, None):  # the same workers again
+        for total in (100, 10**6):  # the same workers again, and a total that is only an estimate
             assert sorted(engine.map(Square(None, log), range(100), total)) == [n * n for n in range(100)]
-        assert list(engine.map(Square(None), [])) == []
+        assert list(engine.map(Square(None), [], 0)) == []
     pids = [line.split()[1] for line in log.read_text().splitlines()]
     if workers == 1:
         assert len(pids) == 2  # loaded for each of the two calls, in this process
@@ -34,7 +34,7 @@ def test_items_are_taken_as_they_are_needed() -> None:
             yield number
 
     with LocalEngine(2) as engine:
-        results = engine.map(Square(None), items())  # type: ignore[arg-type]
+        results = engine.map(Square(None), items(), 10**6)  # type: ignore[arg-type]
         for _ in range(10):
             next(results)
         assert taken < 500
@@ -43,12 +43,12 @@ def test_items_are_taken_as_they_are_needed() -> None:
 
 def test_errors() -> None:
     with LocalEngine(2) as engine, pytest.raises(ValueError, match="cannot square None: everything certified so far"):
-        list(engine.map(Square(None), [1, None, 2]))
+        list(engine.map(Square(None), [1, None, 2], 3))
 
 
 def test_an_item_that_ends_its_workers_is_a_failure() -> None:
     with LocalEngine(2) as engine:
-        results = list(engine.map(Square(None), [*range(30), -1, *range(30, 60)]))
+        results = list(engine.map(Square(None), [*range(30), -1, *range(30, 60)], 61))
         assert sorted(result for result in results if isinstance(result, int)) == [n * n for n in range(60)]
         assert [result for result in results if isinstance(result, str)] == [
             f"-1: it ended its worker {ATTEMPTS} times, as when memory runs out"
@@ -83,7 +83,7 @@ def test_settings(settings: dict[str, object], words: str) -> None:
 def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adaptdel.runs.engine._prepare", print_and_fail)
     with LocalEngine(2) as engine, pytest.raises(ValueError, match="cannot start"):
-        list(engine.map(Square(None), range(9)))
+        list(engine.map(Square(None), range(9), 9))
 
 
 def print_and_fail() -> None:

@@ -52,7 +52,7 @@ class RayEngine(Engine):
         where = f"; dashboard: http://{self._dashboard}" if self._dashboard else ""
         return f"Ray with {len(nodes)} node{'s' if len(nodes) != 1 else ''} and {cpus:g} CPUs{where}"
 
-    def current_workers(self, left: int | None) -> Sequence[ActorWorker]:
+    def current_workers(self, left: int) -> Sequence[ActorWorker]:
         """The actors; new nodes get some. Ray starts those that do not fit yet as soon as they do."""
         if time.monotonic() - self._looked >= POLL:
             self._looked = time.monotonic()

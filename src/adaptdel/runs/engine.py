@@ -201,7 +201,7 @@ class Engine(ABC):
     tried again alone; when it has ended `ATTEMPTS` workers, its result is a failure.
     """
 
-    def map(self, task: Task, items: Iterable[Any], total: int | None = None) -> Generator[Any, None, None]:
+    def map(self, task: Task, items: Iterable[Any], total: int) -> Generator[Any, None, None]:
         """Yield the result of every item, in the order in which they are finished.
 
         Items are taken from the iterable only as fast as workers finish them.
@@ -209,7 +209,7 @@ class Engine(ABC):
         Args:
             task: what to do.
             items: any number of items.
-            total: how many there are, if that is known: the last ones are then sent in small portions.
+            total: about how many there are: the last ones are sent in small portions.
         """
         chunks = _Chunks(task, iter(items), total)
         finished = False
@@ -260,7 +260,7 @@ class Engine(ABC):
         yield from results
 
     @abstractmethod
-    def current_workers(self, left: int | None) -> Sequence[Worker]:
+    def current_workers(self, left: int) -> Sequence[Worker]:
         """The workers, started if need be, of which at most ``left`` are useful."""
 
     @abstractmethod
@@ -286,7 +286,7 @@ class Engine(ABC):
 class _Chunks:
     """The items of a call of `Engine.map`, in chunks."""
 
-    def __init__(self, task: Task, items: Iterator[Any], total: int | None) -> None:
+    def __init__(self, task: Task, items: Iterator[Any], total: int) -> None:
         self.task, self.left = task, total
         self._items = items
         self._suspects: deque[Chunk] = deque()
@@ -303,17 +303,14 @@ class _Chunks:
             return None
         if self._suspects:
             return self._suspects.popleft() if not in_flight else None
-        size = self.task.chunk
-        if self.left is not None:
-            size = min(size, max(1, ceil(self.left / (2 * DEPTH * max(workers, 1)))))
+        size = min(self.task.chunk, max(1, ceil(self.left / (2 * DEPTH * max(workers, 1)))))
         items = list(islice(self._items, size))
         self._exhausted = len(items) < size
         return Chunk(items) if items else None
 
     def done(self, chunk: Chunk) -> None:
         """Count the results of a chunk."""
-        if self.left is not None:
-            self.left -= len(chunk.items)
+        self.left -= len(chunk.items)
 
     def lost(self, chunk: Chunk) -> Iterator[Any]:
         """Try the items of a chunk again, each alone; the failure of one that has ended `ATTEMPTS` workers."""
@@ -335,16 +332,16 @@ class LocalEngine(Engine):
         self._workers = workers
         self._pool: list[LocalWorker] = []
 
-    def map(self, task: Task, items: Iterable[Any], total: int | None = None) -> Generator[Any, None, None]:
+    def map(self, task: Task, items: Iterable[Any], total: int) -> Generator[Any, None, None]:
         """Yield the result of every item, in the order in which they are finished."""
         if self._workers == 1:
             yield from task.load()(items)
         else:
             yield from super().map(task, items, total)
 
-    def current_workers(self, left: int | None) -> Sequence[LocalWorker]:
+    def current_workers(self, left: int) -> Sequence[LocalWorker]:
         """The worker processes, of which at most ``left`` are started."""
-        size = self._workers if left is None else max(min(self._workers, left), len(self._pool), 1)
+        size = max(min(self._workers, left), len(self._pool), 1)
         while len(self._pool) < size:
             worker = LocalWorker(self._workers)
             worker.start()
