@@ -1,19 +1,12 @@
-"""A server for the tests of the page, in a process of its own: models whose votes are easy to foresee.
-
-``python -m tests.serve.page_server`` prints its address and serves until it is ended.
-"""
+"""A server for the tests of the page, in a process of its own: models whose votes are easy to foresee."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import adaptdel as ad
@@ -22,8 +15,8 @@ from adaptdel.serve.app import bind, serve
 from adaptdel.serve.configuration import SERVE
 from adaptdel.serve.service import ModelToServe, Service
 from adaptdel.settings import AdditiveTrainingSettings
+from tests.serve.serving import process
 
-ROOT = Path(__file__).parents[2]
 CLASSES = ["negative", "positive"]
 GOOD, BAD = {"good", "great"}, {"bad", "awful"}
 SLOW_SECONDS = 0.05  # for 50 copies of the slow model, which needs 20 seconds at least to choose an answer
@@ -92,37 +85,22 @@ def models() -> list[ModelToServe]:
     ]
 
 
-@contextmanager
-def page_server(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def page_server(*arguments: str) -> AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
     """The address of a server and its process."""
-    command = [sys.executable, "-m", "tests.serve.page_server", *arguments]
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}
-    ) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            assert address.startswith("http://127.0.0.1:"), address
-            yield address, process
-        finally:
-            process.send_signal(signal.SIGKILL)
+    return process(*arguments, program="from tests.serve.page_server import main; main()")
 
 
 def main() -> None:
     """Serve until the process is ended."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int)
     parser.add_argument("--token")
     options = parser.parse_args()
     service = Service(models(), SERVE, seed=5, token=options.token)
-    with bind("127.0.0.1", 0) as opened:
+    with bind("127.0.0.1", options.port) as opened:
 
         def ready() -> None:
             sys.stdout.write(f"http://127.0.0.1:{opened.getsockname()[1]}/\n")
             sys.stdout.flush()
 
         serve(service, opened, ready)
-
-
-if __name__ == "__main__":
-    main()
