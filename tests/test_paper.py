@@ -9,7 +9,7 @@ import pytest
 import adaptdel as ad
 from adaptdel.core.confidence import Looks, vote_bounds
 from adaptdel.paper import PAPER_CALIBRATION, paper_calibration, paper_certification, paper_training
-from adaptdel.settings import ATTACK, CERTIFICATION, METHODS, CalibrationSettings, TrainingSettings
+from adaptdel.settings import CERTIFICATION, METHODS, CalibrationSettings, TrainingSettings
 from adaptdel.training.training import method_noises
 
 
@@ -56,7 +56,3 @@ def test_the_certification_of_the_paper_is_what_it_prints() -> None:
     alpha = paper_certification(2)["alpha"]
     low, high = ad.clopper_pearson(3900, 4000, 0.05 / 2)[0], ad.clopper_pearson(100, 4000, 0.05 / 2)[1]
     assert vote_bounds(Looks.fixed(4000, alpha), [[100, 3900]], 1) == pytest.approx((low, high), abs=1e-12)
-
-
-def test_attacks_follow_the_protocol_of_the_paper() -> None:
-    assert (ATTACK.inputs, ATTACK.votes, ATTACK.queries, ATTACK.seconds) == (200, 100, 3000, 7200)

@@ -51,6 +51,7 @@ PAPER_CALIBRATION: dict[str, dict[str, Any]] = {
     "spamassassin": {"bins": [0, 137, 230, 324], "threshold": 0.75, "per_bin": 50},
     "lun": {"bins": [0, 85, 150, 216, 282, 347], "threshold": 0.75, "per_bin": 200},
 }
+PAPER_ATTACK = {"inputs": 200, "votes": 100, "queries": 3000, "seconds": 7200.0}
 PAPER_ALPHA = 0.05
 PAPER_PRESETS = ("paper", *(f"paper:{name}" for name in PAPER_CALIBRATION))
 

@@ -189,6 +189,7 @@ def test_the_command_and_the_report(folder: Path, tmp_path: Path, capsys: pytest
     assert "inputs was 6, now 7" in capsys.readouterr().err
     for _ in range(2):  # a report is replaced
         assert run("report", out, "--out", tmp_path / "report") == 0
+        assert run("report", out, "--out", tmp_path / "other", "--baseline", 1) == 2  # of certification runs
     page = (tmp_path / "report" / "index.html").read_text()
     assert "<ins>" in page
     assert (tmp_path / "report" / "figures" / "bounds-0.pdf").exists()

@@ -80,8 +80,12 @@ def test_calibrate_moves_along_the_front(tmp_path: Path, capsys: pytest.CaptureF
     assert run("calibrate", changed, "--max-accuracy-loss", "0", "--out", changed) == 0
     strict = load_model(tmp_path / "m-calibrated")
     assert strict.base_.fingerprint() == model.choose(0).base_.fingerprint()
-    assert run("calibrate", tmp_path / "m") == 2
-    assert "--max-accuracy-loss" in capsys.readouterr().err
+    for options in ((), ("--max-accuracy-loss", "1", "--points", "2"), ("--max-accuracy-loss", "1", "--set", "seed=3")):
+        assert run("calibrate", tmp_path / "m", *options) == 2
+        assert "--max-accuracy-loss alone" in capsys.readouterr().err
+    assert run("plan", "--model", changed) == 0
+    assert run("plan", "--model", changed, "--length", 9) == 2
+    assert "--model alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("label", [0, 1])

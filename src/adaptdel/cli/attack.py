@@ -20,6 +20,7 @@ from adaptdel.cli.options import (
     list_settings_option,
     set_option,
 )
+from adaptdel.paper import PAPER_ATTACK
 from adaptdel.runs.engine import ENGINE, EngineSettings
 from adaptdel.settings import ATTACK
 
@@ -32,7 +33,7 @@ NAMED = ("inputs", "budget", "seed")
     "--settings",
     "preset",
     type=click.Choice(["paper"]),
-    help="The paper's protocol, for one of its five recipes: the defaults.",
+    help="Start from the paper's protocol, for one of its five recipes.",
 )
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
@@ -86,6 +87,7 @@ def attack_command(
 
     if preset is not None and recipe not in PAPER_RECIPES:
         raise ValueError(f"--settings paper needs --recipe with one of {', '.join(PAPER_RECIPES)}, got {recipe!r}")
+    start = {} if preset is None else PAPER_ATTACK
     named = {name: options[name] for name in NAMED if options[name] is not None}
     limits, ray = chosen_settings(options["settings"], vars(ATTACK), RAY)
     columns = data_columns(model, options["text_column"], options["label_column"])
@@ -96,7 +98,7 @@ def attack_command(
         source,
         out,
         recipe,
-        replace(ATTACK, **{**named, **limits}),
+        replace(ATTACK, **{**start, **named, **limits}),
         ops=options["ops"],
         vocabulary=None if words is None else replace(source, path=words),
         parts=_parts(options["parts"]),

@@ -89,7 +89,8 @@ def calibrate_command(
 
     target = out or model.with_name(f"{model.name}-calibrated")
     if model_kind(model) == "additive":
-        if max_accuracy_loss is None or data or preset is not None:
+        others = (preset, *settings, *data, *(options[name] for name in ("objective", "points", "threshold")))
+        if max_accuracy_loss is None or any(value is not None for value in others):
             raise ValueError(f"{model}: an additive model is calibrated with --max-accuracy-loss alone")
         click.echo(_choose_bound(model, target, max_accuracy_loss, overwrite=options["overwrite"], as_json=as_json))
         return

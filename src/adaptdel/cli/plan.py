@@ -72,6 +72,8 @@ def plan_command(
     With --data: what is kept of the texts of a file, and the largest radii, for several rates. No model is needed.
     """
     if model is not None and model_kind(model) == "additive":
+        if any(value is not None for value in (length, data, rate, unit, ops, votes)):
+            raise ValueError(f"{model}: the radii of an additive model follow from its weights: give --model alone")
         loaded = load_model(model)
         figures = {"front": loaded.front_, **loaded.base_classifier().options()}
         click.echo(json.dumps(figures, indent=2) if as_json else f"{model}: {_reachable(loaded)}")

@@ -61,6 +61,8 @@ def report_command(
     if names and len(names) != len(runs):
         raise ValueError(f"--name must be given once for each of the {len(runs)} runs, got {len(names)}")
     if any(map(is_attack_run, runs)):
+        if names or data is not None or baseline is not None or characters:
+            raise ValueError("--name, --data, --baseline and --characters are for certification runs, not for attacks")
         _report_attacks(runs, out, title, as_json=as_json)
         return
     place = None if baseline is None else baseline - 1
