@@ -173,11 +173,19 @@ def read_bytes(path: Path) -> bytes:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+def check_regular(path: Path) -> None:
+    """ValueError if a file, or a file in a folder, is not regular: reading a FIFO would not end."""
+    for file in path.iterdir() if path.is_dir() else (path,):
+        if os.path.lexists(file) and not file.is_file() and not file.is_dir():
+            raise ValueError(f"{file}: not a regular file: remove it, or copy the folder again")
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """The object in a JSON file.
 
     A ValueError names the file, what is wrong and what to do; ``what`` describes the file in that message.
     """
+    check_regular(path)
     content = read_bytes(path)
     try:
         return parse_object(content)
@@ -187,6 +195,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays in a safetensors file; a ValueError names the file if it cannot be read."""
+    check_regular(path)
     try:
         return tensors_from_bytes(path.read_bytes())
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,14 @@ def test_damaged_models(space: Workspace, file: str, changes: dict[str, Any], wo
     found = sentence(lambda: SmoothedClassifier.load(folder))
     assert found.startswith(f"{path}: damaged")
     assert word in found
+
+
+@pytest.mark.parametrize("file", ["adaptdel.json", "training.json", "base/linear.safetensors"])
+def test_files_of_a_model_must_be_regular(space: Workspace, file: str) -> None:
+    folder = space.copy(space.model, "model")
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    assert sentence(lambda: SmoothedClassifier.load(folder)).startswith(f"{folder / file}: not a regular file")
 
 
 @pytest.mark.parametrize("file", ["adaptdel.json", "training.json", "calibration.json"])

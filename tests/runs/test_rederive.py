@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import time
@@ -17,7 +18,7 @@ import pytest
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
 from adaptdel.certification.certificate import digest
 from adaptdel.core.noise import Noise
-from adaptdel.runs.records import Totals, certificate_of, record_of, values_of
+from adaptdel.runs.records import TOTALLED, Totals, certificate_of, record_of, values_of
 from adaptdel.runs.storage import MANIFEST, TABLE, read_run
 from tests.run_files import examples, forge_rows, make_data, make_model, rewrite, run, write_rows
 
@@ -100,7 +101,7 @@ def test_a_row_that_was_copied_over_another(out: Path, capsys: pytest.CaptureFix
     assert "row 2 has the id of another row" in refused(out, capsys)
 
 
-def test_totals_are_compared_with_all_their_fields(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_totals_are_compared_with_all_their_fields(folder: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     totals = read_run(out).manifest["totals"]
     for name in totals:
         rewrite(out, lambda manifest: manifest.update(totals={n: v for n, v in totals.items() if n != name}))  # noqa: B023
@@ -109,6 +110,18 @@ def test_totals_are_compared_with_all_their_fields(out: Path, capsys: pytest.Cap
         assert f"the totals state {name} = 99" in refused(out, capsys)
     rewrite(out, lambda manifest: manifest.update(totals=totals | {"checked": "by experts"}))
     assert "checked" in refused(out, capsys)
+    rewrite(out, lambda manifest: manifest.update(totals=totals | {"warnings": 1, "abstained": 99}))
+    model, data = (folder / name for name in ("model", "test.jsonl"))
+    assert run("certify", model, "--data", data, "--out", out, "--json") == 1  # states what the rows say
+    assert json.loads(capsys.readouterr().out).items() >= totals.items()
+
+
+@pytest.mark.parametrize("name", [MANIFEST, TABLE])
+def test_files_of_a_run_must_be_regular(out: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    assert run("status", out) == 2
+    assert f"{out / name}: not a regular file" in capsys.readouterr().err
 
 
 def test_understated_values(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,8 +310,9 @@ def test_ill_typed_rows(out: Path, capsys: pytest.CaptureFixture[str], name: str
     printed = capsys.readouterr().out
     assert printed.startswith(f"row {row['row']}: does not hold: ")
     assert "22 of 23 certificates hold" in printed
+    assert run("status", out) == (2 if value is None and name in TOTALLED else 0)
     assert run("recertify", out, "--out", out.parent / "new", "--work", 10**6) == 2
-    error = capsys.readouterr().err
+    error = capsys.readouterr().err.splitlines(keepends=True)[-1]
     assert error.startswith(f"adaptdel: {out / TABLE}, row {row['row']}: ")
     assert error.count("\n") == 1
     assert time.process_time() - start < 60

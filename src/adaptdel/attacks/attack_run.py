@@ -35,7 +35,7 @@ from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
 from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.core.checks import check_choice, check_fields
-from adaptdel.files import parse_object, read_json, write_json, write_text
+from adaptdel.files import check_regular, parse_object, read_json, write_json, write_text
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
@@ -271,6 +271,7 @@ def read_attack_run(folder: Path) -> AttackRun:
     path = folder / MANIFEST
     try:
         manifest = read_json(path, "the manifest of a run of attacks")
+        check_regular(folder)
     except OSError as error:
         raise ValueError(f"{folder}: not a run of attacks: {path.name} cannot be read ({error.strerror})") from None
     try:

@@ -110,7 +110,7 @@ class DistinctClassifier(BaseClassifier):
             for copy in chosen[:RECHECKED_ALONE] if size > 1 else ():
                 self._compare([copy])
         if self._early and self._calls & (self._calls - 1) == 0:  # a power of two
-            self._compare(self._early)
+            self._compare([*self._early])  # threads add to it
         for prepared, key, answer in chosen[: RECHECKED_LATER - len(self._early)]:
             self._early.append((replace(prepared, answers={}), key, answer))
 

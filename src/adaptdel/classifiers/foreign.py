@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from adaptdel.files import read_json
+from adaptdel.files import check_regular, read_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -77,8 +77,8 @@ def check_folder(folder: Path) -> None:
     have about as many parameters as the files hold: it is built without memory to count them.
     """
     name = str(folder)
+    check_regular(folder)
     with reading(name):
-        _check_regular(folder)
         try:
             config = read_json(folder / CONFIG, "the configuration of a model")
         except FileNotFoundError:
@@ -92,13 +92,6 @@ def check_folder(folder: Path) -> None:
         described = _described_parameters(folder)
         if described > 2 * stored + NEW_PARAMETERS:
             raise unreadable(name, f"{CONFIG} describes {described} parameters, but its files hold {stored}")
-
-
-def _check_regular(folder: Path) -> None:
-    """Raise for a file that is not regular: reading a FIFO would not end."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if not path.is_file() and not path.is_dir():
-            raise unreadable(str(folder), f"{path.name} is not a regular file")
 
 
 def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -154,6 +147,6 @@ def read_tokenizer(folder: Path) -> Any:
     """The tokenizer of a folder, without running code from it."""
     import transformers
 
+    check_regular(folder)
     with reading(str(folder)):
-        _check_regular(folder)
         return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)

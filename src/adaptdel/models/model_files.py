@@ -17,7 +17,7 @@ from adaptdel.classifiers.base import CLASSIFIERS, BaseClassifier
 from adaptdel.core.checks import check_choice, check_fields, check_format, check_text
 from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.registry import NotRegisteredError
-from adaptdel.files import read_json, read_tensors, replacing, replacing_folder, write_json, write_text
+from adaptdel.files import check_regular, read_json, read_tensors, replacing, replacing_folder, write_json, write_text
 from adaptdel.models.card import calibration_text, model_card, training_text
 from adaptdel.text.data import DATA, TextHashes
 from adaptdel.text.units import check_unit, unit_from_dict
@@ -117,6 +117,7 @@ def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> An
     with _damaged(config):
         check_fields(settings, _FIELDS)
         unit = unit_from_dict(settings["unit"])
+    check_regular(path / "base")
     base = _load_base(path / "base", settings, config, running or {})
     fingerprint = base.fingerprint_with(settings["options"])
     if not fingerprint or fingerprint != settings["fingerprint"]:

@@ -22,7 +22,7 @@ from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, Engine, EngineSettings, ModelSource, Task, Work, start_engine, with_settings
 from adaptdel.runs.inputs import LabelMap, MemorySource, RunInput, Source, Survey, inputs, survey
 from adaptdel.runs.manifest import RunModel, check_resumable, new_manifest, session, timestamp
-from adaptdel.runs.records import Record, Totals, problem_record, record_of
+from adaptdel.runs.records import TOTALLED, Record, Totals, problem_record, record_of
 from adaptdel.runs.storage import (
     MANIFEST,
     STORE,
@@ -243,7 +243,8 @@ class _Session:
                 old.check()
             if old.finished and old.manifest["limit"] == manifest["limit"]:
                 delete_store(out / STORE)  # of a process that was killed after it had written everything
-                return FinishedRun(old.manifest, already_done=True)
+                totals = Totals.of(old.manifest, old.records(TOTALLED)).to_dict()  # whatever the manifest states
+                return FinishedRun(old.manifest | {"totals": totals}, already_done=True)
         label_map = LabelMap(manifest["classes"])
         data_survey = survey(self.job.source, label_map, self.job.limit, _known(old), self.training)
         for sentence in data_survey.notes(self.job.source):

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import index
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +53,7 @@ CERTIFICATES = pa.schema(
     metadata={"adaptdel": "certificates, format 1"},
 )
 Record = dict[str, Any]
+RESTORE = "copy the run again from its source, or certify again"
 # The columns that `Totals` counts.
 TOTALLED = (
     "row", "truth", "answer", "correct", "abstained", "length", "radius", "character_radius", "calls", "problem",
@@ -246,9 +246,11 @@ class Totals:
         if record["problem"] is not None:
             self.problems += 1
             return
+        if null := [name for name in ("abstained", "calls", "radius", "length", "answer") if record[name] is None]:
+            raise ValueError(f"row {record['row']} of the run: {null[0]} must not be null: {RESTORE}")
         self.abstained += record["abstained"]
         self.calls += record["calls"]
-        values = index(record["radius"]), index(record["length"]), record["character_radius"]  # TypeError for a null
+        values = record["radius"], record["length"], record["character_radius"]
         self._rows[record["truth"] is not None][record["truth"], record["answer"], *values] += 1
 
     @property

@@ -40,6 +40,7 @@ from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.manifest import session, timestamp
 from adaptdel.runs.records import (
     CERTIFICATES,
+    RESTORE,
     Record,
     Totals,
     certificate_of,
@@ -48,7 +49,7 @@ from adaptdel.runs.records import (
     record_of,
     values_of,
 )
-from adaptdel.runs.storage import MANIFEST, RESTORE, Run, read_run, write_table
+from adaptdel.runs.storage import MANIFEST, Run, read_run, write_table
 from adaptdel.text.data import DrawnRows
 
 

@@ -23,16 +23,15 @@ import pyarrow.parquet as pq
 
 from adaptdel import tables
 from adaptdel.core.registry import NotRegisteredError
-from adaptdel.files import FULL, parse, replacing
+from adaptdel.files import FULL, check_regular, parse, replacing
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.runs.manifest import check_manifest
-from adaptdel.runs.records import CERTIFICATES, TOTALLED, Record, Totals, certificate_of
+from adaptdel.runs.records import CERTIFICATES, RESTORE, TOTALLED, Record, Totals, certificate_of
 from adaptdel.store import Store, is_locked, locked, read_records
 
 MANIFEST, TABLE, STORE = "manifest.json", "certificates.parquet", "unfinished.sqlite"
 JOB = {"kind": "run"}  # of the store; the manifest says which
 GROUP = 1000  # rows that are read and written together
-RESTORE = "copy the run again from its source, or certify again"
 FINISHED, RUNNING, STOPPED = "finished", "running", "not finished, and no process works on it"
 
 
@@ -102,6 +101,8 @@ class Run:
             with _parquet(self.file) as parquet:
                 for batch in parquet.iter_batches(GROUP, columns=names):
                     batch.validate(full=True)
+                    if "row" in names and batch.column("row").null_count:
+                        raise ValueError
                     yield batch
         elif self.file.exists():
             stored = (record for _, record in read_records(self.file))
@@ -146,6 +147,8 @@ def read_run(folder: str | Path) -> Run:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check the manifest of a run."""
     path = folder / MANIFEST
+    if folder.is_dir():
+        check_regular(folder)
     try:
         return check_manifest(parse(path.read_text(encoding="utf-8"), finite=False))
     except (FileNotFoundError, NotADirectoryError):
