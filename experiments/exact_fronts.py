@@ -44,6 +44,11 @@ def read(folder: Path, name: str, part: str) -> tuple[list[str], list[int]]:
     return [row["text"] for row in rows], [row["label"] for row in rows]
 
 
+def trained(settings: AdditiveTrainingSettings, texts: list[str], labels: list[int], seed: int = 0) -> Any:
+    """A model for plain accuracy, as the paper measures it; the seed says which rows are held out."""
+    return ad.AdditiveClassifier(settings=settings, seed=seed, class_weight=None, progress=False).fit(texts, labels)
+
+
 def held_out_radius(front: list[dict[str, Any]], least: float) -> float:
     """The largest mean radius of the bounds with at least this balanced accuracy."""
     return max((point["mean_radius"] for point in front if point["balanced_accuracy"] >= least), default=-1.0)
@@ -89,24 +94,24 @@ def other_splits(folder: Path, name: str, settings: AdditiveTrainingSettings) ->
     """The chosen bound on the test rows, if other rows are held out to choose it."""
     texts, labels = read(folder, name, "train")
     others, answers = read(folder, name, "test")
-    models = [ad.AdditiveClassifier(settings=settings, seed=seed, progress=False).fit(texts, labels) for seed in (1, 2)]
+    models = [trained(settings, texts, labels, seed) for seed in (1, 2)]
     return [test_point(model, others, np.array(answers)) for model in models]
 
 
 def measure(folder: Path, name: str, vectors: str, penalties: list[float]) -> dict[str, Any]:
     """Train with all settings, choose one on held-out rows, and measure it on the test rows."""
     texts, labels = read(folder, name, "train")
-    trained: list[tuple[ad.AdditiveClassifier, dict[str, Any]]] = []
+    candidates: list[tuple[ad.AdditiveClassifier, dict[str, Any]]] = []
     for l2, file in product(penalties, ["", vectors] if vectors else [""]):
         started = time.process_time()
         settings = AdditiveTrainingSettings(l2=l2, vectors=file)
-        model = ad.AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
+        model = trained(settings, texts, labels)
         described = {"l2": l2, "vectors": bool(file), "seconds": time.process_time() - started, "front": model.front_}
-        trained.append((model, described))
+        candidates.append((model, described))
         print(name, l2, bool(file), f"{described['seconds']:.0f} s", flush=True)
-    best = max(point["balanced_accuracy"] for _, candidate in trained for point in candidate["front"])
+    best = max(point["balanced_accuracy"] for _, candidate in candidates for point in candidate["front"])
     least = best - ADDITIVE.max_accuracy_loss / 100
-    model, winner = max(trained, key=lambda pair: held_out_radius(pair[1]["front"], least))
+    model, winner = max(candidates, key=lambda pair: held_out_radius(pair[1]["front"], least))
     texts, answers = read(folder, name, "test")
     truth = np.array(answers)
     base = model.base_
@@ -124,7 +129,7 @@ def measure(folder: Path, name: str, vectors: str, penalties: list[float]) -> di
         "chosen": front[chosen] | details(model, texts, truth),
         "front": front,
         "other_splits": other_splits(folder, name, settings),
-        "candidates": [candidate for _, candidate in trained],
+        "candidates": [candidate for _, candidate in candidates],
         "expected": {str(accuracy): value for accuracy, value in EXPECTED[name].items()},
     }
 
