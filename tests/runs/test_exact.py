@@ -127,7 +127,9 @@ def test_verify_refuses_a_changed_row(folder: Path, tmp_path: Path, name: str) -
     assert errors(Run(tmp_path, run.manifest))
 
 
-def test_verify_with_the_model_derives_the_integers_from_the_text(folder: Path, tmp_path: Path) -> None:
+def test_verify_with_the_model_derives_the_integers_from_the_text(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, data = read_run(folder / "run"), Source(str(folder / "data.jsonl"))
     model = load_model(folder / "model")
     assert all(not wrong for _, wrong in verify_with_model(run, model, data))
@@ -135,6 +137,9 @@ def test_verify_with_the_model_derives_the_integers_from_the_text(folder: Path, 
     other = tmp_path / "other.jsonl"
     other.write_text((folder / "data.jsonl").read_text().replace("sign1", "w1"))
     assert command("verify", folder / "run", "--model", folder / "model", "--data", other) == 1
+    assert (
+        f" of {len(run.table) - 1} certificates hold" in capsys.readouterr().out
+    )  # each row counts once, but for the failed one
     tighter = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*documents(150, 3, 3))
     with pytest.raises(ValueError, match="another model"):
         list(verify_with_model(run, tighter, data))

@@ -21,6 +21,7 @@ from adaptdel.text.data import DrawnRows
 
 WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."
 FORMS = "must be a JSON certificate, a list of them, or one per line"
+FROM_MODEL = ", from the model"
 Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for every certificate
 
 
@@ -42,15 +43,16 @@ def verify_command(
     is 1 if a check fails and 2 if FILE cannot be read.
     """
     check = _Check(file, work, model, data)
-    count = failed = 0
+    count, failed = 0, set[str]()
     run_holds = True
     rows = []
     for place, problems in check.results():
         if place == "the run":
             run_holds = False
         else:
-            count += 1
-            failed += bool(problems)
+            count += not place.endswith(FROM_MODEL)  # a row that was counted already
+            if problems:
+                failed.add(place.removesuffix(FROM_MODEL))
         if as_json:
             rows.append({"place": place, "holds": not problems, "wrong": problems})
         elif problems:
@@ -58,13 +60,13 @@ def verify_command(
     if as_json:
         summary: dict[str, Any] = {
             "certificates": count,
-            "failed": failed,
+            "failed": len(failed),
             "run_holds": run_holds if file.is_dir() else None,
         }
         summary |= {"largest_alpha": check.alpha, "registered_bounds": sorted(check.bounds)}
         click.echo(json.dumps({**summary, "results": rows}, indent=2))
     else:
-        click.echo(f"{count - failed} of {count} certificates hold, {check.how}")
+        click.echo(f"{count - len(failed)} of {count} certificates hold, {check.how}")
     for bound in sorted(check.bounds):
         click.echo(
             f"{file}: note: {describe_bound(bound)}: radii were derived by it again, its proof is its author's",
@@ -125,8 +127,8 @@ class _Check:
         assert self.model is not None
         self.how = "derived again from the weights of the model and the texts"
         for place, problems in verify_with_model(run, load_model(self.model), source):
-            if problems:  # the row itself is counted already
-                yield place if place == "the run" else f"{place}, from the model", problems
+            if problems:
+                yield place if place == "the run" else f"{place}{FROM_MODEL}", problems
 
     def _take_note(self, alpha: Any, bound: Any) -> None:
         if isinstance(alpha, float):
