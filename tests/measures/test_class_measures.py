@@ -21,16 +21,16 @@ HAND = [
 def test_values_worked_out_by_hand() -> None:
     labels, answers, radius = zip(*HAND, strict=True)
     inputs = Outcomes.of(answers, radius, labels)
-    table = measure_classes(inputs, ["spam", "ham", "other"], radii=(0, 1, 3))
+    table = measure_classes(inputs, ["spam", "ham", "other"])
     spam, ham, other = table.classes
     assert table.confusion == ((1, 2, 0), (1, 3, 0), (0, 0, 0))  # rows are labels, columns answers
     assert (ham.inputs, ham.answers, ham.abstained) == (4, 5, 1)
     assert (ham.recall, ham.precision) == (3 / 4, 3 / 5)
     assert ham.mean_radius == 1.0  # 4 0 0 0
-    assert ham.certified_recall == {0: 2 / 4, 1: 1 / 4, 3: 1 / 4}
+    assert ham.certified_recall == {0: 2 / 4, 1: 1 / 4, 2: 1 / 4, 5: 0.0, 10: 0.0, 20: 0.0}
     assert (spam.inputs, spam.answers, spam.abstained) == (3, 2, 1)
     assert (spam.recall, spam.precision, spam.mean_radius) == (1 / 3, 1 / 2, 2 / 3)
-    assert spam.certified_recall == {0: 1 / 3, 1: 1 / 3, 3: 0.0}
+    assert spam.certified_recall == {0: 1 / 3, 1: 1 / 3, 2: 1 / 3, 5: 0.0, 10: 0.0, 20: 0.0}
     assert other.inputs == 0
     assert isnan(other.recall)
     assert isnan(other.mean_radius)
@@ -41,7 +41,14 @@ def test_values_worked_out_by_hand() -> None:
     assert m.class_balanced_mean_radius_se == pytest.approx(sqrt(sum(variances)) / 2)
     values = json.loads(json.dumps(table.to_dict(), allow_nan=False))
     assert values["classes"][2]["recall"] is None
-    assert values["classes"][0]["certified_recall"] == {"0": 1 / 3, "1": 1 / 3, "3": 0.0}
+    assert values["classes"][0]["certified_recall"] == {
+        "0": 1 / 3,
+        "1": 1 / 3,
+        "2": 1 / 3,
+        "5": 0.0,
+        "10": 0.0,
+        "20": 0.0,
+    }
 
 
 @pytest.mark.parametrize("seed", range(3))

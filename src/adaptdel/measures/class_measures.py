@@ -97,16 +97,13 @@ class ClassTable:
         }
 
 
-def measure_classes(
-    inputs: Outcomes, classes: Sequence[Any] = (), *, protected: str | None = None, radii: Sequence[int] = RADII
-) -> ClassTable:
+def measure_classes(inputs: Outcomes, classes: Sequence[Any] = (), *, protected: str | None = None) -> ClassTable:
     """The measures by class of a set of inputs, and what is wrong with them.
 
     Args:
         inputs: the inputs.
         classes: the classes that come first, in this order; others follow in theirs.
         protected: the class that a decision threshold protects, as text: others are not meant to be certified.
-        radii: where the certified recall is given.
     """
     constant = constant_answer(inputs)
     parts, answers = inputs.by_label(), inputs.answer.tolist()
@@ -117,14 +114,14 @@ def measure_classes(
         rows = [[numbers[label] for label in column] for column in (inputs.label.tolist(), answers)]
         np.add.at(confusion, tuple(rows), inputs.count)
     measured = tuple(
-        _measures(label, parts.get(label), confusion[:, number], int(confusion[number, number]), radii)
+        _measures(label, parts.get(label), confusion[:, number], int(confusion[number, number]))
         for label, number in numbers.items()
     )
     matrix = tuple(tuple(row) for row in confusion.tolist())
     return ClassTable(measured, matrix, constant, tuple(_warnings(inputs, measured, confusion, protected)))
 
 
-def _measures(label: Any, part: Outcomes | None, answers: IntArray, hits: int, radii: Sequence[int]) -> ClassMeasures:
+def _measures(label: Any, part: Outcomes | None, answers: IntArray, hits: int) -> ClassMeasures:
     total = int(answers.sum())
     inputs = Outcomes.of([], [], []) if part is None else part
     return ClassMeasures(
@@ -136,7 +133,7 @@ def _measures(label: Any, part: Outcomes | None, answers: IntArray, hits: int, r
         mean_radius=inputs.mean_radius,
         mean_radius_se=standard_error(inputs.counted_radius, inputs.count),
         abstained=inputs.number(inputs.radius < 0),
-        certified_recall=dict(zip(map(int, radii), certified_at_radius(inputs, radii).tolist(), strict=True)),
+        certified_recall=dict(zip(RADII, certified_at_radius(inputs, RADII).tolist(), strict=True)),
     )
 
 
