@@ -174,7 +174,7 @@ def test_a_text_that_fails_leaves_the_others_alone() -> None:
     good = [text(40), text(50)]
     batch, single = call(service(), lambda c: c.certify(good[0], "poison", good[1]), lambda c: c.certify("poison"))
     first, failed, last = batch.json()["results"]
-    assert failed == {"error": "the base classifier failed on text 1: RuntimeError: poison"}
+    assert failed == {"error": "the base classifier failed on this text: RuntimeError: poison"}
     library = model(seed=SEED)
     assert [first["radius"], last["radius"]] == [c.radius for c in library.certify(good)]
     check_problem(single, 422, "the base classifier failed on this text: RuntimeError: poison")

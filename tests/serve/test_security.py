@@ -112,7 +112,7 @@ def test_limits_of_texts_and_tokens() -> None:
     check_problem(many, 413, "a request may hold at most 3 texts, got 4")
     check_problem(long, 413, "the text has 51 tokens, more than the 50 that are allowed")
     first, second = batch.json()["results"]
-    assert first["error"].startswith("text 0 has 51 tokens")
+    assert first["error"].startswith("the text has 51 tokens")
     assert "radius" in second
     assert "error" in influence.json()["results"][1]
     assert all("influence" in result for result in fine.json()["results"])

@@ -246,7 +246,7 @@ class PoolScheduler(Scheduler):
         index = job.waiting[0]
         try:
             tokens = self.certifier.unit.split(job.texts[index])
-            check_tokens(job, index, len(tokens), self.settings)
+            check_tokens(len(tokens), self.settings)
             job.tokens += len(tokens)
             if job.influence and job.tokens > self.settings.tokens:
                 raise Problem(
@@ -254,7 +254,7 @@ class PoolScheduler(Scheduler):
                     f"with influence, all texts together may have at most {self.settings.tokens} tokens: "
                     "send fewer texts",
                 )
-            prepared = self.certifier.prepare_tokens(tokens, "this text" if len(job.texts) == 1 else f"text {index}")
+            prepared = self.certifier.prepare_tokens(tokens, "this text")
             ticket = Watcher(job, index, prepared, self.certifier.with_plan(job.plan)).ticket
             self.pool.add(ticket)
         except InconsistentAnswerError:
@@ -351,13 +351,11 @@ class Answers:
         return results
 
 
-def check_tokens(job: Job, index: int, length: int, settings: ServeSettings) -> None:
+def check_tokens(count: int, settings: ServeSettings) -> None:
     """Raise if a text has too many tokens."""
-    if length > settings.tokens:
-        name = "the text" if len(job.texts) == 1 else f"text {index}"
-        raise Problem(
-            413, f"{name} has {length} tokens, more than the {settings.tokens} that are allowed: send a shorter text"
-        )
+    if count > settings.tokens:
+        allowed = f"more than the {settings.tokens} that are allowed"
+        raise Problem(413, f"the text has {count} tokens, {allowed}: send a shorter text")
 
 
 def problem_of(error: Exception, model: str) -> Problem:

@@ -205,7 +205,7 @@ class ServedExact(ServedModel):
     def answer(self, job: Job, index: int) -> dict[str, Any]:
         """The result of a text."""
         tokens = self.unit.split(job.texts[index])
-        check_tokens(job, index, len(tokens), self.settings)
+        check_tokens(len(tokens), self.settings)
         [certificate] = self.classifier.certify([job.texts[index]])
         result = exact_result(certificate, tokens, job)
         self.answered(result)
