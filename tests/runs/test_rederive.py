@@ -240,6 +240,13 @@ def test_recertified_runs_follow_the_plan_of_their_source(
     assert "looks were planned after " in refused(chain[-1], capsys)
 
 
+@pytest.mark.parametrize("name", ["settings", "data"])
+def test_a_training_that_is_none(out: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    rewrite(out, lambda manifest: manifest["model"].update(training={name: 7}))
+    assert run("report", out, "--out", out.parent / "report") == 2
+    assert f"{name} must be an object, got 7" in capsys.readouterr().err
+
+
 def test_mutated_manifests_get_one_sentence(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every field is removed and replaced; status, verify and report answer, or refuse in one sentence."""
     whole = json.loads((out / MANIFEST).read_text())

@@ -46,6 +46,7 @@ def check_manifest(values: Any) -> dict[str, Any]:
     check_choice("method", values.get("method", EXACT), (EXACT,))
     if values["model"] is not None:
         _check("model", values["model"], _MODEL)
+        check_fields(values["model"]["training"] or {}, {"settings": "an object?", "data": "an object?"})
     if values["data"] is not None:
         _check("data", values["data"], _DATA, ("path", "sample"))
         stated = values["data"].get("path")  # of one file or of several
