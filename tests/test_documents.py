@@ -316,7 +316,7 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_the_extras_are_those_of_the_package() -> None:
     page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    internal = {"all", "demo", "docs", "bench", "dev"}
+    internal = {"all", "docs", "bench", "dev"}
     table = page.split("| extra | adds |")[1].split("\n\n")[0]
     assert (
         set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == set(project["optional-dependencies"]) - internal
