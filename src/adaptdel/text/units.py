@@ -233,7 +233,7 @@ UNITS: dict[str, type[Unit]] = {unit.kind: unit for unit in (Words, Characters, 
 def unit_from_dict(values: Mapping[str, Any]) -> Unit:
     """The unit that `Unit.to_dict` describes."""
     kind = values.get("kind") if isinstance(values, Mapping) else None
-    if kind not in UNITS:
+    if not isinstance(kind, str) or kind not in UNITS:
         raise ValueError(f"the kind of a unit must be one of {', '.join(sorted(UNITS))}, got {kind!r:.60}")
     unit: Unit = build("unit", UNITS[kind], values)
     return unit
