@@ -161,7 +161,7 @@ def test_an_exported_model_gives_the_labels_of_torch(tmp_path: Path) -> None:
 @cache
 def classifier(dtype: str, kind: str = "bert") -> TransformersClassifier:
     tokenizer = fixed(kind)
-    model = tiny(kind, tokenizer, spread=0.2)
+    model = tiny(kind, tokenizer, spread=0.3)  # 0.2 gives RoBERTa one answer only
     return TransformersClassifier(model, tokenizer=tokenizer, dtype=dtype, batch_tokens=500)
 
 
