@@ -53,6 +53,12 @@ def test_floats_are_certified_for_their_exact_sums() -> None:
     assert ad.exact_certificate([[0.1, 0.1]], [0.0, 0.0], 1.0).abstained  # a tie of floats is in doubt
 
 
+def test_a_bound_between_integers_holds_for_tokens_that_are_no_integers() -> None:
+    """Also where all scores of a text happen to be integers, as those of an empty text."""
+    assert ad.exact_certificate([], 5, 0.9).radius == 5  # the least sum that 6 tokens reach is −0.4
+    assert ad.exact_certificate([1, 1], 5, 1.5, ops="ins").radius == 4
+
+
 def test_touchable_tokens() -> None:
     free, fixed = (ad.exact_certificate([5, 1, 1], 0, 5, ops="del", touchable=t) for t in (None, [False, True, True]))
     assert (free.radius, fixed.radius) == (2, 3)

@@ -337,9 +337,9 @@ def exact_certificate(
     """The certificate of any additive model: its answer is the class with the largest ``offset + Σ scores``.
 
     Sound for every attacker who edits tokens, whatever tokens are inserted; complete if some token has the largest
-    allowed score for every rival and the smallest for the answer. Integers are used as they are. Other numbers are
-    rounded to multiples of a power of two, and the rounding error is taken off: the certificate holds for sums of the
-    given numbers without rounding.
+    allowed score for every rival and the smallest for the answer. Integers with an integer bound are used as they are.
+    Other numbers are rounded to multiples of a power of two, and the rounding error is taken off: the certificate holds
+    for sums of the given numbers without rounding.
 
     Args:
         scores: of the tokens of the input, shape (tokens, classes); (tokens,) or (tokens, 1) for two classes with one
@@ -374,9 +374,9 @@ def exact_certificate(
     limit = check_real("bound", bound, accepted="a positive number", least=0.0, most=1e300, open_ends=True)
     if values.size and (largest := np.abs(values).max()) > limit:
         raise ValueError(f"bound must be at least the largest score in size, {largest}, got {bound}")
-    if values.dtype.kind == base.dtype.kind == "i":
+    if values.dtype.kind == base.dtype.kind == "i" and limit.is_integer():
         exponent, rounding = 0, 0
-        shift, most = floor(threshold), floor(limit)  # the same for integer scores
+        shift, most = floor(threshold), int(limit)  # a sum of integers exceeds both thresholds or none
     else:
         exponent, rounding = BITS - frexp(max(limit, abs(threshold), float(np.abs(base).max())))[1], 1
         values, base = (np.rint(np.ldexp(array, exponent)).astype(np.int64) for array in (values, base))
