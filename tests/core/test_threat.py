@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from adaptdel import Deletion, FixedRate, Threat, certified_frontier, certified_radius
+from adaptdel import Deletion, FixedRate, Threat, certified_frontier, certified_radius, rigorous_radius
 from adaptdel.core.general import longest_common_subsequence
 from adaptdel.core.threat import CHARACTERS, EVERY_SET
 
@@ -54,7 +54,7 @@ def test_names() -> None:
     assert eval(repr(Threat("del"))) == Threat("del")
 
 
-@pytest.mark.parametrize("ops", ["", "swap", ["ins", "edit"], [], 5, None, ["ins", 3]])
+@pytest.mark.parametrize("ops", ["", "swap", ["ins", "edit"], [], 5, None, ["ins", 3], CHARACTERS])
 def test_bad_names(ops: object) -> None:
     with pytest.raises(ValueError, match=r'^ops must be "edit" or some of "del", "ins", "sub", got .+$'):
         Threat(ops)  # type: ignore[arg-type]
@@ -116,4 +116,5 @@ def test_the_character_radius_follows_from_the_frontier(length: int, p1: float) 
 
     expected = max(radius for radius in range(100) if is_certified(radius))
     assert certified_radius(p1, length=length, noise=noise, ops=CHARACTERS) == expected
+    assert rigorous_radius(p1, length=length, noise=noise, ops=CHARACTERS) == expected
     assert certified_radius(p1, 1 - p1, length=length, noise=noise, ops=CHARACTERS) <= expected + 1

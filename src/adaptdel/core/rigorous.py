@@ -16,7 +16,7 @@ from adaptdel.core.bounds import OWN_BOUNDS, WHOLE, capped_rival, check_bound, d
 from adaptdel.core.checks import LARGEST_LENGTH, check_alpha, check_int, check_probability, spend
 from adaptdel.core.noise import Noise
 from adaptdel.core.radius import certified_radius, check_noise, largest
-from adaptdel.core.threat import Threat
+from adaptdel.core.threat import Threat, as_threat
 
 PAIR, TERM = 40, 4  # steps of the work limit for a neighbour, and for a term of a sum
 TERMS = 256  # terms of a sum that are counted together
@@ -222,7 +222,7 @@ def rigorous_radius(
     *,
     length: int,
     noise: Noise,
-    ops: str | Iterable[str] = "edit",
+    ops: str | Iterable[str] | Threat = "edit",
     bound: str = "tight",
     threshold: float | None = None,
 ) -> int:
@@ -236,7 +236,7 @@ def rigorous_radius(
     6
     """
     _flint()
-    threat = Threat(ops)
+    threat = as_threat(ops)
     check_noise(noise, threat)
     if check_bound(bound) not in OWN_BOUNDS:
         raise ValueError(f"bound must be tight or paper in ball arithmetic, got {describe_bound(bound)}")

@@ -165,8 +165,6 @@ def as_threat(ops: str | Iterable[str] | Threat) -> Threat:
 
 def _names(ops: str | Iterable[str]) -> set[str]:
     accepted = '"edit" or some of "del", "ins", "sub"'
-    if isinstance(ops, Threat):
-        return set(ops.ops)
     try:
         names = {name.strip() for name in ops.split(",")} if isinstance(ops, str) else set(ops)
     except TypeError:
