@@ -14,7 +14,7 @@ from adaptdel.core.confidence import Looks, clopper_pearson
 from adaptdel.core.general import ContentDeletion, certify_general
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, ExactOverlap, Noise, NoNoise, Overlap, noise_from_dict, register_noise
-from adaptdel.core.radius import certified_radius, certified_top_k, least_probability
+from adaptdel.core.radius import certified_frontier, certified_radius, certified_top_k, least_probability
 from adaptdel.core.rates import (
     BinnedRate,
     FixedRate,
@@ -24,9 +24,8 @@ from adaptdel.core.rates import (
     rate_from_dict,
     register_rate,
 )
-from adaptdel.core.region import certified_frontier, log10_cardinality
 from adaptdel.core.rigorous import rigorous_radius
-from adaptdel.core.threat import Threat
+from adaptdel.core.threat import Threat, log10_cardinality
 
 if TYPE_CHECKING:
     from adaptdel.certification.certificate import Certificate

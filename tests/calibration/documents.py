@@ -10,9 +10,8 @@ from typing import Any
 
 from adaptdel.calibration import Calibration, CalibrationSettings, calibrate
 from adaptdel.classifiers import LinearClassifier
-from adaptdel.core.noise import Deletion
+from adaptdel.core.noise import Deletion, RandomDeletion
 from adaptdel.core.rates import FixedRate
-from adaptdel.core.training_noise import RandomDeletion
 from adaptdel.models.smoothed import SmoothedClassifier
 
 # A data set whose classes differ in how often two words occur.

@@ -33,8 +33,7 @@ from adaptdel.classifiers.features import (
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.classifiers.linear_training import Fitted, minimise, noisy_counts, rounded
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
-from adaptdel.core.noise import Noise
-from adaptdel.core.training_noise import RandomDeletion
+from adaptdel.core.noise import Noise, RandomDeletion
 from adaptdel.text.units import Bytes, Characters, Tokens, Words
 
 HASHES = [898694284, 1745896126, 1297835806, 3934446647]

@@ -18,7 +18,7 @@ from adaptdel.classifiers.vote_margin import (
     vote_loss,
 )
 from adaptdel.core.checks import FloatArray
-from adaptdel.core.training_noise import RandomDeletion
+from adaptdel.core.noise import RandomDeletion
 from adaptdel.models.smoothed import SmoothedClassifier
 
 

@@ -36,11 +36,10 @@ from adaptdel.certification.verify import verify
 from adaptdel.classifiers import LinearClassifier
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.masking import _smallest
-from adaptdel.core.noise import MANY_CHOICES, ExactOverlap, Noise, Overlap, _words, draw_at_least
+from adaptdel.core.noise import MANY_CHOICES, ExactOverlap, Noise, Overlap, RandomDeletion, _words, draw_at_least
 from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.registry import own_modules
 from adaptdel.core.threat import EVERY_SET
-from adaptdel.core.training_noise import RandomDeletion
 from tests.exact import round_down, round_up
 
 NOISES: list[Noise] = [

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adaptdel.core.region import log10_cardinality
+from adaptdel.core.threat import log10_cardinality
 from adaptdel.report.comparison import differences
 from adaptdel.report.entries import read_entries
 from adaptdel.report.measured import read_foreign, read_inputs

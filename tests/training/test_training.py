@@ -11,7 +11,7 @@ import pytest
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, SmoothedClassifier
 from adaptdel.cli import main
-from adaptdel.core.training_noise import RandomDeletion
+from adaptdel.core.noise import RandomDeletion
 from adaptdel.settings import UNSMOOTHED
 from adaptdel.text.data import known_texts
 from adaptdel.training import METHODS, TrainingJob, TrainingSettings, train, train_job

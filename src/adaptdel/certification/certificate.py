@@ -24,9 +24,8 @@ from adaptdel.core.checks import (
 )
 from adaptdel.core.confidence import Looks, exact_bounds, vote_bounds
 from adaptdel.core.noise import Noise, noise_from_dict
-from adaptdel.core.radius import certified_radius, check_noise, table, uses_table
-from adaptdel.core.region import ROBERTA_VOCABULARY, certified_frontier, log10_cardinality
-from adaptdel.core.threat import CHARACTERS, OPERATIONS, Threat
+from adaptdel.core.radius import certified_frontier, certified_radius, check_noise, table, uses_table
+from adaptdel.core.threat import CHARACTERS, OPERATIONS, ROBERTA_VOCABULARY, Threat, log10_cardinality
 from adaptdel.files import parse
 from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import notebook_table, percent

@@ -25,8 +25,7 @@ from adaptdel.certification.sampling import content_key
 from adaptdel.core import margins
 from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
 from adaptdel.core.margins import ANY_EDIT, Margin, TokenEdit
-from adaptdel.core.region import ROBERTA_VOCABULARY, log10_cardinality
-from adaptdel.core.threat import Threat
+from adaptdel.core.threat import ROBERTA_VOCABULARY, Threat, log10_cardinality
 from adaptdel.files import parse
 from adaptdel.tables import notebook_table
 from adaptdel.text.units import Tokens, check_unit, unit_from_dict

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int
+from adaptdel.core.checks import LARGEST_LENGTH, BoolArray, FloatArray, IntArray, check_int, check_probability
 from adaptdel.core.rates import DENOMINATOR, FixedRate, Rate, rate_from_dict
 from adaptdel.core.registry import Described, Registry, check_described, from_dict
 from adaptdel.core.threat import Threat
@@ -272,9 +272,8 @@ NOISES: Registry[type[Noise]] = Registry(
     "noise",
     check_described(Noise),
     {
-        **dict.fromkeys(("deletion", "none"), __name__),
+        **dict.fromkeys(("deletion", "none", "random_deletion"), __name__),
         "masking": "adaptdel.core.masking",
-        "random_deletion": "adaptdel.core.training_noise",
     },
 )
 _Noise = TypeVar("_Noise", bound=type[Noise])
@@ -433,6 +432,50 @@ class NoNoise(Deletion):
     calibratable: ClassVar[bool] = False
     changes_inputs: ClassVar[bool] = False
     rate: Rate = field(default=FixedRate(0.0), init=False, repr=False)
+
+
+@NOISES.add("random_deletion")
+@dataclass(frozen=True)
+class RandomDeletion(Noise):
+    """Delete each token with a rate that is drawn uniformly from ``low`` to ``high`` for each row.
+
+    AdaptDel+ trains under it, since its rates are chosen later. Nothing can be certified under it.
+
+    >>> RandomDeletion(1.0, 1.0).sample(3, 1, np.random.default_rng(0))
+    array([[False, False, False]])
+    """
+
+    immutable: ClassVar[bool] = True
+    calibratable: ClassVar[bool] = True
+    certifies: ClassVar[bool] = False
+    low: float = 0.7
+    high: float = 0.99
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", check_probability("low", self.low))
+        object.__setattr__(self, "high", check_probability("high", self.high))
+        if self.high < self.low:
+            raise ValueError(f"high must be at least low = {self.low}, got {self.high}")
+
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        """The first draw of a row decides on its rate."""
+        drawn = draws(rng, (size, length + 1)).astype(np.float64)
+        return drawn[:, 1:] >= self.low * 2.0**32 + (self.high - self.low) * drawn[:, :1]
+
+    def keep_rates(self, length: int, size: int, rng: np.random.Generator) -> FloatArray:
+        """One minus a rate for each row."""
+        return 1.0 - rng.uniform(self.low, self.high, size)
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        """Raise: the noise is for training."""
+        raise self._uncertified()
+
+    def share_removed(self, length: int) -> float:
+        """Raise: the noise is for training."""
+        raise self._uncertified()
+
+    def _uncertified(self) -> ValueError:
+        return ValueError(f"noise must have a rate for every length to be certified, got {self!r}: it is for training")
 
 
 def register_noise(kind: str) -> Callable[[_Noise], _Noise]:

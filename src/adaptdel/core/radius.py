@@ -1,4 +1,4 @@
-"""The certified radius: the largest number of edits that cannot change the smoothed classifier's prediction.
+"""The certified radius: the largest number of edits that cannot change the smoothed classifier's prediction; frontiers.
 
 For two classes and the tight bound, the certificate at a given length, noise and threat is one decreasing table: the
 largest probability q of the other class with which radius r is certified. A radius is looked up in it. In all other
@@ -31,6 +31,7 @@ from adaptdel.core.threat import BLOCK, Threat, as_threat
 
 Test = Callable[..., BoolArray]  # of the columns of neighbours
 FILL = 8  # queries at one length from which on filling the whole table is faster
+MOST_CELLS = 2**24  # of a frontier
 SMALL = 16  # up to this radius, a table is filled at the first query: its neighbours are few enough to go together
 FILLED = 512  # the largest table that is filled: the cost grows with the square
 LEAST_MAJORITY = float(np.nextafter(0.5, 1))
@@ -443,3 +444,108 @@ def _own_tolerances(length: int, noise: Noise, threat: Threat, level: float, mos
         yield (least := min((float(tolerance(level, overlap).min(initial=inf)) for overlap in overlaps), default=inf))
         if least < 0:
             return
+
+
+def certified_frontier(
+    p1: float,
+    p2: float | None = None,
+    *,
+    length: int,
+    noise: Noise,
+    ops: str | Iterable[str] = "edit",
+    bound: str = "tight",
+    threshold: float | None = None,
+) -> list[tuple[int, int, int]]:
+    """The maximal triples (deletions, insertions, substitutions) that are certified together.
+
+    No attacker who makes at most that many edits of each kind can change the prediction. The radius is the largest r
+    for which every triple of the allowed operations with sum r lies under the frontier.
+
+    Args:
+        p1: (a lower bound on) the probability of the predicted class.
+        p2: (an upper bound on) the probability of every other class; 1 − p1 by default.
+        length: the number of tokens of the input.
+        noise: the noise that smooths the classifier.
+        ops: the operations of the attacker.
+        bound: "tight" or "paper".
+        threshold: for two classes, a decision threshold below 1, with p1 as in `certified_radius`.
+
+    Returns:
+        The triples in increasing order; an empty list if not even the prediction for the unedited input is certain.
+
+    >>> from adaptdel import Deletion, FixedRate
+    >>> certified_frontier(0.85, length=4, noise=Deletion(FixedRate(0.75)), ops=["del", "ins"])
+    [(2, 1, 0), (4, 0, 0)]
+    """
+    threat = Threat(ops)
+    check_noise(noise, threat)
+    check_bound(bound)
+    p1 = check_probability("p1", p1)
+    p2 = None if p2 is None else check_probability("p2", p2)
+    length = check_int("length", length, most=LARGEST_LENGTH)
+    if threshold == 1:
+        raise ValueError("threshold must be below 1 for a frontier: at 1 no edit changes the answer")
+    if noise.has_own_ball():
+        raise ValueError(f"the frontier is not known under {type(noise).__name__}, which has a ball of its own")
+    bound = noise.used_bound(bound)
+
+    def most(op: str) -> int:
+        if op not in threat.ops:
+            return 0
+        return certified_radius(p1, p2, length=length, noise=noise, ops=[op], bound=bound, threshold=threshold)
+
+    dels, inss, subs = most("del"), most("ins"), most("sub")
+    if min(dels, inss, subs) < 0:
+        return []
+    if (dels + 1) * (inss + 1) > MOST_CELLS:
+        raise ValueError(
+            f"the frontier of {dels} deletions by {inss} insertions at length {length} has over {MOST_CELLS} cells, "
+            "which is too many: leave out one of the two operations"
+        )
+    test = _frontier_test(p1, p2, noise, length, bound, threshold)
+    other = np.arange(length - dels, length + inss + 1, dtype=np.int64)
+    floor = max(0, length - dels - subs)
+    least = _least_certified(test, length, other, floor, monotone=bound == "tight" and noise.shortest_is_worst)
+    d, i = np.meshgrid(np.arange(dels + 1), np.arange(inss + 1), indexing="ij")
+    # The most substitutions beside d deletions and i insertions.
+    most_subs = np.minimum(length - d - least[i - d + dels], subs)
+    most_subs = np.minimum.accumulate(np.minimum.accumulate(np.maximum(most_subs, -1), axis=0), axis=1)
+    beyond = np.pad(most_subs, ((0, 1), (0, 1)), constant_values=-1)
+    maximal = (most_subs >= 0) & (most_subs > beyond[1:, :-1]) & (most_subs > beyond[:-1, 1:])
+    return [(int(a), int(b), int(most_subs[a, b])) for a, b in zip(*np.nonzero(maximal), strict=True)]
+
+
+def _frontier_test(p1: float, p2: float | None, noise: Noise, length: int, bound: str, threshold: float | None) -> Test:
+    """A test of neighbours (n', N): whether the prediction provably stays the same."""
+    if p2 is None and bound == "tight":
+        is_below = threshold is not None and p1 <= threshold
+        level = 0.5 if threshold is None else 1 - threshold if is_below else threshold
+        q = p1 if is_below else 1 - p1
+        return lambda other, common: tolerance(level, noise.overlap(length, other, common)) >= q
+    if threshold is not None:
+        return threshold_test(p1, threshold, noise, length, bound)
+    return pair_test(p1, capped_rival(p1, p2), noise, length, bound)
+
+
+def _least_certified(test: Test, length: int, other: IntArray, floor: int, *, monotone: bool) -> IntArray:
+    """For every n', the least N >= floor from which on all longer common subsequences are certified as well."""
+    top = np.minimum(other, length)
+    identity = (other == length).astype(np.int64)  # the unedited input itself is not tested
+    if monotone:
+        low, high = np.full(other.shape, floor), top + 1 - identity  # certified from `high` on
+        while (low < high).any():
+            middle = (low + high) // 2
+            undecided = low < high
+            holds = np.zeros(other.shape, dtype=np.bool_)
+            holds[undecided] = test(other[undecided], middle[undecided])
+            high = np.where(undecided & holds, middle, high)
+            low = np.where(undecided & ~holds, middle + 1, low)
+        return high
+    least = top + 1 - identity
+    active = np.ones(other.shape, dtype=np.bool_)
+    while True:
+        active &= least > floor
+        if not active.any():
+            return least
+        active[active] = test(other[active], least[active] - 1)
+        least = least - active

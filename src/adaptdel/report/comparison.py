@@ -13,7 +13,7 @@ import numpy as np
 
 from adaptdel.core.bounds import describe_bound
 from adaptdel.core.checks import FloatArray, IntArray, check_int
-from adaptdel.core.region import ROBERTA_VOCABULARY
+from adaptdel.core.threat import ROBERTA_VOCABULARY
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import (
     MEASURE_COLUMNS,

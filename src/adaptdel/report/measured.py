@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from adaptdel.core.region import log10_cardinality
-from adaptdel.core.threat import Threat
+from adaptdel.core.threat import Threat, log10_cardinality
 from adaptdel.measures.summary import Outcomes
 from adaptdel.runs.records import CERTIFICATES, Record, label_text, label_value
 from adaptdel.runs.storage import Run, read_run

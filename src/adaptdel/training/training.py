@@ -18,9 +18,8 @@ from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.base import BaseClassifier
 from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.masking import Masking
-from adaptdel.core.noise import Deletion, Noise, NoNoise, noise_from_dict
+from adaptdel.core.noise import Deletion, Noise, NoNoise, RandomDeletion, noise_from_dict
 from adaptdel.core.rates import FixedRate, LengthRate
-from adaptdel.core.training_noise import RandomDeletion
 from adaptdel.measures.class_measures import NAMED, answer_warnings, class_balanced_mean
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
