@@ -37,9 +37,9 @@ class Schedule:
         shares: the probability of each class.
         label: the class that was selected.
         threshold: a decision threshold for two classes, or None.
-        k: the number of predicted classes.
         alpha: the error level.
         most: the largest number of votes.
+        interrupted: whether a deadline may end the sampling, of a text whose usual plan has a single look.
     """
 
     shares: tuple[float, ...]
@@ -47,14 +47,16 @@ class Schedule:
     threshold: float | None = None
     alpha: float = 0.1
     most: int = 2000
+    interrupted: bool = False
 
     @property
     def rule(self) -> Rule:
-        return Rule(Deletion(FixedRate(0.9)), EDIT, "tight", self.threshold)
+        rate = LengthRate(0.9, 27) if self.interrupted else FixedRate(0.9)
+        return Rule(Deletion(rate), EDIT, "tight", self.threshold)
 
     def looks(self) -> Looks:
-        plan = SamplingPlan(self.rule, alpha=self.alpha, n_estimate=self.most)
-        return plan_looks(plan, LENGTH, len(self.shares), self.most)
+        plan = SamplingPlan(self.rule, alpha=self.alpha, n_estimate=self.most, interrupted=self.interrupted)
+        return plan_looks(plan, 600 if self.interrupted else LENGTH, len(self.shares), self.most)
 
     def votes(self, sizes: tuple[int, ...]) -> IntArray:
         """Votes at each look, shape (runs, looks, classes)."""
@@ -90,6 +92,7 @@ SCHEDULES = [
     Schedule((0.7, 0.3), label=1, threshold=0.3),
     Schedule((0.28, 0.72), label=0, threshold=0.7),
     Schedule((0.05, 0.95), label=1, threshold=0.9, most=4000),
+    Schedule((0.5, 0.5), interrupted=True),
     # the defaults, where 32 selection votes were enough and the others are used for the bound
     Schedule((0.97, 0.03), **DEFAULTS),
     Schedule((0.6, 0.25, 0.15), **DEFAULTS),
@@ -101,7 +104,7 @@ def fails_too_often(failures: int, alpha: float) -> bool:
     return bool(stats.binomtest(failures, RUNS, alpha, alternative="greater").pvalue < SIGNIFICANCE)
 
 
-QUICK = (SCHEDULES[2], SCHEDULES[8], SCHEDULES[14])  # two classes, many, a threshold
+QUICK = (SCHEDULES[2], SCHEDULES[8], SCHEDULES[14], SCHEDULES[17])  # two classes, many, a threshold, a deadline
 
 
 @pytest.mark.parametrize(

