@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -61,10 +62,10 @@ def check_bounds(
         longest = longest_common_subsequence(word, other)
         for common in {longest, rng.randrange(longest + 1)}:
             for y, p in enumerate(exact):
-                shape = {"length": len(word), "other_length": len(other), "common": common, "rate": rate}
-                low, high = pairwise_bounds(round_down(p), **shape)[0], pairwise_bounds(round_up(p), **shape)[1]  # type: ignore[call-overload]
-                paper_low = pairwise_bounds(round_down(p), **shape, bound="paper")[0]  # type: ignore[call-overload]
-                paper_high = pairwise_bounds(round_up(p), **shape, bound="paper")[1]  # type: ignore[call-overload]
+                shape: Any = {"length": len(word), "other_length": len(other), "common": common, "rate": rate}
+                low, high = pairwise_bounds(round_down(p), **shape)[0], pairwise_bounds(round_up(p), **shape)[1]
+                paper_low = pairwise_bounds(round_down(p), **shape, bound="paper")[0]
+                paper_high = pairwise_bounds(round_up(p), **shape, bound="paper")[1]
                 assert paper_low <= low + 1e-11
                 assert high <= paper_high + 1e-11
                 for bound in (low, paper_low):

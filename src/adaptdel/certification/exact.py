@@ -398,19 +398,19 @@ def exact_certificate(
 
 
 def _numbers(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Integers or finite floats as an array; an array without elements holds integers."""
+    """Integers or finite floats as an array, exact in double precision; an array without elements holds integers."""
     try:
         array = np.asarray(values)
     except ValueError:
         raise ValueError(f"{name} must have rows of the same length, got {values!s:.60}") from None
     if array.size == 0:
         return array.astype(np.int64)
-    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8 or not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite numbers, got {values!s:.60}")
     if array.dtype.kind == "f":
         return array.astype(np.float64)
-    if int(array.max()) > 2**62 or int(array.min()) < -(2**62):
-        raise ValueError(f"{name} must be of at most 2**62 in size, got {array.max()}")
+    if int(array.max()) > 2**53 or int(array.min()) < -(2**53):
+        raise ValueError(f"{name} must be of at most 2**53 in size, got {array.max()}")
     return array.astype(np.int64)
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from math import nextafter
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -97,21 +97,6 @@ def sum_error(trials: FloatArray, success: FloatArray, failure: FloatArray) -> F
     trials up to 2**52 and sums down to 1e-280: a seventh and a fifth of what is assumed (tests/core/test_bounds.py).
     """
     return SUM_ERROR + SPREAD_ERROR * np.sqrt(trials * success * failure)
-
-
-def log_ratio(
-    count: FloatArray,
-    trials: FloatArray,
-    success: FloatArray,
-    failure: FloatArray,
-    other_success: FloatArray,
-    other_failure: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Log f'(count) / f(count) of two binomial distributions over the same trials, and a bound on its error."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        successes = _times(count, _log_quotient(other_success, success))
-        failures = _times(trials - count, _log_quotient(other_failure, failure))
-        return successes + failures, 4 * EPS * (1 + np.abs(successes) + np.abs(failures))
 
 
 def exponential_error(error: FloatArray) -> FloatArray:
@@ -201,8 +186,11 @@ class Counts(NamedTuple):
         )
 
     def log_ratio(self, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Log ρ_y, and a bound on its error."""
-        return log_ratio(y, *self)
+        """Log ρ_y = log f'(y) / f(y), and a bound on its error."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            successes = _times(y, _log_quotient(self.other_success, self.success))
+            failures = _times(self.trials - y, _log_quotient(self.other_failure, self.failure))
+            return successes + failures, 4 * EPS * (1 + np.abs(successes) + np.abs(failures))
 
     def below(self, y: FloatArray) -> tuple[FloatArray, FloatArray]:
         """P(Y < y) at x and at x'."""
@@ -476,23 +464,9 @@ def upper(p: FloatArray, overlap: Overlap, bound: str = "tight") -> FloatArray:
     return np.minimum(1 - lower(others, overlap, bound) + EPS, 1.0)
 
 
-@overload
 def pairwise_bounds(
-    p: float, *, length: int, other_length: int, common: int, rate: Rate, bound: str = ...
-) -> tuple[float, float]: ...
-@overload
-def pairwise_bounds(
-    p: npt.NDArray[np.float64], *, length: int, other_length: int, common: int, rate: Rate, bound: str = ...
-) -> tuple[FloatArray, FloatArray]: ...
-def pairwise_bounds(
-    p: float | npt.NDArray[np.float64],
-    *,
-    length: int,
-    other_length: int,
-    common: int,
-    rate: Rate,
-    bound: str = "tight",
-) -> tuple[float, float] | tuple[FloatArray, FloatArray]:
+    p: npt.ArrayLike, *, length: int, other_length: int, common: int, rate: Rate, bound: str = "tight"
+) -> tuple[Any, Any]:
     """Bound the probability of a class at a neighbour.
 
     Args:

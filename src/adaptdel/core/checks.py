@@ -84,7 +84,7 @@ def check_probabilities(name: str, value: Any) -> FloatArray:
         raise ValueError(f"{name} must be a probability in [0, 1], got {_show(value)}") from None
     wrong = ~((array >= 0.0) & (array <= 1.0))
     if wrong.any():
-        raise ValueError(f"{name} must be a probability in [0, 1], got {_first(array, wrong)}")
+        raise ValueError(f"{name} must be a probability in [0, 1], got {array[wrong][0]}")
     return array
 
 
@@ -101,7 +101,7 @@ def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LEN
     wrong = (array < least) | (array > most)
     if wrong.any():
         limit = f"at least {least}" if (array < least).any() else f"at most {most}"
-        raise ValueError(f"{name} must be an integer of {limit}, got {_first(array, wrong)}")
+        raise ValueError(f"{name} must be an integer of {limit}, got {array[wrong][0]}")
     return array.astype(np.int64)
 
 
@@ -198,15 +198,6 @@ def check_fields(values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
 def _torn(text: str) -> bool:
     """Whether a text contains half of a surrogate pair, which JSON allows but UTF-8 cannot encode."""
     return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _first(array: npt.NDArray[Any], wrong: BoolArray) -> str:
-    """Show the first wrong element, with its position if the array has several."""
-    if array.ndim == 0:
-        return f"{array.item()}"
-    index = tuple(int(axis[0]) for axis in np.nonzero(wrong))
-    where = index[0] if len(index) == 1 else index
-    return f"{array[index].item()} at position {where}"
 
 
 class TooMuchWork(ValueError):

@@ -109,7 +109,11 @@ class Margin:
         """
         falling = np.sort(np.maximum(self.deletion, 0))[::-1]
         plain, raised = _prefix_sums(falling, 0), _prefix_sums(np.maximum(falling, self.insertion), self.insertion)
-        return _largest(lambda r: plain(r) + r * self.insertion + raised(2 * r) - raised(r), self.slack, limit)
+
+        def loss(r: int) -> int:
+            return plain(r) + r * self.insertion + raised(2 * r) - raised(r)
+
+        return bisect_right(range(limit + 1), self.slack, key=loss) - 1
 
     def joint_loss(self, deletions: int, substitutions: int) -> IntArray:
         """The largest loss by d deletions and s substitutions, for all d and s up to these, shape (d + 1, s + 1).
@@ -269,8 +273,3 @@ def of_tokens(values: IntArray, ngram: int) -> IntArray:
     """The sum of the values of the runs that each token is in, shape (runs − ngram + 1,)."""
     sums = _cumulative(values)
     return np.asarray(sums[ngram:] - sums[: len(sums) - ngram])
-
-
-def _largest(loss: Callable[[int], int], slack: int, limit: int) -> int:
-    """The largest r up to the limit with a loss of at most the slack, by bisection; −1 if there is none."""
-    return bisect_right(range(limit + 1), slack, key=loss) - 1
