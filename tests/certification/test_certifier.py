@@ -13,8 +13,7 @@ import pytest
 
 import adaptdel as ad
 from adaptdel import Certificate, Certifier, Deletion, FixedRate, SmoothedClassifier
-from adaptdel.calibration import CalibrationSettings, calibrate
-from adaptdel.calibration.calibration import calibrate_folder
+from adaptdel.calibration import calibrate
 from adaptdel.certification.certificate import Rule
 from adaptdel.certification.certifier import Input, Ticket, VotePool
 from adaptdel.certification.sampling import SamplingPlan, Tally
@@ -22,9 +21,7 @@ from adaptdel.certification.verify import verify
 from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, InconsistentAnswerError, Request
 from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.core.checks import BoolArray, IntArray
-from adaptdel.text.data import read_examples
 from adaptdel.text.units import Tokens, Words
-from adaptdel.training.training import train
 from tests.run_files import examples, make_model, run, write_rows
 
 COUNT = 40
@@ -106,11 +103,6 @@ def run_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
     assert run("certify", folder / "model", "--data", data_file(folder), "--out", folder / "run") == 0
 
 
-def calibration_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
-    model.save(folder / "model")
-    calibrate_folder(folder / "model", read_examples(data_file(folder)), CalibrationSettings(**BINS), progress=False)
-
-
 def training_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
     assert run("train", "--data", data_file(folder), "--set", "bits=8", "--out", folder / "model") == 0
 
@@ -118,19 +110,13 @@ def training_of_a_folder(model: SmoothedClassifier, folder: Path) -> None:
 PATHS: dict[str, Callable[[SmoothedClassifier, Path], object]] = {
     "certify": lambda model, folder: model.certify(distinct_texts()[0]),
     "predict": lambda model, folder: model.predict(distinct_texts()[0]),
-    "predict_proba": lambda model, folder: model.predict_proba(distinct_texts()[0]),
-    "pipeline": lambda model, folder: ad.pipeline(model)(distinct_texts()[0]),
     "evaluate": run_in_memory,
     "adaptdel certify": run_of_a_folder,
-    "calibrate": lambda model, folder: calibrate(model, *distinct_texts(), progress=False, **BINS),
-    "adaptdel calibrate": calibration_of_a_folder,
+    "calibrate in bins": lambda model, folder: calibrate(model, *distinct_texts(), progress=False, **BINS),
     "calibrate by the default objective": lambda model, folder: calibrate(
         model, *distinct_texts(), progress=False, n_select=8, n_estimate=16, points=3, examples=20
     ),
     "adaptdel train": training_of_a_folder,
-    "train, which measures held-out examples": lambda model, folder: train(
-        *distinct_texts(), method="cert-ed", rate=0.5, validation=0.3, progress=False
-    ),
 }
 
 

@@ -36,7 +36,6 @@ from adaptdel.classifiers import LinearClassifier
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray
 from adaptdel.core.noise import MANY_CHOICES, ExactOverlap, Noise, Overlap, RandomDeletion, _words, draw_at_least
 from adaptdel.core.rates import DENOMINATOR, Rate
-from adaptdel.core.registry import own_modules
 from adaptdel.core.threat import EVERY_SET
 from tests.exact import round_down, round_up
 
@@ -248,15 +247,6 @@ class RootRate(Rate):
 
 
 OWN: list[Noise] = [ScatteredMasking(0.9), Deletion(RootRate(0.6))]
-
-
-@pytest.mark.parametrize("noise", OWN, ids=repr)
-def test_a_noise_of_your_own_is_saved_and_sampled(noise: Noise) -> None:
-    assert noise_from_dict(json.loads(json.dumps(noise.to_dict()))) == noise
-    kept = noise.sample(1000, 500, rng(1))
-    assert stats.binomtest(int(kept.sum()), kept.size, 1 - noise.share_removed(1000)).pvalue > 1e-6
-    assert np.array_equal(np.concatenate(list(noise.chunks(1000, 500, rng(1), max_bytes=9000))), kept)
-    assert __name__ in own_modules()
 
 
 @pytest.mark.parametrize("noise", OWN, ids=repr)
