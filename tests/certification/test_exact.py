@@ -15,7 +15,13 @@ from adaptdel.certification.exact import FORMAT
 def random_certificate(rng: np.random.Generator) -> ad.ExactCertificate:
     tokens, width = int(rng.integers(0, 6)), int(rng.integers(1, 4))
     scores = rng.integers(-5, 6, (tokens, width))
-    return ad.exact_certificate(scores, rng.integers(-5, 6, width), 5, unit=rng.choice(["word", "char", "byte"]))
+    return ad.exact_certificate(
+        scores,
+        rng.integers(-5, 6, width),
+        5,
+        classes=np.arange(max(2, width)),
+        unit=rng.choice(["word", "char", "byte"]),
+    )
 
 
 def test_every_value_follows_from_the_stored_integers() -> None:

@@ -12,6 +12,8 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from adaptdel.core.bounds import check_bound, complement
 from adaptdel.core.checks import (
     LARGEST_LENGTH,
@@ -331,7 +333,7 @@ class Certificate:
 
     def raw(self) -> dict[str, Any]:
         """Plain values of everything that is not derived."""
-        values: dict[str, Any] = {"format": FORMAT} | {name: _plain(getattr(self, name)) for name in _RAW}
+        values: dict[str, Any] = {"format": FORMAT} | {name: plain(getattr(self, name)) for name in _RAW}
         values["noise"] = self.noise.to_dict()
         values["ops"] = list(self.ops)
         values["looks"] = (
@@ -437,7 +439,7 @@ def check_classes(values: Any) -> list[Any]:
 
 def label_key(label: Any) -> str:
     """The key that labels are compared by: their JSON, in which 1, true and 1.0 differ."""
-    value = _plain(label)
+    value = plain(label)
     parts = [value]
     while parts:
         part = parts.pop()
@@ -490,11 +492,14 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: lists, no types of NumPy, and a text for any other object."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "item"):
         value = value.item()
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -19,6 +19,7 @@ from adaptdel.certification.certificate import (
     check_classes,
     digest,
     label_key,
+    plain,
     units_per_character,
 )
 from adaptdel.certification.sampling import content_key
@@ -259,7 +260,7 @@ class ExactCertificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the integers, what is derived from them, and a digest of all of it."""
-        values: dict[str, Any] = {"format": FORMAT} | {name: _plain(getattr(self, name)) for name in _RAW}
+        values: dict[str, Any] = {"format": FORMAT} | {name: plain(getattr(self, name)) for name in _RAW}
         values["derived"] = {"radius": self.radius, "character_radius": self.character_radius}
         values["digest"] = digest(values)
         return values
@@ -429,9 +430,3 @@ def _array(name: str, values: Any, shape: tuple[int, ...]) -> Any:
         what = "truth values" if kind == "b" else "integers of 64 bits"
         raise ValueError(f"{name} must be {what} of the shape {shape}, got the shape {array.shape}")
     return array
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
