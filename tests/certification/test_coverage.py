@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -19,11 +19,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adaptdel import Certificate, Deletion, FixedRate, SmoothedClassifier
+from adaptdel import Deletion, FixedRate, SmoothedClassifier
 from adaptdel.certification import sampling
 from adaptdel.certification.certificate import Rule
-from adaptdel.certification.certifier import Certifier
-from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
+from adaptdel.classifiers.base import BaseClassifier, Request
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import Looks, class_bounds, exact_shares
 from adaptdel.core.noise import Noise
@@ -236,21 +235,6 @@ def take_the_share_of_votes_for_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("adaptdel.core.confidence._lower", lambda count, total, alpha: count / total)
 
 
-def take_the_best_of_more_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vote again, on new noise, where not even the unedited input is settled."""
-    certificate = Certifier.certificate
-
-    def best(self: Certifier, prepared: Prepared, tally: sampling.Tally) -> Certificate:
-        first = certificate(self, prepared, tally)
-        if first.radius >= 0 or self.plan.seed:
-            return first
-        again = Certifier(self.base, replace(self.plan, seed=1), self.unit)
-        [(_, more)] = again.votes([prepared])
-        return certificate(again, prepared, more)
-
-    monkeypatch.setattr(Certifier, "certificate", best)
-
-
 def sample_another_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate that is lower by a hundredth where it is sampled than where it is certified."""
     rows = Deletion.draw_rows
@@ -270,7 +254,6 @@ BROKEN = [
     (peek_without_spending, Scenario((0.7, 0.3), threshold=0.3, **MANY_LOOKS)),
     (bound_both_at_the_whole_level, Scenario((0.4, 0.4, 0.2), **FIXED)),
     (take_the_share_of_votes_for_a_bound, Scenario((0.2, 0.8), through="runs")),
-    (take_the_best_of_more_votes, Scenario((0.5, 0.5), **FIXED)),
     (sample_another_rate, Scenario((0.5, 0.5), **FIXED)),
 ]
 

@@ -19,7 +19,7 @@ def random_certificate(rng: np.random.Generator) -> ad.ExactCertificate:
         scores,
         rng.integers(-5, 6, width),
         5,
-        classes=np.arange(max(2, width)),
+        classes=list(np.arange(max(2, width))),
         unit=rng.choice(["word", "char", "byte"]),
     )
 

@@ -119,22 +119,6 @@ def test_coverage_of_the_planned_looks(schedule: Schedule) -> None:
     assert not fails_too_often(schedule.failures(looks), schedule.alpha)
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        pytest.param(Schedule((0.9, 0.1), alpha=0.05)),
-        pytest.param(Schedule((0.5, 0.3, 0.2), most=4000), marks=pytest.mark.slow),
-        pytest.param(Schedule((0.7, 0.3), label=1, threshold=0.3), marks=pytest.mark.slow),
-    ],
-    ids=repr,
-)
-def test_peeking_without_a_plan_would_fail(schedule: Schedule) -> None:
-    """The test above can fail: the same looks at the full level each are wrong too often."""
-    looks = schedule.looks()
-    levels = (schedule.alpha,) * len(looks.sizes)
-    assert fails_too_often(schedule.failures(Looks(looks.sizes, levels)), schedule.alpha)
-
-
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("noise", [Deletion(FixedRate(0.9)), Masking(0.9)], ids=repr)
 def test_the_first_look_is_where_unanimous_votes_are_enough(noise: Noise, classes: int) -> None:
