@@ -88,10 +88,6 @@ class Rule:
         p = p1 if label == 1 else complement(p1)
         return p if self.threshold is not None and (p > self.threshold) == (label == 1) else None
 
-    def rival(self, p2: float, *, is_binary: bool) -> float | None:
-        """The p2 that p1 is compared with; None for two classes, where 1 − p1 bounds the other one."""
-        return None if is_binary else p2
-
     def radius(
         self, p1: float, p2: float, *, label: int, length: int, is_binary: bool, threat: Threat | None = None
     ) -> int:
@@ -104,7 +100,7 @@ class Rule:
             return certified_radius(
                 p, length=length, noise=self.noise, ops=threat, bound=self.bound, threshold=self.threshold
             )
-        rival = self.rival(p2, is_binary=is_binary)
+        rival = None if is_binary else p2  # of two classes, 1 − p1 bounds the other one
         if rival is None and uses_table(self.noise, self.bound):  # the look-up without argument checks, for speed
             return table(length, self.noise, threat).radius(1 - p1) if p1 > 0.5 else -1
         return certified_radius(p1, rival, length=length, noise=self.noise, ops=threat, bound=self.bound)
@@ -179,9 +175,9 @@ class Certificate:
         return len(self.classes) == 2
 
     @property
-    def rival(self) -> float | None:
-        """The upper bound on the strongest rival; None where it is 1 minus the bound on the label."""
-        return self.rule.rival(self.bounds[1], is_binary=self.is_binary and self.exact is None)
+    def rests_on_p1(self) -> bool:
+        """Whether 1 minus the bound on the label is the bound on its only rival."""
+        return self.is_binary and self.exact is None
 
     @property
     def rule(self) -> Rule:
@@ -244,7 +240,7 @@ class Certificate:
         return self._radius(Threat(ops))
 
     def _radius(self, threat: Threat) -> int:
-        is_binary = self.is_binary and self.exact is None
+        is_binary = self.rests_on_p1
         return self.rule.radius(*self.bounds, label=self.answer, length=self.length, is_binary=is_binary, threat=threat)
 
     @cached_property
@@ -266,7 +262,7 @@ class Certificate:
 
     def frontier(self) -> list[tuple[int, int, int]]:
         """The maximal triples (deletions, insertions, substitutions) that are certified together."""
-        p1, rival = self.bounds[0], self.rival
+        p1, rival = self.bounds[0], None if self.rests_on_p1 else self.bounds[1]
         if self.threshold is not None:
             p = self.rule.threshold_probability(p1, self.answer)
             if p is None:

@@ -116,22 +116,14 @@ def _votes(certificate: Certificate) -> list[str]:
     """Whether the votes selected the claimed label, and are possible under the noise."""
     if certificate.exact is not None:
         return _enumerated(certificate, certificate.exact)
-    wrong = []
-    if not _chosen(certificate):
+    wrong, selection = [], certificate.selection
+    if not any(selection) or certificate.answer != certificate.rule.predicted_class(selection, sum(selection)):
         wrong.append("the selection votes did not choose the label")
     rows = (certificate.selection, *certificate.votes)
     voted = {number for row in rows for number, count in enumerate(row) if count}  # at a threshold of 1 not the label
     if certificate.noise.choices(certificate.length) == 1 and len(voted) > 1:
         wrong.append("the votes must be unanimous: the noise leaves nothing to chance, so that all copies are the same")
     return wrong
-
-
-def _chosen(certificate: Certificate) -> bool:
-    """Whether the selection votes selected the label; a tie may go either way."""
-    counts, answer = certificate.selection, certificate.answer
-    if certificate.threshold is not None:
-        return sum(counts) > 0 and answer == int(counts[1] > certificate.threshold * sum(counts))
-    return sum(counts) > 0 and counts[answer] == max(counts)
 
 
 def _enumerated(certificate: Certificate, exact: Sequence[Sequence[int]]) -> list[str]:
@@ -141,12 +133,11 @@ def _enumerated(certificate: Certificate, exact: Sequence[Sequence[int]]) -> lis
     sizes = certificate.noise.all_choices(certificate.length).sum(axis=1)
     if np.sum(exact, axis=0).tolist() != np.bincount(sizes, minlength=certificate.length + 1).tolist():
         return ["the enumerated copies are not all there are"]
-    shares = exact_shares(exact, certificate.noise, certificate.length)
-    if certificate.threshold is not None:
-        likeliest = certificate.answer == int(shares[1] > certificate.threshold)
-    else:
-        likeliest = shares[certificate.answer] == max(shares)
-    return [] if likeliest else ["the label is not the likeliest class of the enumerated copies"]
+    if certificate.answer != certificate.rule.predicted_class(
+        exact_shares(exact, certificate.noise, certificate.length)
+    ):
+        return ["the label is not the likeliest class of the enumerated copies"]
+    return []
 
 
 def _derived(certificate: Certificate, radius: int, p1: float, p2: float, alpha: float) -> list[str]:
@@ -216,5 +207,4 @@ def _radius(certificate: Certificate, p1: float, p2: float) -> int:
     if certificate.threshold is not None:
         p = certificate.rule.threshold_probability(p1, certificate.answer)
         return -1 if p is None else rigorous_radius(p, threshold=certificate.threshold, **shape)
-    rival = certificate.rule.rival(p2, is_binary=certificate.is_binary and certificate.exact is None)
-    return rigorous_radius(p1, rival, **shape)
+    return rigorous_radius(p1, None if certificate.rests_on_p1 else p2, **shape)
