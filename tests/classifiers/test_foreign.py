@@ -106,6 +106,10 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "FIFO for the tokenizer": (fifo("tokenizer.json"), "tokenizer.json: not a regular file"),
     "tokenizer cut": (damaged("tokenizer.json", lambda content: content[:100]), "cannot be read"),
     "tokenizer of nothing": (damaged("tokenizer.json", lambda content: b"{}"), "cannot be read"),
+    "length that is no number": (
+        lambda folder: edited(folder / "tokenizer_config.json", lambda values: values | {"model_max_length": {}}),
+        "model_max_length",
+    ),
     "tokenizer that panics": (tokenizer_with(**PANICS_WHEN_LOADED), "panicked"),
     "tokenizer that panics later": (tokenizer_with(**PANICS_WHEN_CALLED), "panicked"),
 }
