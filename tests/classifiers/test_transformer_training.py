@@ -169,11 +169,6 @@ def test_a_damaged_checkpoint_is_refused(encoder: str, tmp_path: Path) -> None:
         train(encoder, tmp_path)
 
 
-def test_a_finished_run_is_read(encoder: str, whole: TransformersClassifier, tmp_path: Path) -> None:
-    train(encoder, tmp_path)
-    assert_same(train(encoder, tmp_path, progress=killed_at(1)), whole)
-
-
 def test_a_folder_of_another_run_is_refused(encoder: str, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(encoder, tmp_path, progress=killed_at(STEPS + 1))
@@ -234,10 +229,8 @@ def test_warm_up(encoder: str, tmp_path: Path) -> None:
 def test_arguments_are_checked(encoder: str, tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [{"valid_tokens": []}, {"valid_tokens": [("a",)], "valid_labels": ["x"]}]
     for options in wrong:
-        with pytest.raises(ValueError, match="valid_labels must be"):
+        with pytest.raises(ValueError, match=r"valid_labels must be|class that training has not: 'x'"):
             train(encoder, tmp_path, **options)
-    with pytest.raises(ValueError, match="training must be"):
-        TransformersClassifier(encoder, training="fast")  # type: ignore[arg-type]
 
 
 def test_freelb_without_an_adversary_is_ordinary_training(
@@ -354,8 +347,6 @@ def test_a_loaded_model_continues_from_its_weights_in_a_copy(tmp_path: Path) -> 
     run = TrainingRun(tmp_path / "checkpoints")
     with pytest.raises(ValueError, match="learning_rate must be smaller"):
         base.fit(rows, labels, epochs=1, learning_rate=1e30, **options)
-    with pytest.raises(ValueError, match="validation must be a fraction or a pair"):
-        base.fit(rows, labels, epochs=1, validation="held.csv", **options)
     base.fit(rows, labels, epochs=1, learning_rate=1e-3, run=run, **options)
     assert base.fingerprint() != fingerprint
     assert all(torch.equal(value, initial[name]) for name, value in weights.state_dict().items())

@@ -60,17 +60,8 @@ def train_transformer(
 ) -> None:
     """Train a classifier on noisy copies, drawn anew for every example and epoch; sets its ``training_``.
 
-    The same seed gives the same model on the same machine with the same number of threads. The classifier changes only
-    when training has finished.
-
-    Args:
-        classifier: the model to train.
-        examples: the training set; labels are texts or integers.
-        held: the validation set, with labels of the training set.
-        noise: applied to the examples; to those of the validation set once.
-        unit: joins tokens.
-        settings: the hyperparameters.
-        run: what else governs the training.
+    The copies of the validation set, ``held``, are drawn once. The same seed gives the same model on the same machine
+    with the same number of threads. The classifier changes only when training has finished.
     """
     if settings.precision == "tf32" and not classifier.device.startswith("cuda"):
         raise ValueError(
@@ -152,15 +143,7 @@ def is_finished(history: list[dict[str, float]], epochs: int, patience: int) -> 
 
 
 class NoisyTrainer:
-    """Trains a model on fresh noisy copies in batches of similar length.
-
-    Args:
-        classifier: reads the copies, on its device.
-        model: the model to train, in place.
-        settings: the hyperparameters.
-        train: the copies of the training set.
-        valid: those of the validation set, which are drawn once.
-        run: what else governs the training.
+    """Trains a model, in place, on fresh noisy copies in batches of similar length.
 
     Attributes:
         history: a row for each epoch: epoch (from 1), train_loss, valid_loss, valid_accuracy, learning_rate (of the
@@ -186,10 +169,7 @@ class NoisyTrainer:
         self.forward = torch.compile(model, dynamic=True) if settings.compile else model
         matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
         others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]  # biases and norms
-        groups = [
-            {"params": matrices, "weight_decay": settings.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
+        groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
         self.class_weights = torch.ones(model.config.num_labels)
         if run.class_weight is not None:

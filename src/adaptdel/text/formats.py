@@ -38,21 +38,13 @@ _NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(:\w+)?")
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a data set, or the name of a data set of Hugging Face.
+    """A file of a data set, or the name of a data set of Hugging Face."""
 
-    Attributes:
-        name: how messages call it.
-        path: where it is; on a remote file system, its path there.
-        kind: the format: "json", "csv", "tsv", "parquet" or "hub"; "" if the ending is unknown.
-        zipped: whether it is gzipped.
-        system: the file system of fsspec; None for a local file.
-    """
-
-    name: str
-    path: str
-    kind: str
-    zipped: bool = False
-    system: Any = None
+    name: str  # how messages call it
+    path: str  # on a remote file system, its path there
+    kind: str  # the format: "json", "csv", "tsv", "parquet" or "hub"; "" if the ending is unknown
+    zipped: bool = False  # whether it is gzipped
+    system: Any = None  # the file system of fsspec; None for a local file
 
     @property
     def is_remote(self) -> bool:
