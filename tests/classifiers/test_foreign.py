@@ -149,6 +149,13 @@ def test_commands_refuse_damaged_folders(
         assert re.search("cannot be read|not a regular file", said.strip().splitlines()[-1])
 
 
+def test_settings_without_the_precision_are_refused(healthy: Path, tmp_path: Path) -> None:
+    ad.SmoothedClassifier(TransformersClassifier(str(healthy)), ad.Deletion(ad.FixedRate(0.5))).save(tmp_path)
+    edited(tmp_path / "adaptdel.json", lambda values: values | {"options": {"max_length": 0}})
+    with pytest.raises(ValueError, match="dtype"):
+        ad.SmoothedClassifier.load(tmp_path)
+
+
 def test_healthy_folders_pass_in_one_file_or_several(healthy: Path, tmp_path: Path) -> None:
     whole = TransformersClassifier(str(healthy))
     whole.model.save_pretrained(tmp_path / "parts", max_shard_size="20KB")

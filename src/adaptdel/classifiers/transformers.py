@@ -174,7 +174,7 @@ class TransformersClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class."""
-        check_names("options", options, (), ("dtype", "max_length"))
+        check_names("options", options, ("dtype", "max_length"))
 
     def save(self, folder: str | Path) -> None:
         """Write configuration, weights (safetensors, in full precision) and tokenizer to a folder."""

@@ -185,10 +185,7 @@ def read_examples(
     label: str = DATA.label,
     encoding: str = DATA.encoding,
 ) -> Examples:
-    """Read all rows of a labelled file, for training and calibration.
-
-    Rows without a label and rows with an empty text are skipped; `Examples.notes` says how many.
-    """
+    """Read all rows that have a text and a label, for training and calibration; `Examples.notes` counts the others."""
     rows, empty, unlabelled, first = [], 0, 0, 0
     for row in read_rows(path, text=text, label=label, encoding=encoding):
         if row.label is None:
@@ -206,14 +203,8 @@ def read_examples(
     if unlabelled:
         count = "1 row" if unlabelled == 1 else f"{unlabelled} rows"
         notes.append(f"skipped {count} without a label in the column {label!r}, the first is row {first}")
-    texts = [row.text for row in rows]
-    return Examples(
-        texts,
-        labels,
-        [row.number for row in rows],
-        content_digest(texts, labels),
-        notes + _repeated(texts, labels),
-    )
+    texts, numbers = [row.text for row in rows], [row.number for row in rows]
+    return Examples(texts, labels, numbers, content_digest(texts, labels), notes + _repeated(texts, labels))
 
 
 def same_type(labels: Sequence[Label]) -> list[Label]:
@@ -257,9 +248,7 @@ def short_hash(text: Any) -> int:
 
 
 def held_out(text: str, fraction: float, seed: int) -> bool:
-    """Whether a text belongs to the held-out set.
-
-    The decision depends on the text and the seed only, so duplicates stay together.
+    """Whether a text belongs to the held-out set: by the text and the seed only, so duplicates stay together.
 
     >>> sum(held_out(str(number), 0.1, 0) for number in range(10_000))
     949
@@ -275,11 +264,7 @@ def _drawn(text: str, seed: int) -> int:
 
 
 def without_spacing(text: str) -> str:
-    r"""The text with single spaces between its words: the same for texts that differ in spacing only.
-
-    >>> without_spacing(" see you\n  at noon ")
-    'see you at noon'
-    """
+    """The text with single spaces between its words: the same for texts that differ in spacing only."""
     return " ".join(text.split())
 
 

@@ -62,10 +62,9 @@ class DataFile:
                 yield unpacked  # type: ignore[misc]
 
     def identity(self) -> tuple[int, str]:
-        """The size in bytes, and the SHA-256 of the file as it is stored; of a remote file, of what its system states.
+        """The size in bytes, and the SHA-256 of the file as it is stored.
 
-        A remote file is not read for that: its path, its size and the checksum of the file system, such as an ETag,
-        stand for the content.
+        A remote file is not read: its path, its size and what the file system states, such as an ETag, are hashed.
         """
         try:
             if self.system is None:
