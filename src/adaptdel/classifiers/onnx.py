@@ -29,7 +29,6 @@ from adaptdel.classifiers.subwords import (
     BATCH_TOKENS,
     MOST_BATCH_TOKENS,
     UNLIMITED,
-    Probes,
     Scores,
     SubwordClassifier,
     Subwords,
@@ -193,17 +192,21 @@ def check_can_quantise() -> None:
 class Int8Model:
     """The quantised graph of a model; ValueError if it cannot be made, or gives other scores than the model.
 
-    The model reads the arrays ``inputs``, and is left as it is. Random copies are made of ``probes``.
+    The model reads the arrays ``inputs``, and is left as it is. Random copies are made of ids below ``ids``.
     """
 
-    def __init__(self, model: Any, inputs: Sequence[str], probes: Probes, *, name: str) -> None:
-        rng = np.random.Generator(np.random.Philox(0))
+    def __init__(self, model: Any, subwords: Subwords, inputs: Sequence[str], ids: int | None) -> None:
+        def arrays(*rows: IntArray) -> Inputs:
+            padded = subwords.padded(rows)
+            return {name: padded[name] for name in inputs}
+
+        name, probes, rng = subwords.name, subwords.probes(ids), np.random.Generator(np.random.Philox(0))
         most = LONGEST if probes.limit is None else min(LONGEST, probes.limit - len(probes.prefix) - len(probes.suffix))
         copies = [probes.copy(int(rng.integers(1, most, endpoint=True)), rng) for _ in range(CALIBRATION_COPIES)]
-        batches = [_arrays([row], inputs) for row in copies]
+        batches = [arrays(row) for row in copies]
         plain = copy.deepcopy(model).cpu().float().eval()
         try:
-            self._session = _session(_quantised(_export(plain, _arrays([copies[0], copies[0]], inputs)), batches))
+            self._session = _session(_quantised(_export(plain, arrays(copies[0], copies[0])), batches))
             exported = np.array([self.scores(batch)[0] for batch in batches[:CHECKED_COPIES]])
         except Exception as error:  # exporters and libraries raise whatever an operator leads to
             reason = (str(error).strip().splitlines() or [""])[0]
@@ -300,13 +303,6 @@ def _session(graph: bytes) -> Any:
     options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
     options.log_severity_level = 3  # errors
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-
-def _arrays(rows: Sequence[IntArray], inputs: Sequence[str]) -> dict[str, IntArray]:
-    """The inputs of a batch of copies of equal length."""
-    ids = np.stack(rows).astype(np.int64)
-    arrays = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    return {name: arrays[name] for name in inputs}
 
 
 def _logits(model: Any, inputs: Inputs) -> Scores:

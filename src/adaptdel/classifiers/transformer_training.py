@@ -118,9 +118,6 @@ def train_transformer(
         "epochs": len(trainer.history),
         "best_epoch": best_epoch(trainer.history),
         "steps": trainer.steps,
-        "tokens": trainer.tokens,
-        "training_seconds": trainer.seconds,
-        "tokens_per_second": trainer.tokens / trainer.seconds,
     }
 
 
@@ -149,8 +146,6 @@ class NoisyTrainer:
         history: a row for each epoch: epoch (from 1), train_loss, valid_loss, valid_accuracy, learning_rate (of the
             last step) and seconds.
         steps: the number of steps done.
-        tokens: the number of token ids read.
-        seconds: the time of the steps.
         best: the weights of the epoch with the smallest validation loss; None if no loss was a number.
     """
 
@@ -179,7 +174,7 @@ class NoisyTrainer:
         self.most_tokens: float = TOKENS if self.device.type == "cpu" else inf  # per pass
         self.is_short_of_memory = False
         self.history: list[dict[str, float]] = []
-        self.steps, self.tokens, self.seconds = 0, 0, 0.0
+        self.steps = 0
         self.best: dict[str, torch.Tensor] | None = None
 
     def train_until_finished(self, folder: Path, identity: Mapping[str, Any]) -> None:
@@ -189,7 +184,6 @@ class NoisyTrainer:
         while not is_finished(self.history, self.settings.epochs, self.settings.patience):
             started = time.perf_counter()
             train_loss, rate = self.train_epoch()
-            self.seconds += time.perf_counter() - started
             valid_loss, accuracy = self.validate()
             row = {"epoch": len(self.history) + 1, "train_loss": train_loss, "valid_loss": valid_loss}
             row |= {"valid_accuracy": accuracy, "learning_rate": rate, "seconds": time.perf_counter() - started}
@@ -215,7 +209,6 @@ class NoisyTrainer:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
             self.optimizer.step()
             self.steps, count = self.steps + 1, count + 1
-            self.tokens += sum(len(self.train.rows[number]) for number in numbers)
             if self.run.progress is not None:
                 self.run.progress(self.steps, self.settings.epochs * len(self.epochs))
         return float(total) / count, rate
@@ -285,7 +278,7 @@ class NoisyTrainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random": _random_state(self.device),
-            **{name: getattr(self, name) for name in ("history", "steps", "tokens", "seconds", "best")},
+            **{name: getattr(self, name) for name in ("history", "steps", "best")},
         }
         with replacing(folder / CHECKPOINT) as file:
             torch.save(state, file)
@@ -304,7 +297,7 @@ class NoisyTrainer:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         _set_random_state(self.device, state["random"])
-        for name in ("history", "steps", "tokens", "seconds", "best"):
+        for name in ("history", "steps", "best"):
             setattr(self, name, state[name])
 
 

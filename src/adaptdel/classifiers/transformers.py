@@ -370,7 +370,7 @@ class TransformersClassifier(SubwordClassifier):
         """What computes the logits: the model on its device in the wanted precision."""
         torch, _ = libraries()
         if self.dtype == "int8":
-            return Int8Model(self.model, self._array_names(), self.subwords.probes(ids), name=self.name)
+            return Int8Model(self.model, self.subwords, self._array_names(), ids)
         precision = torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
         same = all(parameter.dtype == precision for parameter in self.model.parameters())
         running = (self.model if same else copy.deepcopy(self.model).to(precision)).to(self.device)
