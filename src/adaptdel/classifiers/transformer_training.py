@@ -11,14 +11,14 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from math import inf, isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -46,6 +46,7 @@ TOKENS = 4096  # per forward pass on a CPU, with padding: attention over 32 long
 SMALL = 1e-8  # gradients of a smaller norm are divided by this
 
 Batch = dict[str, Any]
+T = TypeVar("T")
 
 
 def train_transformer(
@@ -226,16 +227,19 @@ class NoisyTrainer:
         return {**batch, "labels": labels.to(self.device, non_blocking=True)}
 
     def step(self, batch: Batch) -> torch.Tensor:
-        """One pass over the batch, or several over parts of it, with the same gradient; returns the loss.
+        """One pass over the batch, or several over parts of it, with the same gradient; returns the loss."""
+        rows = len(batch["input_ids"])
+        return torch.stack(self.in_parts(batch, lambda part: self.pass_over(part, rows))).sum()
 
-        A part that does not fit in memory is halved from here on.
-        """
+    def in_parts(self, batch: Batch, work: Callable[[Batch], T]) -> list[T]:
+        """What ``work`` returns for each part of a batch; a part that does not fit in memory is halved from here on."""
         rows, length = batch["input_ids"].shape
         size = int(max(1, min(rows, self.most_tokens // length)))
-        starts = range(0, rows, size)
+        parts = (
+            {name: tensor[start : start + size] for name, tensor in batch.items()} for start in range(0, rows, size)
+        )
         try:
-            parts = ({name: tensor[start : start + size] for name, tensor in batch.items()} for start in starts)
-            return torch.stack([self.pass_over(part, rows) for part in parts]).sum()
+            return [work(part) for part in parts]
         except Exception as error:
             if size == 1 or not is_out_of_memory(error):
                 raise
@@ -246,7 +250,7 @@ class NoisyTrainer:
             )
         self.is_short_of_memory, self.most_tokens = True, size * length // 2
         self.optimizer.zero_grad()
-        return self.step(batch)
+        return self.in_parts(batch, work)
 
     def pass_over(self, part: Batch, rows: float) -> torch.Tensor:
         """Forward and backward over a part of a batch of ``rows``; returns its part of the mean loss."""
@@ -266,7 +270,8 @@ class NoisyTrainer:
         """The mean loss and the accuracy on the validation copies."""
         self.model.eval()
         batches = by_length(self.valid.rows, self.settings.batch_size)
-        outcomes = [self.losses(self.collate([self.valid[number] for number in batch])) for batch in batches]
+        collated = (self.collate([self.valid[number] for number in batch]) for batch in batches)
+        outcomes = [outcome for batch in collated for outcome in self.in_parts(batch, self.losses)]
         loss, right = (torch.cat([outcome[part].double() for outcome in outcomes]).mean() for part in (0, 1))
         return float(loss), float(right)
 
