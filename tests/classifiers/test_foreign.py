@@ -110,6 +110,12 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: edited(folder / "tokenizer_config.json", lambda values: values | {"model_max_length": {}}),
         "model_max_length",
     ),
+    "tokenizer without a token for unknown words": (
+        lambda folder: edited(
+            folder / "tokenizer.json", lambda values: values | {"model": values["model"] | {"unk_token": "none"}}
+        ),
+        "cannot be read",
+    ),
     "tokenizer that panics": (tokenizer_with(**PANICS_WHEN_LOADED), "panicked"),
     "tokenizer that panics later": (tokenizer_with(**PANICS_WHEN_CALLED), "panicked"),
 }

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from adaptdel.classifiers.base import DistinctClassifier, Prepared, Request, best_class
 from adaptdel.classifiers.fingerprint import own_code
-from adaptdel.classifiers.foreign import panics_as_errors
+from adaptdel.classifiers.foreign import panics_as_errors, reading
 from adaptdel.core.checks import IntArray
 from adaptdel.text.units import Tokens, Unit
 
@@ -270,7 +270,8 @@ class Subwords:
 
     def __init__(self, tokenizer: Any, *, max_length: int | None, name: str) -> None:
         self.tokenizer, self.max_length, self.name = tokenizer, max_length, name
-        whole, bare = self._ids(["a"])[0], self._ids(["a"], add_special_tokens=False)[0]
+        with reading(name):
+            whole, bare = self._ids(["a"])[0], self._ids(["a"], add_special_tokens=False)[0]
         start = whole.index(bare[0]) if bare else 0
         self._prefix, self._suffix = whole[:start], whole[start + len(bare) :]
         if max_length is not None and max_length <= len(self._prefix) + len(self._suffix):
@@ -334,7 +335,8 @@ class Subwords:
         """Raise if a text does not get the same ids every time, whatever the other texts of the call."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         dropout = getattr(getattr(backend, "model", None), "dropout", None)
-        together = self._ids(PROBES)
+        with reading(self.name):
+            together = self._ids(PROBES)
         again = [*reversed(self._ids(PROBES[::-1])), *(self._ids([probe])[0] for probe in PROBES)]
         if dropout or again != [*together, *together]:
             why = f" (its BPE dropout is {dropout:g}: set it to None)" if dropout else ""
