@@ -112,7 +112,7 @@ class AdditiveTrainingSettings:
         levels: the number of bounds, each a fifth smaller than the one before.
         min_count: the smallest number of occurrences of a feature in the training set.
         ngram: for the units char and byte, the number of neighbouring tokens that have a score together (k-mers).
-        vectors: a safetensors file of word vectors, see `adaptdel.classifiers.word_vectors`; "" for none.
+        vectors: a safetensors file of word vectors, see `adaptdel.classifiers.bounded.WordVectors`; "" for none.
         validation: the fraction of the examples that is held out to choose the bound.
         max_accuracy_loss: percentage points of held-out accuracy, the mean of all classes, that the choice of the bound
             may give up for a larger radius.

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from adaptdel import Deletion, FixedRate, SmoothedClassifier
-from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, InconsistentAnswerError, Request
+from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, InconsistentAnswerError
 from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.runs.certify import certify_here
 from adaptdel.runs.inputs import RunInput
-from adaptdel.text.units import Words
 
 NOISE = Deletion(FixedRate(0.9))
 TEXT = " ".join(f"word{number}" for number in range(50))
@@ -73,14 +72,6 @@ def test_a_short_copy_that_equals_the_hash_of_a_long_one_gets_its_own_answer() -
     certificate = model.certify([long + short])[0]
     assert certificate.exact is not None
     assert (certificate.bounds[0], certificate.radius) == (0.75, 0)
-
-
-def test_answers_to_long_copies_are_cached_by_a_hash() -> None:
-    model = SmoothedClassifier(lambda copies: [len(c) % 2 for c in copies], Deletion(FixedRate(0.5)), classes=[0, 1])
-    base = model.base_classifier()
-    prepared = base.prepare("x", tuple(f"{i}" for i in range(4000)), Words())
-    base.votes([Request(prepared, NOISE.sample(4000, 40, np.random.default_rng(0)))])
-    assert all(isinstance(key, tuple) for key in prepared.answers)
 
 
 # Functions that are none of the copy alone

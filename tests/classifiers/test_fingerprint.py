@@ -102,6 +102,25 @@ def by_module(word: str) -> Callable[[list[str]], list[bool]]:
     return lambda copies: [helper.inner.word in copy for copy in copies]
 
 
+def by_cycle(word: str) -> Any:
+    """Two lists of the same shape: one holds the way back to itself, the other the way to the first."""
+    first, second = Model("x"), Model("y")
+    first.itself = {"back": first}
+    second.itself = first.itself if word == "good" else {"back": second}
+    return [first, second]
+
+
+def by_decorator(word: str) -> Any:
+    function = by_constant("x")
+
+    @functools.lru_cache
+    @functools.wraps(function)
+    def decorated(copies: Any) -> Any:
+        return [word, function(copies)]
+
+    return decorated
+
+
 MAKERS: list[Callable[[str], Any]] = [
     by_closure,
     by_default,
@@ -127,6 +146,8 @@ MAKERS: list[Callable[[str], Any]] = [
     by_metaclass,
     by_order,
     by_module,
+    by_cycle,
+    by_decorator,
 ]
 
 
@@ -146,7 +167,7 @@ def test_global_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fingerprint(function) != first
 
 
-@pytest.mark.parametrize("state", [threading.Lock(), (number for number in range(3))])
+@pytest.mark.parametrize("state", [threading.Lock(), (number for number in range(3)), np.frompyfunc(str, 1, 1)])
 def test_what_cannot_be_seen_has_none(state: Any) -> None:
     assert fingerprint(Model(state)) == ""
     assert fingerprint(lambda copies: [state for _ in copies]) == ""

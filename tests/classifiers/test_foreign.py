@@ -106,6 +106,16 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "FIFO for the tokenizer": (fifo("tokenizer.json"), "tokenizer.json: not a regular file"),
     "tokenizer cut": (damaged("tokenizer.json", lambda content: content[:100]), "cannot be read"),
     "tokenizer of nothing": (damaged("tokenizer.json", lambda content: b"{}"), "cannot be read"),
+    "length that is no number": (
+        lambda folder: edited(folder / "tokenizer_config.json", lambda values: values | {"model_max_length": {}}),
+        "model_max_length",
+    ),
+    "tokenizer without a token for unknown words": (
+        lambda folder: edited(
+            folder / "tokenizer.json", lambda values: values | {"model": values["model"] | {"unk_token": "none"}}
+        ),
+        "cannot be read",
+    ),
     "tokenizer that panics": (tokenizer_with(**PANICS_WHEN_LOADED), "panicked"),
     "tokenizer that panics later": (tokenizer_with(**PANICS_WHEN_CALLED), "panicked"),
 }
@@ -143,6 +153,13 @@ def test_commands_refuse_damaged_folders(
         assert run(*arguments, "--data", data, "--out", tmp_path / arguments[0]) == 2
         assert "Traceback" not in (said := capfd.readouterr().err)
         assert re.search("cannot be read|not a regular file", said.strip().splitlines()[-1])
+
+
+def test_settings_without_the_precision_are_refused(healthy: Path, tmp_path: Path) -> None:
+    ad.SmoothedClassifier(TransformersClassifier(str(healthy)), ad.Deletion(ad.FixedRate(0.5))).save(tmp_path)
+    edited(tmp_path / "adaptdel.json", lambda values: values | {"options": {"max_length": 0}})
+    with pytest.raises(ValueError, match="dtype"):
+        ad.SmoothedClassifier.load(tmp_path)
 
 
 def test_healthy_folders_pass_in_one_file_or_several(healthy: Path, tmp_path: Path) -> None:

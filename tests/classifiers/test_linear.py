@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
-from scipy.optimize import minimize
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise
 from adaptdel.classifiers import linear_training
@@ -31,8 +30,8 @@ from adaptdel.classifiers.features import (
     token_to_json,
 )
 from adaptdel.classifiers.linear import LinearClassifier
-from adaptdel.classifiers.linear_training import Fitted, minimise, noisy_counts, rounded
-from adaptdel.core.checks import BoolArray, FloatArray, IntArray
+from adaptdel.classifiers.linear_training import Fitted, noisy_counts, rounded
+from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.noise import Noise, RandomDeletion
 from adaptdel.text.units import Bytes, Characters, Tokens, Words
 
@@ -192,11 +191,8 @@ def test_hashes_are_the_same_for_ever() -> None:
     assert len({token_bytes(token) for token in tokens}) == len(tokens)
     assert token_bytes(np.int64(7)) == token_bytes(7)
     assert token_bytes(("ab", "c")) != token_bytes(("a", "bc"))
-
-
-@pytest.mark.parametrize("token", ["good", "", "\udc80", b"\x00\xff", 255, -3, ("a", (b"b", 1)), ()])
-def test_tokens_survive_json(token: Hashable) -> None:
-    assert token_from_json(json.loads(json.dumps(token_to_json(token)))) == token
+    for token in (*tokens, b"\x00\xff", ("a", (b"b", 1)), ()):
+        assert token_from_json(json.loads(json.dumps(token_to_json(token)))) == token
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -236,32 +232,6 @@ def test_training_finds_the_minimum() -> None:
     assert np.abs(counts.T @ slope + penalty * weights).max() < 1e-3
     assert np.abs(slope.sum(axis=0)).max() < 1e-3
     assert np.abs(counts.T @ (1 / 3 - (np.array(labels)[:, None] == np.array(model.classes_))) / 60).max() > 0.1
-
-
-def test_minimise() -> None:
-    """A quadratic with a known minimum, as fast as scipy's L-BFGS; and the cases where there is nothing to gain."""
-    curvature, target = np.logspace(-1, 1, 30), rng().normal(size=30)
-
-    def quadratic(point: FloatArray) -> tuple[float, FloatArray]:
-        away = point - target
-        return float((curvature * away**2).sum()) / 2, curvature * away
-
-    options: Any = {"maxiter": 50, "ftol": 0.0, "gtol": 0.0}
-    known = minimize(quadratic, np.zeros(30), jac=True, method="L-BFGS-B", options=options)
-    near = minimise(quadratic, np.zeros(30), iterations=50, tolerance=0.0, step=lambda steps: None)
-    assert near.value < 10 * known.fun < 1e-7
-    taken: list[int] = []
-    found = minimise(quadratic, np.zeros(30), iterations=500, tolerance=1e-16, step=taken.append)
-    assert found.value < 1e-10
-    assert np.abs(found.point - target).max() < 1e-3
-    assert taken == list(range(1, found.steps + 1))
-    few = minimise(quadratic, np.zeros(30), iterations=3, tolerance=1e-16, step=taken.append)
-    assert few.steps == 3
-    assert found.value < few.value < quadratic(np.zeros(30))[0]
-    still = minimise(quadratic, target, iterations=5, tolerance=1e-16, step=taken.append)
-    assert (still.value, still.steps) == (0.0, 0)
-    nowhere = minimise(lambda x: (1.0, np.ones(30)), target, iterations=5, tolerance=0.0, step=taken.append)
-    assert (nowhere.value, nowhere.steps) == (1.0, 0)
 
 
 @pytest.mark.parametrize("noise", [Deletion(FixedRate(0.5)), Masking(0.5)], ids=repr)
@@ -464,7 +434,7 @@ def test_a_missing_or_damaged_file(saved: Path, file: str, content: bytes | None
     (tmp_path / file).unlink()
     if content is not None:
         (tmp_path / file).write_bytes(content)
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path / file))):
+    with pytest.raises((ValueError, FileNotFoundError), match=re.escape(str(tmp_path / file))):
         LinearClassifier.load(tmp_path)
 
 

@@ -17,8 +17,9 @@ import adaptdel as ad
 from adaptdel.classifiers.base import BaseClassifierError, Prepared, Request
 from adaptdel.classifiers.features import best
 from adaptdel.classifiers.subwords import PROBES, SubwordClassifier, Subwords, batches
+from adaptdel.classifiers.transformers import TransformersClassifier
 from adaptdel.text.units import Bytes, Words
-from tests.classifiers.test_transformers import MAKERS
+from tests.classifiers.test_transformers import fixed, tiny
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -116,10 +117,10 @@ def ids_of(reader: Subwords, words: tuple[Any, ...], kept: Any, masking: bool) -
     return [row.tolist() for row in reader.encode(texts)]
 
 
-@pytest.mark.parametrize("name", [*MAKERS, "slow", *ACROSS])
+@pytest.mark.parametrize("name", ["bert", "roberta", *ACROSS])
 @pytest.mark.parametrize(("limit", "side"), [(None, "right"), (7, "right"), (7, "left")])
 def test_ids_are_those_of_the_joined_text(name: str, limit: int | None, side: str) -> None:
-    tokenizer = slow() if name == "slow" else {**MAKERS, **ACROSS}[name]()
+    tokenizer = ACROSS[name]() if name in ACROSS else fixed(name)
     tokenizer.truncation_side = side
     reader = Subwords(tokenizer, max_length=limit, name=name)
     rng, words = np.random.default_rng(0), tuple(word for probe in PROBES for word in probe.split())
@@ -135,36 +136,32 @@ def test_ids_are_those_of_the_joined_text(name: str, limit: int | None, side: st
                 assert copy == tokenizer(" ".join(some), **options)["input_ids"]
 
 
-def slow() -> Any:
-    """A tokenizer in Python, which changes the whole text before it is cut."""
-    python = pytest.importorskip("transformers.tokenization_python")
+def test_the_code_of_a_tokenizer_and_of_a_model_counts() -> None:
+    """A saved model would be loaded without it."""
+    readers = [Subwords(made, max_length=None, name="M") for made in (word_level(), word_level(kind=Rewriting))]
+    assert readers[0].state() != readers[1].state()
 
-    class Lowering(python.PreTrainedTokenizer):  # type: ignore[misc, name-defined]
-        vocab_size = property(lambda self: len(VOCABULARY))
+    class Turned(type(tiny("bert", fixed("bert")))):  # type: ignore[misc]
+        def forward(self, input_ids: Any = None, attention_mask: Any = None) -> Any:
+            found = super().forward(input_ids, attention_mask)
+            found.logits = -found.logits
+            return found
 
-        def get_vocab(self) -> dict[str, int]:
-            return {token: number for number, token in enumerate(VOCABULARY)}
-
-        def _tokenize(self, text: str, **options: Any) -> list[str]:
-            return text.lower().replace("not good", "notgood").split()
-
-        def _convert_token_to_id(self, token: str) -> int:
-            return self.get_vocab().get(token, 1)
-
-        def _convert_id_to_token(self, index: int) -> str:
-            return VOCABULARY[index]
-
-    return Lowering(pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]")
+    tokenizer = fixed("bert")
+    usual, turned = tiny("bert", tokenizer), tiny("bert", tokenizer)
+    turned.__class__ = Turned
+    hashes = {TransformersClassifier(model, tokenizer=tokenizer).fingerprint() for model in (usual, turned)}
+    assert len(hashes) == 2
 
 
 def test_units_masks_and_lengths_that_do_not_fit() -> None:
-    bare = Subwords(MAKERS["wordpiece"](mask=False), max_length=None, name="M")
+    bare = Subwords(fixed("bert", mask=False), max_length=None, name="M")
     with pytest.raises(ValueError, match="noise must be a deletion for M"):
         bare.check(("a",), Words(), True)
     with pytest.raises(ValueError, match="unit must join to a text"):
         bare.check((1, 2), Bytes(), False)
     with pytest.raises(ValueError, match="maximum length of M must leave space"):
-        Subwords(MAKERS["wordpiece"](), max_length=2, name="M")
+        Subwords(fixed("bert"), max_length=2, name="M")
 
 
 def test_a_tokenizer_with_dropout_is_refused() -> None:

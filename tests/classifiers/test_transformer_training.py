@@ -71,7 +71,7 @@ def killed_at(step: int) -> Callable[[int, int], None]:
     return progress
 
 
-def test_history_and_record(encoder: str, whole: TransformersClassifier) -> None:
+def test_history_and_record(whole: TransformersClassifier) -> None:
     names = {"epoch", "train_loss", "valid_loss", "valid_accuracy", "learning_rate", "seconds"}
     assert [set(row) for row in whole.training_["history"]] == [names] * 4
     assert [row["epoch"] for row in whole.training_["history"]] == [1, 2, 3, 4]
@@ -80,9 +80,6 @@ def test_history_and_record(encoder: str, whole: TransformersClassifier) -> None
     record = whole.training_
     assert set(record["versions"]) == {"torch", "transformers"}
     assert (record["epochs"], record["steps"]) == (4, 4 * STEPS)
-    drawn = [copies(TransformersClassifier(encoder)).draw(epoch, range(70)) for epoch in range(4)]
-    assert record["tokens"] == sum(len(row) for rows in drawn for row in rows.values())
-    assert record["tokens_per_second"] == record["tokens"] / record["training_seconds"]
 
 
 def shared_numpy() -> str:
@@ -169,11 +166,6 @@ def test_a_damaged_checkpoint_is_refused(encoder: str, tmp_path: Path) -> None:
         train(encoder, tmp_path)
 
 
-def test_a_finished_run_is_read(encoder: str, whole: TransformersClassifier, tmp_path: Path) -> None:
-    train(encoder, tmp_path)
-    assert_same(train(encoder, tmp_path, progress=killed_at(1)), whole)
-
-
 def test_a_folder_of_another_run_is_refused(encoder: str, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(encoder, tmp_path, progress=killed_at(STEPS + 1))
@@ -234,10 +226,8 @@ def test_warm_up(encoder: str, tmp_path: Path) -> None:
 def test_arguments_are_checked(encoder: str, tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [{"valid_tokens": []}, {"valid_tokens": [("a",)], "valid_labels": ["x"]}]
     for options in wrong:
-        with pytest.raises(ValueError, match="valid_labels must be"):
+        with pytest.raises(ValueError, match=r"valid_labels must be|class that training has not: 'x'"):
             train(encoder, tmp_path, **options)
-    with pytest.raises(ValueError, match="training must be"):
-        TransformersClassifier(encoder, training="fast")  # type: ignore[arg-type]
 
 
 def test_freelb_without_an_adversary_is_ordinary_training(
@@ -354,8 +344,6 @@ def test_a_loaded_model_continues_from_its_weights_in_a_copy(tmp_path: Path) -> 
     run = TrainingRun(tmp_path / "checkpoints")
     with pytest.raises(ValueError, match="learning_rate must be smaller"):
         base.fit(rows, labels, epochs=1, learning_rate=1e30, **options)
-    with pytest.raises(ValueError, match="validation must be a fraction or a pair"):
-        base.fit(rows, labels, epochs=1, validation="held.csv", **options)
     base.fit(rows, labels, epochs=1, learning_rate=1e-3, run=run, **options)
     assert base.fingerprint() != fingerprint
     assert all(torch.equal(value, initial[name]) for name, value in weights.state_dict().items())
@@ -414,6 +402,11 @@ def test_a_large_batch_is_read_in_parts(encoder: str, tmp_path: Path, kind: type
     assert again == pytest.approx(loss, rel=1e-5)
     for one_gradient, other in zip(gradients, found, strict=True):
         torch.testing.assert_close(one_gradient, other, rtol=1e-3, atol=1e-6)
+    valid = trainer.valid.rows = trainer.valid.draw(0, range(5))
+    trainer.most_tokens, length = 10**9, max(map(len, valid.values()))
+    again = trainer.validate()  # nothing but halves fits
+    length, trainer.most_tokens = 10**9, 10**9
+    assert again == pytest.approx(trainer.validate(), rel=1e-5)
     trainer.most_tokens = 1
     length = 0
     with pytest.raises(RuntimeError, match="out of memory"):

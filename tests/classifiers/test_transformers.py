@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,60 +45,8 @@ def wrapped(inner: Any, names: tuple[str, ...], *, max_length: int = 10**30, **o
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=max_length, **kinds, **options)
 
 
-def byte_level(prefix: bool) -> Any:
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    inner.train_from_iterator(
-        CORPUS * 3,
-        tokenizers.trainers.BpeTrainer(vocab_size=600, special_tokens=[*SPECIAL["roberta"]], initial_alphabet=alphabet),
-    )
-    return inner
-
-
-def word_piece() -> Any:
-    inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=50))
-    inner.normalizer = tokenizers.normalizers.BertNormalizer()
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    inner.train_from_iterator(
-        CORPUS * 3, tokenizers.trainers.WordPieceTrainer(vocab_size=400, special_tokens=[*SPECIAL["bert"]])
-    )
-    return inner
-
-
-def unigram() -> Any:
-    inner = tokenizers.Tokenizer(tokenizers.models.Unigram())
-    inner.normalizer = tokenizers.normalizers.Sequence(
-        [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
-    )
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    inner.train_from_iterator(
-        CORPUS * 3,
-        tokenizers.trainers.UnigramTrainer(vocab_size=300, special_tokens=[*SPECIAL["roberta"]], unk_token="<unk>"),
-    )
-    return inner
-
-
-def across_spaces() -> Any:
-    """Merges reach over spaces: gathering would be wrong."""
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
-    inner.train_from_iterator(
-        CORPUS * 3, tokenizers.trainers.BpeTrainer(vocab_size=500, special_tokens=[*SPECIAL["roberta"]])
-    )
-    return inner
-
-
-MAKERS: dict[str, Callable[..., Any]] = {
-    "bytes": lambda **options: wrapped(byte_level(False), SPECIAL["roberta"], **options),
-    "bytes-prefix": lambda **options: wrapped(byte_level(True), SPECIAL["roberta"], **options),
-    "wordpiece": lambda **options: wrapped(word_piece(), SPECIAL["bert"], **options),
-    "unigram": lambda **options: wrapped(unigram(), SPECIAL["roberta"], **options),
-    "across": lambda **options: wrapped(across_spaces(), SPECIAL["roberta"], **options),
-}
-
-
 def fixed(kind: str, **options: Any) -> Any:
-    """A tokenizer written down: those above are trained, with ties broken at random, so models on them would vary."""
+    """A tokenizer of written-down words and letters."""
     names = SPECIAL[kind]
     if kind == "bert":
         words = sorted({word for text in CORPUS for word in text.lower().split() if word.isalpha()})

@@ -296,14 +296,6 @@ def test_runs_of_characters(unit: str, tmp_path: Path) -> None:
         ad.AdditiveClassifier(settings=settings).fit(texts, labels)
 
 
-def test_conventions_of_scikit_learn() -> None:
-    sklearn_base = pytest.importorskip("sklearn.base")
-    model = ad.AdditiveClassifier(ops="del", settings=SETTINGS)
-    assert sklearn_base.clone(model).get_params() == model.get_params()
-    with pytest.raises(ValueError, match="fitted"):
-        model.predict(["good"])
-
-
 @pytest.mark.parametrize("kind", ["counts", "hashed", "bayes", "three", "ridge"])
 def test_pipelines(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("skops")

@@ -13,13 +13,10 @@ import pytest
 from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, certified_radius
-from adaptdel.certification.certificate import Certificate, Rule
-from adaptdel.certification.sampling import SamplingPlan, stream, take_votes
+from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.verify import verify
 from adaptdel.classifiers import BaseClassifierError, CallableClassifier, LinearClassifier
-from adaptdel.classifiers.base import BaseClassifier, Prepared, Request
-from adaptdel.classifiers.distinct import DistinctClassifier
-from adaptdel.core.confidence import Looks
+from adaptdel.classifiers.base import BaseClassifier, DistinctClassifier, Request
 from adaptdel.core.noise import Noise
 from adaptdel.models.smoothed import SmoothedClassifier, pipeline
 from adaptdel.text.units import Bytes, Characters, Chunks, Custom, Labelled, Unit, Words
@@ -193,13 +190,6 @@ def test_distinct_copies_are_asked_once() -> None:
     assert len(asked) == len(set(asked))
 
 
-def test_streams_are_independent() -> None:
-    draws = {phase: stream(0, b"key", phase).integers(0, 2**32, 1000) for phase in ("select", "estimate")}
-    assert not np.array_equal(draws["select"], draws["estimate"])
-    assert not np.array_equal(stream(1, b"key", "select").integers(0, 2**32, 1000), draws["select"])
-    assert np.array_equal(stream(0, b"key", "select").integers(0, 2**32, 1000), draws["select"])
-
-
 def test_thresholds() -> None:
     inputs = [" ".join(random.Random(i).choices(WORDS, k=40)) for i in range(8)]
     for threshold in (0.2, 0.8):
@@ -340,23 +330,6 @@ def test_a_million_bytes_need_little_memory() -> None:
     tracemalloc.stop()
     assert certificate.length == 10**6
     assert peak < 500e6
-
-
-def test_looks_are_planned_before_the_first_vote() -> None:
-    prepared = Prepared("x", tuple(map(str, range(100))), Words())
-    plan = SamplingPlan(Rule(Deletion(FixedRate(0.9)), ("del", "ins", "sub")), n_estimate=1000)
-    tallies = []
-    for answer in (0, 1):
-        task = take_votes(prepared, plan, 2)
-        kept = next(task)
-        try:
-            while True:
-                kept = task.send(np.full(len(kept), answer))
-        except StopIteration as stop:
-            tallies.append(stop.value)
-    assert tallies[0].looks == tallies[1].looks
-    assert isinstance(tallies[0].looks, Looks)
-    assert [t.label for t in tallies] == [0, 1]
 
 
 @pytest.mark.parametrize(("rate", "answer"), [(0.0, "long"), (1.0, "none")])

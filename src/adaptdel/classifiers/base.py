@@ -1,10 +1,14 @@
-"""The interface of base classifiers, which vote on the noisy copies of prepared inputs; their registry."""
+"""The interface of base classifiers, which vote on the noisy copies of prepared inputs; their registry.
+
+`DistinctClassifier` classifies each distinct copy of an input once, and some copies twice as a check.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -15,6 +19,13 @@ from adaptdel.core.checks import BoolArray, IntArray, check_names
 from adaptdel.core.noise import Noise
 from adaptdel.core.registry import Registry
 from adaptdel.text.units import Tokens, Unit
+
+REMEMBERED = 2**16  # distinct copies of an input whose answers are cached
+LONG_KEY = 256  # longer keys are cached by their hash
+RECHECKED = 64  # of the first copies are classified again
+RECHECKED_SHARE, RECHECKED_LEAST = 8, 16  # every 8th copy of a call, and at least this number
+RECHECKED_ALONE = 2
+RECHECKED_LATER = 8  # of the very first copies are classified again in later calls
 
 
 class BaseClassifierError(RuntimeError):
@@ -27,23 +38,14 @@ class InconsistentAnswerError(ValueError):
 
 @dataclass
 class Prepared:
-    """An input, prepared once for all its noisy copies.
+    """An input, prepared once for all its noisy copies."""
 
-    Attributes:
-        name: the name of the input in messages.
-        tokens: its tokens.
-        unit: joins tokens.
-        masking: whether tokens that are not kept are replaced by a mask instead of being deleted.
-        data: what the classifier has computed for the input, such as token ids.
-        answers: cached class numbers of distinct copies.
-    """
-
-    name: str
+    name: str  # of the input, in messages
     tokens: Tokens
-    unit: Unit
-    masking: bool = False
-    data: Any = None
-    answers: dict[Hashable, int] = field(default_factory=dict)
+    unit: Unit  # joins tokens
+    masking: bool = False  # whether tokens that are not kept are replaced by a mask instead of being deleted
+    data: Any = None  # what the classifier has computed for the input
+    answers: dict[Hashable, int] = field(default_factory=dict)  # cached class numbers of distinct copies
 
 
 @dataclass(frozen=True)
@@ -59,19 +61,12 @@ class BaseClassifier(ABC):
 
     A subclass classifies copies (`votes`). It may also be trained (`fit`) and saved (`kind`, `save`, `load`): see
     `register_classifier`.
-
-    Attributes:
-        kind: the name under which the class is registered; "" if its instances cannot be saved.
-        classes_: the labels, in the order of the class numbers; None before the classifier is fitted.
-        dtype: the precision of a transformer; None for other models.
     """
 
-    kind: ClassVar[str] = ""
-    running_options: ClassVar[tuple[str, ...]] = ()
-    """What may differ from run to run, such as the device: further options of `load`."""
-
-    classes_: list[Any] | None = None
-    dtype: str | None = None
+    kind: ClassVar[str] = ""  # the name under which the class is registered; "" if its instances cannot be saved
+    running_options: ClassVar[tuple[str, ...]] = ()  # options of `load` that may differ from run to run: the device
+    classes_: list[Any] | None = None  # the labels, in the order of the class numbers; None before `fit`
+    dtype: str | None = None  # the precision of a transformer; None for other models
 
     def prepare(self, name: str, tokens: Tokens, unit: Unit, *, masking: bool = False) -> Prepared:
         """Prepare an input; called once for each input."""
@@ -127,23 +122,14 @@ class BaseClassifier(ABC):
     def fit(
         self, tokens: Sequence[Tokens], labels: Sequence[Any], *, noise: Noise, unit: Unit, copies: int, seed: int
     ) -> BaseClassifier:
-        """Train on noisy copies of the examples, in place, and return the classifier.
-
-        Args:
-            tokens: the tokens of every example.
-            labels: the label of every example.
-            noise: applied to the examples.
-            unit: joins tokens.
-            copies: noisy copies of each example to train on.
-            seed: of all random numbers.
-        """
+        """Train on noisy copies of the examples (``copies`` of each), in place, and return the classifier."""
         raise ValueError(f"base must be trainable for fit, got {self!r}: use it as it is, without fit")
 
     def save(self, folder: Path) -> None:
         """Write the classifier to a new folder; `load` reads it."""
         raise ValueError(
-            f"base must be a classifier that can be saved, got {self!r}: a function cannot be stored safely; use a "
-            "scikit-learn, linear, transformers or ONNX model, or a class of your own with register_classifier"
+            f"base must be a classifier that can be saved, got {self!r}: a function cannot be stored safely; use "
+            "another model, or a class of your own with register_classifier"
         )
 
     @classmethod
@@ -155,6 +141,118 @@ class BaseClassifier(ABC):
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """Raise ValueError unless the options from a file can be given to `load`."""
         check_names("options", options, ())
+
+
+class DistinctClassifier(BaseClassifier):
+    """A base classifier that classifies each distinct copy of an input once.
+
+    A subclass defines by which `keys` copies are compared, and classifies distinct copies (`answer`). Some copies are
+    classified a second time, in other batches and another order; a different answer is an `InconsistentAnswerError`.
+    """
+
+    recheck: int = RECHECKED  # copies at the beginning that are classified again; 0 disables the check
+    _rechecked: int = 0
+    _calls: int = 0
+    _early: tuple[tuple[Prepared, Hashable, int], ...] = ()  # some of the first copies, with their answers
+
+    def forget_answers(self) -> None:
+        """Start the repeated classification of copies anew: the model has changed."""
+        self._rechecked, self._calls, self._early = 0, 0, ()
+
+    @abstractmethod
+    def keys(self, request: Request) -> list[Hashable]:
+        """A hashable key for each copy; copies of an input with equal keys get the same answer."""
+
+    @abstractmethod
+    def answer(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
+        """The class numbers of distinct copies, shape (copies,)."""
+
+    def votes(self, requests: Sequence[Request]) -> list[IntArray]:
+        """Classify the copies whose answers are not cached, those of all inputs together."""
+        keys = [self.keys(request) for request in requests]
+        new: dict[tuple[int, Hashable], tuple[Prepared, Hashable]] = {}
+        for request, row in zip(requests, keys, strict=True):
+            known = request.prepared.answers
+            for key, name in zip(row, map(_short, row), strict=True):
+                if name not in known:
+                    new.setdefault((id(known), name), (request.prepared, key))
+        fresh = dict(zip(new, self._answered(list(new.values())).tolist(), strict=True)) if new else {}
+        out = []
+        for request, row in zip(requests, keys, strict=True):
+            known = request.prepared.answers
+            names = map(_short, row)
+            out.append(np.array([known[n] if n in known else fresh[id(known), n] for n in names], dtype=np.int64))
+        for (_, name), (prepared, _) in zip(new, new.values(), strict=True):
+            if len(prepared.answers) < REMEMBERED:
+                prepared.answers[name] = fresh[id(prepared.answers), name]
+        return out
+
+    def _answered(self, copies: Sequence[tuple[Prepared, Hashable]]) -> IntArray:
+        """The checked answers; an error names the input that failed, or the first of several."""
+        try:
+            answers = self.answer(copies)
+            self._recheck_some(copies, answers)
+            return answers
+        except (BaseClassifierError, InconsistentAnswerError):
+            raise
+        except Exception as error:
+            raise BaseClassifierError(
+                f"the base classifier failed on {copies[0][0].name}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _recheck_some(self, copies: Sequence[tuple[Prepared, Hashable]], answers: IntArray) -> None:
+        """Classify some of the first copies again: together in another order, and a few of them alone.
+
+        A few of the very first are classified again in later calls, too, at increasing intervals.
+        """
+        self._calls += 1
+        size = min(self.recheck - self._rechecked, max(RECHECKED_LEAST, len(copies) // RECHECKED_SHARE), len(copies))
+        chosen: list[tuple[Prepared, Hashable, int]] = []
+        if size > 0:
+            rng = np.random.Generator(np.random.Philox(self._rechecked))
+            chosen = [(*copies[place], int(answers[place])) for place in rng.permutation(len(copies))[:size]]
+            self._rechecked += size
+            self._compare(chosen)
+            for copy in chosen[:RECHECKED_ALONE] if size > 1 else ():
+                self._compare([copy])
+        if self._early and self._calls & (self._calls - 1) == 0:  # a power of two
+            self._compare(self._early)
+        left = RECHECKED_LATER - len(self._early)
+        self._early += tuple((replace(prepared, answers={}), key, answer) for prepared, key, answer in chosen[:left])
+
+    def _compare(self, answered: Sequence[tuple[Prepared, Hashable, int]]) -> None:
+        """Classify copies again, and raise if an answer differs."""
+        again = self.answer([(prepared, key) for prepared, key, _ in answered]).tolist()
+        for (prepared, key, answer), other in zip(answered, again, strict=True):
+            if other != answer:
+                shown = self.show(prepared, key)
+                shown = shown if len(shown) <= 200 else shown[:197] + "..."
+                raise InconsistentAnswerError(
+                    f"the base classifier answered {self.label(answer)!r} and then {self.label(other)!r} to the same "
+                    f"copy {shown} of {prepared.name}: its answer must depend on the copy alone, not on the other "
+                    "copies, their order, earlier calls or chance, or no certificate holds"
+                )
+
+    def show(self, prepared: Prepared, key: Hashable) -> str:
+        """A copy as it is shown in messages."""
+        return repr(key)
+
+
+def _short(key: Hashable) -> Hashable:
+    """The key of the cache of answers: a long key is replaced by its hash to save memory."""
+    if isinstance(key, str) and len(key) > LONG_KEY:
+        key = key.encode("utf-8", "surrogatepass")
+    if isinstance(key, bytes) and len(key) > LONG_KEY:
+        return len(key), hashlib.blake2b(key, digest_size=32).digest()  # tagged: a short copy may be equal to a hash
+    return key
+
+
+def best_class(scores: npt.NDArray[Any], describe: Callable[[int], str]) -> IntArray:
+    """The class of the highest score in every row; NaN is an error that names its input."""
+    wrong = np.isnan(scores).any(axis=1)
+    if wrong.any():
+        raise BaseClassifierError(f"the base classifier returned NaN on {describe(int(np.argmax(wrong)))}")
+    return np.argmax(scores, axis=1).astype(np.int64)
 
 
 def _check_class(cls: Any) -> None:
@@ -181,13 +279,10 @@ Registered = TypeVar("Registered", bound=type[BaseClassifier])
 
 
 def register_classifier(kind: str) -> Callable[[Registered], Registered]:
-    """A class decorator that makes a base classifier loadable under a name.
+    """A class decorator that makes a base classifier loadable under a name; that of another class is refused.
 
     The class defines ``votes``, ``fingerprint``, ``save`` and ``load``. A saved model holds the name, never code: the
     module of the class has to be imported before the model is loaded, by ``--import`` or as a plug-in.
-
-    Args:
-        kind: the name; that of another class is refused.
     """
     return CLASSIFIERS.add(kind)
 

@@ -1,4 +1,7 @@
-"""Classifiers whose score is a sum of bounded token scores, in integers: linear models of bags of tokens, pipelines."""
+"""Classifiers whose score is a sum of bounded token scores, in integers: linear models of bags of tokens, pipelines.
+
+Linear models are trained here, optionally with word vectors as further features.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from fractions import Fraction
 from math import frexp
 from pathlib import Path
@@ -30,6 +34,8 @@ from adaptdel.classifiers.features import (
 )
 from adaptdel.classifiers.linear import model_digest, read_model, write_model
 from adaptdel.classifiers.linear_training import (
+    Counts,
+    Fitted,
     Progress,
     balanced_class_weights,
     class_numbers,
@@ -38,11 +44,12 @@ from adaptdel.classifiers.linear_training import (
     rounded,
 )
 from adaptdel.classifiers.vote_margin import train_margins
-from adaptdel.classifiers.word_vectors import WordVectors
-from adaptdel.core.checks import IntArray, check_int, check_names, check_real
+from adaptdel.core.checks import FloatArray, IntArray, check_int, check_names, check_real
+from adaptdel.files import read_tensors
 from adaptdel.settings import AdditiveTrainingSettings
 from adaptdel.text.units import Tokens, Unit
 
+LENGTH = 0.2  # of all vectors; 0.1 and 0.3 are as good on held-out rows, 1 and 3 are worse: experiments/exact.md
 LARGEST_BOUND = 2**40  # of token scores, so that sums of the scores of many tokens fit into 64 bits
 COUNTS = ("int32", "int64", "float32", "float64")  # types in which the counts of terms do not overflow
 COUNTING = ("CountVectorizer", "HashingVectorizer")
@@ -74,19 +81,12 @@ class BoundedClassifier(BaseClassifier):
 
     A subclass defines the scores of tokens before they are bounded. Bounded they are after all features of a token are
     summed up, so that the bound also holds for tokens that were never seen, whatever they are made of.
-
-    Attributes:
-        offsets: what is added to the scores of the tokens, shape (classes,).
-        bound: of the token scores, see `bounded_scores`.
-        ngram: the number of neighbouring tokens that have a score together, see `adaptdel.classifiers.features.ngrams`;
-            what is said of tokens then holds for these runs of tokens.
     """
 
     classes_: list[Any]
-    offsets: IntArray
-    bound: int
-
-    ngram: int = 1
+    offsets: IntArray  # what is added to the scores of the tokens, shape (classes,)
+    bound: int  # of the token scores, see `bounded_scores`
+    ngram: int = 1  # neighbouring tokens that have a score together, see `ngrams`: these runs are the tokens here
 
     def __init__(self) -> None:
         self._cached = ScoreCache(len(self.classes_))
@@ -148,16 +148,10 @@ class BoundedClassifier(BaseClassifier):
 
 @register_classifier("additive")
 class BoundedLinearClassifier(BoundedClassifier):
-    """A linear model of bags of tokens with weights for several bounds, of which one is used.
+    """A linear model of bags of tokens with weights for several bounds, of which one is used: number ``point``.
 
-    Args:
-        features: the columns of tokens.
-        classes: the labels, sorted.
-        weights: integers, shape (bounds, columns + 1, scores); the last column, the mask, is 0.
-        bias: integers, shape (bounds, scores).
-        bounds: of the token scores, as large as the weights demand.
-        ngram: see `BoundedClassifier`.
-        point: which of them is used.
+    The weights are integers of shape (bounds, columns + 1, scores), with a last column of zeros for the mask; the bias
+    has the shape (bounds, scores).
     """
 
     def __init__(
@@ -285,6 +279,69 @@ class BoundedLinearClassifier(BoundedClassifier):
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The bound that is used."""
         check_int("point", check_names("options", options, ("point",))["point"])
+
+
+class WordVectors:
+    """Vectors of words, of equal length: features in training, which are part of the weights of words afterwards.
+
+    A token has the vectors of all its features that are words of the file. Their scores are products of vectors with
+    weights that are the same for all words, so words that did not occur in training have scores too.
+
+    Args:
+        path: a safetensors file with ``words`` (UTF-8 bytes, one word a line) and ``vectors`` (a row a word).
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        words, vectors = read_vectors(Path(path))
+        self.features = VocabularyFeatures(words)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        self.vectors: FloatArray = LENGTH * vectors / np.where(lengths > 0, lengths, 1.0)
+
+    @property
+    def size(self) -> int:
+        """The number of columns that the vectors add."""
+        return int(self.vectors.shape[1])
+
+    def columns(self, numbers: dict[Hashable, int], counts: Counts) -> Counts:
+        """The columns of each distinct token, less their mean over the words of the examples, (types + 1, size)."""
+        present = composition(self.features, numbers)[:, :-1]  # the words in each token
+        occurrences = np.asarray(counts.sum(axis=0)) @ present
+        self.vectors = self.vectors - occurrences @ self.vectors / max(1.0, float(occurrences.sum()))
+        return sparse.csr_array(present @ self.vectors)
+
+    def folded(
+        self, features: VocabularyFeatures, trained: Sequence[Fitted]
+    ) -> tuple[VocabularyFeatures, list[Fitted]]:
+        """Features with all words of the file, and models in which the weight of a word holds its part of the vectors.
+
+        The models were trained with ``features``, the mask and the columns of the vectors.
+        """
+        known, words = set(features.vocabulary), self.features.vocabulary
+        union = VocabularyFeatures([*features.vocabulary, *(word for word in words if word not in known)])
+        positions = {word: position for position, word in enumerate(union.vocabulary)}
+        rows = [positions[word] for word in words]
+
+        def fold(fitted: Fitted) -> Fitted:
+            weights = np.zeros((union.size + 1, fitted.weights.shape[1]))
+            weights[: features.size] = fitted.weights[: features.size]
+            weights[rows] += self.vectors @ fitted.weights[features.size + 1 :]
+            return replace(fitted, weights=weights)
+
+        return union, [fold(fitted) for fitted in trained]
+
+
+def read_vectors(path: Path) -> tuple[list[str], npt.NDArray[np.float64]]:
+    """Read words and vectors; ValueError that names the file and what is wrong in it."""
+    tensors = read_tensors(path)
+    listed, vectors = tensors.get("words"), tensors.get("vectors")
+    if listed is None or listed.dtype != np.uint8 or vectors is None or vectors.dtype.kind != "f":
+        raise ValueError(f"{path} must hold words as uint8 (UTF-8, one word a line) and vectors as floats")
+    words = listed.tobytes().decode("utf-8", "replace").split("\n")
+    if vectors.ndim != 2 or len(vectors) != len(words) or len(set(words)) != len(words):
+        raise ValueError(f"{path} must hold a vector for each of its {len(words)} different words")
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"{path} must hold finite vectors")
+    return words, vectors.astype(np.float64)
 
 
 @register_classifier("additive_pipeline")

@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.classifiers.base import (
+    RECHECKED,
     BaseClassifier,
     BaseClassifierError,
+    DistinctClassifier,
     Prepared,
     Request,
+    best_class,
     check_labels,
     check_mask,
     drawn_copies,
     register_classifier,
 )
-from adaptdel.classifiers.distinct import RECHECKED, DistinctClassifier, best_class
 from adaptdel.classifiers.fingerprint import fingerprint
 from adaptdel.core.checks import IntArray, check_int, check_names, token_key
 from adaptdel.core.noise import Noise, NoNoise

@@ -30,23 +30,14 @@ _WORD = re.compile(r"\w+")
 
 
 class ScoreCache:
-    """The scores of tokens, computed once for each token. Several threads may use it.
-
-    Args:
-        scores: the number of scores of a token.
-    """
+    """The scores of tokens, computed once for each token. Several threads may use it."""
 
     def __init__(self, scores: int) -> None:
         self.rows: dict[Hashable, int] = {}
         self._table: IntArray = np.zeros((0, scores), dtype=np.int64)
 
     def lookup(self, tokens: Sequence[Hashable], compute: Callable[[Sequence[Hashable]], IntArray]) -> IntArray:
-        """The scores of tokens, shape (tokens, scores); best for the tokens of many texts at once.
-
-        Args:
-            tokens: the tokens.
-            compute: the scores of tokens that are not cached.
-        """
+        """The scores of tokens, shape (tokens, scores): ``compute`` gives those of tokens that are not cached."""
         with CACHE_LOCK:
             rows = rows_in(self.rows, tokens)
             if not len(rows) or rows.min() >= 0:
@@ -95,25 +86,14 @@ def check_ngram(ngram: int, unit: Unit | None) -> None:
 
 @dataclass(frozen=True)
 class Rows:
-    """The weights of the tokens of one input: integers, stored as floats.
+    """The weights of the tokens of one input: integers, stored as floats."""
 
-    Attributes:
-        weights: shape (tokens, scores); in single precision if every sum of them is exact, else in double precision.
-        offset: what is added to the scores of every copy, shape (scores,).
-    """
-
-    weights: npt.NDArray[Any]
-    offset: FloatArray
+    weights: npt.NDArray[Any]  # (tokens, scores); in single precision if every sum of them is exact, else in double
+    offset: FloatArray  # what is added to the scores of every copy, shape (scores,)
 
 
 def token_rows(sums: IntArray, bias: npt.NDArray[np.int32], mask: npt.NDArray[np.int32] | None) -> Rows:
-    """The weights of the tokens.
-
-    Args:
-        sums: the sum of the weights of each token's features, shape (tokens, scores).
-        bias: shape (scores,).
-        mask: the weights of a mask under masking, shape (scores,); None otherwise.
-    """
+    """The weights of tokens with these sums of the weights of their features; ``mask`` is None without masking."""
     offset = bias.astype(np.int64)
     if mask is not None:  # the score of a fully masked input, plus a difference for every kept token
         offset = offset + len(sums) * mask.astype(np.int64)
@@ -126,13 +106,8 @@ def token_rows(sums: IntArray, bias: npt.NDArray[np.int32], mask: npt.NDArray[np
 def summed(tokens: Iterable[Hashable], features: Features, weights: npt.NDArray[np.int32]) -> IntArray:
     """The sum of the weights of each token's features, shape (tokens, scores)."""
     columns, ends = features.table(tokens)
-    return sums_of_runs(weights[columns], ends)
-
-
-def sums_of_runs(rows: npt.NDArray[np.integer[Any]], ends: IntArray) -> IntArray:
-    """The sums of the rows between one end and the next, shape (ends − 1, scores)."""
-    sums = np.zeros((len(rows) + 1, rows.shape[1]), dtype=np.int64)
-    np.cumsum(rows, axis=0, dtype=np.int64, out=sums[1:])
+    sums = np.zeros((len(columns) + 1, weights.shape[1]), dtype=np.int64)
+    np.cumsum(weights[columns], axis=0, dtype=np.int64, out=sums[1:])
     return np.asarray(sums[ends[1:]] - sums[ends[:-1]])
 
 
@@ -148,14 +123,8 @@ def bounded_scores(token_scores: IntArray, bound: int) -> IntArray:
 
     `adaptdel.classifiers.vote_margin.bounded` does the same to floats. Of several scores only the differences matter:
     the middle between the largest and the smallest is taken off. To stay in integers, they are doubled first, so that
-    margins of several scores are bounded by twice the bound.
-
-    Args:
-        token_scores: shape (tokens, scores).
-        bound: at least 0.
-
-    Returns:
-        Shape (tokens, classes); a single score is that of the second class.
+    margins of several scores are bounded by twice the bound. The result has the shape (tokens, classes); a single score
+    is that of the second class.
 
     >>> bounded_scores(np.array([[7], [-2]]), 3).tolist(), bounded_scores(np.array([[7, 1, 0]]), 3).tolist()
     ([[0, 3], [0, -2]], [[3, -3, -3]])
@@ -239,13 +208,9 @@ def _integer(token: Hashable) -> int:
 
 
 class Features(ABC):
-    """The feature columns of tokens.
+    """The feature columns of tokens."""
 
-    Attributes:
-        size: the number of columns.
-    """
-
-    size: int
+    size: int  # the number of columns
 
     @abstractmethod
     def columns(self, parts: Sequence[Hashable]) -> IntArray:

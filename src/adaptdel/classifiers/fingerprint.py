@@ -10,6 +10,7 @@ from __future__ import annotations
 import copyreg
 import hashlib
 import inspect
+import pickle
 import site
 import sys
 import sysconfig
@@ -52,11 +53,17 @@ def fingerprint(value: Any) -> str:
         return ""
 
 
+def own_code(parts: Iterable[Any]) -> str:
+    """The fingerprints of the classes of some objects, as far as they are the user's; "" if there are none."""
+    classes = {type(part) for part in parts}
+    return " ".join(sorted(fingerprint(own) for own in classes if not _is_installed(own.__module__)))
+
+
 class _Describer:
-    """Describes objects; what contains itself is described by the way back to it."""
+    """Describes objects, numbered in the order in which they are met; what contains itself shows its number."""
 
     def __init__(self) -> None:
-        self._path: list[int] = []
+        self._numbers: dict[int, int] = {}
         self._described: dict[int, tuple[Any, str]] = {}  # with the object, so that its id is not used again
 
     def describe(self, value: Any) -> str:
@@ -65,11 +72,10 @@ class _Describer:
             return f"{type(value).__name__}:{value!r}"
         if id(value) in self._described:
             return self._described[id(value)][1]
-        if id(value) in self._path:
-            return f"the object {len(self._path) - self._path.index(id(value))} levels above"
-        self._path.append(id(value))
+        if id(value) in self._numbers:
+            return f"the object {self._numbers[id(value)]}"
+        self._numbers[id(value)] = len(self._numbers)
         text = _digest(type(value).__qualname__, self._parts(value))
-        self._path.pop()
         self._described[id(value)] = value, text
         return text
 
@@ -96,7 +102,7 @@ class _Describer:
         if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, (ModuleType, type(None))):
             return [value.__qualname__, self.describe(value.__self__)]
         if isinstance(value, _CACHE):
-            return [self.describe(inspect.unwrap(value))]
+            return [self.describe(inspect.unwrap(value, stop=lambda inner: not isinstance(inner, _CACHE)))]
         took_name = not isinstance(value, type) and "__qualname__" in getattr(value, "__dict__", ())  # of what it wraps
         if callable(value) and hasattr(value, "__qualname__") and not took_name:
             has_name = "<" not in value.__qualname__  # unlike a lambda, or a function inside another
@@ -135,7 +141,10 @@ class _Describer:
             raise _OpaqueError from None
         # a class of the user may pickle less than its answers depend on
         own = None if _is_installed(type(value).__module__) else (type(value), _in_order(object.__getstate__(value)))
-        if isinstance(reduced, str):
+        if isinstance(reduced, str):  # the name of a global variable
+            space = sys.modules[pickle.whichmodule(value, reduced)]  # type: ignore[attr-defined]
+            if own is None and getattr(space, reduced, None) is not value:
+                raise _OpaqueError
             return map(self.describe, (reduced, own))
         build, arguments, *rest = reduced
         state, items, pairs = (*rest, None, None, None)[:3]

@@ -149,4 +149,7 @@ def read_tokenizer(folder: Path) -> Any:
 
     check_regular(folder)
     with reading(str(folder)):
-        return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        if not isinstance(tokenizer.model_max_length, (int, float)):
+            raise ValueError(f"model_max_length must be a number, got {tokenizer.model_max_length!r:.60}")
+        return tokenizer

@@ -73,18 +73,12 @@ def model_digest(description: Mapping[str, Any], weights: npt.NDArray[np.int32],
 def read_model(
     folder: Path, kind: str, fields: Mapping[str, str]
 ) -> tuple[dict[str, Any], Features, dict[str, npt.NDArray[np.int32]]]:
-    """Read both files: the description, the features, and the tensors ``weights`` and ``bias``, checked.
+    """Read what `write_model` wrote: the description, the features, and the tensors ``weights`` and ``bias``, checked.
 
-    Args:
-        folder: what `write_model` wrote.
-        kind: the kind of features, "hash" or "vocabulary".
-        fields: further fields of the description, with their types.
+    ``kind`` is that of the features, and ``fields`` are further fields of the description, with their types.
     """
     path = folder / DESCRIPTION
-    try:
-        values = read_json(path, "a linear model")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+    values = read_json(path, "a linear model")
     tensors = read_tensors(folder / WEIGHTS)
     try:
         if values.get("format") != "adaptdel linear" or values.get("version") != VERSION:
@@ -126,26 +120,19 @@ class LinearClassifier(BaseClassifier):
         bits: the base-2 logarithm of the number of columns into which features are hashed, see
             `adaptdel.classifiers.features`.
         ngram: for characters and bytes, the number of neighbouring tokens of a copy that are a feature together.
-
-    Attributes:
-        classes_: the labels, sorted.
-        weights_: integers, shape (columns + 1, scores); the last row is the mask. Two classes have one score.
-        bias_: integers, shape (scores,).
-        exponent_: a weight is its integer times 2**-exponent_.
-        training_: how the model was trained, in plain values.
     """
+
+    weights_: npt.NDArray[np.int32]  # shape (columns + 1, scores); the last row is the mask; two classes have one score
+    bias_: npt.NDArray[np.int32]  # shape (scores,)
+    exponent_: int  # a weight is its integer times 2**-exponent_
+    training_: dict[str, Any]  # how the model was trained, in plain values
+    _features: HashedFeatures | None = None
+    _cached: ScoreCache
+    _fingerprint: str = ""
 
     def __init__(self, *, bits: int = LINEAR.bits, ngram: int = LINEAR.ngram) -> None:
         self.bits = bits
         self.ngram = ngram
-
-    weights_: npt.NDArray[np.int32]
-    bias_: npt.NDArray[np.int32]
-    exponent_: int
-    training_: dict[str, Any]
-    _features: HashedFeatures | None = None
-    _cached: ScoreCache
-    _fingerprint: str = ""
 
     def __repr__(self) -> str:
         return f"LinearClassifier(bits={self.bits}, ngram={self.ngram})"
@@ -177,17 +164,15 @@ class LinearClassifier(BaseClassifier):
         Args:
             tokens: the tokens of every example.
             labels: the label of every example: texts or numbers.
-            noise: applied to each copy; None or `NoNoise` trains on the examples themselves.
+            noise: applied to each copy.
             unit: what a token is; needed for an ngram above 1 only.
             loss: "votes" is the loss of the vote on an example, from a normal approximation of the scores of its copies
                 (see `adaptdel.classifiers.vote_margin`); "copies" that of single noisy copies, which are drawn. Masks
-                have a weight with "copies" only. "auto" is "votes" for two classes and "copies" for more:
-                ``experiments/linear-model.md`` has the measurements. An ngram above 1 needs "copies".
-            copies: noisy copies of each example. With "votes" no copy is drawn; if the rate of the noise is random,
-                as many rates are.
-            l2: penalty on squared weights per token of a copy; see `linear_training.train`. On held-out fifths of four
-                training sets, half and twice the default are about as accurate.
-            iterations: the largest number of steps of the optimiser; under noise it usually converges in fewer than 60.
+                and an ngram above 1 need "copies". "auto" is "votes" for two classes and "copies" for more:
+                ``experiments/linear-model.md`` has the measurements.
+            copies: see `adaptdel.settings.LinearTrainingSettings`, as for l2 and iterations.
+            l2: per token of a copy; see `linear_training.train`.
+            iterations: under noise, fewer than 60 are usually enough.
             seed: of the noise.
             class_weight: "balanced" gives every class the same weight in the loss; None every example.
             progress: called with (steps done, steps in total).
@@ -208,12 +193,7 @@ class LinearClassifier(BaseClassifier):
         if loss == "auto":
             loss = "votes" if len(classes) == 2 and self.ngram == 1 else "copies"
         check_examples(tokens, len(answers))
-        steps = len(answers) + iterations
-
-        def report(steps_done: int) -> None:
-            if progress is not None:
-                progress(steps_done, steps)
-
+        steps, report = len(answers) + iterations, progress or (lambda done, total: None)
         if loss == "votes" and active is not None and self.ngram > 1:
             raise ValueError(f"loss must be 'copies' for an ngram of {self.ngram}, got 'votes'")
         examples: Iterable[Tokens] = tokens
@@ -229,13 +209,13 @@ class LinearClassifier(BaseClassifier):
             copies=copies,
             seed=seed,
             tokens=tokens,
-            progress=lambda done, of: report(done * len(answers) // of),
+            progress=lambda done, of: report(done * len(answers) // of, steps),
         )
         composed = composition(features, numbers)
         options: dict[str, Any] = {
             "l2": l2,
             "iterations": iterations,
-            "progress": lambda done, _: report(len(answers) + done),
+            "progress": lambda done, _: report(len(answers) + done, steps),
         }
         weights = None if class_weight is None else balanced_class_weights(answers, len(classes))[answers]
         if active is not None and loss == "votes":
@@ -244,12 +224,14 @@ class LinearClassifier(BaseClassifier):
         else:
             weights = None if weights is None else np.repeat(weights, copies)
             fitted = train(counts, composed, np.repeat(answers, copies), len(classes), weights=weights, **options)
-        report(steps)
+        report(steps, steps)
         self._set(features, classes, *rounded(fitted))
-        settings: dict[str, Any] = {"loss_of": loss, "copies": copies, "l2": l2, "iterations": iterations, "seed": seed}
-        settings |= {"examples": len(answers)} | ({} if class_weight is None else {"class_weight": class_weight})
-        described = None if active is None else active.to_dict()
-        self.training_ = {"noise": described, **settings, **fitted.record}
+        self.training_ = {
+            "noise": None if active is None else active.to_dict(),
+            **{"loss_of": loss, "copies": copies, "l2": l2, "iterations": iterations, "seed": seed},
+            **{"examples": len(answers)} | ({} if class_weight is None else {"class_weight": class_weight}),
+            **fitted.record,
+        }
         return self
 
     def _set(

@@ -34,23 +34,15 @@ Objective = Callable[[FloatArray], tuple[float, FloatArray]]
 
 @dataclass(frozen=True)
 class Minimum:
-    """The result of an optimisation.
-
-    Attributes:
-        point: the last point.
-        value: the objective at that point.
-        steps: the number of steps.
-        values: the objective after each step.
-    """
+    """The result of an optimisation: the last point, the objective there, and the objective after each step."""
 
     point: FloatArray
     value: float
-    steps: int
     values: list[float]
 
     def record(self) -> dict[str, Any]:
         """How the optimisation went, in plain values."""
-        return {"loss": self.value, "steps": self.steps, "losses": self.values}
+        return {"loss": self.value, "steps": len(self.values), "losses": self.values}
 
 
 def minimise(
@@ -61,15 +53,10 @@ def minimise(
     tolerance: float,
     step: Callable[[int], None],
 ) -> Minimum:
-    """Minimise a smooth convex function.
+    """Minimise a smooth convex function, of which ``objective`` gives the value and the gradient.
 
-    Args:
-        objective: returns the value and the gradient at a point.
-        start: the first point.
-        iterations: the largest number of steps.
-        tolerance: stop when a step decreases the value by at most ``tolerance`` times the value (times 1 for values
-            below 1).
-        step: called with the number of steps after each step.
+    It stops after ``iterations`` steps, or when a step decreases the value by at most ``tolerance`` times the value
+    (times 1 for values below 1). ``step`` is called with the number of steps after each step.
     """
     point = start
     value, gradient = objective(point)
@@ -78,11 +65,9 @@ def minimise(
     for number in range(1, iterations + 1):
         direction = _direction(gradient, pairs)
         slope = _dot(gradient, direction)
-        if not slope < 0.0:
-            return Minimum(point, value, number - 1, values)
-        accepted = _line_search(objective, point, value, slope, direction)
+        accepted = _line_search(objective, point, value, slope, direction) if slope < 0.0 else None
         if accepted is None:
-            return Minimum(point, value, number - 1, values)
+            break
         new_point, new_value, new_gradient = accepted
         change, gradient_change = new_point - point, new_gradient - gradient
         product = _dot(change, gradient_change)
@@ -93,8 +78,8 @@ def minimise(
         values.append(value)
         step(number)
         if gain <= tolerance * max(1.0, abs(value)):
-            return Minimum(point, value, number, values)
-    return Minimum(point, value, iterations, values)
+            break
+    return Minimum(point, value, values)
 
 
 def _dot(a: FloatArray, b: FloatArray) -> float:
@@ -146,19 +131,12 @@ REPORT = 1000  # examples between two progress reports
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of training.
-
-    Attributes:
-        weights: shape (columns, scores).
-        bias: shape (scores,).
-        record: how the training went, in plain values.
-        bound: of the token scores, see `adaptdel.classifiers.vote_margin.bounded`; 0 for none.
-    """
+    """The result of training: weights, shape (columns, scores), and how the training went, in plain values."""
 
     weights: FloatArray
     bias: FloatArray
     record: dict[str, Any]
-    bound: float = 0.0
+    bound: float = 0.0  # of the token scores, see `adaptdel.classifiers.vote_margin.bounded`; 0 for none
 
 
 def composition(features: Features, numbers: dict[Hashable, int]) -> Counts:
@@ -241,8 +219,8 @@ def train(
     Two classes share a single score, which is positive for the second class; more classes have a score each.
 
     Args:
-        counts: tokens of each copy, as of `noisy_counts`; the last column is the mask.
-        composition: feature columns of each distinct token; the last column is the mask.
+        counts: tokens of each copy, as of `noisy_counts`.
+        composition: feature columns of each distinct token, as of `composition`.
         answers: the class number of every copy.
         classes: the number of classes.
         l2: see above.
@@ -275,13 +253,8 @@ def train(
         return loss + float((shrink * np.square(table[:-1])).sum()) / 2, gradient.ravel()
 
     start = np.zeros((len(used) + 1) * scores)
-    minimum = minimise(
-        objective,
-        start,
-        iterations=iterations,
-        tolerance=TOLERANCE,
-        step=lambda steps: progress(steps, iterations),
-    )
+    report: Callable[[int], None] = lambda steps: progress(steps, iterations)  # noqa: E731
+    minimum = minimise(objective, start, iterations=iterations, tolerance=TOLERANCE, step=report)
     table = minimum.point.reshape(-1, scores)
     fitted = np.zeros((composition.shape[1], scores))
     fitted[used] = table[:-1] * scale[:, None]
@@ -330,10 +303,9 @@ def class_numbers(labels: Iterable[Any]) -> tuple[list[Any], IntArray]:
         classes = sorted(set(plain))
     except TypeError:
         raise ValueError("labels must be all texts or all numbers, got both") from None
-    if not classes:
-        raise ValueError("labels must hold at least two different labels, got no examples")
     if len(classes) < 2:
-        raise ValueError(f"labels must hold at least two different labels, got only {classes[0]!r}")
+        got = f"only {classes[0]!r}" if classes else "no examples"
+        raise ValueError(f"labels must hold at least two different labels, got {got}")
     numbers = {label: number for number, label in enumerate(classes)}
     return classes, np.array([numbers[label] for label in plain], dtype=np.int64)
 

@@ -6,7 +6,6 @@ epoch depends on the seed and the epoch. Only the copies of a window of batches 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -40,9 +39,6 @@ class NoisyCopies:
         seed: of the copies.
         encode: turns copies into rows that have a length.
         purpose: of the copies.
-
-    Attributes:
-        rows: the rows of the present window's copies, by the number of the example.
     """
 
     def __init__(
@@ -58,7 +54,7 @@ class NoisyCopies:
     ) -> None:
         self.tokens, self.targets, self.noise, self.unit = tokens, np.array(targets), noise, unit
         self.seed, self.purpose, self.encode = seed, purpose, encode
-        self.rows: dict[int, Any] = {}
+        self.rows: dict[int, Any] = {}  # of the present window's copies, by the number of the example
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -80,23 +76,16 @@ class EpochBatches:
     """The batches of an epoch: every example once, grouped by length.
 
     Examples come in random order, in equal windows of at most `WINDOW` batches. The copies of a window are sorted by
-    length and cut into batches, which are shuffled.
-
-    Attributes:
-        epoch: the number of the next epoch.
-        began: when the present epoch began.
-        ids: the number of token ids that were read since then.
+    length and cut into batches, which are shuffled. ``epoch`` is the number of the next epoch.
     """
 
     def __init__(self, copies: NoisyCopies, batch_size: int) -> None:
-        self.copies, self.batch_size = copies, batch_size
-        self.epoch, self.began, self.ids = 0, time.perf_counter(), 0
+        self.copies, self.batch_size, self.epoch = copies, batch_size, 0
 
     def __len__(self) -> int:
         return -(-len(self.copies) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.ids, self.began = 0, time.perf_counter()
         order = stream(self.copies.seed, ORDER, self.epoch).permutation(len(self.copies)).tolist()
         shuffle = stream(self.copies.seed, SHUFFLE, self.epoch)
         size = self.batch_size * -(-len(self) // -(-len(self) // WINDOW))
@@ -140,7 +129,7 @@ def train_on_noise(
         epochs: passes over the examples.
         batch_size: examples per step.
         learning_rate: of AdamW.
-        seed: of the copies, the order of the examples and the dropout.
+        seed: of all random numbers.
     """
     import torch
 

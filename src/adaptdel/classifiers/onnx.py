@@ -25,8 +25,14 @@ import numpy.typing as npt
 
 from adaptdel.classifiers.base import check_labels, register_classifier
 from adaptdel.classifiers.foreign import local_folder, read_tokenizer
-from adaptdel.classifiers.self_test import Probes, Scores
-from adaptdel.classifiers.subwords import BATCH_TOKENS, MOST_BATCH_TOKENS, UNLIMITED, SubwordClassifier, Subwords
+from adaptdel.classifiers.subwords import (
+    BATCH_TOKENS,
+    MOST_BATCH_TOKENS,
+    UNLIMITED,
+    Scores,
+    SubwordClassifier,
+    Subwords,
+)
 from adaptdel.core.checks import IntArray, check_int, check_names, check_text
 
 OPSET = 17
@@ -52,9 +58,6 @@ class OnnxClassifier(SubwordClassifier):
         classes: the labels in the order of the scores; None for the numbers 0, 1, ...
         batch_tokens: the largest number of ids in a batch.
         max_length: the largest number of ids of a copy; None for the tokenizer's limit.
-
-    Attributes:
-        self_test_: the outcome of the self-test.
     """
 
     def __init__(
@@ -114,15 +117,11 @@ class OnnxClassifier(SubwordClassifier):
         """SHA-256 of the file, of the files that it names for its weights, and of the tokenizer."""
         if self._fingerprint is None:
             digest = hashlib.sha256(self.subwords.state().encode())
-            for file in self._files():
+            for file in (self.path, *external_files(self.path)):
                 with file.open("rb") as opened:
                     digest.update(hashlib.file_digest(opened, "sha256").digest())
             self._fingerprint = digest.hexdigest()
         return self._fingerprint
-
-    def _files(self) -> list[Path]:
-        """The graph, and the files that hold weights outside of it."""
-        return [self.path, *external_files(self.path)]
 
     def options(self) -> dict[str, Any]:
         """The name of the file, classes and longest input."""
@@ -131,7 +130,7 @@ class OnnxClassifier(SubwordClassifier):
     def save(self, folder: Path) -> None:
         """Copy the ONNX file with its weights, and write the tokenizer beside it."""
         folder.mkdir(parents=True, exist_ok=True)
-        for file in self._files():
+        for file in (self.path, *external_files(self.path)):
             target = folder / file.relative_to(self.path.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
@@ -140,8 +139,7 @@ class OnnxClassifier(SubwordClassifier):
     @classmethod
     def load(cls, folder: Path, **options: Any) -> Self:
         """Read what `save` wrote; ``options`` are those of the class, and ``file``, the name of the ONNX file."""
-        file = options.pop("file")
-        return cls(Path(folder) / file, str(folder), **options)
+        return cls(Path(folder) / options.pop("file"), str(folder), **options)
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
@@ -194,21 +192,21 @@ def check_can_quantise() -> None:
 class Int8Model:
     """The quantised graph of a model; ValueError if it cannot be made, or gives other scores than the model.
 
-    Args:
-        model: of `AutoModelForSequenceClassification`; it is left as it is.
-        inputs: the names of the arrays that it reads.
-        probes: what random copies are made of.
-        name: what the model is called in messages.
+    The model reads the arrays ``inputs``, and is left as it is. Random copies are made of ids below ``ids``.
     """
 
-    def __init__(self, model: Any, inputs: Sequence[str], probes: Probes, *, name: str) -> None:
-        rng = np.random.Generator(np.random.Philox(0))
+    def __init__(self, model: Any, subwords: Subwords, inputs: Sequence[str], ids: int | None) -> None:
+        def arrays(*rows: IntArray) -> Inputs:
+            padded = subwords.padded(rows)
+            return {name: padded[name] for name in inputs}
+
+        name, probes, rng = subwords.name, subwords.probes(ids), np.random.Generator(np.random.Philox(0))
         most = LONGEST if probes.limit is None else min(LONGEST, probes.limit - len(probes.prefix) - len(probes.suffix))
         copies = [probes.copy(int(rng.integers(1, most, endpoint=True)), rng) for _ in range(CALIBRATION_COPIES)]
-        batches = [_arrays([row], inputs) for row in copies]
+        batches = [arrays(row) for row in copies]
         plain = copy.deepcopy(model).cpu().float().eval()
         try:
-            self._session = _session(_quantised(_export(plain, _arrays([copies[0], copies[0]], inputs)), batches))
+            self._session = _session(_quantised(_export(plain, arrays(copies[0], copies[0])), batches))
             exported = np.array([self.scores(batch)[0] for batch in batches[:CHECKED_COPIES]])
         except Exception as error:  # exporters and libraries raise whatever an operator leads to
             reason = (str(error).strip().splitlines() or [""])[0]
@@ -234,8 +232,6 @@ def _export(model: Any, example: Inputs) -> bytes:
     import torch
 
     class Logits(torch.nn.Module):
-        """The model with its inputs in the order of the example, as the exporter calls it."""
-
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -266,8 +262,6 @@ def _quantised(graph: bytes, batches: Sequence[Inputs]) -> bytes:
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
     class Copies(CalibrationDataReader):  # type: ignore[misc]
-        """The copies that set the scales."""
-
         def __init__(self) -> None:
             self.left = iter(batches)
 
@@ -309,13 +303,6 @@ def _session(graph: bytes) -> Any:
     options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
     options.log_severity_level = 3  # errors
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-
-def _arrays(rows: Sequence[IntArray], inputs: Sequence[str]) -> dict[str, IntArray]:
-    """The inputs of a batch of copies of equal length."""
-    ids = np.stack(rows).astype(np.int64)
-    arrays = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    return {name: arrays[name] for name in inputs}
 
 
 def _logits(model: Any, inputs: Inputs) -> Scores:

@@ -11,14 +11,14 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from math import inf, isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -46,6 +46,7 @@ TOKENS = 4096  # per forward pass on a CPU, with padding: attention over 32 long
 SMALL = 1e-8  # gradients of a smaller norm are divided by this
 
 Batch = dict[str, Any]
+T = TypeVar("T")
 
 
 def train_transformer(
@@ -60,17 +61,8 @@ def train_transformer(
 ) -> None:
     """Train a classifier on noisy copies, drawn anew for every example and epoch; sets its ``training_``.
 
-    The same seed gives the same model on the same machine with the same number of threads. The classifier changes only
-    when training has finished.
-
-    Args:
-        classifier: the model to train.
-        examples: the training set; labels are texts or integers.
-        held: the validation set, with labels of the training set.
-        noise: applied to the examples; to those of the validation set once.
-        unit: joins tokens.
-        settings: the hyperparameters.
-        run: what else governs the training.
+    The copies of the validation set, ``held``, are drawn once. The same seed gives the same model on the same machine
+    with the same number of threads. The classifier changes only when training has finished.
     """
     if settings.precision == "tf32" and not classifier.device.startswith("cuda"):
         raise ValueError(
@@ -127,9 +119,6 @@ def train_transformer(
         "epochs": len(trainer.history),
         "best_epoch": best_epoch(trainer.history),
         "steps": trainer.steps,
-        "tokens": trainer.tokens,
-        "training_seconds": trainer.seconds,
-        "tokens_per_second": trainer.tokens / trainer.seconds,
     }
 
 
@@ -152,22 +141,12 @@ def is_finished(history: list[dict[str, float]], epochs: int, patience: int) -> 
 
 
 class NoisyTrainer:
-    """Trains a model on fresh noisy copies in batches of similar length.
-
-    Args:
-        classifier: reads the copies, on its device.
-        model: the model to train, in place.
-        settings: the hyperparameters.
-        train: the copies of the training set.
-        valid: those of the validation set, which are drawn once.
-        run: what else governs the training.
+    """Trains a model, in place, on fresh noisy copies in batches of similar length.
 
     Attributes:
         history: a row for each epoch: epoch (from 1), train_loss, valid_loss, valid_accuracy, learning_rate (of the
             last step) and seconds.
         steps: the number of steps done.
-        tokens: the number of token ids read.
-        seconds: the time of the steps.
         best: the weights of the epoch with the smallest validation loss; None if no loss was a number.
     """
 
@@ -186,10 +165,7 @@ class NoisyTrainer:
         self.forward = torch.compile(model, dynamic=True) if settings.compile else model
         matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
         others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]  # biases and norms
-        groups = [
-            {"params": matrices, "weight_decay": settings.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
+        groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
         self.class_weights = torch.ones(model.config.num_labels)
         if run.class_weight is not None:
@@ -199,7 +175,7 @@ class NoisyTrainer:
         self.most_tokens: float = TOKENS if self.device.type == "cpu" else inf  # per pass
         self.is_short_of_memory = False
         self.history: list[dict[str, float]] = []
-        self.steps, self.tokens, self.seconds = 0, 0, 0.0
+        self.steps = 0
         self.best: dict[str, torch.Tensor] | None = None
 
     def train_until_finished(self, folder: Path, identity: Mapping[str, Any]) -> None:
@@ -209,7 +185,6 @@ class NoisyTrainer:
         while not is_finished(self.history, self.settings.epochs, self.settings.patience):
             started = time.perf_counter()
             train_loss, rate = self.train_epoch()
-            self.seconds += time.perf_counter() - started
             valid_loss, accuracy = self.validate()
             row = {"epoch": len(self.history) + 1, "train_loss": train_loss, "valid_loss": valid_loss}
             row |= {"valid_accuracy": accuracy, "learning_rate": rate, "seconds": time.perf_counter() - started}
@@ -235,7 +210,6 @@ class NoisyTrainer:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
             self.optimizer.step()
             self.steps, count = self.steps + 1, count + 1
-            self.tokens += sum(len(self.train.rows[number]) for number in numbers)
             if self.run.progress is not None:
                 self.run.progress(self.steps, self.settings.epochs * len(self.epochs))
         return float(total) / count, rate
@@ -253,16 +227,19 @@ class NoisyTrainer:
         return {**batch, "labels": labels.to(self.device, non_blocking=True)}
 
     def step(self, batch: Batch) -> torch.Tensor:
-        """One pass over the batch, or several over parts of it, with the same gradient; returns the loss.
+        """One pass over the batch, or several over parts of it, with the same gradient; returns the loss."""
+        rows = len(batch["input_ids"])
+        return torch.stack(self.in_parts(batch, lambda part: self.pass_over(part, rows))).sum()
 
-        A part that does not fit in memory is halved from here on.
-        """
+    def in_parts(self, batch: Batch, work: Callable[[Batch], T]) -> list[T]:
+        """What ``work`` returns for each part of a batch; a part that does not fit in memory is halved from here on."""
         rows, length = batch["input_ids"].shape
         size = int(max(1, min(rows, self.most_tokens // length)))
-        starts = range(0, rows, size)
+        parts = (
+            {name: tensor[start : start + size] for name, tensor in batch.items()} for start in range(0, rows, size)
+        )
         try:
-            parts = ({name: tensor[start : start + size] for name, tensor in batch.items()} for start in starts)
-            return torch.stack([self.pass_over(part, rows) for part in parts]).sum()
+            return [work(part) for part in parts]
         except Exception as error:
             if size == 1 or not is_out_of_memory(error):
                 raise
@@ -273,7 +250,7 @@ class NoisyTrainer:
             )
         self.is_short_of_memory, self.most_tokens = True, size * length // 2
         self.optimizer.zero_grad()
-        return self.step(batch)
+        return self.in_parts(batch, work)
 
     def pass_over(self, part: Batch, rows: float) -> torch.Tensor:
         """Forward and backward over a part of a batch of ``rows``; returns its part of the mean loss."""
@@ -293,7 +270,8 @@ class NoisyTrainer:
         """The mean loss and the accuracy on the validation copies."""
         self.model.eval()
         batches = by_length(self.valid.rows, self.settings.batch_size)
-        outcomes = [self.losses(self.collate([self.valid[number] for number in batch])) for batch in batches]
+        collated = (self.collate([self.valid[number] for number in batch]) for batch in batches)
+        outcomes = [outcome for batch in collated for outcome in self.in_parts(batch, self.losses)]
         loss, right = (torch.cat([outcome[part].double() for outcome in outcomes]).mean() for part in (0, 1))
         return float(loss), float(right)
 
@@ -305,7 +283,7 @@ class NoisyTrainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random": _random_state(self.device),
-            **{name: getattr(self, name) for name in ("history", "steps", "tokens", "seconds", "best")},
+            **{name: getattr(self, name) for name in ("history", "steps", "best")},
         }
         with replacing(folder / CHECKPOINT) as file:
             torch.save(state, file)
@@ -324,7 +302,7 @@ class NoisyTrainer:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         _set_random_state(self.device, state["random"])
-        for name in ("history", "steps", "tokens", "seconds", "best"):
+        for name in ("history", "steps", "best"):
             setattr(self, name, state[name])
 
 

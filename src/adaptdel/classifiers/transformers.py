@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import NoneType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier
+from adaptdel.classifiers.fingerprint import own_code
 from adaptdel.classifiers.foreign import check_folder, local_folder, read_tokenizer, reading, unreadable
 from adaptdel.classifiers.onnx import Int8Model, check_can_quantise
 from adaptdel.classifiers.subwords import (
@@ -34,7 +34,6 @@ from adaptdel.settings import DTYPE, DTYPES, TRAINING, TRANSFORMER, TransformerT
 from adaptdel.text.data import ExampleSet, split_held_out
 from adaptdel.text.units import Tokens, check_unit
 
-NEEDS = "TransformersClassifier needs torch and transformers: pip install 'adaptdel[transformers]'"
 SAFE = {"use_safetensors": True, "trust_remote_code": False}
 VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
 
@@ -45,7 +44,9 @@ def libraries() -> tuple[Any, Any]:
         import torch
         import transformers
     except ImportError as error:
-        raise ImportError(NEEDS) from error
+        raise ImportError(
+            "TransformersClassifier needs torch and transformers: pip install 'adaptdel[transformers]'"
+        ) from error
     return torch, transformers
 
 
@@ -92,21 +93,13 @@ def matmul_precision(dtype: str | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What governs a training besides its hyperparameters.
+    """What governs a training besides its hyperparameters."""
 
-    Attributes:
-        folder: for the checkpoint, from which the same call resumes an interrupted training; None for a temporary one.
-        freelb: whether to perturb the embeddings as FreeLB does.
-        class_weight: "balanced" gives every class the same weight in the training loss; None every example.
-        progress: called with (steps done, largest possible number of steps).
-        epoch_done: called with the history's row of every epoch that ends.
-    """
-
-    folder: str | Path | None = None
+    folder: str | Path | None = None  # of the checkpoint, from which the same call resumes; None for a temporary one
     freelb: bool = False
     class_weight: str | None = TRAINING.class_weight
-    progress: Callable[[int, int], None] | None = None
-    epoch_done: Callable[[Mapping[str, float]], None] | None = None
+    progress: Callable[[int, int], None] | None = None  # called with (steps done, largest possible number of steps)
+    epoch_done: Callable[[Mapping[str, float]], None] | None = None  # called with the history's row of every epoch
 
 
 @register_classifier("transformers")
@@ -119,21 +112,17 @@ class TransformersClassifier(SubwordClassifier):
     Args:
         model: a folder, a name on the hub, or a loaded model.
         tokenizer: a loaded tokenizer, a folder or a name; needed with a loaded model, else that of the model.
-        device: "cpu", "cuda", ... or "auto": the GPU if there is one.
+        device: "cpu", "cuda" or "auto": the GPU if there is one.
         dtype: "float32"; "tf32", float32 with products in TensorFloat-32, on a GPU; "bfloat16"; or "int8", linear
             layers in 8 bits, by ONNX Runtime on a CPU. It is part of the fingerprint.
         batch_tokens: the largest number of ids in a batch; None for 1024 on a CPU and 16384 elsewhere.
         compile: whether torch compiles the model, which takes a minute when it is loaded; not in int8.
         max_length: the largest number of ids of a copy; 0 for the most that the model takes.
         training: the hyperparameters of `fit`; None for the defaults.
-
-    Attributes:
-        self_test_: the outcome of the self-test, or None for a model that has no trained head yet.
-        training_: how `fit` trained the model, with the history of its epochs, in plain values.
     """
 
     running_options = ("device", "dtype", "batch_tokens", "compile")
-    training_: dict[str, Any]
+    training_: dict[str, Any]  # how `fit` trained the model, with the history of its epochs, in plain values
 
     def __init__(
         self,
@@ -148,8 +137,6 @@ class TransformersClassifier(SubwordClassifier):
         training: TransformerTrainingSettings | None = None,
     ) -> None:
         libraries()
-        if not isinstance(training, (TransformerTrainingSettings, NoneType)):
-            raise ValueError(f"training must be TransformerTrainingSettings or None, got {training!r:.60}")
         self.source, self.training = model, training
         self._set_running(device=device, dtype=dtype, batch_tokens=batch_tokens, compile=compile)
         self.max_length = check_int("max_length", max_length)
@@ -187,7 +174,7 @@ class TransformersClassifier(SubwordClassifier):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """The options are arguments of the class."""
-        check_names("options", options, (), ("dtype", "max_length"))
+        check_names("options", options, ("dtype", "max_length"))
 
     def save(self, folder: str | Path) -> None:
         """Write configuration, weights (safetensors, in full precision) and tokenizer to a folder."""
@@ -209,8 +196,7 @@ class TransformersClassifier(SubwordClassifier):
             return lambda: scores
         with torch.inference_mode(), matmul_precision(self.dtype):
             logits = self._running(**self.tensors(inputs)).logits.float()
-        fetched: Callable[[], npt.NDArray[Any]] = lambda: logits.cpu().numpy()  # noqa: E731
-        return fetched
+        return lambda: logits.cpu().numpy()
 
     def fingerprint(self) -> str:
         """The SHA-256 of configuration, tokenizer, weights and precision: what the answers depend on."""
@@ -221,7 +207,7 @@ class TransformersClassifier(SubwordClassifier):
         if self._weights_hash is None:
             config = {key: value for key, value in self.model.config.to_dict().items() if key not in VOLATILE}
             digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-            digest.update(self.subwords.state().encode())
+            digest.update((self.subwords.state() + own_code(self.model.modules())).encode())
             for name, tensor in sorted(self.model.state_dict().items()):
                 values = tensor.detach().cpu().contiguous()
                 values = values.float() if values.is_floating_point() else values  # as it is loaded again
@@ -272,21 +258,19 @@ class TransformersClassifier(SubwordClassifier):
     ) -> TransformersClassifier:
         """Train on noisy copies, drawn anew for every example and epoch, with early stopping.
 
-        ``adaptdel train`` uses the same training loop. A model that was given by name starts from its stored weights,
-        with a new head unless it has one for as many classes. A loaded model continues from its present weights. The
-        same seed gives the same model.
+        A model that was given by name starts from its stored weights, with a new head unless it has one for as many
+        classes. A loaded model continues from its present weights. The same seed gives the same model.
 
         Args:
             tokens: the tokens of every example.
             labels: the label of every example: texts or integers.
             noise: applied to the examples.
             unit: what a token is.
-            copies: the number of epochs if the classifier has no ``training``: every epoch draws a new copy of each
-                example.
-            seed: of the held-out examples, the head, the order of the examples, the noise and the dropout.
+            copies: the number of epochs if the classifier has no ``training``.
+            seed: of all random numbers.
             validation: the fraction of the examples that is held out, chosen by their content; or a pair (tokens,
                 labels). The weights of the epoch with the smallest validation loss are kept.
-            run: the folder of checkpoints, FreeLB, class weights, a time limit and reports of progress.
+            run: the folder of checkpoints, FreeLB, class weights and reports of progress.
             settings: fields of `TransformerTrainingSettings` that replace those of ``training``.
         """
         from adaptdel.classifiers.transformer_training import train_transformer
@@ -298,20 +282,16 @@ class TransformersClassifier(SubwordClassifier):
         chosen = replace(defaults, seed=seed, **settings)
         examples = _example_set(tokens, labels, "labels")
         self.check_classes(list(dict.fromkeys(examples.labels)))
-        if isinstance(validation, (int, float)):
-            texts = [str(unit.join(row)) for row in examples.tokens]
-            examples, held = split_held_out(examples, texts, fraction=validation, seed=seed)
-            if not held.tokens:
-                raise ValueError(
-                    "validation must hold out at least one example for early stopping: give a larger fraction, or a "
-                    "pair (tokens, labels)"
-                )
-        elif isinstance(validation, (tuple, list)) and len(validation) == 2:
-            held = _example_set(validation[0], validation[1], "valid_labels")
-            if unknown := set(held.labels) - set(examples.labels):
-                raise ValueError(f"valid_labels must be among the labels of the training data, got {min(unknown)!r}")
-        else:
-            raise ValueError(f"validation must be a fraction or a pair (tokens, labels), got {validation!r:.60}")
+        is_fraction = isinstance(validation, (int, float))
+        held = None if is_fraction else _example_set(validation[0], validation[1], "valid_labels")
+        texts = (str(unit.join(row)) for row in examples.tokens)
+        fraction = validation if is_fraction else 0.0
+        examples, held = split_held_out(examples, texts, fraction=fraction, seed=seed, validation=held)
+        if not held.tokens:
+            raise ValueError(
+                "validation must hold out at least one example for early stopping: give a larger fraction, or a pair "
+                "(tokens, labels)"
+            )
         chosen = chosen.for_examples(len(examples.tokens))
         train_transformer(self, examples, held, noise=noise, unit=unit, settings=chosen, run=run or TrainingRun())
         return self
@@ -390,7 +370,7 @@ class TransformersClassifier(SubwordClassifier):
         """What computes the logits: the model on its device in the wanted precision."""
         torch, _ = libraries()
         if self.dtype == "int8":
-            return Int8Model(self.model, self._array_names(), self.subwords.probes(ids), name=self.name)
+            return Int8Model(self.model, self.subwords, self._array_names(), ids)
         precision = torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
         same = all(parameter.dtype == precision for parameter in self.model.parameters())
         running = (self.model if same else copy.deepcopy(self.model).to(precision)).to(self.device)

@@ -34,29 +34,16 @@ LEVEL_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class ClassExamples:
-    """The examples of one class.
+    """The examples of one class."""
 
-    Attributes:
-        counts: tokens of each example, shape (examples, types).
-        transposed: the same, transposed.
-        keep: the probability of keeping a token, shape (examples, draws).
-        weights: the weight of each example in the loss; they add up to 1 over all blocks, shape (examples, 1, 1).
-        signs: takes scores to margins: that of the class minus that of a rival, shape (scores, rivals).
-    """
-
-    counts: Counts
+    counts: Counts  # tokens of each example, shape (examples, types)
     transposed: Counts
-    keep: FloatArray
-    weights: FloatArray
-    signs: FloatArray
+    keep: FloatArray  # the probability of keeping a token, shape (examples, draws)
+    weights: FloatArray  # of each example in the loss; they add up to 1 over all blocks, shape (examples, 1, 1)
+    signs: FloatArray  # takes scores to margins: that of the class minus that of a rival, shape (scores, rivals)
 
     def loss(self, token_scores: FloatArray, bias: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        """The loss of the block, and its derivatives by the scores of the tokens and the bias.
-
-        Args:
-            token_scores: shape (types, scores).
-            bias: shape (scores,).
-        """
+        """The loss of the block, and its derivatives by the scores of the tokens, (types, scores), and the bias."""
         margins = token_scores @ self.signs  # of each token against each rival
         total, squares = (np.asarray(self.counts @ power)[:, None] for power in (margins, margins * margins))
         value, slopes, bias_slope = vote_loss(total, squares, bias @ self.signs, self.keep[:, :, None], self.weights)
@@ -94,23 +81,14 @@ def vote_loss(
 
 @dataclass(frozen=True)
 class VoteObjective:
-    """The loss of the vote margins plus a penalty, with token scores that are bounded, or free as long as bound is 0.
+    """The loss of the vote margins plus a penalty, with token scores that are bounded, or free if the bound is 0."""
 
-    Attributes:
-        columns: feature columns of each distinct token that occur in the examples, shape (types, features).
-        transposed: the same, transposed.
-        blocks: the examples by class.
-        penalties: of the squared weights and of the squared bias, shape (features + 1, 1).
-        scores: the number of scores.
-        bound: of the token scores, see `bounded`.
-    """
-
-    columns: Counts
+    columns: Counts  # feature columns of each distinct token that occur in the examples, shape (types, features)
     transposed: Counts
-    blocks: list[ClassExamples]
-    penalties: FloatArray
+    blocks: list[ClassExamples]  # the examples by class
+    penalties: FloatArray  # of the squared weights and of the squared bias, shape (features + 1, 1)
     scores: int
-    bound: float = 0.0
+    bound: float = 0.0  # of the token scores, see `bounded`
 
     def __call__(self, flat: FloatArray) -> tuple[float, FloatArray]:
         """The value and the gradient; the weights come first and the bias last, flattened."""
@@ -136,9 +114,6 @@ def bounded(token_scores: FloatArray, bound: float) -> tuple[FloatArray, Callabl
 
     A single score is clipped. Of several scores only their differences matter: the middle between the largest and the
     smallest is taken off before they are clipped to half the bound. `bounded_scores` does the same to integers.
-
-    Returns:
-        The scores, and a function from the derivative by them to that by ``token_scores``.
     """
     if not bound:
         return token_scores, lambda slope: slope
@@ -181,14 +156,14 @@ def train_margins(
     then no longer convex, and each bound starts from the weights of the one before.
 
     Args:
-        counts: tokens of each whole example, shape (examples, types + 1); the last column, the mask, is 0.
-        composition: feature columns of each distinct token; the last column is the mask.
+        counts: tokens of each whole example, as of `noisy_counts`; the other arguments are those of `train`, too.
+        composition: feature columns of each distinct token.
         answers: the class number of every example.
         classes: the number of classes.
         keep: the probability with which a copy keeps a token, shape (examples, draws).
         l2: penalty on squared weights per token of a copy.
         iterations: the largest number of steps of L-BFGS, and a fifth of it for each bound.
-        weights: the weight of every example, with a mean of 1; None for equal weights.
+        weights: the weight of every example.
         levels: the number of bounds.
         vectors: the number of the last columns that are no counts but parts of vectors; their first weights are 0.
         progress: called with (steps done, largest number of steps).

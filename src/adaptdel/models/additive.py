@@ -14,16 +14,7 @@ from adaptdel.certification.exact import ExactCertificate
 from adaptdel.classifiers.bounded import AdditivePipeline, BoundedClassifier, BoundedLinearClassifier, is_token
 from adaptdel.classifiers.features import check_ngram, ngrams
 from adaptdel.classifiers.linear_training import class_numbers
-from adaptdel.core.checks import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    check_choice,
-    check_fields,
-    check_int,
-    check_list,
-    check_real,
-)
+from adaptdel.core.checks import FloatArray, IntArray, check_choice, check_fields, check_int, check_list, check_real
 from adaptdel.core.margins import TokenEdit, check_sums
 from adaptdel.core.threat import Threat
 from adaptdel.models.estimator import TextEstimator, label_array
@@ -47,7 +38,7 @@ class AdditiveClassifier(TextEstimator):
 
     Args:
         ops: what the attacker may do: "edit", or some of "del", "ins", "sub".
-        unit: "word", "char", "byte", "chunk:SIZE", "labelled", or a pair of callables (split, join).
+        unit: as of `SmoothedClassifier`.
         threshold: for two classes, answer the second class iff its score (see `decision_function`) exceeds this
             integer. The unit of scores differs from bound to bound.
         class_weight: "balanced" gives every class the same weight in training; None every example.
@@ -97,7 +88,7 @@ class AdditiveClassifier(TextEstimator):
             check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
         report = reporter(self.progress, "steps")
         answers = class_numbers(labels)[1]
-        held_out = held_out_examples(answers, settings.validation, check_int("seed", self.seed))
+        rows = held_out_examples(answers, settings.validation, check_int("seed", self.seed))
 
         def train(rows: IntArray, part: int) -> BoundedLinearClassifier:
             return BoundedLinearClassifier.train(
@@ -108,16 +99,14 @@ class AdditiveClassifier(TextEstimator):
                 progress=lambda done, total: None if report is None else report(part * total + done, 2 * total),
             )
 
-        trial = train(np.flatnonzero(~held_out), 0)
-        rows = np.flatnonzero(held_out)
-        front = [
-            {"point": point, **self._measured(trial.at(point), [tokens[row] for row in rows], answers[rows])}
-            for point in range(settings.levels)
-        ]
-        self.base_: BoundedClassifier = train(np.arange(len(tokens)), 1)
+        trial = train(np.setdiff1d(np.arange(len(tokens)), rows), 0)
+        base = train(np.arange(len(tokens)), 1)
         self.front_: list[dict[str, Any]] = [
-            point | {"bound": bound} for point, bound in zip(front, self.base_.bounds, strict=True)
+            {"point": point, "bound": bound}
+            | self._measured(trial.at(point), [tokens[row] for row in rows], answers[rows])
+            for point, bound in enumerate(base.bounds)
         ]
+        self.base_: BoundedClassifier = base
         return self.choose(settings.max_accuracy_loss)
 
     def _measured(self, base: BoundedClassifier, examples: Sequence[Tokens], answers: IntArray) -> dict[str, float]:
@@ -237,9 +226,8 @@ class AdditiveClassifier(TextEstimator):
 
     def answer_plan(self) -> dict[str, Any]:
         """All that `predict` depends on besides the text, in plain values."""
-        base = self.base_classifier()
-        described = check_unit(self.unit).description()
-        return {"model": base.fingerprint(), "unit": described, "threshold": self._threshold(base)}
+        base, unit = self.base_classifier(), check_unit(self.unit)
+        return {"model": base.fingerprint(), "unit": unit.description(), "threshold": self._threshold(base)}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], base: Any, unit: Any) -> Self:
@@ -274,12 +262,7 @@ class AdditiveClassifier(TextEstimator):
         unit = check_unit(self.unit)
         offsets = base.offsets.copy()
         offsets[0] += self._threshold(base)
-        shared: dict[str, Any] = {
-            "ngram": base.ngram,
-            "ops": Threat(self.ops).ops,
-            "unit": unit.description(),
-            "model_hash": base.fingerprint(),
-        }
+        ops, unit_description, model_hash = Threat(self.ops).ops, unit.description(), base.fingerprint()
         classes = tuple(base.classes_)
         reach = [base.reach_over(answer, unit) for answer in range(len(classes))]
         check_sums(max(map(len, texts), default=0), np.array([base.reach]), offsets, ngram=base.ngram)
@@ -297,7 +280,10 @@ class AdditiveClassifier(TextEstimator):
                 replacements=rewriter.reach() if synonyms is not None else None,
                 rewrite=rewriter if base.ngram == 1 else None,
                 tokens=tokens,
-                **shared,
+                ngram=base.ngram,
+                ops=ops,
+                unit=unit_description,
+                model_hash=model_hash,
             )
             certificates.append(certificate)
         return certificates
@@ -402,14 +388,14 @@ def check_synonyms(synonyms: Mapping[Any, Collection[Any]], unit: Unit, ngram: i
                 raise ValueError(f"synonyms must be single tokens of the unit {unit.kind!r}, got {each!r:.60}")
 
 
-def held_out_examples(answers: IntArray, fraction: float, seed: int) -> BoolArray:
-    """Which examples are held out: the fraction of every class, at least one example and never all."""
+def held_out_examples(answers: IntArray, fraction: float, seed: int) -> IntArray:
+    """The held-out examples: the fraction of every class, at least one example and never all, in ascending order."""
     rng = np.random.default_rng(seed)
-    held_out = np.zeros(len(answers), dtype=np.bool_)
+    held_out: list[int] = []
     for number in np.unique(answers):
         rows = np.flatnonzero(answers == number)
         if len(rows) < 2:
             raise ValueError("y must hold at least two examples of every class, since some are held out")
         count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-        held_out[rng.permutation(rows)[:count]] = True
-    return held_out
+        held_out += rng.permutation(rows)[:count].tolist()
+    return np.array(sorted(held_out))

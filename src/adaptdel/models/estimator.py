@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -21,10 +21,6 @@ except ImportError:  # the estimators have the same methods without scikit-learn
 
     class ClassifierMixin:  # type: ignore[no-redef]
         """Stands in where scikit-learn is not installed."""
-
-        def score(self, X: Sequence[Any], y: Sequence[Any]) -> float:
-            """The share of correct answers."""
-            return float(np.mean([a == b for a, b in zip(self.predict(X), y, strict=True)]))  # type: ignore[attr-defined]
 
     class BaseEstimator:  # type: ignore[no-redef]
         """Stands in where scikit-learn is not installed."""
@@ -46,18 +42,14 @@ except ImportError:  # the estimators have the same methods without scikit-learn
 class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A model of texts: in a folder, which also holds its base classifier, or on the Hugging Face Hub.
 
-    Attributes:
-        kind: the name of this kind of model in folders.
-        classes_: the labels.
-        training_: a record of the training in plain values, if `adaptdel.training` trained the model.
-        calibration_: a record of the calibration in plain values, if `adaptdel.calibration` chose the rates.
-        protection_: a record in plain values, if `adaptdel.training.protection` chose the threshold.
-        texts_: the sorted hashes of the texts that trained, calibrated and protected the model, by their use.
+    `adaptdel.training`, `adaptdel.calibration` and `adaptdel.training.protection` add records in plain values, as the
+    attributes ``training_``, ``calibration_`` and ``protection_``, and ``texts_``: the sorted hashes of the texts that
+    they used, by their use.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # the name of this kind of model in folders
     unit: Any
-    classes_: Any
+    classes_: Any  # the labels
 
     def base_classifier(self) -> BaseClassifier:
         """The base classifier."""
@@ -73,10 +65,7 @@ class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def answer_plan(self) -> dict[str, Any]:
-        """All that `predict` depends on besides the text and the seed, in plain values.
-
-        What was measured on the answers of a model holds as long as this stays the same.
-        """
+        """All that `predict` depends on besides the text and the seed: figures of a model hold while it is the same."""
         raise NotImplementedError
 
     def split(self, X: Any) -> Iterator[Tokens]:
@@ -108,10 +97,8 @@ class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path, **running: Any) -> Self:
         """Read a model that `save` wrote; nothing in the folder is executed.
 
-        Args:
-            path: the folder.
-            running: where and how a transformer runs: ``device``, ``dtype``, ``batch_tokens`` and ``compile`` of
-                `TransformersClassifier`.
+        ``running`` says where and how a transformer runs: ``device``, ``dtype``, ``batch_tokens`` and ``compile`` of
+        `TransformersClassifier`.
         """
         model = load_model(path, running)
         if not isinstance(model, cls):
@@ -133,12 +120,8 @@ class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None) -> str:
         """Upload the folder that `save` writes to the Hugging Face Hub, and return its address.
 
-        The folder holds no text, but hashes of the texts that trained the model.
-
-        Args:
-            repo_id: "owner/name"; the repository is created if it does not exist.
-            private: whether a new repository is private; None for the default of the owner.
-            token: of the Hub; None for the one of `hf auth login`.
+        The folder holds no text, but hashes of the texts that trained the model. The repository ``repo_id`` is created
+        if it does not exist. The token is that of `hf auth login` unless it is given.
         """
         hub = _hub()
         with TemporaryDirectory() as folder:
@@ -155,13 +138,7 @@ class TextEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, revision: str | None = None, token: str | None = None) -> Self:
-        """Read a model from a folder or from the Hugging Face Hub; nothing in it is executed.
-
-        Args:
-            name: a folder that `save` wrote, or "owner/name".
-            revision: a branch, tag or commit of the repository.
-            token: of the Hub; None for the one of `hf auth login`.
-        """
+        """Read a model from a folder, or by "owner/name" from the Hugging Face Hub; nothing in it is executed."""
         if Path(name).exists():
             return cls.load(name)
         hub = _hub()

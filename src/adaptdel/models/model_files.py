@@ -107,9 +107,7 @@ def _write(model: TextEstimator, folder: Path, of_base: Mapping[str, Any], extra
 def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> Any:
     """Read a model of any kind, and check the fingerprint of its base classifier; errors name the file.
 
-    Args:
-        path: the folder.
-        running: where and how a transformer runs: see `TextEstimator.load`.
+    ``running`` says where and how a transformer runs: see `TextEstimator.load`.
     """
     path = Path(path)
     settings = _settings(path)
@@ -182,21 +180,18 @@ def class_count(path: Path) -> int:
 
 
 def data_columns(model: TextEstimator | Path, text: str | None, label: str | None) -> dict[str, Any]:
-    """The names of the columns of text and label: those given, or else those of the model's training data.
+    """The names of the columns of text and label: those given, else those of the model's training data, or the usual.
 
-    ``model`` is a model or the folder of a saved one. The names in the settings are used if the model has none.
+    ``model`` is a model or the folder of a saved one.
     """
     if isinstance(model, Path):
         training = _read(model / TRAINING, training_text) if (model / TRAINING).exists() else None
     else:
         training = getattr(model, "training_", None)
     data = (training or {}).get("data") or {}
-    stored = data.get("columns") or {}
-    names = {"text": DATA.text, "label": DATA.label} | {
-        name: stored[name] for name in ("text", "label") if name in stored
-    }
+    names = {"text": DATA.text, "label": DATA.label} | (data.get("columns") or {})
     names |= {name: given for name, given in (("text", text), ("label", label)) if given is not None}
-    return {name: check_text(f"the column {name}", column) for name, column in names.items()}
+    return {name: check_text(f"the column {name}", names[name]) for name in ("text", "label")}
 
 
 def check_free(out: Path, *, overwrite: bool) -> None:

@@ -30,18 +30,9 @@ from adaptdel.settings import CERTIFICATION, LINEAR, default_noise
 from adaptdel.text.units import check_unit
 
 _PLAIN = ("alpha", "n_select", "n_estimate", "sampling", "bound", "seed", "threshold", "copies")
-_FIELDS = {
-    "noise": "an object",
-    "ops": "a list",
-    "bound": "a text",
-    "sampling": "a text",
-    "alpha": "a number",
-    "threshold": "a number?",
-    "seed": "an integer",
-    "n_select": "an integer",
-    "n_estimate": "an integer",
-    "copies": "an integer",
-}
+_FIELDS = {"noise": "an object", "ops": "a list", "alpha": "a number", "threshold": "a number?"}
+_FIELDS |= dict.fromkeys(("bound", "sampling"), "a text")
+_FIELDS |= dict.fromkeys(("seed", "n_select", "n_estimate", "copies"), "an integer")
 
 
 class SmoothedClassifier(TextEstimator):
@@ -68,10 +59,7 @@ class SmoothedClassifier(TextEstimator):
             number of epochs, each of which draws a new copy.
         progress: True, False, "auto" (if standard error is a terminal) or a callable (done, total).
 
-    Attributes:
-        base_: the fitted base classifier.
-        noise_: the noise that certificates are computed for.
-        classes_: the labels.
+    After `fit`, ``base_`` is the base classifier, ``noise_`` the noise and ``classes_`` the labels.
     """
 
     kind = "smoothed"
@@ -145,10 +133,8 @@ class SmoothedClassifier(TextEstimator):
         shares = np.zeros((len(results), len(certifier.base.classes_ or [])))
         for row, (prepared, tally) in zip(shares, results, strict=True):
             if tally.exact is not None:
-                exact = exact_shares(
-                    tally.exact.tolist(), certifier.rule.noise.given(prepared.tokens), len(prepared.tokens)
-                )
-                row[:] = [float(share) for share in exact]
+                noise = certifier.rule.noise.given(prepared.tokens)
+                row[:] = list(map(float, exact_shares(tally.exact.tolist(), noise, len(prepared.tokens))))
             else:
                 row[:] = tally.selection / tally.selection.sum()
         return shares

@@ -36,13 +36,7 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True)
 class DataSettings:
-    """How a labelled file is read.
-
-    Attributes:
-        text: the column of the texts.
-        label: the column of the labels.
-        encoding: the character encoding of the file.
-    """
+    """How a labelled file is read: the columns of texts and labels, and the character encoding."""
 
     text: str = "text"
     label: str = "label"
@@ -104,14 +98,7 @@ def read_rows(
     label: str = DATA.label,
     encoding: str = DATA.encoding,
 ) -> Iterator[Row]:
-    """Iterate over the rows of one or several files, as a stream.
-
-    Args:
-        path: a file, several, a glob, a folder, an address, or the name of a Hugging Face data
-            set: see `adaptdel.text.formats`.
-        text: the name of the column of texts.
-        label: the name of the column of labels.
-        encoding: the encoding of CSV, TSV and JSON files.
+    """Iterate over the rows of one or several files, as a stream: see `adaptdel.text.formats` for what ``path`` may be.
 
     A ValueError names the file and the row that cannot be used.
     """
@@ -177,21 +164,13 @@ def _label(value: Any, column: str, *, is_typed: bool) -> Label | None:
 
 @dataclass(frozen=True)
 class Examples:
-    """The rows of a labelled file.
-
-    Attributes:
-        texts: the texts.
-        labels: the labels, all int or all str.
-        rows: the number of each row in the file.
-        digest: the SHA-256 of texts and labels, the same for every file format.
-        notes: messages about skipped, repeated and contradictory rows.
-    """
+    """The rows of a labelled file."""
 
     texts: list[str]
-    labels: list[Label]
-    rows: list[int]
-    digest: str
-    notes: list[str] = field(default_factory=list)
+    labels: list[Label]  # all int or all str
+    rows: list[int]  # the number of each row in the file
+    digest: str  # the SHA-256 of texts and labels, the same for every file format
+    notes: list[str] = field(default_factory=list)  # about skipped, repeated and contradictory rows
 
     def take(self, places: Sequence[int]) -> Examples:
         """Some of the rows; the digest stays that of the file."""
@@ -206,10 +185,7 @@ def read_examples(
     label: str = DATA.label,
     encoding: str = DATA.encoding,
 ) -> Examples:
-    """Read all rows of a labelled file, for training and calibration.
-
-    Rows without a label and rows with an empty text are skipped; `Examples.notes` says how many.
-    """
+    """Read all rows that have a text and a label, for training and calibration; `Examples.notes` counts the others."""
     rows, empty, unlabelled, first = [], 0, 0, 0
     for row in read_rows(path, text=text, label=label, encoding=encoding):
         if row.label is None:
@@ -227,14 +203,8 @@ def read_examples(
     if unlabelled:
         count = "1 row" if unlabelled == 1 else f"{unlabelled} rows"
         notes.append(f"skipped {count} without a label in the column {label!r}, the first is row {first}")
-    texts = [row.text for row in rows]
-    return Examples(
-        texts,
-        labels,
-        [row.number for row in rows],
-        content_digest(texts, labels),
-        notes + _repeated(texts, labels),
-    )
+    texts, numbers = [row.text for row in rows], [row.number for row in rows]
+    return Examples(texts, labels, numbers, content_digest(texts, labels), notes + _repeated(texts, labels))
 
 
 def same_type(labels: Sequence[Label]) -> list[Label]:
@@ -263,16 +233,13 @@ def text_hash(text: str) -> str:
 
 def text_hashes(texts: Iterable[Any]) -> TextHashes:
     """The hashes of texts in 64 bits, each once, ascending; texts that differ in spacing only have the same."""
-    return np.unique(_short_hashes(texts))
+    return np.unique(np.array([short_hash(text) for text in texts], dtype=np.uint64))
 
 
 def known_texts(texts: Iterable[Any], *hashes: TextHashes) -> npt.NDArray[np.bool_]:
     """Which texts have their hash in one of some sets of `text_hashes`, shape (texts,)."""
-    return np.isin(_short_hashes(texts), np.concatenate([*hashes, np.zeros(0, dtype=np.uint64)]))
-
-
-def _short_hashes(texts: Iterable[Any]) -> TextHashes:
-    return np.array([short_hash(text) for text in texts], dtype=np.uint64)
+    known = np.concatenate([*hashes, np.zeros(0, dtype=np.uint64)])
+    return np.isin(np.array([short_hash(text) for text in texts], dtype=np.uint64), known)
 
 
 def short_hash(text: Any) -> int:
@@ -281,9 +248,7 @@ def short_hash(text: Any) -> int:
 
 
 def held_out(text: str, fraction: float, seed: int) -> bool:
-    """Whether a text belongs to the held-out set.
-
-    The decision depends on the text and the seed only, so duplicates stay together.
+    """Whether a text belongs to the held-out set: by the text and the seed only, so duplicates stay together.
 
     >>> sum(held_out(str(number), 0.1, 0) for number in range(10_000))
     949
@@ -299,11 +264,7 @@ def _drawn(text: str, seed: int) -> int:
 
 
 def without_spacing(text: str) -> str:
-    r"""The text with single spaces between its words: the same for texts that differ in spacing only.
-
-    >>> without_spacing(" see you\n  at noon ")
-    'see you at noon'
-    """
+    """The text with single spaces between its words: the same for texts that differ in spacing only."""
     return " ".join(text.split())
 
 
@@ -373,12 +334,7 @@ def split_held_out(
 ) -> tuple[ExampleSet, ExampleSet]:
     """The training set and the validation set, both checked.
 
-    Args:
-        examples: all examples.
-        texts: the text of each example, which decides whether it is held out: see `held_out_rows`.
-        fraction: the fraction to hold out.
-        seed: of the choice.
-        validation: a validation set of its own, with ``fraction=0``.
+    A ``fraction`` is held out by the text of each example, see `held_out_rows`; or it is 0, with a ``validation`` set.
     """
     held = held_out_rows(texts, examples.labels, fraction, seed) if fraction > 0 else [False] * len(examples.labels)
     training, chosen = (_selected(examples, [is_held == wanted for is_held in held]) for wanted in (False, True))
@@ -388,14 +344,12 @@ def split_held_out(
         raise ValueError("training needs at least one example, got none")
     if len(classes) < 2:
         raise ValueError(f"labels must be of at least two classes, got only {next(iter(classes))!r}")
-    missing = classes - set(training.labels)
-    if missing:
+    if missing := classes - set(training.labels):
         raise ValueError(
             f"the class {sorted(map(str, missing))[0]!r} has no example left to train on: "
             "hold out fewer (validation), or give more examples"
         )
-    unknown = set(validation.labels) - set(training.labels)
-    if unknown:
+    if unknown := set(validation.labels) - set(training.labels):
         raise ValueError(
             f"the validation examples have a class that training has not: {sorted(map(str, unknown))[0]!r}"
         )

@@ -38,21 +38,13 @@ _NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(:\w+)?")
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a data set, or the name of a data set of Hugging Face.
+    """A file of a data set, or the name of a data set of Hugging Face."""
 
-    Attributes:
-        name: how messages call it.
-        path: where it is; on a remote file system, its path there.
-        kind: the format: "json", "csv", "tsv", "parquet" or "hub"; "" if the ending is unknown.
-        zipped: whether it is gzipped.
-        system: the file system of fsspec; None for a local file.
-    """
-
-    name: str
-    path: str
-    kind: str
-    zipped: bool = False
-    system: Any = None
+    name: str  # how messages call it
+    path: str  # on a remote file system, its path there
+    kind: str  # the format: "json", "csv", "tsv", "parquet" or "hub"; "" if the ending is unknown
+    zipped: bool = False  # whether it is gzipped
+    system: Any = None  # the file system of fsspec; None for a local file
 
     @property
     def is_remote(self) -> bool:
@@ -70,10 +62,9 @@ class DataFile:
                 yield unpacked  # type: ignore[misc]
 
     def identity(self) -> tuple[int, str]:
-        """The size in bytes, and the SHA-256 of the file as it is stored; of a remote file, of what its system states.
+        """The size in bytes, and the SHA-256 of the file as it is stored.
 
-        A remote file is not read for that: its path, its size and the checksum of the file system, such as an ETag,
-        stand for the content.
+        A remote file is not read: its path, its size and what the file system states, such as an ETag, are hashed.
         """
         try:
             if self.system is None:

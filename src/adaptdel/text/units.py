@@ -125,9 +125,8 @@ class Chunks(Unit):
     """Chunks of a fixed number of bytes, counted from the start. The last chunk may be shorter.
 
     One edit replaces the bytes of a chunk, deletes a whole chunk, or inserts a whole chunk in front of another.
-    Appending bytes substitutes the last chunk, if it was shorter, and inserts the chunks that follow it.
-    Inserting or deleting any other number of bytes shifts all later chunks. Each chunk that changes is one edit, and a
-    radius rarely covers that many; use the unit "byte" against such an attacker.
+    Appending bytes substitutes the last chunk, if it was shorter, and inserts others. Inserting or deleting any other
+    number of bytes changes all later chunks; use the unit "byte" against such an attacker.
 
     >>> Chunks(4).split(b"malware!!")
     (b'malw', b'are!', b'!')

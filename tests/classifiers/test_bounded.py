@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import adaptdel as ad
-from adaptdel.classifiers.word_vectors import read_vectors
+from adaptdel.classifiers.bounded import read_vectors
 from adaptdel.settings import AdditiveTrainingSettings
 
 
