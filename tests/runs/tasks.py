@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,28 @@ class Square(Task):
 
     def failed(self, item: Any, reason: str) -> str:
         return f"{item}: {reason}"
+
+
+@dataclass(frozen=True)
+class Torn(Square):
+    """Square numbers; a worker that finds the file removes it, and ends in the middle of the next result."""
+
+    def load(self) -> Work:
+        square = Square(None).load()
+
+        def work(items: Iterable[Any]) -> Iterator[Any]:
+            with suppress(FileNotFoundError):
+                assert self.log is not None
+                self.log.unlink()
+                Connection._send = send_half  # type: ignore[attr-defined]
+            return square(items)
+
+        return work
+
+
+def send_half(pipe: Connection, message: bytes) -> None:
+    os.write(pipe.fileno(), message[: len(message) // 2])
+    os._exit(1)
 
 
 @dataclass(frozen=True)

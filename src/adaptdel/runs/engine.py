@@ -16,7 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -25,6 +25,8 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from math import ceil
 from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -360,55 +362,62 @@ class LocalEngine(Engine):
 
 
 class LocalWorker(Worker):
-    """A pool of one process, so that a process that ends takes nothing else with it."""
+    """A process and the pipe to it, which the system closes when the process ends, also in the middle of a result.
 
-    lost = BrokenExecutor
+    That is more than `concurrent.futures.ProcessPoolExecutor` can do: it waits for ever for the rest of that result.
+    """
+
+    lost = EOFError
 
     def __init__(self, workers: int) -> None:
         super().__init__()
         self._workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-        self._pid: Future[int] | None = None
+        self._process: SpawnProcess | None = None
 
     def start(self) -> None:
         """Start the process, or start it again."""
         self.stop()
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _prepare)
-        with _worker_environment(self._workers):  # which the process inherits when it gets its first call
-            self.ready = self._pid = self._pool.submit(os.getpid)
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,))
+        with _worker_environment(self._workers):
+            self._process.start()
+        theirs.close()
+        self._thread = ThreadPoolExecutor(1)
+        self.ready = self._thread.submit(self._receive)
 
     def submit(self, task: Task, chunk: Chunk) -> Future[Any]:
-        """The future of the results of a chunk; that of a process that has just ended fails as well."""
-        assert self._pool is not None
+        """The future of the results of a chunk."""
+        return self._thread.submit(self._receive, (task, chunk.items))
+
+    def _receive(self, call: tuple[Task, list[Any]] | None = None) -> Any:
         try:
-            return self._pool.submit(_do, task, chunk.items)
-        except BrokenExecutor as error:
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            return failed
+            if call is not None:
+                self._pipe.send(call)
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            raise EOFError("its process has ended") from None
 
     def stop(self) -> None:
         """End the process, also in the middle of its work."""
-        if self._pool is None:
-            return
-        if self.in_flight and self._pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid.result(), signal.SIGTERM)
-        self._pool.shutdown(cancel_futures=True)
-        self._pool = self._pid = None
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join()
+            self._thread.shutdown(cancel_futures=True)
+            self._pipe.close()
+            self._process = None
 
 
-_LOADED = Loaded()
-
-
-def _do(task: Task, items: list[Any]) -> list[Any] | str:
-    return _LOADED.do(task, task.load, items)
-
-
-def _prepare() -> None:
-    """What a worker process does first: the parent stops it, also by its own end."""
+def _serve(pipe: Connection) -> None:
+    """What a worker process does: load the task, and return the results of chunks; the parent stops it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    loaded = Loaded()
+    with suppress(EOFError, OSError):  # the parent has ended
+        pipe.send("ready")
+        while True:
+            task, items = pipe.recv()
+            pipe.send(loaded.do(task, task.load, items))
 
 
 def _exit_with_parent() -> None:
