@@ -11,7 +11,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from adaptdel.attacks.attack_run import AttackTask
 from adaptdel.runs.certify import CertificationTask
 from adaptdel.runs.engine import Task, Work
 
@@ -66,7 +65,7 @@ def send_half(pipe: Connection, message: bytes) -> None:
 
 @dataclass(frozen=True)
 class Watched(CertificationTask):
-    """Certify, and write down every row that is begun; a text with the word poison ends the worker.
+    """Certify, and write down every row that is begun.
 
     If there is a file with the suffix ".allowed" beside the log, workers begin only as many rows as it says: a test
     that waits for them can do something to the cluster or the driver while the run goes on, however fast it is.
@@ -85,29 +84,9 @@ class Watched(CertificationTask):
                     while not is_allowed(self.log):
                         time.sleep(0.02)
                     note(self.log, f"{item.row:{WIDTH - len(node) - 2}} {node}")
-                    if "poison" in item.text:
-                        os._exit(1)
                     yield item
 
             yield from certify(watched())
-
-        return work
-
-
-@dataclass(frozen=True)
-class PoisonedAttack(AttackTask):
-    """Attack, but certain rows end the worker."""
-
-    rows: tuple[int, ...] = ()
-
-    def load(self) -> Work:
-        attack = super().load()
-
-        def work(items: Iterable[Any]) -> Iterator[Any]:
-            for item in items:
-                if item.row in self.rows:
-                    os._exit(1)
-                yield from attack([item])
 
         return work
 
