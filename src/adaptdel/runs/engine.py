@@ -15,7 +15,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -201,7 +201,16 @@ class Engine(ABC):
 
     Results do not depend on the engine, on the number of workers or on the chunks. An item that ends its worker is
     tried again alone; when it has ended `ATTEMPTS` workers, its result is a failure.
+
+    Attributes:
+        workers: those that were started.
+        description: a sentence for the user when the engine is ready, such as where to watch it, or None.
     """
+
+    description: str | None = None
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
 
     def map(self, task: Task, items: Iterable[Any], total: int) -> Generator[Any, None, None]:
         """Yield the result of every item, in the order in which they are finished.
@@ -217,15 +226,17 @@ class Engine(ABC):
         finished = False
         try:
             while True:
-                workers = self.current_workers(chunks.left)
-                for worker in workers:
-                    while worker.ready is None and (chunk := chunks.next(worker.in_flight.values(), len(workers))):
+                for _ in range(self.size(chunks.left) - len(self.workers)):
+                    self.workers.append(self.new_worker())
+                    self.workers[-1].start()
+                for worker in self.workers:
+                    while worker.ready is None and (chunk := chunks.next(worker.in_flight.values(), len(self.workers))):
                         worker.in_flight[worker.submit(task, chunk)] = chunk
-                calls = {future: worker for worker in workers for future in worker.in_flight}
+                calls = {future: worker for worker in self.workers for future in worker.in_flight}
                 if not calls and chunks.is_done:
                     finished = True
                     return
-                starts = {worker.ready: worker for worker in workers if worker.ready is not None}
+                starts = {worker.ready: worker for worker in self.workers if worker.ready is not None}
                 for future in wait([*calls, *starts], POLL, FIRST_COMPLETED).done:
                     if future in starts:
                         self._greet(task, starts[future], future)
@@ -233,7 +244,7 @@ class Engine(ABC):
                         yield from self._collect(chunks, calls[future], future)
         finally:
             if not finished:
-                self.abandon()
+                self.stop_workers()
 
     def _greet(self, task: Task, worker: Worker, future: Future[Any]) -> None:
         try:
@@ -262,27 +273,24 @@ class Engine(ABC):
         yield from results
 
     @abstractmethod
-    def current_workers(self, left: int) -> Sequence[Worker]:
-        """The workers, started if need be, of which at most ``left`` are useful."""
+    def size(self, left: int) -> int:
+        """How many workers there should be for so many items."""
 
     @abstractmethod
-    def abandon(self) -> None:
-        """Stop the workers that are busy: their results are not wanted any more."""
+    def new_worker(self) -> Worker:
+        """A worker that is not started yet."""
 
-    def close(self) -> None:
-        """Stop the workers."""
-        return
-
-    @property
-    def description(self) -> str | None:
-        """A sentence for the user when the engine is ready, such as where to watch it, or None."""
-        return None
+    def stop_workers(self) -> None:
+        """Stop the workers, also in the middle of their work."""
+        for worker in self.workers:
+            worker.stop()
+        self.workers = []
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self.stop_workers()
 
 
 class _Chunks:
@@ -331,34 +339,23 @@ class LocalEngine(Engine):
     """Work in this process, or in ``workers`` processes on this machine."""
 
     def __init__(self, workers: int = 1) -> None:
-        self._workers = workers
-        self._pool: list[LocalWorker] = []
+        super().__init__()
+        self._most = workers
 
     def map(self, task: Task, items: Iterable[Any], total: int) -> Generator[Any, None, None]:
         """Yield the result of every item, in the order in which they are finished."""
-        if self._workers == 1:
+        if self._most == 1:
             yield from task.load()(items)
         else:
             yield from super().map(task, items, total)
 
-    def current_workers(self, left: int) -> Sequence[LocalWorker]:
-        """The worker processes, of which at most ``left`` are started."""
-        size = max(min(self._workers, left), len(self._pool), 1)
-        while len(self._pool) < size:
-            worker = LocalWorker(self._workers)
-            worker.start()
-            self._pool.append(worker)
-        return self._pool
+    def size(self, left: int) -> int:
+        """As many as were asked for, at most one for each item."""
+        return max(1, min(self._most, left))
 
-    def abandon(self) -> None:
-        """Stop all processes."""
-        self.close()
-
-    def close(self) -> None:
-        """Stop the processes."""
-        for worker in self._pool:
-            worker.stop()
-        self._pool = []
+    def new_worker(self) -> LocalWorker:
+        """A process."""
+        return LocalWorker(self._most)
 
 
 class LocalWorker(Worker):
