@@ -210,12 +210,8 @@ class Totals:
     part of them. Memory is bounded: rows with the same label, answer, radii and length are counted together.
 
     Attributes:
-        inputs: all rows.
         problems: rows without a certificate.
-        abstained: rows for which the classifier abstains.
         calls: votes.
-        classes: the classes, in the order of the manifest.
-        threat: the attacker of the certificates.
         protected: the class that a decision threshold protects, or None.
     """
 
