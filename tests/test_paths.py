@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import adaptdel
-from adaptdel.serve import Client, ServeError
+from adaptdel.serve import Client
 from tests.run_files import make_model, run, write_rows
 
 ROOT = Path(__file__).parents[1]
@@ -101,23 +101,19 @@ def test_the_commands_take_the_drawn_paths(tmp_path: Path, data: Path) -> None:
     assert "classifiers/transformers" not in used["train"]  # the comparison can fail
 
 
-def test_a_request_to_the_server_takes_the_drawn_path(tmp_path: Path, data: Path) -> None:
-    model = make_model(tmp_path / "model")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    ended = threading.Event()
+def test_a_request_to_the_server_takes_the_drawn_path(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, said, ended = make_model(tmp_path / "model"), io.StringIO(), threading.Event()
+    monkeypatch.setattr(sys, "stdout", said)  # where the server prints its address
 
     def request() -> None:
+        while (address := re.search("http://[0-9.:]+/", said.getvalue())) is None:
+            if ended.wait(0.05):
+                return
         try:
-            while not ended.is_set():
-                try:
-                    with Client(f"http://127.0.0.1:{port}") as client:
-                        client.certify("w1 w2 " * 20)
-                    return
-                except ServeError:  # not listening yet
-                    ended.wait(0.1)
+            with Client(address[0]) as client:
+                client.certify("w1 w2 " * 20)
         finally:
             if not ended.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -125,7 +121,7 @@ def test_a_request_to_the_server_takes_the_drawn_path(tmp_path: Path, data: Path
     caller = threading.Thread(target=request)
     caller.start()
     try:
-        files = files_used("serve", model, "--port", port)
+        files = files_used("serve", model, "--port", 0)
     finally:
         ended.set()
         caller.join()

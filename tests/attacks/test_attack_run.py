@@ -291,9 +291,11 @@ def test_damaged_runs_are_refused(
         assert run("report", tmp_path / "run", "--out", tmp_path / "report") == 2
         assert "not a record of an attack" in capsys.readouterr().err
     manifest = tmp_path / "run" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"recipe": "adaptive"', '"recipe": 3'))
-    with pytest.raises(ValueError, match="recipe must be a text"):
-        read_attack_run(tmp_path / "run")
+    values = json.loads(manifest.read_text())
+    for name, value in {"recipe": 3, "sessions": ["x"], "data": {"path": 1.5}, "model": {"path": []}}.items():
+        manifest.write_text(json.dumps(values | {name: value}))
+        assert run("status", tmp_path / "run") == 2
+        assert "manifest.json: not the manifest of a run of attacks: " in capsys.readouterr().err
 
 
 def test_the_status_of_a_run(

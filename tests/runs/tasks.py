@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from adaptdel.attacks.attack_run import AttackTask
 from adaptdel.runs.certify import CertificationTask
 from adaptdel.runs.engine import Task, Work
 
@@ -41,8 +42,30 @@ class Square(Task):
 
 
 @dataclass(frozen=True)
+class Torn(Square):
+    """Square numbers; a worker that finds the file removes it, and ends in the middle of the next result."""
+
+    def load(self) -> Work:
+        square = Square(None).load()
+
+        def work(items: Iterable[Any]) -> Iterator[Any]:
+            with suppress(FileNotFoundError):
+                assert self.log is not None
+                self.log.unlink()
+                Connection._send = send_half  # type: ignore[attr-defined]
+            return square(items)
+
+        return work
+
+
+def send_half(pipe: Connection, message: bytes) -> None:
+    os.write(pipe.fileno(), message[: len(message) // 2])
+    os._exit(1)
+
+
+@dataclass(frozen=True)
 class Watched(CertificationTask):
-    """Certify, and write down every row that is begun; a text with the word poison ends the worker.
+    """Certify, and write down every row that is begun.
 
     If there is a file with the suffix ".allowed" beside the log, workers begin only as many rows as it says: a test
     that waits for them can do something to the cluster or the driver while the run goes on, however fast it is.
@@ -61,29 +84,9 @@ class Watched(CertificationTask):
                     while not is_allowed(self.log):
                         time.sleep(0.02)
                     note(self.log, f"{item.row:{WIDTH - len(node) - 2}} {node}")
-                    if "poison" in item.text:
-                        os._exit(1)
                     yield item
 
             yield from certify(watched())
-
-        return work
-
-
-@dataclass(frozen=True)
-class PoisonedAttack(AttackTask):
-    """Attack, but certain rows end the worker."""
-
-    rows: tuple[int, ...] = ()
-
-    def load(self) -> Work:
-        attack = super().load()
-
-        def work(items: Iterable[Any]) -> Iterator[Any]:
-            for item in items:
-                if item.row in self.rows:
-                    os._exit(1)
-                yield from attack([item])
 
         return work
 

@@ -14,9 +14,8 @@ import pytest
 from adaptdel import Deletion, FixedRate, Masking, NoNoise
 from adaptdel.core.noise import Noise
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.certify import CertificationJob, certify_data, certify_here
-from adaptdel.runs.engine import ModelSource
-from adaptdel.runs.inputs import RunInput, Source
+from adaptdel.runs.certify import CertificationJob, certify_data
+from adaptdel.runs.inputs import Source
 from adaptdel.runs.rederive import recertify
 from adaptdel.runs.storage import read_run
 from adaptdel.store import locked
@@ -68,12 +67,7 @@ def test_a_finished_run_is_left_alone(model: Path, data: Path, whole: Path, caps
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--alpha", 0.01], "alpha was 0.05, now 0.01"),
         (["--ops", "ins"], "ops was ['del', 'ins', 'sub'], now ['ins']"),
-        (["--bound", "paper"], "bound was tight, now paper"),
-        (["--votes", "100,300"], "votes was [100, 400], now [100, 300]"),
-        (["--set", "sampling=fixed"], "sampling was adaptive, now fixed"),
-        (["--seed", 7], "seed was 0, now 7"),
         (["--limit", 3], "the limit was None, now 3, and can only be raised"),
         (["--seed", 7, "--alpha", 0.01], "alpha was 0.05, now 0.01; seed was 0, now 7"),
     ],
@@ -153,12 +147,8 @@ def test_the_paper_s_settings(tmp_path: Path, model: Path, data: Path) -> None:
 
 BAD_ROWS: list[tuple[Any, str]] = [
     (b'{"text": "w1 w2", "label": 0', "not JSON"),
-    (b'{"text": "caf\xe9", "label": 0}', "not UTF-8"),
-    (b"[1, 2]", "must be a JSON object"),
-    ({"label": 1}, "no column 'text'"),
     ({"text": 7, "label": 1}, "the column 'text' must hold text"),
     ({"text": "w1", "label": 2}, "the label 2 is not among the model's classes 0, 1"),
-    ({"text": "w1", "label": "pos"}, "the label 'pos' is not among the model's classes 0, 1"),
 ]
 
 
@@ -190,7 +180,6 @@ def test_a_bad_row_is_noted_and_the_rest_goes_on(
         ("test.csv", b"text,label\n", "holds no rows"),
         ("test.jsonl", b'{"txt": "a"}\n' * 5, "none of the 5 rows can be used; row 1: no column 'text': did you mean"),
         ("test.jsonl", b'{"text": "a", "label": 5}\n' * 5, "none of the 5 rows can be used; row 1: the label 5 is not"),
-        ("test.parquet", b"no parquet", "cannot be read"),
         ("test.csv", b"text,label\na,0\nb\nc,1,2\n", None),
     ],
 )  # fmt: skip
@@ -314,17 +303,3 @@ def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) 
         certify_data(replace(order, out=tmp_path / f"run{number}"))
         assert ("12/12 [" in error.getvalue()) == error.isatty()
     assert error.getvalue() == ""
-
-
-def test_a_model_that_fails_on_some_inputs(model: Path) -> None:
-    jobs = [
-        RunInput(n, str(n), text if n % 50 else text + " poison", None) for n, (text, _) in enumerate(examples(150), 1)
-    ]
-    records = {record["row"]: record for record in certify_here(picky(ModelSource(model).load().certifier()), jobs)}
-    assert set(records) == set(range(1, 151))
-    expected = {record["row"]: record for record in certify_here(ModelSource(model).load().certifier(), jobs)}
-    for row, record in records.items():
-        if row % 50:
-            assert record | {"seconds": 0} == expected[row] | {"seconds": 0}
-        else:
-            assert record["problem"] == f"cannot read row {row}"

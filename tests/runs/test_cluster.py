@@ -5,7 +5,6 @@ Every test uses a cluster that it has started itself, by its address: "auto" wou
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -13,8 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +21,16 @@ import pytest
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-from adaptdel.attacks import attack_run  # noqa: E402
-from adaptdel.attacks.attack_run import AttackJob, AttackTask, attack_data  # noqa: E402
 from adaptdel.runs import certify as certify_module  # noqa: E402
 from adaptdel.runs import cluster  # noqa: E402
 from adaptdel.runs import engine as engine_module  # noqa: E402
 from adaptdel.runs.certify import CertificationJob, certify_data  # noqa: E402
 from adaptdel.runs.cluster import RayEngine  # noqa: E402
-from adaptdel.runs.engine import (  # noqa: E402
-    EngineSettings,
-    versions,
-)
+from adaptdel.runs.engine import EngineSettings, versions  # noqa: E402
 from adaptdel.runs.inputs import Source  # noqa: E402
 from adaptdel.runs.storage import read_run  # noqa: E402
-from adaptdel.settings import ATTACK  # noqa: E402
-from adaptdel.store import Store  # noqa: E402
-from tests.run_files import examples, make_model, run, write_rows  # noqa: E402
-from tests.runs.tasks import PoisonedAttack, Square, allow, begun, lines, watch  # noqa: E402
+from tests.run_files import make_data, make_model, run  # noqa: E402
+from tests.runs.tasks import Square, allow, begun, lines, watch  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 LOST = f"it ended its worker {engine_module.ATTEMPTS} times, as when memory runs out"
@@ -115,20 +105,16 @@ def connected(nodes: Nodes) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, data with a text that ends workers, and the run of one local process without that text."""
+    """A model, data, and the run of one local process."""
     folder = tmp_path_factory.mktemp("place")
     make_model(folder / "model")
     make_run(folder, "good", 120, 2)
-    rows = [json.loads(line) for line in (folder / "good.jsonl").read_text().splitlines()]
-    rows[50]["text"] = f"poison {rows[50]['text']}"
-    write_rows(folder / "bad.jsonl", rows)
     return folder
 
 
 def make_run(folder: Path, name: str, count: int, seed: int) -> None:
     """Data, and the run of one local process."""
-    rows = [{"id": str(n), "text": text, "label": label} for n, (text, label) in enumerate(examples(count, seed))]
-    data = write_rows(folder / f"{name}.jsonl", rows)
+    data = make_data(folder / f"{name}.jsonl", count, seed)
     assert run("certify", folder / "model", "--data", data, "--out", folder / name) == 0
 
 
@@ -241,53 +227,6 @@ def test_a_run_on_two_nodes(tmp_path: Path, nodes: Nodes, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_poisonous_text(tmp_path: Path, nodes: Nodes, place: Path) -> None:
-    """It is tried on several workers, then recorded; all other rows are those of a local run."""
-    log, out = tmp_path / "log", tmp_path / "run"
-    with Driver(place, "bad.jsonl", out, log, nodes.address) as driver:
-        driver.finish()
-    found, expected = (read_run(folder).table.to_pylist() for folder in (out, place / "good"))
-    assert found[50]["problem"] == LOST
-    assert [row for row in found if row["row"] != 51] == [row for row in expected if row["row"] != 51]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("connected")
-def test_attacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records of one process, also if the run is resumed; a text that ends its workers is recorded as an error."""
-    make_model(tmp_path / "model")
-    rows = [{"text": text, "label": label} for text, label in examples(12, 4)]
-    source = Source(str(write_rows(tmp_path / "data.jsonl", rows)))
-    settings = replace(ATTACK, inputs=6, queries=100, search_votes=100, verify_votes=500)
-    on_ray = EngineSettings("ray", workers=2)
-
-    def attack(name: str, engine: EngineSettings = on_ray) -> list[dict[str, Any]]:
-        job = AttackJob(tmp_path / "model", source, tmp_path / name, settings=settings, engine=engine)
-        return [record | {"seconds": 0} for record in attack_data(job, progress=False).records]
-
-    expected = attack("local", EngineSettings())
-    lost = expected[3]["row"]
-    monkeypatch.setattr(attack_run, "AttackTask", partial(PoisonedAttack, rows=(lost,)))
-    found = attack("ray")
-    assert [record for record in found if record["row"] != lost] == [r for r in expected if r["row"] != lost]
-    assert found[3]["outcome"] == "error"
-    assert found[3]["problem"] == LOST
-    monkeypatch.setattr(attack_run, "AttackTask", AttackTask)
-    put = Store.put
-
-    def stop(self: Store, number: int, record: Any) -> None:
-        if number == expected[-1]["row"]:
-            raise KeyboardInterrupt
-        put(self, number, record)
-
-    monkeypatch.setattr(Store, "put", stop)
-    with pytest.raises(KeyboardInterrupt):
-        attack("resumed")
-    monkeypatch.setattr(Store, "put", put)
-    assert attack("resumed") == expected
-
-
-@pytest.mark.slow
 def test_nodes_that_die_and_a_driver_that_is_killed(tmp_path: Path) -> None:
     """4 nodes, 20 of them killed and replaced, 10 drivers killed: the same table, and little is certified twice."""
     rng = random.Random(0)
@@ -360,11 +299,7 @@ def test_without_ray(
     ("nodes", "cpus", "gpus", "workers"),
     [
         ([{"CPU": 1}], 1, 0, 1),
-        ([{"CPU": 4}], 1, 0, 3),
-        ([{"CPU": 4}, {"CPU": 4}], 1, 0, 7),
-        ([{"CPU": 4}, {"CPU": 4}], 2, 0, 3),
         ([{"CPU": 5}, {"CPU": 4}], 2, 0, 4),
-        ([{"CPU": 8, "GPU": 2}], 1, 1, 2),
         ([{"CPU": 8, "GPU": 1}], 1, 0.25, 4),
         ([{"CPU": 8}], 1, 1, 0),
     ],

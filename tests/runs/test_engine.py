@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adaptdel.runs.engine import ATTEMPTS, EngineSettings, LocalEngine, start_engine
-from tests.runs.tasks import Square
+from tests.runs.tasks import Square, Torn
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -56,6 +56,15 @@ def test_an_item_that_ends_its_workers_is_a_failure() -> None:
         assert sorted(engine.map(Square(None), range(30), 30)) == [n * n for n in range(30)]
 
 
+def test_a_worker_that_ends_within_a_result(tmp_path: Path) -> None:
+    """The rest of the result never comes; the items are tried again."""
+    (tmp_path / "tear").touch()
+    with LocalEngine(2) as engine:
+        results = engine.map(Torn(None, tmp_path / "tear"), range(60), 60)
+        assert sorted(results) == [n * n for n in range(60)]
+    assert not (tmp_path / "tear").exists()
+
+
 def test_a_driver_that_stops_ends_busy_workers() -> None:
     with LocalEngine(2) as engine:
         results = engine.map(Square(None), [1, 2, 600.0, 600.0, 3, 4], 6)
@@ -81,10 +90,10 @@ def test_settings(settings: dict[str, object], words: str) -> None:
 
 
 def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptdel.runs.engine._prepare", print_and_fail)
+    monkeypatch.setattr("adaptdel.runs.engine._serve", print_and_fail)
     with LocalEngine(2) as engine, pytest.raises(ValueError, match="cannot start"):
         list(engine.map(Square(None), range(9), 9))
 
 
-def print_and_fail() -> None:
+def print_and_fail(pipe: object) -> None:
     raise RuntimeError("no worker")

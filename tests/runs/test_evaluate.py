@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -79,41 +78,6 @@ def test_a_function_whose_state_cannot_be_seen_does_not_resume_it(tmp_path: Path
     assert interrupted(smoothed(Opaque()), tmp_path / "run", 100)
     with pytest.raises(ValueError, match="no fingerprint"):
         ad.evaluate(smoothed(Opaque()), TEXTS, labels=LABELS, out=tmp_path / "run")
-
-
-def test_pipelines_with_different_functions_are_different_models(tmp_path: Path) -> None:
-    preprocessing = pytest.importorskip("sklearn.preprocessing")
-    pipeline = pytest.importorskip("sklearn.pipeline").make_pipeline
-
-    def model(word: str) -> Any:
-        rows = Function(word)
-        chosen = preprocessing.FunctionTransformer(lambda copies: [[row == "pos"] for row in rows(copies)])
-        tree = pytest.importorskip("sklearn.tree").DecisionTreeClassifier()
-        return smoothed(pipeline(chosen, tree.fit([[0], [1]], ["neg", "pos"])))
-
-    assert interrupted(model("good"), tmp_path / "run", 100)
-    with pytest.raises(ValueError, match="model_hash was"):
-        ad.evaluate(model("bad"), TEXTS, labels=LABELS, out=tmp_path / "run")
-    assert ad.evaluate(model("good"), TEXTS, labels=LABELS, out=tmp_path / "run").finished
-
-
-def test_a_saved_scikit_learn_model_is_the_same_on_the_command_line(tmp_path: Path) -> None:
-    pytest.importorskip("skops")
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-
-    noise = ad.Deletion(ad.FixedRate(0.5))
-    model = ad.SmoothedClassifier(make_pipeline(CountVectorizer(), LogisticRegression()), noise, n_estimate=200)
-    model.fit(TEXTS, LABELS).save(tmp_path / "model")
-    data = tmp_path / "data.jsonl"
-    rows = [json.dumps({"text": text, "label": label}) for text, label in zip(TEXTS, LABELS, strict=True)]
-    data.write_text("\n".join(rows), encoding="utf-8")
-    run = ad.evaluate(model, data, out=tmp_path / "python")
-    assert command_line("certify", tmp_path / "model", "--data", data, "--out", tmp_path / "command") == 0
-    assert read_run(tmp_path / "command").table.equals(run.table)
-    folder = ad.evaluate(tmp_path / "model", data, out=tmp_path / "command")  # finished by the command line
-    assert folder.table.equals(run.table)
 
 
 @pytest.mark.parametrize(

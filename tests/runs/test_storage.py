@@ -14,10 +14,9 @@ import pytest
 from adaptdel import Masking
 from adaptdel.certification.certificate import Certificate
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.runs.records import label_text, label_value, problem_record, record_of
-from adaptdel.runs.storage import STORE, TABLE, Run, open_store, read_run, table_hash
+from adaptdel.runs.records import label_text, label_value, record_of
+from adaptdel.runs.storage import TABLE, Run, read_run, table_hash
 from adaptdel.store import Store
-from adaptdel.text.data import read_rows
 from tests.run_files import call, examples, make_data, rewrite, run, setting_of, write_run
 
 
@@ -102,26 +101,3 @@ def test_status_of_a_run_that_was_stopped(
     assert "20 of 30 (" in shown
     assert "mean certified radius" in shown
     assert run("status", tmp_path) == 2
-
-
-def test_rows_without_a_certificate_are_removed_in_one_commit(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run with many failures resumes at once: a commit waits for the disk."""
-    data, out = make_data(tmp_path / "test.jsonl", 200), tmp_path / "run"
-    assert run("certify", model, "--data", data, "--out", out, "--limit", 1) == 0
-    rewrite(out, lambda manifest: manifest.update(finished=None, limit=None))
-    with open_store(out) as store:
-        for row in read_rows(data):
-            store.put(row.number, problem_record("out of memory", id=row.id, row=row.number))
-    removed: list[int] = []
-    remove = Store.remove
-
-    def counted(self: Store, keys: Any) -> None:
-        removed.append(len(keys))
-        remove(self, keys)
-
-    monkeypatch.setattr(Store, "remove", counted)
-    assert run("certify", model, "--data", data, "--out", out) == 0
-    assert removed == [200]
-    assert not (out / STORE).exists()

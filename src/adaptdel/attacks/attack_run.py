@@ -39,7 +39,7 @@ from adaptdel.files import check_regular, parse_object, read_json, write_json, w
 from adaptdel.progress import reporter
 from adaptdel.runs.engine import ENGINE, EngineSettings, ModelSource, Task, Work, start_engine
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
-from adaptdel.runs.manifest import session, timestamp
+from adaptdel.runs.manifest import check_data_and_sessions, session, timestamp
 from adaptdel.runs.records import label_text
 from adaptdel.runs.storage import run_folder
 from adaptdel.settings import ATTACK, AttackSettings
@@ -58,6 +58,10 @@ _FIELDS = {
     "length": "an integer", "radius": "an integer", "queries": "an integer", "votes": "an integer",
     "seconds": "a number", "words_changed": "an integer?", "distance": "an integer?", "text": "a text?",
     "answer_after": "a text?", "verified": "true or false?", "covered": "true or false?",
+}  # fmt: skip
+_KINDS = {
+    "recipe": "a text", "model": "an object", "data": "an object", "settings": "an object", "parts": "an object",
+    "sessions": "a list", "finished": "a text?", "noise": "an object?", "method": "a text?",
 }  # fmt: skip
 _ERROR_FIELDS = {name: _FIELDS[name] for name in ("id", "row", "truth", "outcome")} | {"problem": "a text"}
 
@@ -276,8 +280,10 @@ def read_attack_run(folder: Path) -> AttackRun:
         raise ValueError(f"{folder}: not a run of attacks: {path.name} cannot be read ({error.strerror})") from None
     try:
         check_choice("format", manifest.get("format"), (FORMAT,))
-        kinds = {"recipe": "a text", "model": "an object", "data": "an object", "settings": "an object"}
-        check_fields(manifest, kinds | {"finished": "a text?", "noise": "an object?", "method": "a text?"})
+        check_fields(manifest, _KINDS)
+        check_fields(manifest["model"], {"path": "a text"})
+        check_fields(manifest["parts"], dict.fromkeys(manifest["parts"], "a text"))
+        check_data_and_sessions(manifest)
     except ValueError as error:
         raise ValueError(f"{path}: not the manifest of a run of attacks: {error}") from None
     if manifest["finished"] is None:

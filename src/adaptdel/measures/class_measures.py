@@ -43,14 +43,10 @@ class ClassMeasures:
     """The measures of the inputs of a label; NaN where one is undefined.
 
     Attributes:
-        label: the label.
         inputs: inputs that have it.
         answers: inputs that get it as the answer.
-        recall: the fraction of its inputs that get it as the answer.
         precision: the fraction of the inputs that get it as the answer and have it.
-        mean_radius: the mean certified radius of its inputs.
         mean_radius_se: the standard error.
-        abstained: its inputs on which the classifier abstains.
         certified_recall: the fraction of its inputs that are correct and certified at each radius, by radius.
     """
 

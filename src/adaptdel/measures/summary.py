@@ -203,25 +203,18 @@ class Measures:
     """The measures of a run, as in the paper's main table; NaN where one is undefined.
 
     Attributes:
-        inputs: the number of inputs.
         clean_accuracy: the fraction of correct answers; abstentions count by their predicted label.
         certified_accuracy: certified accuracy at radius 0: the fraction of correct answers without abstentions.
         mean_radius: the mean certified radius, with 0 for wrong answers and abstentions.
         mean_radius_se: its standard error.
-        median_radius: the median of the same radii.
         mean_character_radius: the mean in edited characters.
         balanced_accuracy: the mean over the labels of the clean accuracy.
         class_balanced_mean_radius: the mean over the labels of the mean certified radius.
-        class_balanced_mean_radius_se: its standard error.
-        median_log_cardinality: the median of log10 of the size of the certified region.
-        lower_log_cardinality: the lower quartile of the same.
-        upper_log_cardinality: the upper quartile of the same.
+        median_log_cardinality: the median of log10 of the size of the certified region; beside it, the quartiles.
         wasserstein: the distance between standardised radii and standardised lengths.
         covering: certificates that cover every text of their length, right or wrong.
-        abstained: abstentions.
         calls: the mean number of votes per input.
         shortest: the smallest number of tokens.
-        longest: the largest number of tokens.
     """
 
     inputs: int

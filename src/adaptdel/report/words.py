@@ -319,10 +319,10 @@ def notes(entries: Sequence[Entry], compared: Differences, baseline: Entry) -> l
         if not entry.finished:
             sentences.append(f"{name} is not finished: the report shows the inputs certified so far.")
         if problems:
-            reason = "belong to no input of the run" if entry.is_foreign else "could not be certified"
-            sentences.append(f"{name}: {plural(problems, 'row')} {reason} and are left out.")
+            reason = "matched no input of the run" if entry.is_foreign else "could not be certified"
+            sentences.append(f"{name}, left out: {plural(problems, 'row')} that {reason}.")
         if unlabelled:
-            sentences.append(f"{name}: {plural(unlabelled, 'row')} without a label are left out.")
+            sentences.append(f"{name}, left out: {plural(unlabelled, 'row')} without a label.")
         if not entry.outcomes.labelled:
             sentences.append(f"{name} has no labels: every answer counts as correct unless the classifier abstains.")
         if name in compared:

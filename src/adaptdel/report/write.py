@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -28,49 +27,12 @@ from adaptdel.report.comparison import (
 )
 from adaptdel.report.entries import COLOURS, Entry, file_name, read_entries
 from adaptdel.report.figures import GRID, INK, MUTED, Figure, draw, inline_svg
-from adaptdel.report.words import ShownInput, example_row, notes, sampled_rows, shown_inputs, summary
+from adaptdel.report.words import example_row, notes, sampled_rows, shown_inputs, summary
 from adaptdel.tables import Table
 
 MARK = "report.json"
 FORMAT = "adaptdel report 3"
 _ENDINGS = r"(\.(jsonl?|csv|tsv|parquet|gz))+$"
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure that was written: its name, title and caption, and its SVG as a part of the page."""
-
-    name: str
-    title: str
-    caption: str
-    svg: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """The contents of a report.
-
-    Attributes:
-        title: the title.
-        entries: the entries.
-        summary: a sentence for each of them.
-        notes: what a reader has to know before comparing the numbers.
-        tables: all tables; the last one holds the settings.
-        drawings: the figures.
-        example: an input with its certificate under the run with the largest mean radius; None if nothing is certified.
-        sampled: inputs with their certificates.
-        sample_note: why texts are missing, if they are.
-    """
-
-    title: str
-    entries: Sequence[Entry]
-    summary: Sequence[str]
-    notes: Sequence[str]
-    tables: Sequence[Table]
-    drawings: Sequence[Drawing]
-    example: ShownInput | None
-    sampled: Sequence[ShownInput]
-    sample_note: str | None
 
 
 def write_report(
@@ -120,22 +82,23 @@ def write_report(
         shown, missing = shown_inputs(own, [*drawn, *example], data)
         name = re.sub(_ENDINGS, "", file_name(own[0].manifest.get("data") or {}))
         colours = {entry.colour: f"var(--run-{entry.colour_number})" for entry in entries}
-        report = Report(
-            title=title or f"Certified robustness{f' on {name}' if name else ''}",
-            entries=entries,
-            summary=[summary(entry) for entry in entries],
-            notes=notes(entries, compared, reference),
-            tables=_tables(entries, reference, compared),
-            drawings=write_figures(draw(entries), partial / "figures", colours),
-            example=next((shown[row].under(best) for row in example), None),
-            sampled=[shown[row] for row in drawn],
-            sample_note=missing,
-        )
-        values = _values(report, reference, compared)
-        latex = "\n".join(table.to_latex() for table in report.tables)
+        tables = _tables(entries, reference, compared)
+        page = {
+            "title": title or f"Certified robustness{f' on {name}' if name else ''}",
+            "entries": entries,
+            "summary": [summary(entry) for entry in entries],
+            "notes": notes(entries, compared, reference),
+            "tables": tables,
+            "drawings": write_figures(draw(entries), partial / "figures", colours),
+            "example": next((shown[row].under(best) for row in example), None),
+            "sampled": [shown[row] for row in drawn],
+            "sample_note": missing,
+        }
+        values = _values(page, reference, compared)
+        latex = "\n".join(table.to_latex() for table in tables)
         write_file(partial / "tables.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
-        write_tables([*report.tables, curves(entries)], partial)
-        write_file(partial / "index.html", render("page.html", report=report, colours=_colours(entries)))
+        write_tables([*tables, curves(entries)], partial)
+        write_file(partial / "index.html", render("page.html", report=page, colours=_colours(entries)))
         mark(partial, values)
     return values
 
@@ -180,7 +143,7 @@ def _tables(entries: Sequence[Entry], baseline: Entry, compared: Differences) ->
     return [table for table in tables if table is not None]
 
 
-def _values(report: Report, baseline: Entry, compared: Differences) -> dict[str, Any]:
+def _values(page: Mapping[str, Any], baseline: Entry, compared: Differences) -> dict[str, Any]:
     """All numbers, for programs."""
     runs = [
         {
@@ -193,33 +156,28 @@ def _values(report: Report, baseline: Entry, compared: Differences) -> dict[str,
             "seeds": [measures.to_dict() for measures in entry.by_seed],
             "by_class": entry.classes.to_dict(),
         }
-        for entry in report.entries
+        for entry in page["entries"]
     ]
     gaps = {
         name: {"inputs": common}
         | {key: [None if v != v else v for v in (d.value, d.low, d.high)] for key, d in measures.items()}
         for name, (common, measures) in compared.items()
     }
-    example = report.example and {
-        "row": report.example.row,
-        "run": report.example.answers[0].entry.name,
-        "text": report.example.text,
-        "words": list(report.example.answers[0].words),
+    shown = page["example"]
+    example = shown and {
+        "row": shown.row,
+        "run": shown.answers[0].entry.name,
+        "text": shown.text,
+        "words": list(shown.answers[0].words),
     }
-    return {
-        "runs": runs,
-        "baseline": baseline.name,
-        "differences": gaps,
-        "summary": list(report.summary),
-        "notes": list(report.notes),
-        "example": example,
-    }
+    told = {name: page[name] for name in ("summary", "notes")}
+    return {"runs": runs, "baseline": baseline.name, "differences": gaps, **told, "example": example}
 
 
 def write_figures(
     figures: Sequence[tuple[str, str, str, Figure]], folder: Path, colours: Mapping[str, str]
-) -> list[Drawing]:
-    """Write each figure as PNG, SVG and PDF; on the page, its colours follow the theme."""
+) -> list[dict[str, str]]:
+    """Write each figure as PNG, SVG and PDF; what the page shows of it, whose colours follow the theme."""
     folder.mkdir()
     themed = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", "#ffffff": "none", **colours}
     drawings = []
@@ -228,7 +186,7 @@ def write_figures(
             save(figure, folder / f"{name}{ending}")
             figure.set_layout_engine("none")  # the layout of the first format is kept
         svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
-        drawings.append(Drawing(name, title, caption, inline_svg(svg, title, themed)))
+        drawings.append({"name": name, "title": title, "caption": caption, "svg": inline_svg(svg, title, themed)})
     return drawings
 
 

@@ -11,7 +11,6 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -37,38 +36,31 @@ class RayEngine(Engine):
     """Work in Ray actors: as many as the settings say, or as fit with one CPU of the cluster left free."""
 
     def __init__(self, settings: EngineSettings) -> None:
+        super().__init__()
         self._settings = settings
-        self._actors: list[ActorWorker] = []
-        self.ray, self._owns, self._dashboard = _connect(settings)
+        self.ray, self._owns, dashboard = _connect(settings)
         self._class = self.ray.remote(_Actor)
-        self._looked = 0.0
+        self._size, self._looked = 0, 0.0
         self._shipped: tuple[Task, Any] | None = None  # the last task, and the reference of what actors load for it
-
-    @property
-    def description(self) -> str | None:
-        """Where to watch the cluster."""
         nodes = self._nodes()
         cpus = sum(node.get("CPU", 0) for node in nodes)
-        where = f"; dashboard: http://{self._dashboard}" if self._dashboard else ""
-        return f"Ray with {len(nodes)} node{'s' if len(nodes) != 1 else ''} and {cpus:g} CPUs{where}"
+        where = f"; dashboard: http://{dashboard}" if dashboard else ""
+        self.description = f"Ray with {len(nodes)} node{'s' if len(nodes) != 1 else ''} and {cpus:g} CPUs{where}"
 
-    def current_workers(self, left: int) -> Sequence[ActorWorker]:
-        """The actors; new nodes get some. Ray starts those that do not fit yet as soon as they do."""
+    def size(self, left: int) -> int:
+        """As many as fit on the nodes that are there now; Ray starts those that do not fit yet as soon as they do."""
         if time.monotonic() - self._looked >= POLL:
-            self._looked = time.monotonic()
-            settings = self._settings
+            self._looked, settings = time.monotonic(), self._settings
             fitting = capacity(self._nodes(), settings.cpus_per_worker, settings.gpus_per_worker)
-            for _ in range(max(1, settings.workers or fitting) - len(self._actors)):
-                self._actors.append(ActorWorker(self))
-                self._actors[-1].start()
-        return self._actors
+            self._size = max(1, settings.workers or fitting)
+        return self._size
 
-    def new_actor(self) -> Any:
-        """The handle of a new actor."""
+    def new_worker(self) -> ActorWorker:
+        """An actor."""
         settings = self._settings
         options: dict[str, Any] = {"num_cpus": settings.cpus_per_worker, "num_gpus": settings.gpus_per_worker}
         environment = {"env_vars": thread_settings(settings.cpus_per_worker)}
-        return self._class.options(**options, runtime_env=environment).remote()
+        return ActorWorker(self, self._class.options(**options, runtime_env=environment))
 
     def shipped(self, task: Task) -> list[Any]:
         """The reference of what actors load for a task, in a list, so that it is not fetched with every chunk."""
@@ -80,18 +72,9 @@ class RayEngine(Engine):
             self._shipped = task, self.ray.put((files, versions()))
         return [self._shipped[1]]
 
-    def abandon(self) -> None:
-        """Stop the actors that are busy."""
-        for actor in self._actors:
-            if actor.in_flight:
-                actor.stop()
-        self._actors = [actor for actor in self._actors if not actor.in_flight]
-
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop the actors, and Ray if it was started here."""
-        for actor in self._actors:
-            actor.stop()
-        self._actors = []
+        self.stop_workers()
         if self._owns:
             self.ray.shutdown()
 
@@ -115,15 +98,15 @@ def capacity(nodes: list[dict[str, float]], cpus: int, gpus: float) -> int:
 class ActorWorker(Worker):
     """The driver's end of an actor."""
 
-    def __init__(self, engine: RayEngine) -> None:
+    def __init__(self, engine: RayEngine, kind: Any) -> None:
         super().__init__()
-        self._engine = engine
+        self._engine, self._kind = engine, kind
         self.lost = engine.ray.exceptions.RayError  # type: ignore[misc]
         self._handle: Any = None
 
     def start(self) -> None:
         """Create an actor."""
-        self._handle = self._engine.new_actor()
+        self._handle = self._kind.remote()
         self.ready = self._handle.start.remote().future()
 
     def submit(self, task: Task, chunk: Chunk) -> Future[Any]:

@@ -15,8 +15,8 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -25,6 +25,8 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from math import ceil
 from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -199,7 +201,16 @@ class Engine(ABC):
 
     Results do not depend on the engine, on the number of workers or on the chunks. An item that ends its worker is
     tried again alone; when it has ended `ATTEMPTS` workers, its result is a failure.
+
+    Attributes:
+        workers: those that were started.
+        description: a sentence for the user when the engine is ready, such as where to watch it, or None.
     """
+
+    description: str | None = None
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
 
     def map(self, task: Task, items: Iterable[Any], total: int) -> Generator[Any, None, None]:
         """Yield the result of every item, in the order in which they are finished.
@@ -215,15 +226,17 @@ class Engine(ABC):
         finished = False
         try:
             while True:
-                workers = self.current_workers(chunks.left)
-                for worker in workers:
-                    while worker.ready is None and (chunk := chunks.next(worker.in_flight.values(), len(workers))):
+                for _ in range(self.size(chunks.left) - len(self.workers)):
+                    self.workers.append(self.new_worker())
+                    self.workers[-1].start()
+                for worker in self.workers:
+                    while worker.ready is None and (chunk := chunks.next(worker.in_flight.values(), len(self.workers))):
                         worker.in_flight[worker.submit(task, chunk)] = chunk
-                calls = {future: worker for worker in workers for future in worker.in_flight}
+                calls = {future: worker for worker in self.workers for future in worker.in_flight}
                 if not calls and chunks.is_done:
                     finished = True
                     return
-                starts = {worker.ready: worker for worker in workers if worker.ready is not None}
+                starts = {worker.ready: worker for worker in self.workers if worker.ready is not None}
                 for future in wait([*calls, *starts], POLL, FIRST_COMPLETED).done:
                     if future in starts:
                         self._greet(task, starts[future], future)
@@ -231,7 +244,7 @@ class Engine(ABC):
                         yield from self._collect(chunks, calls[future], future)
         finally:
             if not finished:
-                self.abandon()
+                self.stop_workers()
 
     def _greet(self, task: Task, worker: Worker, future: Future[Any]) -> None:
         try:
@@ -260,27 +273,24 @@ class Engine(ABC):
         yield from results
 
     @abstractmethod
-    def current_workers(self, left: int) -> Sequence[Worker]:
-        """The workers, started if need be, of which at most ``left`` are useful."""
+    def size(self, left: int) -> int:
+        """How many workers there should be for so many items."""
 
     @abstractmethod
-    def abandon(self) -> None:
-        """Stop the workers that are busy: their results are not wanted any more."""
+    def new_worker(self) -> Worker:
+        """A worker that is not started yet."""
 
-    def close(self) -> None:
-        """Stop the workers."""
-        return
-
-    @property
-    def description(self) -> str | None:
-        """A sentence for the user when the engine is ready, such as where to watch it, or None."""
-        return None
+    def stop_workers(self) -> None:
+        """Stop the workers, also in the middle of their work."""
+        for worker in self.workers:
+            worker.stop()
+        self.workers = []
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self.stop_workers()
 
 
 class _Chunks:
@@ -329,86 +339,82 @@ class LocalEngine(Engine):
     """Work in this process, or in ``workers`` processes on this machine."""
 
     def __init__(self, workers: int = 1) -> None:
-        self._workers = workers
-        self._pool: list[LocalWorker] = []
+        super().__init__()
+        self._most = workers
 
     def map(self, task: Task, items: Iterable[Any], total: int) -> Generator[Any, None, None]:
         """Yield the result of every item, in the order in which they are finished."""
-        if self._workers == 1:
+        if self._most == 1:
             yield from task.load()(items)
         else:
             yield from super().map(task, items, total)
 
-    def current_workers(self, left: int) -> Sequence[LocalWorker]:
-        """The worker processes, of which at most ``left`` are started."""
-        size = max(min(self._workers, left), len(self._pool), 1)
-        while len(self._pool) < size:
-            worker = LocalWorker(self._workers)
-            worker.start()
-            self._pool.append(worker)
-        return self._pool
+    def size(self, left: int) -> int:
+        """As many as were asked for, at most one for each item."""
+        return max(1, min(self._most, left))
 
-    def abandon(self) -> None:
-        """Stop all processes."""
-        self.close()
-
-    def close(self) -> None:
-        """Stop the processes."""
-        for worker in self._pool:
-            worker.stop()
-        self._pool = []
+    def new_worker(self) -> LocalWorker:
+        """A process."""
+        return LocalWorker(self._most)
 
 
 class LocalWorker(Worker):
-    """A pool of one process, so that a process that ends takes nothing else with it."""
+    """A process and the pipe to it, which the system closes when the process ends, also in the middle of a result.
 
-    lost = BrokenExecutor
+    That is more than `concurrent.futures.ProcessPoolExecutor` can do: it waits for ever for the rest of that result.
+    """
+
+    lost = EOFError
 
     def __init__(self, workers: int) -> None:
         super().__init__()
         self._workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-        self._pid: Future[int] | None = None
+        self._process: SpawnProcess | None = None
 
     def start(self) -> None:
         """Start the process, or start it again."""
         self.stop()
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _prepare)
-        with _worker_environment(self._workers):  # which the process inherits when it gets its first call
-            self.ready = self._pid = self._pool.submit(os.getpid)
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,))
+        with _worker_environment(self._workers):
+            self._process.start()
+        theirs.close()
+        self._thread = ThreadPoolExecutor(1)
+        self.ready = self._thread.submit(self._receive)
 
     def submit(self, task: Task, chunk: Chunk) -> Future[Any]:
-        """The future of the results of a chunk; that of a process that has just ended fails as well."""
-        assert self._pool is not None
+        """The future of the results of a chunk."""
+        return self._thread.submit(self._receive, (task, chunk.items))
+
+    def _receive(self, call: tuple[Task, list[Any]] | None = None) -> Any:
         try:
-            return self._pool.submit(_do, task, chunk.items)
-        except BrokenExecutor as error:
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            return failed
+            if call is not None:
+                self._pipe.send(call)
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            raise EOFError("its process has ended") from None
 
     def stop(self) -> None:
         """End the process, also in the middle of its work."""
-        if self._pool is None:
-            return
-        if self.in_flight and self._pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid.result(), signal.SIGTERM)
-        self._pool.shutdown(cancel_futures=True)
-        self._pool = self._pid = None
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join()
+            self._thread.shutdown(cancel_futures=True)
+            self._pipe.close()
+            self._process = None
 
 
-_LOADED = Loaded()
-
-
-def _do(task: Task, items: list[Any]) -> list[Any] | str:
-    return _LOADED.do(task, task.load, items)
-
-
-def _prepare() -> None:
-    """What a worker process does first: the parent stops it, also by its own end."""
+def _serve(pipe: Connection) -> None:
+    """What a worker process does: load the task, and return the results of chunks; the parent stops it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    loaded = Loaded()
+    with suppress(EOFError, OSError):  # the parent has ended
+        pipe.send("ready")
+        while True:
+            task, items = pipe.recv()
+            pipe.send(loaded.do(task, task.load, items))
 
 
 def _exit_with_parent() -> None:

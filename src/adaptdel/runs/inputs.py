@@ -145,10 +145,7 @@ class Survey:
     """What the data hold, before anything is certified.
 
     Attributes:
-        rows: the number of rows.
-        labelled: the number of rows with a label.
-        unlabelled: the number of rows that can be certified and have none.
-        invalid: the number of invalid rows.
+        labelled: the number of rows with a label; unlabelled: of those that can be certified and have none.
         done: the number of rows that have a certificate.
         first: the first invalid row.
         last: the number of the last row.

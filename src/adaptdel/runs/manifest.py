@@ -47,16 +47,7 @@ def check_manifest(values: Any) -> dict[str, Any]:
     if values["model"] is not None:
         _check("model", values["model"], _MODEL)
         check_fields(values["model"]["training"] or {}, {"settings": "an object?", "data": "an object?"})
-    if values["data"] is not None:
-        _check("data", values["data"], _DATA, ("path", "sample"))
-        stated = values["data"].get("path")  # of one file or of several
-        for path in stated if isinstance(stated, list) else [stated]:
-            check_text("data.path", path)
-        if "sample" in values["data"]:
-            DrawnRows(**check_names("data.sample", values["data"]["sample"], ("rows", "seed")))
-    for session in values["sessions"]:
-        _check("sessions", session, _SESSION)
-        _check_time("sessions.started", session["started"])
+    check_data_and_sessions(values)
     if "source" in values:
         _check("source", values["source"], {"path": "a text", "planned": "an object", **_SETTING})
         _check("source.planned", values["source"]["planned"], _SETTING)
@@ -95,6 +86,20 @@ _SESSION = {
     "started": "a text", "engine": "a text", "workers": "an integer?", "rows": "an integer", "done": "an integer",
     "versions": "an object",
 }  # fmt: skip
+
+
+def check_data_and_sessions(values: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless the data and the sessions of a manifest, also of a run of attacks, are described."""
+    if values["data"] is not None:
+        _check("data", values["data"], _DATA, ("path", "sample"))
+        stated = values["data"].get("path")  # of one file or of several
+        for path in stated if isinstance(stated, list) else [stated]:
+            check_text("data.path", path)
+        if "sample" in values["data"]:
+            DrawnRows(**check_names("data.sample", values["data"]["sample"], ("rows", "seed")))
+    for session in values["sessions"]:
+        _check("sessions", session, _SESSION)
+        _check_time("sessions.started", session["started"])
 
 
 def _check(what: str, values: Any, kinds: Mapping[str, str], optional: Collection[str] = ()) -> None:

@@ -210,12 +210,8 @@ class Totals:
     part of them. Memory is bounded: rows with the same label, answer, radii and length are counted together.
 
     Attributes:
-        inputs: all rows.
         problems: rows without a certificate.
-        abstained: rows for which the classifier abstains.
         calls: votes.
-        classes: the classes, in the order of the manifest.
-        threat: the attacker of the certificates.
         protected: the class that a decision threshold protects, or None.
     """
 
@@ -226,10 +222,7 @@ class Totals:
     classes: Sequence[Any] = ()
     threat: Threat = field(default_factory=Threat)
     protected: str | None = None
-    _rows: dict[bool, Counter[tuple[Any, ...]]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._rows = {True: Counter(), False: Counter()}  # by whether they have a label
+    _rows: Counter[tuple[Any, ...]] = field(default_factory=Counter, init=False, repr=False)
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any], records: Iterable[Record] = ()) -> Totals:
@@ -251,20 +244,21 @@ class Totals:
         self.abstained += record["abstained"]
         self.calls += record["calls"]
         values = record["radius"], record["length"], record["character_radius"]
-        self._rows[record["truth"] is not None][record["truth"], record["answer"], *values] += 1
+        self._rows[record["truth"], record["answer"], *values] += 1
 
     @property
     def labelled(self) -> int:
         """The number of rows with a label and a certificate."""
-        return sum(self._rows[True].values())
+        return sum(count for (truth, *_), count in self._rows.items() if truth is not None)
 
     def outcomes(self) -> Outcomes:
         """The rows with a label, or all if none has one."""
         labelled = bool(self.labelled)
         counts: Counter[tuple[Any, ...]] = Counter()
-        for (label, answer, *values), count in self._rows[labelled].items():
-            texts = [None if text is None else label_value(text) for text in (label, answer)]
-            counts[*texts, *values] += count
+        for (truth, answer, *values), count in self._rows.items():
+            if truth is not None or not labelled:
+                label = None if truth is None else label_value(truth)
+                counts[label, label_value(answer), *values] += count
         return Outcomes.of_counts(counts, labelled=labelled)
 
     def by_class(self) -> ClassTable:

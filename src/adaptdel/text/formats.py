@@ -239,7 +239,8 @@ def _parquet_records(source: Any, columns: Sequence[str]) -> Iterator[Record]:
     with pyarrow.parquet.ParquetFile(source) as file:
         names = file.schema_arrow.names
         check_column(columns[0], names)
-        for batch in file.iter_batches(batch_size=1024, columns=[name for name in columns if name in names]):
+        wanted = [name for name in columns if name in names]
+        for batch in file.iter_batches(batch_size=1024, columns=wanted, use_threads=False):  # as in runs/storage
             yield from batch.to_pylist()
 
 
