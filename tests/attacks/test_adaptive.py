@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks.adaptive import AdaptiveAttack, AttackResult, edit_distance
+from adaptdel.attacks.adaptive import AdaptiveAttack, AttackResult, edit_distance, learn_vocabulary, model_scores
 from adaptdel.attacks.target import SmoothedTarget
-from adaptdel.attacks.vocabulary import learn_vocabulary, model_scores
 from adaptdel.core.general import single_edits
 from adaptdel.core.threat import EVERY_SET, Threat
 from adaptdel.settings import AttackSettings

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.attacks.adaptive import AdaptiveAttack, edit_distance
+from adaptdel.attacks.adaptive import AdaptiveAttack, Vocabulary, edit_distance, vocabulary_of
 from adaptdel.attacks.outcomes import (
     ERROR,
     FAILURE,
@@ -33,7 +33,6 @@ from adaptdel.attacks.outcomes import (
 )
 from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_of
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
-from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.files import check_regular, parse_object, read_json, write_json, write_text
 from adaptdel.progress import reporter
