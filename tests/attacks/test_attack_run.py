@@ -142,7 +142,7 @@ def test_inputs_that_ended_their_workers_are_counted_apart(
     result = attack_data(job(folder, tmp_path / "run"), note=notes.append, progress=False)
     assert f"row {lost}: it ended its worker 2 times: it is left out of all measures" in notes
     others = [record for record in whole if record["row"] != lost]
-    assert {**result.measures, "mean_seconds": 0} == {**measure_attack(others), "errors": 1, "mean_seconds": 0}
+    assert result.measures == {**measure_attack(others), "errors": 1}
     assert result.curve == robustness_curves(others)
     assert read_attack_run(tmp_path / "run").records == result.records
     write_attack_report([tmp_path / "run"], tmp_path / "report")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from adaptdel.attacks.auditor import AuditReport, Claim, ExactAuditor
 from adaptdel.attacks.target import ExactTarget
 from adaptdel.core.threat import EVERY_SET, Threat
 from adaptdel.runs.inputs import Source
-from adaptdel.settings import AdditiveTrainingSettings, AttackSettings
+from adaptdel.settings import ATTACK, AdditiveTrainingSettings, AttackSettings
 
 from ..run_files import forge_rows, run
 from .conftest import texts, texts_within
@@ -51,6 +52,10 @@ def test_the_attacked_distance_is_one_more_than_the_radius(folder: Path, tmp_pat
         assert edit_distance(tokens, record["text"].split(), ops.split(",")) == record["distance"] > record["radius"]
         assert model.predict([record["text"]])[0] != record["answer"]
     assert result.measures["tight"] > 0
+    budget = attacked[0]["distance"] - 1
+    few = replace(job, out=tmp_path / "few", settings=replace(ATTACK, budget=budget))
+    kept = [record["row"] for record in attack_data(few, progress=False).records if record["outcome"] == "success"]
+    assert kept == [record["row"] for record in attacked if record["distance"] <= budget]
 
 
 def toy(bound: float) -> ad.AdditiveClassifier:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from array import array
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -180,8 +179,8 @@ def _counterexample(target: ExactTarget, text: str, tokens: Tokens, label: int) 
     certificate = target.certificate(text)
     if certificate.answer != label:
         return attempt(SKIPPED, queries=1)
-    known = target.against_known(certificate)
-    attacked = known.counterexample()
+    known, budget = target.against_known(certificate), target.settings.budget
+    attacked = known.counterexample() if budget is None or known.radius < budget else None
     if attacked is None:
         return attempt(FAILURE, queries=1)
     return attempt(SUCCESS, queries=1, text=attacked, words_changed=known.radius + 1)
@@ -376,27 +375,18 @@ def _run(
 def draw_inputs(
     source: Source, label_map: LabelMap, unit: Unit, settings: AttackSettings, note: Note
 ) -> list[RunInput]:
-    """A random sample of the labelled inputs with words, in the order of the data.
-
-    Of the other inputs, only the number of the row is kept in memory.
-    """
-    usable, wordless = array("q"), 0
-    for row in inputs(source, label_map, None):
-        if isinstance(row, RunInput) and row.label is not None:
-            if unit.split(row.text):
-                usable.append(row.row)
-            else:
-                wordless += 1
+    """A random sample of the labelled inputs with words, in the order of the data."""
+    rows = inputs(source, label_map, None)
+    labelled = [row for row in rows if isinstance(row, RunInput) and row.label is not None]
+    usable = [row for row in labelled if unit.split(row.text)]
     if not usable:
         raise ValueError(
             f"{source.name}: holds no text with words and one of the model's labels in the column {source.label!r}"
         )
-    if wordless:
+    if wordless := len(labelled) - len(usable):
         note(f"{source.name}: {wordless} texts without words are left out")
     order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
-    chosen = {usable[place] for place in order.tolist()}
-    rows = inputs(source, label_map, max(chosen))
-    return [row for row in rows if isinstance(row, RunInput) and row.row in chosen]
+    return [usable[place] for place in sorted(order.tolist())]
 
 
 def _new_manifest(job: AttackJob, model: Any) -> dict[str, Any]:
