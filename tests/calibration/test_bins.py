@@ -25,7 +25,7 @@ from adaptdel.calibration.bins import (
     search_interval,
     steps,
 )
-from adaptdel.calibration.measurement import CertifiedAnswers, constant_keep
+from adaptdel.calibration.candidates import CertifiedAnswers, constant_keep
 from adaptdel.certification.sampling import CERTIFICATION
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, NoNoise
@@ -193,7 +193,7 @@ def test_calibrate() -> None:
 
 def test_an_evaluation_is_what_the_model_does_under_that_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of a bin against certificates of its examples, from end to end, on the same random streams."""
-    monkeypatch.setattr("adaptdel.calibration.measurement.CALIBRATION", CERTIFICATION)
+    monkeypatch.setattr("adaptdel.calibration.candidates.CALIBRATION", CERTIFICATION)
     for row in quick(per_bin=1000).record["bins"]:
         inside = [(t, y) for t, y in zip(*DATA, strict=True) if row["lower"] <= len(t.split()) < (row["upper"] or inf)]
         model = SmoothedClassifier(

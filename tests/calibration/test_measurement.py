@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from adaptdel.calibration import CalibrationSettings
-from adaptdel.calibration.measurement import (
-    CalibrationExamples,
+from adaptdel.calibration.candidates import (
     CertifiedAnswers,
     Measurer,
     calibration_certifier,
     constant_keep,
+    examples_of,
 )
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import CALIBRATION, CERTIFICATION, content_key, stream
@@ -36,7 +36,7 @@ from tests.calibration.documents import DATA, TURNED, Stop, documents, fitted, q
 
 
 def measured(certifier: Certifier, texts: list[str], keep: float) -> CertifiedAnswers:
-    examples = CalibrationExamples.of(texts, [0] * len(texts), certifier.unit, None)
+    examples = examples_of(texts, [0] * len(texts), certifier.unit, None)
     with Measurer({"model": ""}, 1, progress=False) as measure:
         return measure("x", examples, lambda: [(certifier.under(constant_keep(keep)), range(len(texts)))])
 

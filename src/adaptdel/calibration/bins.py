@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from adaptdel.calibration.measurement import (
+from adaptdel.calibration.candidates import (
     NO_RATE,
-    CalibrationExamples,
     CertifiedAnswers,
     Measurer,
     calibration_certifier,
     constant_keep,
     described,
+    digest_of,
+    examples_of,
+    some_of,
 )
 from adaptdel.certification.certifier import Certifier
 from adaptdel.core.checks import FloatArray, IntArray, check_int, check_list
@@ -254,7 +256,7 @@ class BinTask:
     ) -> None:
         self.certifier = calibration_certifier(model, settings)
         self._classes = list(self.certifier.base.classes_ or [])
-        examples = CalibrationExamples.of(texts, labels, self.certifier.unit, self._classes)
+        examples = examples_of(texts, labels, self.certifier.unit, self._classes)
         edges = (
             equal_width_edges(examples.lengths, min_count=settings.min_count)
             if isinstance(settings.bins, str)
@@ -263,7 +265,7 @@ class BinTask:
         self.bins = make_bins(edges, float(np.percentile(examples.lengths, 100 - TRIMMED)))
         self._inside = [[n for n, length in enumerate(examples.lengths) if length in bin] for bin in self.bins]
         self.samples = [
-            examples.take(_drawn(inside, settings.per_bin, (settings.seed, number)))
+            some_of(examples, _drawn(inside, settings.per_bin, (settings.seed, number)))
             for number, inside in enumerate(self._inside)
         ]
         self._given = settings
@@ -271,7 +273,7 @@ class BinTask:
             **{name: getattr(settings, name) for name in RECORDED},
             **described(self.certifier),
             "bins": [bin.lower for bin in self.bins],
-            "data": examples.digest(),
+            "data": digest_of(examples),
             "examples": len(examples.labels),
         }
 

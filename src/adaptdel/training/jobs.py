@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from adaptdel import plots
 from adaptdel.advice import unordered
 from adaptdel.core.checks import check_int, check_real, check_text
 from adaptdel.files import naming_a_full_disk, read_bytes, read_json, write_json
@@ -21,10 +22,10 @@ from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
-from adaptdel.training.model_figures import DETECTION, FRONT, HISTORY, plot_detection, plot_front, plot_history
-from adaptdel.training.protection import protect
+from adaptdel.training.protection import DETECTION, plot_detection, protect
 from adaptdel.training.training import train, train_exact
 
+HISTORY, FRONT = "history.png", "front.png"  # in the folder of a model
 LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
 
 
@@ -220,6 +221,45 @@ def _write_figures(folder: Path, model: SmoothedClassifier | AdditiveClassifier)
         plot_front(model, folder / FRONT)
     else:
         plot_history(model.training_["history"], folder / HISTORY)
+
+
+@plots.optional
+def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot the losses, and the accuracy where it was measured, over epochs or steps."""
+    step = "epoch" if history and "epoch" in history[0] else "step"
+    figure = plots.new_figure(7, 3.6)
+    with_accuracy = [row for row in history if row.get("valid_accuracy") is not None]
+    panels = figure.subplots(1, 2 if len(with_accuracy) > 1 else 1, squeeze=False)[0]
+    for name, colour, label in (("train_loss", "#1d6f65", "training"), ("valid_loss", "#c8553d", "held out")):
+        rows = [row for row in history if row.get(name) is not None]
+        if rows:
+            panels[0].plot([row[step] for row in rows], [row[name] for row in rows], color=colour, lw=1.6, label=label)
+    panels[0].set(xlabel=step, ylabel="loss")
+    panels[0].legend(frameon=False)
+    if len(with_accuracy) > 1:
+        steps, accuracies = ([row[name] for row in with_accuracy] for name in (step, "valid_accuracy"))
+        panels[1].plot(steps, accuracies, color="#c8553d")
+        panels[1].set(xlabel=step, ylabel="accuracy on noisy held-out examples")
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+    plots.save(figure, path)
+
+
+@plots.optional
+def plot_front(model: AdditiveClassifier, path: Path) -> None:
+    """Plot the held-out accuracy of an additive classifier against its mean radius, for each of its bounds."""
+    front, point = model.front_, model.base_classifier().options()["point"]
+    figure = plots.new_figure(5, 3.6)
+    axes = figure.subplots()
+    radii = [each["mean_radius"] for each in front]
+    for name, colour in (("accuracy", "#1d6f65"), ("balanced_accuracy", "#c8553d")):
+        values = [100 * each[name] for each in front]
+        axes.plot(radii, values, marker="o", ms=4, color=colour, lw=1.6, label=name.replace("_", " "))
+        axes.plot(radii[point], values[point], "o", ms=9, mfc="none", color=colour)
+    axes.set(xlabel="mean certified radius on held-out examples", ylabel="%")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    plots.save(figure, path)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

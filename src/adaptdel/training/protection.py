@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from math import ceil, floor, log
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
+from adaptdel import plots
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import AT_ONCE, EXACT_COPIES
 from adaptdel.core.checks import BoolArray, check_int, check_real
@@ -35,6 +37,7 @@ RADII = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500)  # up t
 MOST_CHARACTERS = 1000  # edits of characters that the sentence counts
 TOKENS = {"word": "words", "char": "characters", "byte": "bytes"}
 SHOWN_RADIUS = 2  # the one of `RADII` in the sentence
+DETECTION = "detection.png"  # the figure in the folder of a model
 FREE = ("held out",)  # uses of texts that leave them fit for a proof: see `adaptdel.training.training`
 
 
@@ -327,3 +330,21 @@ def lowest_threshold(scores: Any, negatives: Sequence[Any], allowed: int) -> tup
         else:
             low, undecided = middle, undecided[exceeds]
     return high, above
+
+
+@plots.optional
+def plot_detection(record: Mapping[str, Any], path: Path) -> None:
+    """Plot the detected part of the protected class against the number of edits."""
+    figure = plots.new_figure(6, 3.6)
+    axes, start = figure.subplots(), record["detected"] / max(record["positives"], 1)
+    curves = {"characters": record["characters"], record["tokens"]: record["certified"]}
+    for (noun, curve), colour in zip(curves.items(), ("#1d6f65", "#c8553d"), strict=False):
+        if curve:
+            edits, fractions = [0, *map(int, curve)], [100 * value for value in (start, *curve.values())]
+            axes.plot(edits, fractions, marker="o", ms=3, lw=1.6, color=colour, label=noun)
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set(xlim=(0, None), ylim=(0, 103), xlabel="edits of each text", ylabel=f"% of {record['label']} detected")
+    axes.set_title(f"at most {100 * record['upper']:.2g}% false positives", fontsize=10)
+    axes.legend(frameon=False, title="whatever is changed of its")
+    axes.spines[["top", "right"]].set_visible(False)
+    plots.save(figure, path)
