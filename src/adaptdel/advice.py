@@ -301,25 +301,15 @@ def plan(
 
 @dataclass(frozen=True)
 class LengthPlan:
-    """What a noise leaves of texts of some lengths, and what it can certify.
+    """What a noise leaves of texts of some lengths, and what it can certify."""
 
-    Attributes:
-        name: a name for the noise.
-        noise: the noise.
-        lengths: the lower quartile, the median and the upper quartile of the lengths.
-        kept: the tokens that are kept on average at these lengths.
-        radii: the radii that unanimous votes certify at these lengths, for two classes.
-        few: the share of texts of which fewer than `adaptdel.advice.FEW_KEPT` tokens are kept on average.
-        warning: a sentence if that is so for a text of median length.
-    """
-
-    name: str
-    noise: Noise
-    lengths: tuple[int, ...]
-    kept: tuple[float, ...]
-    radii: tuple[int, ...]
-    few: float
-    warning: str | None
+    name: str  # a name for the noise
+    noise: Noise  # the noise
+    lengths: tuple[int, ...]  # the lower quartile, the median and the upper quartile of the lengths
+    kept: tuple[float, ...]  # the tokens that are kept on average at these lengths
+    radii: tuple[int, ...]  # the radii that unanimous votes certify at these lengths, for two classes
+    few: float  # the share of texts of which fewer than `adaptdel.advice.FEW_KEPT` tokens are kept on average
+    warning: str | None  # a sentence if that is so for a text of median length
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -22,7 +22,7 @@ from adaptdel.attacks.auditor import AuditReport, Claim, ExactAuditor
 from adaptdel.attacks.target import ExactTarget
 from adaptdel.core.threat import EVERY_SET, Threat
 from adaptdel.runs.inputs import Source
-from adaptdel.settings import ATTACK, AdditiveTrainingSettings, AttackSettings
+from adaptdel.settings import ATTACK, AdditiveTrainingSettings
 
 from ..run_files import forge_rows, run
 from .conftest import texts, texts_within
@@ -125,15 +125,6 @@ def test_a_radius_that_is_too_large_is_caught() -> None:
     assert len(report.certain) == len(GIVEN)
     assert report.certain[0].exact
     assert report.to_dict()["examples"][0]["distance"] > 0
-
-
-def test_a_target_answers_with_its_scores(folder: Path) -> None:
-    target = ExactTarget(ad.AdditiveClassifier.load(folder / "model"), AttackSettings())
-    given = [text for text, _ in texts(10, 20, seed=2)]
-    scores = target.query(given)
-    assert scores.argmax(axis=1).tolist() == [target.certify(text, "a text")[0] for text in given]
-    assert scores.sum(axis=1) == pytest.approx(1)
-    assert target.queries == 10
 
 
 def test_attack_audit_and_plan_on_the_command_line(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf, sqrt
 from typing import Any
 
@@ -25,7 +24,7 @@ from adaptdel.calibration.bins import (
     search_interval,
     steps,
 )
-from adaptdel.calibration.candidates import CertifiedAnswers, constant_keep
+from adaptdel.calibration.candidates import constant_keep
 from adaptdel.certification.sampling import CERTIFICATION
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, NoNoise
@@ -65,17 +64,6 @@ def test_automatic_bins_hold_enough(lengths: list[int], min_count: int) -> None:
     assert edges[0] == 0
     assert widths.max(initial=1) - widths.min(initial=widths.max(initial=1)) <= 1  # equal, but for rounding
     assert all(sum(n in bin for n in lengths) >= min_count for bin in make_bins(edges, 1))
-
-
-def test_centres_of_bins() -> None:
-    bins = make_bins([0, 137, 230, 324], 9999)
-    assert [bin.centre for bin in bins] == [68.5, 183.5, 277, 418]
-    assert [str(bin) for bin in bins[2:]] == ["230 to 324 tokens", "324 tokens and more"]
-    assert [[n in bin for bin in bins] for n in (0, 136, 137, 323, 324, 10**9)] == [
-        [True, False, False, False], [True, False, False, False], [False, True, False, False],
-        [False, False, True, False], [False, False, False, True], [False, False, False, True],
-    ]  # fmt: skip
-    assert [bin.centre for bin in make_bins([0], 300)] == [150]
 
 
 def test_given_bins_are_checked() -> None:
@@ -166,14 +154,6 @@ def test_max_certified_radius_is_the_papers(examples: list[tuple[bool, int]], ta
     assert max_certified_radius(radii, tau) == paper_max_radius(examples, tau)
 
 
-def test_what_an_evaluation_sums_up() -> None:
-    outcomes = CertifiedAnswers(np.array([0, 0, 0, 0]), np.array([4, 2, 9, -1]))
-    result = Evaluation.of(3, 7.5, outcomes, np.array([0, 0, 1, 0]), 0.5)
-    assert result == Evaluation(3, 7.5, 2, 0.5, clean=0.75, mean_radius=1.5, constant=False, count=4)
-    assert Evaluation.of(0, 1.0, outcomes, np.array([0, 0, 1, 0]), 0.75).score == (True, -1, 0.5)
-    assert replace(result, constant=True).score < replace(result, radius=-1).score
-
-
 def test_calibrate() -> None:
     result = quick()
     rows = result.record["bins"]
@@ -217,12 +197,6 @@ def test_the_threshold_matters() -> None:
     assert loose["certified"] < 0.9 <= tight["certified"]
 
 
-def test_automatic_bins_in_full() -> None:
-    record = quick(bins="auto", min_count=40, tol=8.0).record
-    assert record["settings"]["bins"] == equal_width_edges([len(t.split()) for t in DATA[0]], min_count=40)
-    assert len(record["bins"]) > 2
-
-
 def test_warnings() -> None:
     texts, labels = DATA
     noisy = [1 - y if len(t.split()) >= 80 and i % 4 < 2 else y for i, (t, y) in enumerate(zip(texts, labels))]  # noqa: B905
@@ -249,18 +223,6 @@ def test_the_examples_of_a_bin_are_drawn_by_the_seed() -> None:
     samples = [task.samples[0].tokens for task in tasks]
     assert samples[0] != samples[1] == samples[2]
     assert {len(sample.labels) for sample in tasks[0].samples} == {24}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"threshold": 0.0}, {"objective": "median"}, {"tol": 0}, {"points": 2.0},
-        {"bins": "many"}, {"per_bin": 0}, {"n_estimate": 0}, {"bins": "auto", "min_count": 999},
-    ],
-)  # fmt: skip
-def test_wrong_settings(changed: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{list(changed)[-1]} "):
-        quick(DATA, **changed)
 
 
 def test_wrong_examples_and_models() -> None:

@@ -115,18 +115,6 @@ def test_a_calibrated_rate_must_be_better_beyond_noise() -> None:
     assert choose([simple, worse], simple, given, 1.0) is simple
 
 
-def test_a_tie_goes_to_the_larger_mean_radius() -> None:
-    given = Sample(np.full(8, 50), np.array([0, 0, 0, 0, 0, 0, 1, 1]))
-    small = CandidateOutcomes(
-        Candidate("power 0", Deletion(FixedRate(0.8)), True), given.label, np.array([2] * 6 + [4] * 2)
-    )
-    large = CandidateOutcomes(
-        Candidate("power 1/3", Deletion(FixedRate(0.9)), True), given.label, np.array([4] * 6 + [2] * 2)
-    )
-    for order in ([small, large], [large, small]):
-        assert choose(order, small, given, 100.0) is large
-
-
 def test_powers_of_the_length() -> None:
     constant, half = power_rate(8, 64, 0.0), power_rate(8, 64, 0.5)
 

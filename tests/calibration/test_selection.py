@@ -102,7 +102,16 @@ def test_refits_need_the_training_set() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"threshold": 0.5}, {"objective": "paper", "points": 2.0}, {"points": -1}, {"on": "train"}],
+    [
+        {"threshold": 0.5},
+        {"objective": "paper", "points": 2.0},
+        {"points": -1},
+        {"on": "train"},
+        {"bins": "many"},
+        {"objective": "median"},
+        {"objective": "paper", "tol": 0},
+        {"n_estimate": 0},
+    ],
 )
 def test_wrong_settings(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{list(fields)[-1]} "):

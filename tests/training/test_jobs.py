@@ -98,12 +98,3 @@ def test_int8_is_run_by_onnxruntime(encoder: str, tmp_path: Path) -> None:
     assert train_job(wanted, progress=False).model.base_.options()["dtype"] == "int8"
     assert SmoothedClassifier.load(tmp_path / "model").base_classifier().dtype == "int8"
     assert train_job(wanted, progress=False).already_done
-
-
-def test_every_epoch_has_a_line(encoder: str, tmp_path: Path) -> None:
-    notes: list[str] = []
-    train_job(job(encoder, tmp_path, "model", "adaptdel", rate=0.3), progress=False, note=notes.append)
-    lines = [note for note in notes if note.startswith("epoch ")]
-    assert [line.split(":")[0] for line in lines] == [f"epoch {number} of 6" for number in range(1, 7)]
-    assert any("trains for up to 6 epochs of 9 steps; stops after 25 epochs" in note for note in notes)
-    assert SmoothedClassifier.load(tmp_path / "model").training_["held_out"]["votes"] == 32

@@ -97,13 +97,9 @@ class AttackJob:
 
 
 class InputAttack:
-    """Attack one input after the other, with a certificate for each.
+    """Attack one input after the other by one of `RECIPES`, with a certificate for each.
 
-    Args:
-        target: the model.
-        recipe: one of `RECIPES`.
-        words: what the adaptive attack writes; None if it is not used.
-        parts: of a recipe of TextAttack.
+    ``words`` are what the adaptive attack writes, ``parts`` are of a recipe of TextAttack.
     """
 
     def __init__(self, target: Target, recipe: str, words: Vocabulary | None, parts: Mapping[str, str]) -> None:
@@ -188,24 +184,16 @@ def _counterexample(target: ExactTarget, text: str, tokens: Tokens, label: int) 
 
 @dataclass(frozen=True)
 class AttackTask(Task):
-    """Attack inputs; results are the records of a run.
-
-    Attributes:
-        recipe: one of `RECIPES`.
-        settings: limits of the attack.
-        words: what the adaptive attack writes.
-        parts: of a recipe of TextAttack.
-        attack: what to attack with in this process; None in workers.
-    """
+    """Attack inputs; results are the records of a run."""
 
     kept: ClassVar[str] = "everything attacked so far is kept"
     chunk: ClassVar[int] = 1  # an attack takes seconds to hours, and its record is stored when it ends
 
-    recipe: str = ADAPTIVE
-    settings: AttackSettings = ATTACK
-    words: Vocabulary | None = None
-    parts: Mapping[str, str] = field(default_factory=dict)
-    attack: InputAttack | None = None
+    recipe: str = ADAPTIVE  # one of `RECIPES`
+    settings: AttackSettings = ATTACK  # limits of the attack
+    words: Vocabulary | None = None  # what the adaptive attack writes
+    parts: Mapping[str, str] = field(default_factory=dict)  # of a recipe of TextAttack
+    attack: InputAttack | None = None  # what to attack with in this process; None in workers
 
     def load(self) -> Work:
         """A function from inputs to records."""

@@ -98,19 +98,12 @@ def _run(task: BinTask | SelectionTask, **options: Any) -> Calibration:
 
 @dataclass(frozen=True)
 class FinishedCalibration:
-    """A finished calibration.
+    """A finished calibration."""
 
-    Attributes:
-        record: see `Calibration`.
-        noise: the calibrated noise.
-        folder: the folder of the calibrated model.
-        already_done: whether it was finished before the call.
-    """
-
-    record: Mapping[str, Any]
-    noise: Noise
-    folder: Path
-    already_done: bool = False
+    record: Mapping[str, Any]  # see `Calibration`
+    noise: Noise  # the calibrated noise
+    folder: Path  # the folder of the calibrated model
+    already_done: bool = False  # whether it was finished before the call
 
 
 def calibrate_folder(

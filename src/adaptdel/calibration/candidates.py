@@ -48,7 +48,7 @@ ACCURACY_ERRORS = 1.645  # to spare in comparisons of accuracies: a one-sided co
 # Examples and measurements
 
 
-def examples_of(texts: Sequence[Any], labels: Sequence[Any], unit: Unit, classes: Sequence[Any] | None) -> ExampleSet:
+def examples_of(texts: Sequence[Any], labels: Sequence[Any], unit: Unit, classes: Sequence[Any]) -> ExampleSet:
     """The texts split into tokens; ValueError unless the labels are classes of the model."""
     if isinstance(texts, (str, bytes)):
         raise ValueError(f"texts must be a list of inputs, got a single {type(texts).__name__}: put it in a list")
@@ -58,9 +58,8 @@ def examples_of(texts: Sequence[Any], labels: Sequence[Any], unit: Unit, classes
     if not len(texts):
         raise ValueError("texts must hold at least one input, got none")
     for number, label in enumerate(listed):
-        if classes is not None and label not in classes:
-            shown = ", ".join(repr(known) for known in classes[:10]) + (", ..." if len(classes) > 10 else "")
-            raise ValueError(f"labels must be classes of the model, {shown}, got {label!r} at {number}")
+        if label not in classes:
+            raise ValueError(f"labels must be classes of the model, {classes!r:.200}, got {label!r} at {number}")
     return ExampleSet([_split(unit, text, number) for number, text in enumerate(texts)], listed)
 
 
@@ -69,6 +68,13 @@ def _split(unit: Unit, text: Any, number: int) -> Tokens:
         return unit.split(text)
     except ValueError as error:
         raise ValueError(f"input {number}: {error}") from None
+
+
+def drawn(numbers: Sequence[int], most: int, seed: tuple[int, int]) -> list[int]:
+    """At most ``most`` of the numbers, drawn by the seed, in their order."""
+    if len(numbers) <= most:
+        return list(numbers)
+    return sorted(np.random.default_rng(seed).choice(numbers, size=most, replace=False).tolist())
 
 
 def some_of(examples: ExampleSet, numbers: Iterable[int]) -> ExampleSet:
@@ -217,17 +223,11 @@ class Measurer:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A rate to compare, or a noise of the user's own.
+    """A rate to compare, or a noise of the user's own."""
 
-    Attributes:
-        name: "fixed", "adaptdel", or "power 1/3" and so on.
-        noise: the deletion with the rate, or the own noise.
-        is_calibrated: whether it needs calibration: not the fixed rate of CERT-ED, nor AdaptDel's.
-    """
-
-    name: str
-    noise: Noise
-    is_calibrated: bool
+    name: str  # "fixed", "adaptdel", or "power 1/3" and so on
+    noise: Noise  # the deletion with the rate, or the own noise
+    is_calibrated: bool  # whether it needs calibration: not the fixed rate of CERT-ED, nor AdaptDel's
 
     def kept(self, length: int) -> float:
         """The number of tokens that copies keep on average."""
@@ -260,17 +260,11 @@ def power_rate(keep: float, length: float, exponent: float) -> InterpolatedRate:
 
 @dataclass(frozen=True)
 class Sample:
-    """The inputs on which candidates are compared, as columns of shape (inputs,).
+    """The inputs on which candidates are compared, as columns of shape (inputs,)."""
 
-    Attributes:
-        length: the number of tokens.
-        label: the class number of the true label.
-        repeats: how often each input occurs; inputs that were measured twice tell no more about other inputs.
-    """
-
-    length: IntArray
-    label: IntArray
-    repeats: int = 1
+    length: IntArray  # the number of tokens
+    label: IntArray  # the class number of the true label
+    repeats: int = 1  # how often each input occurs; inputs that were measured twice tell no more about other inputs
 
     def balanced_mean(self, values: npt.NDArray[Any]) -> float:
         """The mean over classes of the mean of each class."""
@@ -293,17 +287,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class CandidateOutcomes:
-    """The certified answers under a candidate, as columns of shape (inputs,).
+    """The certified answers under a candidate, as columns of shape (inputs,)."""
 
-    Attributes:
-        candidate: the rate.
-        answer: the class number of the prediction.
-        radius: the certified radius, −1 for an abstention.
-    """
-
-    candidate: Candidate
-    answer: IntArray
-    radius: IntArray
+    candidate: Candidate  # the rate
+    answer: IntArray  # the class number of the prediction
+    radius: IntArray  # the certified radius, −1 for an abstention
 
     def joined(self, other: CandidateOutcomes) -> CandidateOutcomes:
         """The outcomes on two samples."""

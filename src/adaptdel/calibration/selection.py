@@ -29,6 +29,7 @@ from adaptdel.calibration.candidates import (
     compare,
     described,
     digest_of,
+    drawn,
     examples_of,
     power_rate,
     reference_of,
@@ -59,19 +60,12 @@ Folds = list[tuple[ExampleSet, list[int]]]  # for each: what to train on, and th
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs on which candidates are measured.
+    """Inputs on which candidates are measured."""
 
-    Attributes:
-        examples: the inputs.
-        sample: the same as columns.
-        folds: how the base classifier is trained again for them; None if it is not.
-        is_fresh: of a second measurement, whether these are other inputs than those of the first.
-    """
-
-    examples: ExampleSet
-    sample: Sample
-    folds: Folds | None = None
-    is_fresh: bool = False
+    examples: ExampleSet  # the inputs
+    sample: Sample  # the same as columns
+    folds: Folds | None = None  # how the base classifier is trained again for them; None if it is not
+    is_fresh: bool = False  # of a second measurement, whether these are other inputs than those of the first
 
 
 def baseline_rates(noise: Noise | None, rate: float, lengths: Sequence[int]) -> list[Candidate]:
@@ -226,10 +220,9 @@ class SelectionTask:
     ) -> tuple[Inputs, Inputs | None]:
         """The inputs of both measurements; the second is on other ones if there are half as many or more."""
         most, seed = settings.examples, settings.seed
-        numbers = drawn_rows(len(examples.labels), most, seed)
+        numbers = drawn(range(len(examples.labels)), most, (seed, 2))
         rest = sorted({*range(len(examples.labels))} - {*numbers})
-        others = drawn_rows(len(rest), most, seed + 1) if 2 * len(rest) >= len(numbers) else []
-        others = [rest[n] for n in others]
+        others = drawn(rest, most, (seed + 1, 2)) if 2 * len(rest) >= len(numbers) else []
         if self.training is None:
             second = self._some(examples, others, None, is_fresh=True) if others else None
             return self._some(examples, numbers, None), second
@@ -240,7 +233,7 @@ class SelectionTask:
             return first, self._some(examples, again, folds, is_fresh=bool(others))
         assert training is not None
         first = self._some(examples, numbers, [(self.training, list(range(len(numbers))))])
-        again = drawn_rows(len(self.training.labels), most, seed + 1)  # the rate was measured on held-out texts
+        again = drawn(range(len(self.training.labels)), most, (seed + 1, 2))  # the rate was measured on held-out texts
         folds = cross_validation(list(map(str, training[0])), self.training, again, seed + 1)
         return first, self._some(self.training, again, folds, is_fresh=True)
 
@@ -362,13 +355,6 @@ def confirmed(
             shown = {"rows": len(second.sample.label), "is_fresh": second.is_fresh, "comparison": asdict(own)}
             return chosen, shown, rejected
         rejected.append(chosen)
-
-
-def drawn_rows(count: int, most: int, seed: int) -> list[int]:
-    """At most ``most`` of ``count`` row numbers, drawn by the seed, in order."""
-    if count <= most:
-        return list(range(count))
-    return sorted(np.random.default_rng((seed, 2)).choice(count, size=most, replace=False).tolist())
 
 
 def cross_validation(texts: Sequence[str], examples: ExampleSet, numbers: Sequence[int], seed: int) -> Folds:

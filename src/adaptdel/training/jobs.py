@@ -22,7 +22,7 @@ from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
-from adaptdel.training.protection import DETECTION, plot_detection, protect
+from adaptdel.training.protection import DETECTION, allowed_false_positives, plot_detection, protect
 from adaptdel.training.training import train, train_exact
 
 HISTORY, FRONT = "history.png", "front.png"  # in the folder of a model
@@ -58,6 +58,8 @@ class TrainingJob:
     def __post_init__(self) -> None:
         if self.sample is not None:
             check_int("sample", self.sample, least=1)
+        if self.protect is not None:
+            object.__setattr__(self, "protect", str(self.protect))  # which YAML may read as a number
         if (self.protect is None) != (self.max_false_positives is None):
             raise ValueError("protect and max_false_positives must be given together")
         if self.max_false_positives is not None:
@@ -81,17 +83,11 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class FinishedTraining:
-    """A finished training.
+    """A finished training."""
 
-    Attributes:
-        model: the trained model.
-        notes: remarks on the data.
-        already_done: whether an earlier call had finished it.
-    """
-
-    model: SmoothedClassifier | AdditiveClassifier
-    notes: list[str]
-    already_done: bool = False
+    model: SmoothedClassifier | AdditiveClassifier  # the trained model
+    notes: list[str]  # remarks on the data
+    already_done: bool = False  # whether an earlier call had finished it
 
 
 def train_job(
@@ -179,6 +175,8 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
     fraction = min(MOST_PROOF, max(LEAST_PROOF, 5 / (job.max_false_positives * others)))
     held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
     trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
+    negatives = sum(str(examples.labels[row]) != job.protect for row in proof)
+    allowed_false_positives(negatives, job.max_false_positives)  # an error before the training, not after it
     return examples.take(trained), examples.take(proof)
 
 

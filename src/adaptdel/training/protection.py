@@ -49,14 +49,10 @@ class SmoothedScores:
     Whatever ends them at a threshold with this class as the answer does so at every lower one, too. Copies of short
     texts may be enumerated: ``predict`` does so at once or not at all, ``certify`` also after some votes. Where the
     answers could differ, a text exceeds a threshold if either does.
-
-    Attributes:
-        model: the model.
-        number: the number of the class, 0 or 1.
     """
 
-    model: SmoothedClassifier
-    number: int
+    model: SmoothedClassifier  # the model
+    number: int  # the number of the class, 0 or 1
     certified = CERTIFIED
 
     @property
@@ -89,15 +85,10 @@ class SmoothedScores:
 
 @dataclass
 class ExactScores:
-    """The score of a class of an additive classifier: an integer, the score minus that of the other class.
+    """The score of a class of an additive classifier: an integer, the score minus that of the other class."""
 
-    Attributes:
-        model: the model.
-        number: the number of the class, 0 or 1.
-    """
-
-    model: AdditiveClassifier
-    number: int
+    model: AdditiveClassifier  # the model
+    number: int  # the number of the class, 0 or 1
     certified = None
 
     @property
