@@ -188,39 +188,22 @@ def noise_from_spec(text: str) -> Noise:
 
 @dataclass(frozen=True)
 class RadiusPlan:
-    """Radii and votes for inputs of a given length, for two classes.
-
-    Attributes:
-        length: the number of tokens.
-        noise: the noise.
-        threat: the operations of the attacker.
-        alpha: the error level of the confidence bounds.
-        trials: the number of votes.
-        successes: the number of votes for the answer, or None.
-        lower: the lower confidence bound on the probability of the answer.
-        radius: the certified radius.
-        largest: the largest radius that any number of votes can certify.
-        unbounded: whether the search for ``largest`` reached its limit: the true value is larger, or infinite.
-        unanimous: the number of unanimous votes that certify ``largest``.
-        radii: 0, 1, ..., largest; evenly spaced radii if these are too many.
-        least_probability: p*(r) for each radius in ``radii``.
-        least_votes: the fewest of ``trials`` votes that certify each radius; −1 if ``trials`` votes are too few.
-    """
+    """Radii and votes for inputs of a given length, for two classes."""
 
     length: int
     noise: Noise
     threat: Threat
     alpha: float
-    trials: int
-    successes: int | None
-    lower: float | None
-    radius: int | None
-    largest: int
-    unbounded: bool
-    unanimous: int
-    radii: tuple[int, ...]
-    least_probability: tuple[float, ...]
-    least_votes: tuple[int, ...]
+    trials: int  # votes
+    successes: int | None  # votes for the answer
+    lower: float | None  # the lower confidence bound on the probability of the answer
+    radius: int | None  # that these votes certify
+    largest: int  # the largest radius that any number of votes can certify
+    unbounded: bool  # whether the search for it reached its limit: the true value is larger, or infinite
+    unanimous: int  # the number of unanimous votes that certify it
+    radii: tuple[int, ...]  # 0, 1, ..., largest; evenly spaced ones if these are too many
+    least_probability: tuple[float, ...]  # p*(r) for each of these radii
+    least_votes: tuple[int, ...]  # the fewest of `trials` votes that certify each; −1 if they are too few
 
     @property
     def rate(self) -> float:
@@ -274,13 +257,10 @@ def plan(
         low = clopper_pearson(check_int("successes", successes), trials, alpha)[0]
         radius = certified_radius(low, length=length, noise=noise, ops=threat.ops)
     largest = limits.radius(1 - clopper_pearson(MOST_VOTES, MOST_VOTES, alpha)[0])
-    if largest <= MOST_RADII:
-        radii = tuple(range(largest + 1))
-        tolerances = limits.filled()[:largest]
-    else:
-        radii = tuple(dict.fromkeys(round(largest * i / FEW_RADII) for i in range(FEW_RADII + 1)))
-        tolerances = np.array([limits.tolerance(r) for r in radii[1:]])
-    least = np.array([float(np.nextafter(0.5, 1)), *(to_probability(float(q)) for q in tolerances)])
+    radii = (
+        range(largest + 1) if largest <= MOST_RADII else [round(largest * i / FEW_RADII) for i in range(FEW_RADII + 1)]
+    )
+    least = np.array([float(np.nextafter(0.5, 1)), *(to_probability(limits.tolerance(r)) for r in radii[1:])])
     return RadiusPlan(
         length=length,
         noise=noise,
@@ -293,7 +273,7 @@ def plan(
         largest=largest,
         unbounded=threat.largest(length) is None and largest >= threat.search_limit(length),
         unanimous=_fewest_unanimous(float(least[-1]), alpha),
-        radii=radii,
+        radii=tuple(radii),
         least_probability=tuple(float(p) for p in least),
         least_votes=tuple(int(v) for v in _fewest_votes(least, trials, alpha)),
     )

@@ -20,7 +20,7 @@ from adaptdel.attacks.attack_run import AttackJob, AttackTask, InputAttack, atta
 from adaptdel.attacks.outcomes import bootstrap_interval, measure_attack, robustness_curves
 from adaptdel.cli import attack
 from adaptdel.report.attack_report import write_attack_report
-from adaptdel.runs.engine import EngineSettings, LocalEngine
+from adaptdel.runs.engine import EngineSettings, LocalEngine, ModelSource
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import ATTACK
 
@@ -103,33 +103,14 @@ def test_an_interrupted_run_is_resumed_and_workers_do_not_matter(
     assert without_times(parallel.records) == whole
 
 
-def test_workers_need_neither_the_data_nor_the_folders(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_get_copies_of_the_model_and_the_parts(tmp_path: Path) -> None:
     """On a cluster without a shared file system, everything is in the task and in copies of its paths."""
-    tasks: list[AttackTask] = []
-
-    def keep(engine: Any, task: AttackTask, *_: Any) -> Generator[Any, None, None]:
-        yield from ()
-        tasks.append(task)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(attack_run, "start_engine", lambda _: LocalEngine())
-    monkeypatch.setattr(LocalEngine, "map", keep)
-    with pytest.raises(KeyboardInterrupt):
-        attack_data(job(folder, tmp_path / "run", engine=EngineSettings(workers=2)), progress=False)
-    (task,) = tasks
-    (tmp_path / "words.txt").write_text("the")
-    task = replace(task, parts={"nltk_data": str(tmp_path / "words.txt"), "tagger": "none"})
-    assert task.paths() == (folder / "model", tmp_path / "words.txt")
-    shutil.copytree(folder / "model", tmp_path / "copy")
-    there = task.at({folder / "model": tmp_path / "copy", tmp_path / "words.txt": tmp_path / "1.txt"})
-    sent: AttackTask = pickle.loads(pickle.dumps(there))
-    assert sent.parts == {"nltk_data": str(tmp_path / "1.txt"), "tagger": "none"}
-    sent.load()
-    assert sent.source is not None
-    with pytest.raises(ValueError, match="the model was changed"):
-        replace(sent, source=replace(sent.source, fingerprint="another")).load()
+    model, words = tmp_path / "model", tmp_path / "nltk"
+    words.mkdir()
+    task = AttackTask(ModelSource(model), "clare", parts={"nltk_data": str(words), "tagger": "none"})
+    assert task.paths() == (model, words)
+    sent: AttackTask = pickle.loads(pickle.dumps(task.at({model: Path("/there"), words: Path("/1")})))
+    assert (sent.source, sent.parts) == (ModelSource(Path("/there")), {"nltk_data": "/1", "tagger": "none"})
 
 
 def test_inputs_that_ended_their_workers_are_counted_apart(

@@ -29,7 +29,7 @@ from adaptdel.certification.sampling import CALIBRATION, CERTIFICATION, content_
 from adaptdel.classifiers import CallableClassifier
 from adaptdel.classifiers.callables import noisy_texts
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.store import Store, read_records
+from adaptdel.store import read_records
 from adaptdel.text.units import Words
 from tests.calibration.documents import DATA, TURNED, documents, fitted, quick, whole
 
@@ -142,24 +142,6 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         killed_at(checkpoint, done)
         assert len(kept(checkpoint)) == (done - (done % 24 == 0)) // 24  # all that were finished before
     assert quick(TURNED, checkpoint=checkpoint) == whole()
-
-
-def test_what_is_replayed_is_believed(tmp_path: Path) -> None:
-    """A store is read, not only written: other radii in it lead elsewhere."""
-    checkpoint = tmp_path / "checkpoint"
-    quick(TURNED, checkpoint=checkpoint)
-    records = dict(read_records(checkpoint))
-    key = next(iter(records))
-    with Store(checkpoint, stored_job(checkpoint)) as store:
-        for name, columns in records.items():
-            store.put(name, columns | {"radius": [99] * 24})
-    result = quick(TURNED, checkpoint=checkpoint)
-    assert max(row["radius"] for row in result.record["bins"]) == 99
-    for wrong in ({"answer": [0]}, 7):
-        with Store(checkpoint, stored_job(checkpoint)) as store:
-            store.put(key, wrong)
-        with pytest.raises(ValueError, match="not a measurement"):
-            quick(TURNED, checkpoint=checkpoint)
 
 
 def test_a_store_knows_its_settings_data_and_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,9 @@ from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import CalibrationSettings, TrainingSettings
-from adaptdel.store import read_records
 from adaptdel.text.data import ExampleSet
 from adaptdel.training import TrainingJob, train, train_job
-from tests.calibration.documents import Stop, contents, documents
+from tests.calibration.documents import contents, documents
 from tests.calibration.test_candidates import outcomes, sample
 
 QUICK: dict[str, Any] = {"examples": 80, "n_select": 16, "n_estimate": 64, "min_count": 20}
@@ -70,24 +69,6 @@ def test_the_default_objective_compares_the_baselines_first() -> None:
     assert result.rate.to_dict() == chosen["rate"] == record["rate"]
     assert result == balanced()
     assert json.loads(json.dumps(record)) == record
-
-
-def test_an_interrupted_selection_resumes(tmp_path: Path) -> None:
-    whole, checkpoint = balanced(), tmp_path / "checkpoint"
-
-    def progress(done: int, total: int) -> None:
-        assert done <= total
-        if done >= 80 * 3 + 7:
-            raise Stop
-
-    with pytest.raises(Stop):
-        balanced(checkpoint=checkpoint, progress=progress)
-    assert len(list(read_records(checkpoint))) == 3
-    counts: list[int] = []
-    assert balanced(checkpoint=checkpoint, progress=lambda done, total: counts.append(done)) == whole
-    assert counts[:4] == [80, 160, 240, 241]
-    with pytest.raises(ValueError, match=r"points was 1\.0, now 2\.0"):
-        balanced(checkpoint=checkpoint, points=2.0)
 
 
 def test_refits_need_the_training_set() -> None:

@@ -54,17 +54,6 @@ def test_the_settings_reach_the_estimator() -> None:
             TrainingSettings.from_dict(FIELDS | wrong)
 
 
-def test_a_training_gives_what_the_estimator_gives(tmp_path: Path) -> None:
-    texts, labels = mails(120)
-    job = TrainingJob(str(write(tmp_path / "data.jsonl", 120)), str(tmp_path / "m"), TrainingSettings.from_dict(FIELDS))
-    trained = train_job(job, progress=False).model
-    settings = TrainingSettings.from_dict(FIELDS).additive
-    assert isinstance(trained, AdditiveClassifier)
-    expected = AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
-    assert trained.base_.fingerprint() == expected.base_.fingerprint()
-    assert json.loads(json.dumps(trained.front_)) == expected.front_
-
-
 def test_calibrate_moves_along_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts, labels = documents(160, 1)
     settings = TrainingSettings.from_dict(FIELDS).additive

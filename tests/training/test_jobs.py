@@ -66,17 +66,6 @@ def test_a_sample_of_the_rows(encoder: str, tmp_path: Path) -> None:
         train_job(replace(small, sample=41), progress=False)
 
 
-def test_the_maximum_length_is_kept(encoder: str, tmp_path: Path) -> None:
-    short = job(encoder, tmp_path, "short", "nosmooth", epochs=1, max_length=4)
-    train_job(short, progress=False)
-    usual = train_job(job(encoder, tmp_path, "usual", "nosmooth", epochs=1), progress=False).model.base_classifier()
-    base = SmoothedClassifier.load(tmp_path / "short").base_classifier()
-    rows = base.subwords.encode(["good the film", "good the film was bad"])  # type: ignore[attr-defined]
-    assert [len(row) for row in rows] == [4, 4]
-    assert len(usual.subwords.encode(["good the film was bad"])[0]) > 4  # type: ignore[attr-defined]
-    assert base.options()["max_length"] == 4
-
-
 def test_a_stopped_job_goes_on_and_another_is_refused(encoder: str, tmp_path: Path) -> None:
     whole = train_job(job(encoder, tmp_path, "whole", "adaptdel", rate=0.3, dtype="bfloat16"), progress=False)
     wanted = job(encoder, tmp_path, "model", "adaptdel", rate=0.3, dtype="bfloat16")

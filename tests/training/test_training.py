@@ -13,7 +13,6 @@ from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, Smoothed
 from adaptdel.cli import main
 from adaptdel.core.training_noise import RandomDeletion
 from adaptdel.settings import UNSMOOTHED
-from adaptdel.text.data import known_texts
 from adaptdel.training import METHODS, TrainingJob, TrainingSettings, train, train_job
 from adaptdel.training.training import method_noises
 
@@ -98,18 +97,6 @@ def test_a_held_out_file_is_used_and_not_trained_on() -> None:
     assert model.training_["history"][-1]["valid_accuracy"] == 0.0
     assert model.training_["data"]["rows"] == len(texts)
     assert model.training_["validation"] is None
-
-
-def test_a_model_knows_the_texts_that_it_was_trained_on(tmp_path: Path) -> None:
-    texts, labels = mails()
-    others = ["another email", "one more"]
-    for validation in (0.1, (others, ["ham", "spam"])):
-        model = train(texts, labels, bits=10, copies=2, progress=False, validation=validation)
-        held = known_texts([*texts, *others], model.texts_["held out"])
-        trained = known_texts([*texts, *others], model.texts_["training"])
-        assert (held ^ trained)[: len(texts)].all()
-        assert held[-2:].all() == (validation != 0.1)
-        assert trained.sum() == model.training_["data"]["rows"]
 
 
 @pytest.mark.parametrize(
