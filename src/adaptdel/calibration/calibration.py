@@ -257,5 +257,4 @@ def plot_calibration(record: Mapping[str, Any], path: Path) -> None:
     for axes in (left, right):
         axes.set_xlabel("input length (tokens)")
         axes.legend(frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)

@@ -31,19 +31,7 @@ LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false posi
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training from a labelled file into a model folder.
-
-    Attributes:
-        data: the labelled file.
-        out: the model folder.
-        settings: how to train.
-        text: the column of the texts.
-        label: the column of the labels.
-        encoding: the character encoding of the file.
-        protect: of two classes, the one that gets a decision threshold with a proved rate of false positives.
-        max_false_positives: that rate.
-        sample: the number of rows to train on, drawn at random with the seed; None for all.
-    """
+    """A training from a labelled file into a model folder; the columns and the encoding are those of the file."""
 
     data: str
     out: str
@@ -51,9 +39,9 @@ class TrainingJob:
     text: str = DATA.text
     label: str = DATA.label
     encoding: str = DATA.encoding
-    protect: str | None = None
-    max_false_positives: float | None = None
-    sample: int | None = None
+    protect: str | None = None  # of two classes, the one that gets a threshold with a proved rate of false positives
+    max_false_positives: float | None = None  # that rate
+    sample: int | None = None  # the number of rows to train on, drawn at random with the seed; None for all
 
     def __post_init__(self) -> None:
         if self.sample is not None:
@@ -238,8 +226,6 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
         steps, accuracies = ([row[name] for row in with_accuracy] for name in (step, "valid_accuracy"))
         panels[1].plot(steps, accuracies, color="#c8553d")
         panels[1].set(xlabel=step, ylabel="accuracy on noisy held-out examples")
-    for panel in panels:
-        panel.spines[["top", "right"]].set_visible(False)
     plots.save(figure, path)
 
 
@@ -256,7 +242,6 @@ def plot_front(model: AdditiveClassifier, path: Path) -> None:
         axes.plot(radii[point], values[point], "o", ms=9, mfc="none", color=colour)
     axes.set(xlabel="mean certified radius on held-out examples", ylabel="%")
     axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
     plots.save(figure, path)
 
 

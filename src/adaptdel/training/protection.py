@@ -113,38 +113,24 @@ SCORES: dict[str, Any] = {"smoothed": SmoothedScores, "additive": ExactScores}  
 class Protection:
     """A decision threshold that protects one class, with what is proved about its false positives.
 
-    Attributes:
-        label: the protected class.
-        max_false_positives: the rate of false positives that was asked for.
-        threshold: the threshold of the model.
-        limit: the score above which the class is the answer.
-        negatives: held-out texts of the other class.
-        false_positives: how many of them get the protected answer.
-        upper: with a confidence of 95%, the rate of false positives on new texts is at most this.
-        positives: held-out texts of the protected class.
-        detected: how many of them get the protected answer.
-        certified: the fraction of the protected texts that are detected whatever an attacker does, by number of edits;
-            of a smoothed classifier measured on `CERTIFIED` of them.
-        characters: the same by the number of edited characters, where these are known.
-        same: so many edited characters are withstood by at least as many texts as `SHOWN_RADIUS` edits; 0 for none.
-        tokens: what the edits change, in the plural.
-        plan: all that the answers of the model depend on: the rate is about these answers only.
+    ``certified`` is the fraction of the protected texts that are detected whatever an attacker does, by number of
+    edits; of a smoothed classifier it is measured on `CERTIFIED` of them.
     """
 
-    label: Any
-    max_false_positives: float
-    threshold: float
-    limit: float
-    negatives: int
-    false_positives: int
-    upper: float
-    positives: int
-    detected: int
+    label: Any  # the protected class
+    max_false_positives: float  # the rate that was asked for
+    threshold: float  # of the model
+    limit: float  # the score above which the class is the answer
+    negatives: int  # held-out texts of the other class
+    false_positives: int  # how many of them get the protected answer
+    upper: float  # with a confidence of 95%, the rate of false positives on new texts is at most this
+    positives: int  # held-out texts of the protected class
+    detected: int  # how many of them get the protected answer
     certified: Mapping[str, float]
-    characters: Mapping[str, float]
-    same: int
-    tokens: str
-    plan: Mapping[str, Any]
+    characters: Mapping[str, float]  # the same by the number of edited characters, where these are known
+    same: int  # so many edited characters are withstood by at least as many texts as `SHOWN_RADIUS` edits; 0 for none
+    tokens: str  # what the edits change, in the plural
+    plan: Mapping[str, Any]  # all that the answers of the model depend on: the rate is about these answers only
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the sentence."""
@@ -337,5 +323,4 @@ def plot_detection(record: Mapping[str, Any], path: Path) -> None:
     axes.set(xlim=(0, None), ylim=(0, 103), xlabel="edits of each text", ylabel=f"% of {record['label']} detected")
     axes.set_title(f"at most {100 * record['upper']:.2g}% false positives", fontsize=10)
     axes.legend(frameon=False, title="whatever is changed of its")
-    axes.spines[["top", "right"]].set_visible(False)
     plots.save(figure, path)
