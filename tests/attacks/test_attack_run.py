@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from adaptdel.attacks.attack_run import AttackJob, AttackTask, InputAttack, atta
 from adaptdel.attacks.outcomes import bootstrap_interval, measure_attack, robustness_curves
 from adaptdel.cli import attack
 from adaptdel.report.attack_report import write_attack_report
-from adaptdel.runs.engine import EngineSettings, LocalEngine, ModelSource
+from adaptdel.runs.engine import EngineSettings, ModelSource
 from adaptdel.runs.inputs import Source
 from adaptdel.settings import ATTACK
 
@@ -113,36 +112,6 @@ def test_workers_get_copies_of_the_model_and_the_parts(tmp_path: Path) -> None:
     assert (sent.source, sent.parts) == (ModelSource(Path("/there")), {"nltk_data": "/1", "tagger": "none"})
 
 
-def test_inputs_that_ended_their_workers_are_counted_apart(
-    folder: Path, whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are left out of all measures, and reported."""
-    lost = whole[2]["row"]
-    notes: list[str] = []
-    monkeypatch.setattr(attack_run, "start_engine", lambda _: LosingEngine(lost))
-    result = attack_data(job(folder, tmp_path / "run"), note=notes.append, progress=False)
-    assert f"row {lost}: it ended its worker 2 times: it is left out of all measures" in notes
-    others = [record for record in whole if record["row"] != lost]
-    assert result.measures == {**measure_attack(others), "errors": 1}
-    assert result.curve == robustness_curves(others)
-    assert read_attack_run(tmp_path / "run").records == result.records
-    write_attack_report([tmp_path / "run"], tmp_path / "report")
-    assert "1 input ended its workers and is left out" in (tmp_path / "report" / "index.html").read_text()
-
-
-class LosingEngine(LocalEngine):
-    """This process, where one row cannot be attacked."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__()
-        self.row = row
-
-    def map(self, task: Any, items: Any, total: int) -> Generator[Any, None, None]:
-        items = list(items)
-        yield from super().map(task, [item for item in items if item.row != self.row], total)
-        yield from (task.failed(item, "it ended its worker 2 times") for item in items if item.row == self.row)
-
-
 def test_the_command_and_the_report(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     common = (folder / "model", "--data", folder / "test.jsonl", "--out", out)
@@ -197,10 +166,14 @@ def test_hostile_texts_are_read_again_and_escaped_in_the_report(
     shutil.copytree(folder / "whole", tmp_path / "run")
     chosen = next(record for record in whole if record["outcome"] == "success")
     chosen = chosen | {"text": "<script>alert(1)</script> a\u0085b\u2028c\x1cd " + chosen["text"]}
-    (tmp_path / "run" / "attacks.jsonl").write_text(json.dumps(chosen, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert read_attack_run(tmp_path / "run").records == [chosen]
+    lost = {"id": None, "row": 31, "truth": "ham", "outcome": "error", "problem": "it ended its worker 3 times"}
+    lines = [json.dumps(record, ensure_ascii=False) for record in (chosen, lost)]
+    (tmp_path / "run" / "attacks.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert read_attack_run(tmp_path / "run").records == [chosen, lost]
     write_attack_report([tmp_path / "run"], tmp_path / "report")
-    assert "<script>" not in (tmp_path / "report" / "index.html").read_text()
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "<script>" not in page
+    assert "1 input ended its workers and is left out" in page
 
 
 @pytest.mark.parametrize(
@@ -267,13 +240,9 @@ def test_the_status_of_a_run(
     status = json.loads(capsys.readouterr().out)
     assert (status["state"], status["inputs"], status["attacked"], status["failures"]) == ("finished", 8, 8, 0)
     assert status["robust accuracy"] == measure_attack(whole)["robust_accuracy"]
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
+    rewrite(tmp_path / "run", lambda manifest: manifest.update(finished=None))
     assert run("status", tmp_path / "run") == 0
-    said = capsys.readouterr().out
-    assert "not finished, and no process works on it" in said
-    assert "robust accuracy" in said
-    assert "none" in said
+    assert "not finished, and no process works on it" in capsys.readouterr().out
 
 
 def test_the_measures_of_an_attack() -> None:
@@ -295,6 +264,9 @@ def test_the_measures_of_an_attack() -> None:
     assert measures["mean_distance"] == 4
     assert (measures["mean_radius_of_verified"], measures["mean_distance_of_verified"]) == (2, 5)
     assert measures["violations"] == 0
+    lost = {"outcome": "error", "row": 7, "problem": "it ended its worker 3 times"}  # in no measure but its own
+    assert measure_attack([*records, lost]) == measures | {"errors": 1}
+    assert robustness_curves([*records, lost]) == robustness_curves(records)
     assert measure_attack([record("success", 2)])["violations"] == 1
     assert measure_attack([record("success", 2, covered=False)])["violations"] == 0
     curves = robustness_curves(records)
