@@ -317,12 +317,10 @@ def plan_lengths(
     """
     if noises is None:
         default = default_rate(lengths)
-        noises = {
-            f"adaptdel {rate:g} (default)" if rate == default else f"adaptdel {rate:g}": (
-                default_noise(lengths) if rate == default else Deletion(adaptdel_rate(lengths, rate))
-            )
-            for rate in sorted({*CANDIDATE_RATES, default})
+        named = {
+            rate: f"adaptdel {rate:g}{' (default)' if rate == default else ''}" for rate in (*CANDIDATE_RATES, default)
         }
+        noises = {name: Deletion(adaptdel_rate(lengths, rate)) for rate, name in sorted(named.items())}
     places = [int(n) for n in np.quantile(np.asarray(lengths), [0.25, 0.5, 0.75], method="nearest")]
     plans = []
     for name, noise in noises.items():

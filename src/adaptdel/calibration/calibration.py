@@ -199,7 +199,9 @@ def folder_task(
     if can_refit and is_training_file:
         training = _rows(examples, trained)
         if count >= ENOUGH_ROWS:
-            note(f"calibrating on {count} rows held out in training; the model is trained again for each candidate")
+            note(
+                f"calibrating on {count} rows that the model was not trained on; it is trained again for each candidate"
+            )
             return SelectionTask(model, *_rows(examples, ~trained), settings, training)
         note(f"calibrating on {len(trained)} rows by cross-validation; each candidate trains the model again")
         return SelectionTask(model, examples.texts, examples.labels, settings, training, cross_validate=True)
