@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import adaptdel as ad
+from adaptdel.attacks.adaptive import learn_vocabulary
 from adaptdel.attacks.auditor import (
     FRESH,
     Auditor,
@@ -29,7 +30,6 @@ from adaptdel.attacks.auditor import (
     Violation,
     check_votes,
 )
-from adaptdel.attacks.vocabulary import learn_vocabulary
 from adaptdel.certification.sampling import doubling_looks
 from adaptdel.core.confidence import Looks, vote_bounds
 from adaptdel.settings import AUDIT

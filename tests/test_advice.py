@@ -1,4 +1,4 @@
-"""Advice follows from what can be certified."""
+"""Advice follows from what can be certified; plans of radii and votes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from adaptdel import AdditiveClassifier, Deletion, FixedRate, Masking
-from adaptdel.advice import few_kept, lower_rate, reachable_radius, unordered, what_may_help
+from adaptdel import AdditiveClassifier, Deletion, FixedRate, LengthRate, Masking, NoNoise
+from adaptdel.advice import few_kept, lower_rate, noise_from_spec, plan, reachable_radius, unordered, what_may_help
 from adaptdel.cli.plan import plan_command
 from adaptdel.core.noise import Noise
 from adaptdel.settings import default_noise
@@ -66,3 +66,18 @@ def test_a_bag_of_characters_is_said_to_have_no_order(tmp_path: Path, method: st
     )
     assert json.loads((tmp_path / "runs" / "base" / "linear.json").read_text())["ngram"] == 3
     assert unordered("char", 5) is None
+
+
+def test_a_million_tokens_are_listed_in_part() -> None:
+    created = plan(10**5, Deletion(LengthRate(0.9, 23)))
+    assert created.radii[0] == 0
+    assert created.radii[-1] == created.largest > 2000
+    assert len(created.radii) == 51
+    assert list(created.least_probability) == sorted(created.least_probability)
+
+
+def test_specs() -> None:
+    assert noise_from_spec("ADAPTDEL:p_min=.5,k=2,p_max=0.9") == Deletion(LengthRate(0.5, 2, 0.9))
+    assert noise_from_spec("CERT-ED:p=0.9") == Deletion(FixedRate(0.9))
+    assert noise_from_spec("ranmask:fraction=0.9") == Masking(0.9)
+    assert noise_from_spec("nosmooth") == NoNoise()

@@ -53,6 +53,8 @@ def save(figure: Figure, path: str | PathLike[str]) -> None:
     """Write a figure atomically; an SVG file holds its text as text, and the identifiers follow from its name."""
     from matplotlib import rc_context
 
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
     target = Path(path)
     kind = target.suffix[1:].lower()
     metadata = {"Date": None} if kind == "svg" else None

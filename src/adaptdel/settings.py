@@ -544,9 +544,7 @@ class AttackSettings:
 ATTACK = AttackSettings()
 # An audit compares fewer texts for each certificate than an attack: the plans of many edits come first.
 AUDIT = AttackSettings(inputs=1000, queries=400, search_votes=500, positions=4, words=4, shortlist=32, seed=1)
-DEFAULT_K = 23
-
-
+DEFAULT_K = 23  # the paper's for IMDB and SpamAssassin, whose texts have about 230 words on average
 KEPT = 4  # tokens of a text of median length that the default rate keeps, at least
 LEAST_RATE = 0.6  # the smallest default rate: below 1/2 no radius above 0 can be certified
 SMALL_K = 10  # the paper rounds k down to an integer; a smaller k keeps a decimal
@@ -555,9 +553,8 @@ SMALL_K = 10  # the paper rounds k down to an integer; a smaller k keeps a decim
 def default_rate(lengths: Iterable[int]) -> float:
     """The deletion rate if none is given: 0.9, and less for texts that are so short that few tokens would be left.
 
-    At least `KEPT` tokens of a text of median length are kept, as long as the rate is at least `LEAST_RATE`. Measured
-    on the first 15 words of mails of which 11% are spam: 0.9 keeps 1.5 words and finds 42% of the spam, this rate
-    keeps 4 words and finds 75%; see docs/how-to/choose-a-rate.md.
+    At least `KEPT` tokens of a text of median length are kept, as long as the rate is at least `LEAST_RATE`: see
+    docs/how-to/choose-a-rate.md.
 
     >>> default_rate([230]), default_rate([30]), default_rate([15]), default_rate([5])
     (0.9, 0.86, 0.73, 0.6)
@@ -572,8 +569,6 @@ def default_rate(lengths: Iterable[int]) -> float:
 def adaptdel_rate(lengths: Iterable[int], rate: float) -> LengthRate:
     """AdaptDel's rate, with k from the lengths as in the paper; a k below `SMALL_K` is not rounded to an integer.
 
-    Of texts of 15 words at 0.9, the paper's k = 1 would keep one word instead of one and a half.
-
     >>> adaptdel_rate([220, 240], 0.9), adaptdel_rate([15], 0.9)
     (LengthRate(p_min=0.9, k=23, p_max=1.0), LengthRate(p_min=0.9, k=1.5, p_max=1.0))
     """
@@ -584,11 +579,9 @@ def adaptdel_rate(lengths: Iterable[int], rate: float) -> LengthRate:
 
 
 def default_noise(lengths: Iterable[int] | None = None) -> Deletion:
-    """The noise of `SmoothedClassifier` and `pipeline` if none is given: AdaptDel at the default rate.
+    """The noise of `SmoothedClassifier` and `pipeline` if none is given: AdaptDel, for the lengths of training inputs.
 
-    The rate and the parameter k come from the lengths of the training inputs: see `default_rate` and `adaptdel_rate`.
-    Where no lengths are known, as for a model that is only called, the rate is 0.9 and k is `DEFAULT_K`: the paper's k
-    for IMDB and SpamAssassin, whose texts have about 230 words on average.
+    Where no lengths are known, as for a model that is only called, the rate is 0.9 and k is `DEFAULT_K`.
 
     >>> default_noise()
     Deletion(rate=LengthRate(p_min=0.9, k=23, p_max=1.0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks.vocabulary import Vocabulary, learn_vocabulary
+from adaptdel.attacks.adaptive import Vocabulary, learn_vocabulary
 from adaptdel.core.general import single_edits
 from adaptdel.core.threat import Threat
 from adaptdel.text.units import Tokens

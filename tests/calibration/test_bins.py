@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf, sqrt
 from typing import Any
 
@@ -13,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptdel.calibration import CalibrationSettings, calibrate
+from adaptdel.calibration import calibrate
 from adaptdel.calibration.bins import (
-    BinTask,
     Evaluation,
     check_edges,
     equal_width_edges,
@@ -25,8 +23,6 @@ from adaptdel.calibration.bins import (
     search_interval,
     steps,
 )
-from adaptdel.calibration.measurement import CertifiedAnswers, constant_keep
-from adaptdel.certification.sampling import CERTIFICATION
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, NoNoise
 from adaptdel.core.rates import BinnedRate
@@ -65,17 +61,6 @@ def test_automatic_bins_hold_enough(lengths: list[int], min_count: int) -> None:
     assert edges[0] == 0
     assert widths.max(initial=1) - widths.min(initial=widths.max(initial=1)) <= 1  # equal, but for rounding
     assert all(sum(n in bin for n in lengths) >= min_count for bin in make_bins(edges, 1))
-
-
-def test_centres_of_bins() -> None:
-    bins = make_bins([0, 137, 230, 324], 9999)
-    assert [bin.centre for bin in bins] == [68.5, 183.5, 277, 418]
-    assert [str(bin) for bin in bins[2:]] == ["230 to 324 tokens", "324 tokens and more"]
-    assert [[n in bin for bin in bins] for n in (0, 136, 137, 323, 324, 10**9)] == [
-        [True, False, False, False], [True, False, False, False], [False, True, False, False],
-        [False, False, True, False], [False, False, False, True], [False, False, False, True],
-    ]  # fmt: skip
-    assert [bin.centre for bin in make_bins([0], 300)] == [150]
 
 
 def test_given_bins_are_checked() -> None:
@@ -136,16 +121,6 @@ def test_ends_are_in_order_in_every_bin(inner: list[float], longest: float) -> N
             assert (low, high) == (max(1, 0.01 * bin.reach), 0.3 * bin.lower)
 
 
-def test_ends_of_the_first_and_the_last_bin() -> None:
-    bins = make_bins([0, 137, 230, 324], 9999)
-    assert [search_interval(bin) for bin in bins] == [
-        pytest.approx((1.37, 0.3 * 68.5)),
-        pytest.approx((2.3, 0.3 * 137)),
-        pytest.approx((3.24, 0.3 * 230)),
-        pytest.approx((0.01 * (324 + 2 * 94), 0.3 * 324)),
-    ]
-
-
 def paper_max_radius(examples: Sequence[tuple[bool, int]], tau: float) -> tuple[int, float]:
     """MaxCertRadius as printed: (right, radius) of every example."""
     accuracies: list[float] = []
@@ -166,14 +141,6 @@ def test_max_certified_radius_is_the_papers(examples: list[tuple[bool, int]], ta
     assert max_certified_radius(radii, tau) == paper_max_radius(examples, tau)
 
 
-def test_what_an_evaluation_sums_up() -> None:
-    outcomes = CertifiedAnswers(np.array([0, 0, 0, 0]), np.array([4, 2, 9, -1]))
-    result = Evaluation.of(3, 7.5, outcomes, np.array([0, 0, 1, 0]), 0.5)
-    assert result == Evaluation(3, 7.5, 2, 0.5, clean=0.75, mean_radius=1.5, constant=False, count=4)
-    assert Evaluation.of(0, 1.0, outcomes, np.array([0, 0, 1, 0]), 0.75).score == (True, -1, 0.5)
-    assert replace(result, constant=True).score < replace(result, radius=-1).score
-
-
 def test_calibrate() -> None:
     result = quick()
     rows = result.record["bins"]
@@ -189,38 +156,6 @@ def test_calibrate() -> None:
     assert sum(row["available"] for row in rows) == 240
     assert result == quick()
     assert result != quick(seed=1)
-
-
-def test_an_evaluation_is_what_the_model_does_under_that_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of a bin against certificates of its examples, from end to end, on the same random streams."""
-    monkeypatch.setattr("adaptdel.calibration.measurement.CALIBRATION", CERTIFICATION)
-    for row in quick(per_bin=1000).record["bins"]:
-        inside = [(t, y) for t, y in zip(*DATA, strict=True) if row["lower"] <= len(t.split()) < (row["upper"] or inf)]
-        model = SmoothedClassifier(
-            fitted().base, constant_keep(row["keep"]), n_select=16, n_estimate=64, sampling="fixed", progress=False
-        )
-        certificates = model.certify([text for text, _ in inside])
-        correct = [c.label == y for c, (_, y) in zip(certificates, inside, strict=True)]
-        radii = [c.radius if ok else -1 for c, ok in zip(certificates, correct, strict=True)]
-        assert (row["radius"], row["certified"]) == max_certified_radius(radii, 0.75)
-        assert row["clean"] == pytest.approx(np.mean(correct))
-        assert row["mean_radius"] == pytest.approx(np.mean(np.maximum(radii, 0)))
-        assert row["count"] == row["available"] == len(inside)
-
-
-def test_the_threshold_matters() -> None:
-    """In the bin of the longer inputs, on all of them, so that it does not depend on the draws."""
-    more: dict[str, Any] = {"n_estimate": 512, "bins": [0, 60], "per_bin": 1000, "tol": 1.0}
-    loose, tight = (quick(**more, threshold=share).record["bins"][1] for share in (0.75, 0.9))
-    assert loose["keep"] < tight["keep"]
-    assert loose["radius"] > tight["radius"]
-    assert loose["certified"] < 0.9 <= tight["certified"]
-
-
-def test_automatic_bins_in_full() -> None:
-    record = quick(bins="auto", min_count=40, tol=8.0).record
-    assert record["settings"]["bins"] == equal_width_edges([len(t.split()) for t in DATA[0]], min_count=40)
-    assert len(record["bins"]) > 2
 
 
 def test_warnings() -> None:
@@ -241,26 +176,6 @@ def test_warnings() -> None:
     warnings = [sentence for sentence in record["warnings"] if "the same prediction" in sentence]
     assert 0 < len(warnings) < 3
     assert "0 to 40 tokens" in warnings[0]
-
-
-def test_the_examples_of_a_bin_are_drawn_by_the_seed() -> None:
-    given = {name: value for name, value in QUICK.items() if name != "progress"}
-    tasks = [BinTask(fitted(), *DATA, CalibrationSettings(seed=seed, **given)) for seed in (0, 1, 1)]
-    samples = [task.samples[0].tokens for task in tasks]
-    assert samples[0] != samples[1] == samples[2]
-    assert {len(sample.labels) for sample in tasks[0].samples} == {24}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"threshold": 0.0}, {"objective": "median"}, {"tol": 0}, {"points": 2.0},
-        {"bins": "many"}, {"per_bin": 0}, {"n_estimate": 0}, {"bins": "auto", "min_count": 999},
-    ],
-)  # fmt: skip
-def test_wrong_settings(changed: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{list(changed)[-1]} "):
-        quick(DATA, **changed)
 
 
 def test_wrong_examples_and_models() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,10 @@ from click.testing import CliRunner
 
 from adaptdel.calibration import CalibrationSettings
 from adaptdel.calibration.bins import BinTask
-from adaptdel.calibration.calibration import CHECKPOINT, calibrate_folder, folder_task, plot_calibration
+from adaptdel.calibration.calibration import CHECKPOINT, calibrate_folder, folder_task
 from adaptdel.calibration.selection import SelectionTask
 from adaptdel.cli.calibrate import calibrate_command
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.store import Store, read_records
 from adaptdel.text.data import Examples, known_texts, read_examples, text_hashes
 from adaptdel.training import train
 from adaptdel.training.protection import protect
@@ -145,33 +142,6 @@ def test_a_copy_replaces_nothing_unasked(tmp_path: Path) -> None:
     assert SmoothedClassifier.load(out).noise_ == whole().noise
 
 
-def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("matplotlib", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    model = saved(tmp_path / "model")
-    calibrate_folder(model, read_examples(str(data_file(tmp_path))), folder_settings(), progress=False)
-    assert SmoothedClassifier.load(model).noise_ == whole().noise
-    assert not (model / "calibration.png").exists()
-
-
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, examples = saved(tmp_path / "model"), read_examples(str(data_file(tmp_path)))
-    real, left = Store.flush, [5]
-
-    def flush(store: Store) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(store)
-
-    monkeypatch.setattr(Store, "flush", flush)
-    with pytest.raises(OSError, match="disk is full"):
-        calibrate_folder(model, examples, folder_settings(), progress=False)
-    monkeypatch.undo()
-    assert list(read_records(model / CHECKPOINT))
-    assert calibrate_folder(model, examples, folder_settings(), progress=False).record == whole().record
-
-
 def test_the_command(tmp_path: Path) -> None:
     model, data = saved(tmp_path / "model"), data_file(tmp_path)
     arguments = [str(model), "--out", str(model), "--data", str(data), *PAPER]
@@ -190,10 +160,3 @@ def test_the_command(tmp_path: Path) -> None:
     assert whole().record.items() <= shown.items()
     with pytest.raises(ValueError, match="per_bins"):
         CliRunner().invoke(calibrate_command, [*arguments, "--set", "per_bins=3"], catch_exceptions=False)
-
-
-def test_the_figure_shows_the_rate(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for record in (whole().record, {**whole().record, "candidates": [], "chosen": 0}):
-        plot_calibration(record, tmp_path / "figure.svg")
-        assert (tmp_path / "figure.svg").stat().st_size > 5000

@@ -22,7 +22,7 @@ from adaptdel.core.rates import FixedRate, Rate
 
 def sample(size: int = 200, share: float = 0.5) -> Sample:
     label = (np.arange(size) < share * size).astype(np.int64)
-    return Sample(np.full(size, 50), label, 2)
+    return Sample(np.full(size, 50), label)
 
 
 def outcomes(
@@ -77,7 +77,7 @@ def test_a_calibrated_rate_has_to_be_clearly_as_accurate() -> None:
 def test_the_accuracy_of_a_rare_class_is_limited(rare: int, is_feasible: bool) -> None:
     """Two more errors on the only 26 or 4 inputs of a class: a point of accuracy, and much of balanced accuracy."""
     label = (np.arange(200) < rare).astype(np.int64)
-    given = Sample(np.full(200, 50), label, 2)
+    given = Sample(np.full(200, 50), label)
     best = outcomes(given, 0, 3, name="fixed", is_calibrated=False)
     other = outcomes(given, 2, 9)
     result = compare(other, best, given, 2.9)
@@ -113,18 +113,6 @@ def test_a_calibrated_rate_must_be_better_beyond_noise() -> None:
     assert choose([simple, better], simple, given, 1.0) is better
     worse = replace(noisy, radius=radius - 1)
     assert choose([simple, worse], simple, given, 1.0) is simple
-
-
-def test_a_tie_goes_to_the_larger_mean_radius() -> None:
-    given = Sample(np.full(8, 50), np.array([0, 0, 0, 0, 0, 0, 1, 1]), 2)
-    small = CandidateOutcomes(
-        Candidate("power 0", Deletion(FixedRate(0.8)), True), given.label, np.array([2] * 6 + [4] * 2)
-    )
-    large = CandidateOutcomes(
-        Candidate("power 1/3", Deletion(FixedRate(0.9)), True), given.label, np.array([4] * 6 + [2] * 2)
-    )
-    for order in ([small, large], [large, small]):
-        assert choose(order, small, given, 100.0) is large
 
 
 def test_powers_of_the_length() -> None:

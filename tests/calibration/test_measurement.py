@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import sqlite3
 from collections.abc import Callable
@@ -18,25 +17,25 @@ import numpy as np
 import pytest
 
 from adaptdel.calibration import CalibrationSettings
-from adaptdel.calibration.measurement import (
-    CalibrationExamples,
+from adaptdel.calibration.candidates import (
     CertifiedAnswers,
     Measurer,
     calibration_certifier,
     constant_keep,
+    examples_of,
 )
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import CALIBRATION, CERTIFICATION, content_key, stream
 from adaptdel.classifiers import CallableClassifier
 from adaptdel.classifiers.callables import noisy_texts
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.store import Store, read_records
+from adaptdel.store import read_records
 from adaptdel.text.units import Words
-from tests.calibration.documents import DATA, TURNED, Stop, documents, fitted, quick, whole
+from tests.calibration.documents import DATA, TURNED, documents, fitted, quick, whole
 
 
 def measured(certifier: Certifier, texts: list[str], keep: float) -> CertifiedAnswers:
-    examples = CalibrationExamples.of(texts, [0] * len(texts), certifier.unit, None)
+    examples = examples_of(texts, [0] * len(texts), certifier.unit, [0])
     with Measurer({"model": ""}, 1, progress=False) as measure:
         return measure("x", examples, lambda: [(certifier.under(constant_keep(keep)), range(len(texts)))])
 
@@ -99,14 +98,6 @@ def test_certifying_the_calibration_data_meets_new_noise() -> None:
     assert calibrated == drawn_copies(calibrated_at_12)
 
 
-def test_the_streams_of_certification_are_as_they_were() -> None:
-    key = content_key(("a", "b"))
-    words = [int(stream(3, key, phase).integers(2**32)) for phase in CERTIFICATION]
-    assert CERTIFICATION == ("select", "estimate")
-    assert words == [120625930, 1661854437]
-    assert len({int(stream(3, key, phase).integers(2**32)) for phase in (*CERTIFICATION, *CALIBRATION, "report")}) == 5
-
-
 def test_training_meets_other_noise_than_certification() -> None:
     """The copies that a model is fitted on are not those that it is certified or calibrated on."""
     text = tuple(f"w{place}" for place in range(200))
@@ -127,23 +118,6 @@ def stored_job(path: Path) -> dict[str, Any]:
     with closing(sqlite3.connect(path)) as connection:
         job: dict[str, Any] = json.loads(connection.execute("SELECT value FROM job").fetchone()[0])
     return job
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_stopped_within_an_evaluation(tmp_path: Path, share: float) -> None:
-    stop, checkpoint = int(len(whole().record["trace"]) * share), tmp_path / "checkpoint"
-
-    def progress(done: int, total: int) -> None:
-        assert done <= total
-        if done >= 24 * stop + 7:
-            raise Stop
-
-    with pytest.raises(Stop):
-        quick(TURNED, checkpoint=checkpoint, progress=progress)
-    assert len(kept(checkpoint)) == stop
-    asked: list[int] = []
-    assert quick(TURNED, checkpoint=checkpoint, progress=lambda done, total: asked.append(done)) == whole()
-    assert asked[: stop + 1] == [*range(24, 24 * stop + 1, 24), 24 * stop + 1]  # replayed, then one by one
 
 
 def killed_at(checkpoint: Path, done: int) -> None:
@@ -168,43 +142,6 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         killed_at(checkpoint, done)
         assert len(kept(checkpoint)) == (done - (done % 24 == 0)) // 24  # all that were finished before
     assert quick(TURNED, checkpoint=checkpoint) == whole()
-
-
-def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    """It resumes with what is intact, or names the file to delete."""
-    source = tmp_path / "source" / "checkpoint"
-    source.parent.mkdir()
-    killed_at(source, 24 * 5)
-    Store(source, stored_job(source)).close()  # moves the log into the database
-    data = source.read_bytes()
-    for number, damaged in enumerate((data[: len(data) // 2], b"", bytes(len(data)), data[:5000] + bytes(3000))):
-        checkpoint = Path(shutil.copytree(source.parent, tmp_path / str(number))) / "checkpoint"
-        checkpoint.write_bytes(damaged)
-        try:
-            result = quick(TURNED, checkpoint=checkpoint)
-        except ValueError as error:
-            assert str(error).startswith(f"{checkpoint}: ")  # noqa: PT017
-            checkpoint.unlink()
-            result = quick(TURNED, checkpoint=checkpoint)
-        assert result == whole()
-
-
-def test_what_is_replayed_is_believed(tmp_path: Path) -> None:
-    """A store is read, not only written: other radii in it lead elsewhere."""
-    checkpoint = tmp_path / "checkpoint"
-    quick(TURNED, checkpoint=checkpoint)
-    records = dict(read_records(checkpoint))
-    key = next(iter(records))
-    with Store(checkpoint, stored_job(checkpoint)) as store:
-        for name, columns in records.items():
-            store.put(name, columns | {"radius": [99] * 24})
-    result = quick(TURNED, checkpoint=checkpoint)
-    assert max(row["radius"] for row in result.record["bins"]) == 99
-    for wrong in ({"answer": [0]}, 7):
-        with Store(checkpoint, stored_job(checkpoint)) as store:
-            store.put(key, wrong)
-        with pytest.raises(ValueError, match="not a measurement"):
-            quick(TURNED, checkpoint=checkpoint)
 
 
 def test_a_store_knows_its_settings_data_and_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from adaptdel.calibration import Calibration, calibrate
 from adaptdel.calibration.calibration import CHECKPOINT
 from adaptdel.calibration.candidates import Candidate, CandidateOutcomes, Sample, reference_of
-from adaptdel.calibration.measurement import CalibrationExamples
 from adaptdel.calibration.selection import Inputs, MeasuredCandidates, SelectionTask, confirmed, cross_validation
 from adaptdel.classifiers import CallableClassifier
 from adaptdel.cli.calibrate import calibrate_command
@@ -22,9 +21,9 @@ from adaptdel.core.noise import Deletion
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import CalibrationSettings, TrainingSettings
-from adaptdel.store import read_records
+from adaptdel.text.data import ExampleSet
 from adaptdel.training import TrainingJob, train, train_job
-from tests.calibration.documents import Stop, contents, documents
+from tests.calibration.documents import contents, documents
 from tests.calibration.test_candidates import outcomes, sample
 
 QUICK: dict[str, Any] = {"examples": 80, "n_select": 16, "n_estimate": 64, "min_count": 20}
@@ -32,7 +31,7 @@ QUICK: dict[str, Any] = {"examples": 80, "n_select": 16, "n_estimate": 64, "min_
 
 def test_folds_are_disjoint_and_keep_equal_texts_together() -> None:
     texts = [f"text {number % 40}" for number in range(120)]
-    examples = CalibrationExamples([tuple(text.split()) for text in texts], [0, 1] * 60)
+    examples = ExampleSet([tuple(text.split()) for text in texts], [0, 1] * 60)
     numbers = list(range(0, 120, 2))
     folds = cross_validation(texts, examples, numbers, 0)
     assert sorted(index for _, inside in folds for index in inside) == list(range(60))
@@ -45,10 +44,10 @@ def test_folds_are_disjoint_and_keep_equal_texts_together() -> None:
 def test_a_class_that_a_fold_cannot_train_on_is_refused() -> None:
     """The answers of a model of two classes would be counted for other classes of three."""
     texts = [f"text {number}" for number in range(30)]
-    examples = CalibrationExamples([tuple(text.split()) for text in texts], [0, *[1, 2] * 14, 2])
+    examples = ExampleSet([tuple(text.split()) for text in texts], [0, *[1, 2] * 14, 2])
     with pytest.raises(ValueError, match="class 0 has 1 example"):
         cross_validation(texts, examples, range(30), 0)
-    cross_validation(texts[1:], CalibrationExamples(examples.tokens[1:], examples.labels[1:]), range(29), 0)
+    cross_validation(texts[1:], ExampleSet(examples.tokens[1:], examples.labels[1:]), range(29), 0)
 
 
 def balanced(**changed: Any) -> Calibration:
@@ -72,24 +71,6 @@ def test_the_default_objective_compares_the_baselines_first() -> None:
     assert json.loads(json.dumps(record)) == record
 
 
-def test_an_interrupted_selection_resumes(tmp_path: Path) -> None:
-    whole, checkpoint = balanced(), tmp_path / "checkpoint"
-
-    def progress(done: int, total: int) -> None:
-        assert done <= total
-        if done >= 80 * 3 + 7:
-            raise Stop
-
-    with pytest.raises(Stop):
-        balanced(checkpoint=checkpoint, progress=progress)
-    assert len(list(read_records(checkpoint))) == 3
-    counts: list[int] = []
-    assert balanced(checkpoint=checkpoint, progress=lambda done, total: counts.append(done)) == whole
-    assert counts[:4] == [80, 160, 240, 241]
-    with pytest.raises(ValueError, match=r"points was 1\.0, now 2\.0"):
-        balanced(checkpoint=checkpoint, points=2.0)
-
-
 def test_refits_need_the_training_set() -> None:
     texts, labels = documents(80, 5)
     training = documents(120, 6)
@@ -102,7 +83,16 @@ def test_refits_need_the_training_set() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"threshold": 0.5}, {"objective": "paper", "points": 2.0}, {"points": -1}, {"on": "train"}],
+    [
+        {"threshold": 0.5},
+        {"objective": "paper", "points": 2.0},
+        {"points": -1},
+        {"on": "train"},
+        {"bins": "many"},
+        {"objective": "median"},
+        {"objective": "paper", "tol": 0},
+        {"n_estimate": 0},
+    ],
 )
 def test_wrong_settings(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{list(fields)[-1]} "):
@@ -179,7 +169,7 @@ def test_baselines_are_those_of_the_model() -> None:
 
 def measured(given: Sample, *all: CandidateOutcomes) -> MeasuredCandidates:
     """Candidates that were measured."""
-    examples = CalibrationExamples([("a",)] * len(given.label), given.label.tolist())
+    examples = ExampleSet([("a",)] * len(given.label), given.label.tolist())
     result = MeasuredCandidates(None, Inputs(examples, given, is_fresh=True), None)  # type: ignore[arg-type]
     result.all = list(all)
     return result

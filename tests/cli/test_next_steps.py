@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from adaptdel.calibration.planner import plan_lengths
+from adaptdel.advice import plan_lengths
 from adaptdel.cli import COMMANDS, commands, main
 from adaptdel.training import train
 

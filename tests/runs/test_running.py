@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import adaptdel as ad
-from adaptdel.attacks.audit_run import AuditJob, audit_run
+from adaptdel.attacks.audit_run import audit_run
 from adaptdel.runs.storage import read_run
 from adaptdel.settings import AUDIT
 from tests.run_files import run, write_rows
@@ -57,7 +57,7 @@ def test_a_run_in_another_precision_is_of_another_model_in_every_worker(
     assert other.table.equals(alone.table)
     assert in_memory.base_classifier().dtype == "float32"  # a run leaves the user's model as it is
     assert run("verify", tmp_path / "alone") == 0
-    audit = audit_run(AuditJob(tmp_path / "alone", settings=replace(AUDIT, inputs=2, queries=4)), progress=False)
+    audit = audit_run(tmp_path / "alone", settings=replace(AUDIT, inputs=2, queries=4), progress=False)
     assert audit.certificates > 0  # by the model in the precision of the run, or its fingerprint would differ
 
 

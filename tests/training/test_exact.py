@@ -54,17 +54,6 @@ def test_the_settings_reach_the_estimator() -> None:
             TrainingSettings.from_dict(FIELDS | wrong)
 
 
-def test_a_training_gives_what_the_estimator_gives(tmp_path: Path) -> None:
-    texts, labels = mails(120)
-    job = TrainingJob(str(write(tmp_path / "data.jsonl", 120)), str(tmp_path / "m"), TrainingSettings.from_dict(FIELDS))
-    trained = train_job(job, progress=False).model
-    settings = TrainingSettings.from_dict(FIELDS).additive
-    assert isinstance(trained, AdditiveClassifier)
-    expected = AdditiveClassifier(settings=settings, progress=False).fit(texts, labels)
-    assert trained.base_.fingerprint() == expected.base_.fingerprint()
-    assert json.loads(json.dumps(trained.front_)) == expected.front_
-
-
 def test_calibrate_moves_along_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts, labels = documents(160, 1)
     settings = TrainingSettings.from_dict(FIELDS).additive
@@ -109,6 +98,18 @@ def test_protect_proves_the_rate_of_the_answers(label: int) -> None:
     )
 
 
+def test_a_class_that_is_a_number_in_a_configuration_is_protected(tmp_path: Path) -> None:
+    """YAML reads "protect: 1" as a number."""
+    data, config = tmp_path / "data.jsonl", tmp_path / "c.yaml"
+    data.write_text(
+        "".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in zip(*documents(200, 1), strict=True))
+    )
+    config.write_text(f"{{data: {data}, method: exact, levels: 2, protect: 1, max_false_positives: 0.2}}")
+    for number in range(2):
+        assert run("train", "--config", config, "--out", tmp_path / "model", *(["--protect", "1"] * number)) == 0
+    assert load_model(tmp_path / "model").protection_["label"] == 1
+
+
 def test_one_command_trains_a_filter_with_a_proved_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = write(tmp_path / "data.jsonl", 500), tmp_path / "filter"
     command = ["train", "--method", "exact", "--protect", "spam", "--max-false-positives", "0.05", "--data", data]
@@ -134,3 +135,13 @@ def test_one_command_trains_a_filter_with_a_proved_rate(tmp_path: Path, capsys: 
     assert "protects spam" in capsys.readouterr().out
     assert run("verify", tmp_path / "run") == 0
     assert run("train", "--method", "exact", "--protect", "eggs", *command[5:]) == 2
+
+
+def test_a_rate_that_the_data_cannot_prove_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adaptdel.training.jobs.train_exact", lambda *_, **__: pytest.fail("trained"))
+    fields = {"data": str(write(tmp_path / "data.jsonl", 200)), "out": str(tmp_path / "filter"), **FIELDS}
+    job = TrainingJob.from_dict({**fields, "protect": "spam", "max_false_positives": 0.01})
+    with pytest.raises(ValueError, match="at least 299"):
+        train_job(job, progress=False)

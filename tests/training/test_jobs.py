@@ -66,17 +66,6 @@ def test_a_sample_of_the_rows(encoder: str, tmp_path: Path) -> None:
         train_job(replace(small, sample=41), progress=False)
 
 
-def test_the_maximum_length_is_kept(encoder: str, tmp_path: Path) -> None:
-    short = job(encoder, tmp_path, "short", "nosmooth", epochs=1, max_length=4)
-    train_job(short, progress=False)
-    usual = train_job(job(encoder, tmp_path, "usual", "nosmooth", epochs=1), progress=False).model.base_classifier()
-    base = SmoothedClassifier.load(tmp_path / "short").base_classifier()
-    rows = base.subwords.encode(["good the film", "good the film was bad"])  # type: ignore[attr-defined]
-    assert [len(row) for row in rows] == [4, 4]
-    assert len(usual.subwords.encode(["good the film was bad"])[0]) > 4  # type: ignore[attr-defined]
-    assert base.options()["max_length"] == 4
-
-
 def test_a_stopped_job_goes_on_and_another_is_refused(encoder: str, tmp_path: Path) -> None:
     whole = train_job(job(encoder, tmp_path, "whole", "adaptdel", rate=0.3, dtype="bfloat16"), progress=False)
     wanted = job(encoder, tmp_path, "model", "adaptdel", rate=0.3, dtype="bfloat16")
@@ -98,12 +87,3 @@ def test_int8_is_run_by_onnxruntime(encoder: str, tmp_path: Path) -> None:
     assert train_job(wanted, progress=False).model.base_.options()["dtype"] == "int8"
     assert SmoothedClassifier.load(tmp_path / "model").base_classifier().dtype == "int8"
     assert train_job(wanted, progress=False).already_done
-
-
-def test_every_epoch_has_a_line(encoder: str, tmp_path: Path) -> None:
-    notes: list[str] = []
-    train_job(job(encoder, tmp_path, "model", "adaptdel", rate=0.3), progress=False, note=notes.append)
-    lines = [note for note in notes if note.startswith("epoch ")]
-    assert [line.split(":")[0] for line in lines] == [f"epoch {number} of 6" for number in range(1, 7)]
-    assert any("trains for up to 6 epochs of 9 steps; stops after 25 epochs" in note for note in notes)
-    assert SmoothedClassifier.load(tmp_path / "model").training_["held_out"]["votes"] == 32

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from adaptdel import Deletion, FixedRate
 from adaptdel.advice import few_kept
-from adaptdel.classifiers.linear_training import balanced_class_weights, train
-from adaptdel.cli.train import train_command
+from adaptdel.classifiers.linear_training import train
 from adaptdel.settings import TrainingSettings, default_noise, default_rate
 from adaptdel.text.data import held_out_rows
 from adaptdel.training import train as train_model
@@ -36,13 +33,6 @@ def test_every_class_is_held_out_by_its_share() -> None:
     assert doubled[:400] == doubled[400:] == held_out_rows(texts, labels, 0.1, 0)
     contradictory = held_out_rows(["x", "y", "z", "x"], ["a", "a", "a", "b"], 0.4, 0)
     assert contradictory[0] == contradictory[3]
-
-
-def test_balanced_weights_give_every_class_the_same_sum() -> None:
-    answers = np.array([0] * 90 + [1] * 9 + [2])
-    weights = balanced_class_weights(answers, 3)[answers]
-    assert weights.mean() == pytest.approx(1)
-    assert [weights[answers == number].sum() for number in range(3)] == pytest.approx([100 / 3] * 3)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -101,14 +91,6 @@ def test_a_file_that_is_sorted_by_class_is_measured_on_all_classes(monkeypatch: 
     assert any("answers 0 on" in text or "recognises" in text for text in model.training_["warnings"])
 
 
-def test_three_rows(tmp_path: Path) -> None:
-    data = tmp_path / "data.csv"
-    data.write_text("text,label\nbuy cheap pills now,spam\nlunch at noon then,ham\nsee you at lunch,ham\n")
-    ran = CliRunner().invoke(train_command, ["--data", str(data), "--out", str(tmp_path / "model")])
-    assert ran.exit_code == 0
-    assert "warning: the class spam has 1 example to train on, of 3 in all" in ran.stderr
-
-
 @pytest.mark.parametrize(("rows", "epochs", "patience"), [(40, 200, 25), (2650, 24, 3), (22500, 3, 2)])
 def test_epochs_suit_the_size(rows: int, epochs: int, patience: int) -> None:
     chosen = TrainingSettings(model="bert").resolved([100] * rows)
@@ -123,35 +105,8 @@ def test_the_rate_suits_the_lengths() -> None:
     assert (resolved.rate, resolved.rates) == (0.73, (0.5, 0.973))
     assert TrainingSettings(method="adaptdel+").resolved([230]).rates is None
     assert TrainingSettings(rate=0.95).resolved([15]).rate == 0.95
-    noise = Deletion(FixedRate(0.9))
-    assert few_kept(noise, [15]) == (
-        "the noise keeps 1.5 of the 15 tokens of a typical text: the answer hardly depends on the text; choose a lower "
-        "rate, such as 0.73"
-    )
+    assert "such as 0.73" in str(few_kept(Deletion(FixedRate(0.9)), [15]))
     for lengths in ([15], [230], [5]):
         assert few_kept(default_noise(lengths), lengths) is None
-
-
-def test_texts_for_which_no_rate_is_low_enough() -> None:
-    noise = default_noise([3])
-    assert few_kept(noise, [3]) == (
-        "the noise keeps 1.2 of the 3 tokens of a typical text: the answer hardly depends on the text; such short "
-        "texts need a finer unit, such as char, or exact certificates (--method exact)"
-    )
-    assert few_kept(noise, [3], short_texts=False) is None
-
-
-def test_what_the_held_out_texts_cannot_tell(tmp_path: Path) -> None:
-    texts, labels = unequal(rare=1)
-    rows = [f"{text},{'rare' if label else 'usual'}" for text, label in zip(texts, labels, strict=True)]
-    (tmp_path / "data.csv").write_text("\n".join(["text,label", *rows]))
-    arguments = ["--data", str(tmp_path / "data.csv"), "--out", str(tmp_path / "model"), "--set", "bits=10"]
-    ran = CliRunner().invoke(train_command, arguments)
-    assert "class_weight=balanced" not in ran.stderr  # it is on
-    assert "unknown, since none is held out: rare" in ran.stdout
-    assert ran.stdout.index("recall by class") < ran.stdout.index("next: adaptdel")
-    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    assert "- Measured: 15 held-out examples, by 100 votes" in card
-    assert "- **Warning**: the class rare has 1 example to train on" in card
-    ran = CliRunner().invoke(train_command, [*arguments[:3], str(tmp_path / "all"), "--set", "validation=0"])
-    assert "no held-out examples: how accurate the model is on new texts is unknown" in ran.stdout
+    assert "--method exact" in str(few_kept(default_noise([3]), [3]))  # no rate is low enough
+    assert few_kept(default_noise([3]), [3], short_texts=False) is None

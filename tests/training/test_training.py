@@ -13,7 +13,6 @@ from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, Smoothed
 from adaptdel.cli import main
 from adaptdel.core.noise import RandomDeletion
 from adaptdel.settings import UNSMOOTHED
-from adaptdel.text.data import known_texts
 from adaptdel.training import METHODS, TrainingJob, TrainingSettings, train, train_job
 from adaptdel.training.training import method_noises
 
@@ -100,36 +99,17 @@ def test_a_held_out_file_is_used_and_not_trained_on() -> None:
     assert model.training_["validation"] is None
 
 
-def test_a_model_knows_the_texts_that_it_was_trained_on(tmp_path: Path) -> None:
-    texts, labels = mails()
-    others = ["another email", "one more"]
-    for validation in (0.1, (others, ["ham", "spam"])):
-        model = train(texts, labels, bits=10, copies=2, progress=False, validation=validation)
-        held = known_texts([*texts, *others], model.texts_["held out"])
-        trained = known_texts([*texts, *others], model.texts_["training"])
-        assert (held ^ trained)[: len(texts)].all()
-        assert held[-2:].all() == (validation != 0.1)
-        assert trained.sum() == model.training_["data"]["rows"]
-
-
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
         ({"method": "adaptdell"}, "method must be one of 'nosmooth', 'ranmask', 'cert-ed', 'adaptdel'"),
-        ({"metod": "adaptdel"}, "'metod' is not a field: did you mean 'method'?"),
         ({"dtype": "int8"}, "'dtype' is not a field"),
         ({"model": "x", "dtype": "int4"}, "dtype must be one of 'float32', 'tf32', 'bfloat16', 'int8', got 'int4'"),
-        ({"epochs": 3}, "'epochs' is not a field"),
-        ({"model": "some/bert", "copies": 3}, "'copies' is not a field"),
         ({"method": "nosmooth", "rate": 0.9}, "rate has no meaning for method nosmooth: leave it out"),
         ({"rates": (0.7, 0.9)}, "rates has no meaning for method adaptdel: leave it out"),
         ({"method": "freelb"}, "method freelb perturbs embeddings, which the linear model does not have: give"),
         ({"method": "adaptdel+", "rates": (0.9, 0.7)}, "rates must rise, got 0.9 and 0.7"),
-        ({"method": "adaptdel+", "rates": (0.9,)}, "rates must be two numbers"),
-        ({"rate": 1.5}, "rate must be"),
         ({"validation": 0.95}, "validation must be a fraction below 0.9 or a file, got 0.95"),
-        ({"model": "x", "epochs": -1}, "epochs must be"),
-        ({"model": ""}, "model must be 'linear', a folder or a name on the hub, got ''"),
     ],
 )
 def test_wrong_settings_get_one_sentence(fields: dict[str, Any], sentence: str) -> None:
@@ -205,10 +185,7 @@ def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, capsys: Any
     ("text", "word"),
     [
         ("data: x.jsonl\nout: m\nmethods: adaptdel\n", "did you mean 'method'"),
-        ("out: m\n", "data must be given"),
         ("out: m\ndata: [x]\n", "data must be a text"),
-        ("", "c.yaml"),
-        ("a: [1\n", "c.yaml"),
         ("!!python/object/apply:os.system [ls]\n", "c.yaml: not YAML"),
     ],
 )

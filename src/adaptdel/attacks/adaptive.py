@@ -6,27 +6,40 @@ copies at a deletion rate of 90% costs about 100 calls of the base model.
 
 A text counts as adversarial only after fresh votes, or the enumeration of all copies, prove that the smoothed answer is
 another one. Its true edit distance from the original is an upper bound on the radius of the original.
+
+The words that it writes are those of the training texts. A model that gives scores ranks a word by the scores of a copy
+that consists of this word alone; for a model that only votes, words are ranked by how much more often they occur in
+texts of one class than of the others. That makes a short list, whose words are compared by votes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from adaptdel.attacks.outcomes import FAILURE, SUCCESS, TIMEOUT
 from adaptdel.attacks.target import CopyAnswers, FreshVotes, QueryLimitReached, SmoothedTarget, TimeLimitReached
-from adaptdel.attacks.vocabulary import Vocabulary, support
+from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import content_key, stream
+from adaptdel.classifiers.base import Request
 from adaptdel.core.checks import BoolArray, FloatArray, IntArray, token_key
 from adaptdel.core.threat import Threat
+from adaptdel.runs.inputs import LabelMap, Source
+from adaptdel.text.data import Row
 from adaptdel.text.units import Tokens
 
 LEAST_BUDGET = 8  # edits of short texts, unless a budget is given
+CHUNK = 256  # words that are scored together
+MOST_WORDS = 50_000  # of a vocabulary, the most frequent ones
+LEAST_COUNT = 2  # occurrences of a word of the vocabulary
 BISECTED = 8  # sizes of a plan that are compared between two of the first comparison
 
 # The lead of the label in shares of votes, below 0 if it lost, and for texts with the same votes the mean margin in
@@ -327,6 +340,100 @@ def _copies(draft: Draft, edit: Edit, kept: BoolArray) -> tuple[Tokens, BoolArra
     if edit.operation == "ins":
         kept = np.insert(kept, edit.place, True, axis=1)
     return draft.edited(edit).tokens, kept
+
+
+# Words
+
+
+class Vocabulary:
+    """Words with their scores for every class.
+
+    Attributes:
+        words: the words, most frequent first.
+        scores: shape (words, classes); a word with a higher score speaks more for the class.
+    """
+
+    def __init__(self, words: Sequence[Hashable], scores: FloatArray) -> None:
+        if not len(words):
+            raise ValueError("the vocabulary of an attack must hold at least one word, got none")
+        self.words, self.scores = list(words), scores
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def against(self, label: int, rivals: Sequence[int], count: int) -> list[Hashable]:
+        """The ``count`` words that speak most for a rival and against the label, best first."""
+        lead = np.max([self.scores[:, rival] - self.scores[:, label] for rival in rivals], axis=0)
+        order = np.argsort(-lead, kind="stable")[:count]
+        return [self.words[place] for place in order]
+
+
+def support(certifier: Certifier, tokens: Tokens, label: int, rivals: Sequence[int]) -> FloatArray | None:
+    """How much each token speaks for the label against the rivals, shape (tokens,); None if the model only votes."""
+    distinct = list(dict.fromkeys(tokens))
+    scores = model_scores(certifier, distinct) if distinct else np.zeros((0, len(certifier.base.classes_ or [])))
+    if scores is None:
+        return None
+    lead = scores[:, label] - np.max([scores[:, rival] for rival in rivals], axis=0)
+    places = {token: place for place, token in enumerate(distinct)}
+    return np.array([lead[places[token]] for token in tokens])
+
+
+def learn_vocabulary(certifier: Certifier, texts: Iterable[tuple[Tokens, Any]]) -> Vocabulary:
+    """The vocabulary of labelled texts, ranked by the base model or, if it only votes, by frequencies in the classes.
+
+    Args:
+        certifier: the engine of the model.
+        texts: the tokens and the label of every text; a label that is None or unknown counts for no class.
+    """
+    classes = list(certifier.base.classes_ or [])
+    counted: Counter[Hashable] = Counter()
+    by_class: list[Counter[Hashable]] = [Counter() for _ in classes]
+    for tokens, label in texts:
+        occurring = set(tokens)
+        counted.update(occurring)
+        if label in classes:
+            by_class[classes.index(label)].update(occurring)
+    words = sorted(counted, key=lambda word: (-counted[word], repr(word)))
+    frequent = [word for word in words if counted[word] >= LEAST_COUNT] or words
+    frequent = frequent[:MOST_WORDS]
+    scores = model_scores(certifier, frequent) if frequent else None
+    if scores is not None:
+        return Vocabulary(frequent, scores)
+    table = np.array([[counts[word] for counts in by_class] for word in frequent], dtype=np.float64) + 0.5
+    return Vocabulary(frequent, np.log(table / table.sum(axis=0, keepdims=True)))
+
+
+def vocabulary_of(certifier: Certifier, source: Source) -> Vocabulary:
+    """The vocabulary of a data file; a label that the model does not know counts for no class."""
+    label_map = LabelMap(certifier.base.classes_ or [])
+
+    def texts() -> Iterator[tuple[Tokens, Any]]:
+        for row in source.rows():
+            if isinstance(row, Row):
+                label = None
+                with suppress(ValueError):
+                    label = None if row.label is None else label_map(row.label)
+                yield certifier.unit.split(row.text), label
+
+    return learn_vocabulary(certifier, texts())
+
+
+def model_scores(certifier: Certifier, words: Sequence[Hashable]) -> FloatArray | None:
+    """What a single word adds to the scores of an empty copy, shape (words, classes); None if the model only votes."""
+    tables = []
+    for start in range(0, len(words), CHUNK):
+        chunk = tuple(words[start : start + CHUNK])
+        kept = np.eye(len(chunk) + 1, len(chunk), dtype=np.bool_)  # the last copy is empty
+        scored = certifier.base.copy_scores([Request(certifier.prepare_tokens(chunk, "the vocabulary"), kept)])
+        if scored is None:
+            return None
+        table = np.asarray(scored[0], dtype=np.float64)
+        tables.append(table[:-1] - table[-1])
+    return np.concatenate(tables)
+
+
+# Distances
 
 
 def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable], ops: str | Sequence[str] = "edit") -> float:

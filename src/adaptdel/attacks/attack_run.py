@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from array import array
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adaptdel.attacks.adaptive import AdaptiveAttack, edit_distance
+from adaptdel.attacks.adaptive import AdaptiveAttack, Vocabulary, edit_distance, vocabulary_of
 from adaptdel.attacks.outcomes import (
     ERROR,
     FAILURE,
@@ -33,7 +32,6 @@ from adaptdel.attacks.outcomes import (
 )
 from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_of
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
-from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
 from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.files import check_regular, parse_object, read_json, write_json, write_text
 from adaptdel.progress import reporter
@@ -103,13 +101,9 @@ class AttackJob:
 
 
 class InputAttack:
-    """Attack one input after the other, with a certificate for each.
+    """Attack one input after the other by one of `RECIPES`, with a certificate for each.
 
-    Args:
-        target: the model.
-        recipe: one of `RECIPES`.
-        words: what the adaptive attack writes; None if it is not used.
-        parts: of a recipe of TextAttack.
+    ``words`` are what the adaptive attack writes, ``parts`` are of a recipe of TextAttack.
     """
 
     def __init__(self, target: Target, recipe: str, words: Vocabulary | None, parts: Mapping[str, str]) -> None:
@@ -185,8 +179,8 @@ def _counterexample(target: ExactTarget, text: str, tokens: Tokens, label: int) 
     certificate = target.certificate(text)
     if certificate.answer != label:
         return attempt(SKIPPED, queries=1)
-    known = target.against_known(certificate)
-    attacked = known.counterexample()
+    known, budget = target.against_known(certificate), target.settings.budget
+    attacked = known.counterexample() if budget is None or known.radius < budget else None
     if attacked is None:
         return attempt(FAILURE, queries=1)
     return attempt(SUCCESS, queries=1, text=attacked, words_changed=known.radius + 1)
@@ -194,24 +188,16 @@ def _counterexample(target: ExactTarget, text: str, tokens: Tokens, label: int) 
 
 @dataclass(frozen=True)
 class AttackTask(Task):
-    """Attack inputs; results are the records of a run.
-
-    Attributes:
-        recipe: one of `RECIPES`.
-        settings: limits of the attack.
-        words: what the adaptive attack writes.
-        parts: of a recipe of TextAttack.
-        attack: what to attack with in this process; None in workers.
-    """
+    """Attack inputs; results are the records of a run."""
 
     kept: ClassVar[str] = "everything attacked so far is kept"
     chunk: ClassVar[int] = 1  # an attack takes seconds to hours, and its record is stored when it ends
 
-    recipe: str = ADAPTIVE
-    settings: AttackSettings = ATTACK
-    words: Vocabulary | None = None
-    parts: Mapping[str, str] = field(default_factory=dict)
-    attack: InputAttack | None = None
+    recipe: str = ADAPTIVE  # one of `RECIPES`
+    settings: AttackSettings = ATTACK  # limits of the attack
+    words: Vocabulary | None = None  # what the adaptive attack writes
+    parts: Mapping[str, str] = field(default_factory=dict)  # of a recipe of TextAttack
+    attack: InputAttack | None = None  # what to attack with in this process; None in workers
 
     def load(self) -> Work:
         """A function from inputs to records."""
@@ -383,27 +369,18 @@ def _run(
 def draw_inputs(
     source: Source, label_map: LabelMap, unit: Unit, settings: AttackSettings, note: Note
 ) -> list[RunInput]:
-    """A random sample of the labelled inputs with words, in the order of the data.
-
-    Of the other inputs, only the number of the row is kept in memory.
-    """
-    usable, wordless = array("q"), 0
-    for row in inputs(source, label_map, None):
-        if isinstance(row, RunInput) and row.label is not None:
-            if unit.split(row.text):
-                usable.append(row.row)
-            else:
-                wordless += 1
+    """A random sample of the labelled inputs with words, in the order of the data."""
+    rows = inputs(source, label_map, None)
+    labelled = [row for row in rows if isinstance(row, RunInput) and row.label is not None]
+    usable = [row for row in labelled if unit.split(row.text)]
     if not usable:
         raise ValueError(
             f"{source.name}: holds no text with words and one of the model's labels in the column {source.label!r}"
         )
-    if wordless:
+    if wordless := len(labelled) - len(usable):
         note(f"{source.name}: {wordless} texts without words are left out")
     order = np.random.Generator(np.random.Philox(settings.seed)).permutation(len(usable))[: settings.inputs]
-    chosen = {usable[place] for place in order.tolist()}
-    rows = inputs(source, label_map, max(chosen))
-    return [row for row in rows if isinstance(row, RunInput) and row.row in chosen]
+    return [usable[place] for place in sorted(order.tolist())]
 
 
 def _new_manifest(job: AttackJob, model: Any) -> dict[str, Any]:

@@ -2,118 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ClaimAudit, ExactAuditor
-from adaptdel.attacks.vocabulary import Vocabulary, vocabulary_of
+from adaptdel.attacks.adaptive import vocabulary_of
+from adaptdel.attacks.auditor import Auditor, AuditReport, Claim, ExactAuditor
 from adaptdel.certification.sampling import content_key
-from adaptdel.core.checks import check_int
 from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.models.model_files import CONFIG
 from adaptdel.progress import reporter
-from adaptdel.runs.engine import LocalEngine, ModelSource, Task, Work
+from adaptdel.runs.engine import ModelSource
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
 from adaptdel.runs.records import certificate_of, label_text
 from adaptdel.runs.storage import Run, read_run
-from adaptdel.settings import AUDIT, AttackSettings
+from adaptdel.settings import AUDIT, CERTIFICATION, AttackSettings
 from adaptdel.text.data import DrawnRows
 from adaptdel.text.units import check_unit
 
 _CLAIMED = ("input_hash", "answer", "radius", "p1", "p2")  # rows that agree in these make the same claim
 
 
-@dataclass(frozen=True)
-class AuditTask(Task):
-    """Audit claims; results are their audits.
+def audit_run(
+    folder: Path,
+    *,
+    model: Path | None = None,
+    data: str | None = None,
+    settings: AttackSettings = AUDIT,
+    progress: Any = "auto",
+) -> AuditReport:
+    """Audit the certificates of a run, or a random sample of them.
 
-    Attributes:
-        vocabulary: the words that are written; None for an additive model, which knows the worst ones.
-        settings: limits of the attack.
-    """
-
-    kept: ClassVar[str] = "an audit keeps no results"
-    chunk: ClassVar[int] = 1  # a claim takes seconds
-
-    vocabulary: Vocabulary | None
-    settings: AttackSettings
-
-    def load(self) -> Work:
-        """A function from claims to audits."""
-        assert self.source is not None
-        model = self.source.load()
-        if self.vocabulary is None:
-            check = ExactAuditor(model, self.settings).check
-        else:
-            check = Auditor(model.certifier(), self.vocabulary, self.settings).check
-        return partial(map, check)
-
-    def failed(self, item: Any, reason: str) -> ClaimAudit:
-        """An audit needs every certificate that was drawn."""
-        raise ValueError(f"{item.name}: {reason}: {self.try_again} with fewer workers")
-
-
-@dataclass(frozen=True)
-class AuditJob:
-    """A run to audit.
-
-    Attributes:
-        run: the folder of the run.
+    Args:
+        folder: the run.
         model: the folder of the model; None for the one that the run names.
         data: the data file; None for the one that the run names.
-        vocabulary: texts whose words are written; None for those of the data.
         settings: ``inputs`` is the number of certificates that are drawn; ``seed`` that of the draw and of the votes.
-        workers: the number of processes.
+        progress: True, False, "auto" (on a terminal) or a callable (done, total).
     """
-
-    run: Path
-    model: Path | None = None
-    data: str | None = None
-    vocabulary: str | None = None
-    settings: AttackSettings = AUDIT
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        check_int("workers", self.workers, least=1)
-
-
-def audit_run(job: AuditJob, *, progress: Any = "auto") -> AuditReport:
-    """Audit the certificates of a run, or a random sample of them."""
-    run = read_run(job.run)
+    run = read_run(folder)
     manifest = run.manifest
     named = manifest.get("model") or {}
-    folder = Path(named.get("path", "")) if job.model is None else job.model
-    if not (folder / "adaptdel.json").exists():
-        raise ValueError(f"{folder}: holds no model: name the model of the run with --model")
-    if "method" in manifest:
-        settings = {name: manifest[name] for name in ("ops", "threshold") if manifest[name] is not None}
+    place = Path(named.get("path", "")) if model is None else model
+    if not (place / CONFIG).exists():
+        raise ValueError(f"{place}: holds no model: name the model of the run with --model")
+    if "method" in manifest:  # exact
+        changes = {name: manifest[name] for name in ("ops", "threshold") if manifest[name] is not None}
     else:
-        settings = {name: manifest[name] for name in ("ops", "bound", "threshold", "seed")}
-        settings["alpha"] = manifest.get("alpha") or 0.05
+        changes = {name: manifest[name] for name in ("ops", "bound", "threshold", "seed")}
+        changes["alpha"] = manifest.get("alpha") or CERTIFICATION.alpha
     running = {"dtype": named["dtype"]} if named.get("dtype") else {}
-    source = ModelSource(folder, settings, running=running)
-    model = source.load()
-    _check_model(run, model, folder)
-    data = _source(run, job.data)
-    claims = _claims(run, model, data, job.settings)
-    vocabulary = None
-    if not isinstance(model, AdditiveClassifier):
-        words = data if job.vocabulary is None else replace(data, path=job.vocabulary, sample=None)
-        vocabulary = vocabulary_of(model.certifier(), words)
-    elif job.vocabulary is not None:
-        raise ValueError(
-            "vocabulary has no meaning for an additive model, whose weights name the worst words: leave it out"
-        )
-    report = AuditReport()
-    shown = reporter(progress, "certificates")
-    with LocalEngine(job.workers) as engine:
-        for audit in engine.map(AuditTask(source, vocabulary, job.settings), claims, len(claims)):
-            report.add(audit)
-            if shown is not None:
-                shown(report.certificates, len(claims))
+    loaded = ModelSource(place, changes, running=running).load()
+    _check_model(run, loaded, place)
+    source = _source(run, data)
+    claims = _claims(run, loaded, source, settings)
+    auditor: Auditor | ExactAuditor
+    if isinstance(loaded, AdditiveClassifier):
+        auditor = ExactAuditor(loaded, settings)
+    else:
+        certifier = loaded.certifier()
+        auditor = Auditor(certifier, vocabulary_of(certifier, source), settings)
+    report, shown = AuditReport(), reporter(progress, "certificates")
+    for claim in claims:
+        report.add(auditor.check(claim))
+        if shown is not None:
+            shown(report.certificates, len(claims))
     return report
 
 

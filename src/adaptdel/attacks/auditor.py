@@ -27,9 +27,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from adaptdel.attacks.adaptive import AdaptiveAttack, edit_distance
+from adaptdel.attacks.adaptive import AdaptiveAttack, Vocabulary, edit_distance
 from adaptdel.attacks.target import ExactTarget, SmoothedTarget
-from adaptdel.attacks.vocabulary import Vocabulary
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.exact import ExactCertificate
@@ -44,7 +43,7 @@ from adaptdel.text.units import Tokens
 
 LEVEL = 1e-3  # the probability with which the audit of a correct run fails, at most
 MISTAKE = 0.2  # of its alpha: the probability with which a certificate that holds is disproved, at most
-CERTAIN_MISTAKE = 1e-6  # the same for certificates from enumerated copies
+CERTAIN_MISTAKE = 1e-8  # the same for certificates from enumerated copies, of which none may be disproved
 CHECKS = 4  # of a certificate: the bounds on two probabilities, the certified text, the attack
 FRESH = 4  # fresh votes for each vote of a certificate; at least `verify_votes`
 MOST_EDITS = 64  # or as many as the text has tokens: larger radii are attacked with so many edits
@@ -106,36 +105,22 @@ class Claim:
 
 @dataclass(frozen=True)
 class Violation:
-    """A claim that was disproved.
+    """A claim that was disproved."""
 
-    Attributes:
-        name: of the input.
-        sentence: what is wrong.
-        exact: whether there is no doubt, because all copies were enumerated or the model has no noise.
-        tokens: the text that the classifier answers otherwise, or None if a probability is wrong.
-        distance: its edit distance from the certified text.
-    """
-
-    name: str
-    sentence: str
-    exact: bool
-    tokens: Tokens | None = None
-    distance: int | None = None
+    name: str  # of the input
+    sentence: str  # what is wrong
+    exact: bool  # whether there is no doubt, because all copies were enumerated or the model has no noise
+    tokens: Tokens | None = None  # the text that the classifier answers otherwise, or None if a probability is wrong
+    distance: int | None = None  # its edit distance from the certified text
 
 
 @dataclass(frozen=True)
 class VoteCheck:
-    """The votes of a certificate compared with fresh ones.
+    """The votes of a certificate compared with fresh ones."""
 
-    Attributes:
-        disproved: whether the fresh votes disprove the bounds.
-        excess: the votes for the answer beyond those that the fresh votes lead one to expect.
-        variance: of the excess, estimated from all votes.
-    """
-
-    disproved: bool = False
-    excess: float = 0.0
-    variance: float = 0.0
+    disproved: bool = False  # whether the fresh votes disprove the bounds
+    excess: float = 0.0  # the votes for the answer beyond those that the fresh votes lead one to expect
+    variance: float = 0.0  # of the excess, estimated from all votes
 
 
 def check_votes(claim: Claim, counts: IntArray) -> VoteCheck:
@@ -156,21 +141,15 @@ def check_votes(claim: Claim, counts: IntArray) -> VoteCheck:
 class ClaimAudit:
     """The audit of a claim.
 
-    Attributes:
-        alpha: of the claim.
-        radius: of the claim.
-        violation: how it was disproved, if it was.
-        queries: how many neighbours were evaluated.
-        votes: what fresh votes say; of a claim from votes.
-        gap: of an exact certificate, the edits beyond radius + 1 of the closest text with another answer that is known;
-            None if none is known, and −1 if the radius covers every text that the operations reach.
+    The gap of an exact certificate is the number of edits beyond radius + 1 of the closest known text with another
+    answer; None if none is known, and −1 if the radius covers every text that the operations reach.
     """
 
     alpha: float
     radius: int
     violation: Violation | None = None
-    queries: int = 0
-    votes: VoteCheck | None = VoteCheck()
+    queries: int = 0  # neighbours that were evaluated
+    votes: VoteCheck | None = VoteCheck()  # what fresh votes say; None of exact certificates
     gap: int | None = None
 
 
@@ -233,18 +212,9 @@ class AuditReport:
         return exp(-(self.excess**2) / (2 * (self.variance + self.excess / 3)))
 
     @property
-    def certain_p_value(self) -> float:
-        """The same for claims that must never be wrong: 0 if one is disproved without doubt."""
-        if not self.certain:
-            return 1.0
-        if any(violation.exact for violation in self.certain):
-            return 0.0
-        return float(stats.binom.sf(len(self.certain) - 1, self.certificates - self.sampled, CERTAIN_MISTAKE))
-
-    @property
     def p_value(self) -> float:
-        """Of the three tests together."""
-        return min(1.0, 3 * min(self.count_p_value, self.votes_p_value, self.certain_p_value))
+        """Of both tests together; 0 if a claim that must never be wrong is disproved."""
+        return 0.0 if self.certain else min(1.0, 2 * min(self.count_p_value, self.votes_p_value))
 
     @property
     def failed(self) -> bool:
@@ -288,13 +258,7 @@ class AuditReport:
 
 
 class Auditor:
-    """Check claims against the smoothed classifier that they are about.
-
-    Args:
-        certifier: the engine of the model: its base classifier, noise and rule are those that answer.
-        vocabulary: words for the attack.
-        settings: of the attack; its noise is independent of that of the certificates.
-    """
+    """Check claims against the smoothed classifier that they are about, on noise of the audit's own."""
 
     def __init__(self, certifier: Certifier, vocabulary: Vocabulary, settings: AttackSettings = AUDIT) -> None:
         self.target, self.vocabulary, self.settings = SmoothedTarget(certifier, settings), vocabulary, settings
@@ -320,29 +284,31 @@ class Auditor:
     def _check_text(self, claim: Claim) -> tuple[VoteCheck, Violation | None]:
         """Check the bounds, the votes, and that the answer to the certified text is the claimed one."""
         target, label, tokens = self.target, claim.label, claim.tokens
-        if target.is_short(len(tokens)):
-            exact = target.exact_shares(tokens)
-            p, rival = exact[label], max(share for number, share in enumerate(exact) if number != label)
+        is_exact = target.is_short(len(tokens))
+        shares: Sequence[Any]
+        if is_exact:
+            shares = target.exact_shares(tokens)
+            p, rival = shares[label], max(share for number, share in enumerate(shares) if number != label)
             expected, variance = float(p) * claim.votes, float(p * (1 - p)) * claim.votes
             wrong = Fraction(claim.p1) > p or Fraction(claim.p2) < rival
             votes = VoteCheck(wrong, claim.agreeing - expected, variance)
-            shares, changed, how = (float(p), float(rival)), target.rule.predicted_class(exact) != label, "is"
+            changed = target.rule.predicted_class(shares) != label
         else:
             rng = stream(self.settings.seed, content_key(tokens), "audit votes")
             counts = target.fresh_votes(tokens, self._fresh_votes(claim), rng)
             votes = check_votes(claim, counts)
-            fractions = counts / counts.sum()
-            shares = float(fractions[label]), float(np.delete(fractions, label).max())
+            shares = (counts / counts.sum()).tolist()
             changed = bool(target.settled(counts, label, claim.level))
-            how = f"is about ({self._fresh_votes(claim)} fresh votes)"
         if votes.disproved:
+            others = max(float(share) for number, share in enumerate(shares) if number != label)
             sentence = (
                 f"the certificate bounds the probability of the answer by {claim.p1:.6f} from below and that of its "
-                f"rival by {claim.p2:.6f} from above; their probability {how} {shares[0]:.6f} and {shares[1]:.6f}"
+                f"rival by {claim.p2:.6f} from above; {'all copies' if is_exact else 'fresh votes'} give the answer "
+                f"{float(shares[label]):.6f} and others at most {others:.6f}"
             )
-            return votes, Violation(claim.name, sentence, target.is_short(len(tokens)))
+            return votes, Violation(claim.name, sentence, is_exact)
         if claim.radius >= 0 and changed:
-            return votes, claim.disproved_by(tokens, 0, exact=target.is_short(len(tokens)))
+            return votes, claim.disproved_by(tokens, 0, exact=is_exact)
         return votes, None
 
     def _attack(self, claim: Claim) -> tuple[int, Violation | None]:

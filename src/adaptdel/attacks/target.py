@@ -44,15 +44,10 @@ class QueryLimitReached(Exception):
 
 @dataclass(frozen=True)
 class CopyAnswers:
-    """The answers to noisy copies of a text.
-
-    Attributes:
-        answers: the class of each copy, shape (copies,).
-        margins: by how much the score of the label exceeds the best other one, shape (copies,); None without scores.
-    """
+    """The answers to noisy copies of a text, shape (copies,)."""
 
     answers: IntArray
-    margins: FloatArray | None
+    margins: FloatArray | None  # by how much the score of the label exceeds the best other one; None without scores
 
     def take(self, rows: BoolArray) -> CopyAnswers:
         """The answers to some of the copies."""
@@ -61,17 +56,11 @@ class CopyAnswers:
 
 @dataclass(frozen=True)
 class FreshVotes:
-    """Whether the answer to a text differs from a label.
+    """Whether the answer to a text differs from a label."""
 
-    Attributes:
-        changed: True or False where that is settled at the level of the check, None where it is not.
-        answer: the class that these votes answer.
-        exact: whether the answer is certain: every copy was enumerated, or the model has no noise to draw.
-    """
-
-    changed: bool | None
-    answer: int
-    exact: bool
+    changed: bool | None  # True or False where that is settled at the level of the check, None where it is not
+    answer: int  # the class that these votes answer
+    exact: bool  # whether the answer is certain: every copy was enumerated, or the model has no noise to draw
 
 
 class Target(ABC):
@@ -110,30 +99,14 @@ class Target(ABC):
         self.queries = self.votes = 0
         self._started = time.perf_counter()
 
-    @property
-    def seconds(self) -> float:
-        """The time since the attack on the present input began."""
-        return time.perf_counter() - self._started
-
     def check_time(self) -> None:
-        """Raise `TimeLimitReached` if the time limit is reached."""
-        if self.seconds > self.settings.seconds:
+        """Raise `TimeLimitReached` if the time limit for the present input is reached."""
+        if time.perf_counter() - self._started > self.settings.seconds:
             raise TimeLimitReached
-
-    def check_limits(self) -> None:
-        """Raise `TimeLimitReached` or `QueryLimitReached` if a limit is reached."""
-        self.check_time()
-        if self.queries >= self.settings.queries:
-            raise QueryLimitReached
 
 
 class SmoothedTarget(Target):
-    """A smoothed classifier under attack.
-
-    Args:
-        certifier: the engine of the model; its noise, its base classifier and its rule are attacked.
-        settings: votes and limits.
-    """
+    """A smoothed classifier under attack: the noise, the base classifier and the rule of its engine."""
 
     def __init__(self, certifier: Certifier, settings: AttackSettings = ATTACK) -> None:
         super().__init__(certifier.base.classes_ or [], certifier.unit, certifier.rule.threat.ops, settings)
@@ -211,7 +184,9 @@ class SmoothedTarget(Target):
 
     def samples(self, copies: Sequence[tuple[Tokens, BoolArray]], label: int) -> list[CopyAnswers]:
         """The answers to copies of many texts, in one batch; each text counts as a query."""
-        self.check_limits()
+        self.check_time()
+        if self.queries >= self.settings.queries:
+            raise QueryLimitReached
         certifier = self.certifier
         requests = [
             Request(certifier.prepare_tokens(tokens, f"candidate {number}"), kept)

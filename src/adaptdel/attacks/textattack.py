@@ -39,13 +39,7 @@ _INSTALL = "the recipes of TextAttack need the extra attack, in an environment o
 
 
 class TextAttackAttacker:
-    """A recipe of TextAttack against a target.
-
-    Args:
-        target: answers queries, within its limits.
-        recipe: one of `TEXTATTACK`.
-        parts: folders, files or names of parts.
-    """
+    """A recipe of TextAttack, one of `TEXTATTACK`, against a target; its parts are folders, files or names."""
 
     def __init__(self, target: Target, recipe: str, parts: Mapping[str, str]) -> None:
         self.target = target
@@ -206,12 +200,7 @@ BUILDERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Parts:
-    """Loads the parts of a recipe.
-
-    Args:
-        recipe: the name of the recipe, for messages.
-        names: what the user gave for each part: a folder, a file, a name on a hub or "none".
-    """
+    """Loads the parts of a recipe: what the user gave for each, a folder, a file, a name on a hub or "none"."""
 
     def __init__(self, recipe: str, names: Mapping[str, str]) -> None:
         self.recipe, self.names = recipe, names

@@ -11,14 +11,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from adaptdel.calibration.measurement import (
+from adaptdel.calibration.candidates import (
     NO_RATE,
-    CalibrationExamples,
     CertifiedAnswers,
     Measurer,
     calibration_certifier,
     constant_keep,
     described,
+    digest_of,
+    drawn,
+    examples_of,
+    some_of,
 )
 from adaptdel.certification.certifier import Certifier
 from adaptdel.core.checks import FloatArray, IntArray, check_int, check_list
@@ -38,17 +41,11 @@ Score = TypeVar("Score", bound=tuple[float, ...])
 
 @dataclass(frozen=True)
 class Bin:
-    """The inputs of at least ``lower`` and fewer than ``upper`` tokens.
+    """The inputs of at least ``lower`` and fewer than ``upper`` tokens."""
 
-    Attributes:
-        lower: the first length of the bin.
-        upper: the first length of the next bin; None for the last bin, which has no end.
-        reach: a finite end: ``upper``, or for the last bin ``lower`` plus twice the width of the previous bin.
-    """
-
-    lower: float
-    upper: float | None
-    reach: float
+    lower: float  # the first length of the bin
+    upper: float | None  # the first length of the next bin; None for the last bin, which has no end
+    reach: float  # a finite end: ``upper``, or for the last bin ``lower`` plus twice the width of the previous bin
 
     @property
     def centre(self) -> float:
@@ -202,27 +199,16 @@ def max_certified_radius(radii: Sequence[int] | IntArray, threshold: float) -> t
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A kept length, measured on the sample of a bin.
+    """A kept length, measured on the sample of a bin."""
 
-    Attributes:
-        bin: the number of the bin.
-        keep: the expected kept length K.
-        radius: the largest radius whose certified accuracy reaches the threshold; −1 if radius 0 does not.
-        certified: the certified accuracy at that radius; at radius 0 if none reaches the threshold.
-        clean: the fraction of correct predictions, certified or not.
-        mean_radius: the mean certified radius; wrong predictions and abstentions count as 0.
-        constant: whether (almost) every example got the same prediction, although labels differ.
-        count: the number of examples.
-    """
-
-    bin: int
-    keep: float
-    radius: int
-    certified: float
-    clean: float
-    mean_radius: float
-    constant: bool
-    count: int
+    bin: int  # the number of the bin
+    keep: float  # the expected kept length K
+    radius: int  # the largest radius whose certified accuracy reaches the threshold; −1 if radius 0 does not
+    certified: float  # the certified accuracy at that radius; at radius 0 if none reaches the threshold
+    clean: float  # the fraction of correct predictions, certified or not
+    mean_radius: float  # the mean certified radius; wrong predictions and abstentions count as 0
+    constant: bool  # whether (almost) every example got the same prediction, although labels differ
+    count: int  # the number of examples
 
     @classmethod
     def of(cls, bin: int, keep: float, outcomes: CertifiedAnswers, label: IntArray, threshold: float) -> Evaluation:
@@ -254,7 +240,7 @@ class BinTask:
     ) -> None:
         self.certifier = calibration_certifier(model, settings)
         self._classes = list(self.certifier.base.classes_ or [])
-        examples = CalibrationExamples.of(texts, labels, self.certifier.unit, self._classes)
+        examples = examples_of(texts, labels, self.certifier.unit, self._classes)
         edges = (
             equal_width_edges(examples.lengths, min_count=settings.min_count)
             if isinstance(settings.bins, str)
@@ -263,7 +249,7 @@ class BinTask:
         self.bins = make_bins(edges, float(np.percentile(examples.lengths, 100 - TRIMMED)))
         self._inside = [[n for n, length in enumerate(examples.lengths) if length in bin] for bin in self.bins]
         self.samples = [
-            examples.take(_drawn(inside, settings.per_bin, (settings.seed, number)))
+            some_of(examples, drawn(inside, settings.per_bin, (settings.seed, number)))
             for number, inside in enumerate(self._inside)
         ]
         self._given = settings
@@ -271,7 +257,7 @@ class BinTask:
             **{name: getattr(settings, name) for name in RECORDED},
             **described(self.certifier),
             "bins": [bin.lower for bin in self.bins],
-            "data": examples.digest(),
+            "data": digest_of(examples),
             "examples": len(examples.labels),
         }
 
@@ -333,10 +319,3 @@ class BinTask:
         if evaluation.count < given.min_count:
             sentences.append(f"{kept} were chosen on {evaluation.count} examples only")
         return sentences
-
-
-def _drawn(numbers: list[int], most: int, seed: tuple[int, int]) -> list[int]:
-    """At most ``most`` of the numbers, drawn by the seed, in their order."""
-    if len(numbers) <= most:
-        return numbers
-    return sorted(np.random.default_rng(seed).choice(numbers, size=most, replace=False).tolist())

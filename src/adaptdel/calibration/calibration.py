@@ -98,19 +98,12 @@ def _run(task: BinTask | SelectionTask, **options: Any) -> Calibration:
 
 @dataclass(frozen=True)
 class FinishedCalibration:
-    """A finished calibration.
+    """A finished calibration."""
 
-    Attributes:
-        record: see `Calibration`.
-        noise: the calibrated noise.
-        folder: the folder of the calibrated model.
-        already_done: whether it was finished before the call.
-    """
-
-    record: Mapping[str, Any]
-    noise: Noise
-    folder: Path
-    already_done: bool = False
+    record: Mapping[str, Any]  # see `Calibration`
+    noise: Noise  # the calibrated noise
+    folder: Path  # the folder of the calibrated model
+    already_done: bool = False  # whether it was finished before the call
 
 
 def calibrate_folder(
@@ -206,7 +199,9 @@ def folder_task(
     if can_refit and is_training_file:
         training = _rows(examples, trained)
         if count >= ENOUGH_ROWS:
-            note(f"calibrating on {count} rows held out in training; the model is trained again for each candidate")
+            note(
+                f"calibrating on {count} rows that the model was not trained on; it is trained again for each candidate"
+            )
             return SelectionTask(model, *_rows(examples, ~trained), settings, training)
         note(f"calibrating on {len(trained)} rows by cross-validation; each candidate trains the model again")
         return SelectionTask(model, examples.texts, examples.labels, settings, training, cross_validate=True)
@@ -264,5 +259,4 @@ def plot_calibration(record: Mapping[str, Any], path: Path) -> None:
     for axes in (left, right):
         axes.set_xlabel("input length (tokens)")
         axes.legend(frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)

@@ -1,26 +1,42 @@
-"""Candidate rates for the objective "balanced", and the statistics by which one of them is chosen.
+"""Candidate rates: their certified answers on labelled examples, resumable, and how they are compared.
 
-A candidate is a whole rate: the fixed rate, AdaptDel's rate, or one whose kept length is a power of the length. All
-candidates are measured on the same inputs, so that differences between them are paired. Nothing here calls a model;
-`adaptdel.calibration.selection` does.
+A candidate of the objective "balanced" is a whole rate: the fixed rate, AdaptDel's rate, or one whose kept length is a
+power of the length. All candidates are measured on the same inputs, so that differences between them are paired.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from adaptdel.certification.certificate import Rule
+from adaptdel.certification.certifier import Certifier
+from adaptdel.certification.sampling import CALIBRATION, SamplingPlan, content_key
 from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.noise import Deletion, Noise, noise_from_dict
-from adaptdel.core.rates import InterpolatedRate, Rate, rate_from_dict
+from adaptdel.core.rates import InterpolatedRate, rate_from_dict
+from adaptdel.core.threat import Threat
 from adaptdel.measures.class_measures import class_balanced_mean, constant_answer
 from adaptdel.measures.summary import Outcomes
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.progress import reporter
+from adaptdel.settings import CalibrationSettings
+from adaptdel.store import START_AGAIN, Store
+from adaptdel.text.data import ExampleSet
+from adaptdel.text.units import Tokens, Unit
 
+NO_RATE = (
+    "no rate works here: under each of them (almost) all inputs get the same answer, whose radii say nothing; train on "
+    "more examples of the rare classes, with balanced class weights, or with --method exact"
+)
 LONGEST = 100_000  # tokens; a power of the length is constant beyond
 KNOTS = 40  # lengths between which a power of the length is interpolated
 MOST_SHARE = 0.5  # of the tokens that a candidate keeps: below a rate of 1/2 no radius above 0 can be certified
@@ -29,24 +45,189 @@ STANDARD_ERRORS = 1.0  # to spare in comparisons of radii: a one-sided confidenc
 ACCURACY_ERRORS = 1.645  # to spare in comparisons of accuracies: a one-sided confidence of about 95%
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A rate to compare, or a noise of the user's own.
+# Examples and measurements
 
-    Attributes:
-        name: "fixed", "adaptdel", or "power 1/3" and so on.
-        noise: the deletion with the rate, or the own noise.
-        is_calibrated: whether it needs calibration: not the fixed rate of CERT-ED, nor AdaptDel's.
+
+def examples_of(texts: Sequence[Any], labels: Sequence[Any], unit: Unit, classes: Sequence[Any]) -> ExampleSet:
+    """The texts split into tokens; ValueError unless the labels are classes of the model."""
+    if isinstance(texts, (str, bytes)):
+        raise ValueError(f"texts must be a list of inputs, got a single {type(texts).__name__}: put it in a list")
+    listed = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    if len(texts) != len(listed):
+        raise ValueError(f"labels must hold one label for each of the {len(texts)} texts, got {len(listed)}")
+    if not len(texts):
+        raise ValueError("texts must hold at least one input, got none")
+    for number, label in enumerate(listed):
+        if label not in classes:
+            raise ValueError(f"labels must be classes of the model, {classes!r:.200}, got {label!r} at {number}")
+    return ExampleSet([_split(unit, text, number) for number, text in enumerate(texts)], listed)
+
+
+def _split(unit: Unit, text: Any, number: int) -> Tokens:
+    try:
+        return unit.split(text)
+    except ValueError as error:
+        raise ValueError(f"input {number}: {error}") from None
+
+
+def drawn(numbers: Sequence[int], most: int, seed: tuple[int, int]) -> list[int]:
+    """At most ``most`` of the numbers, drawn by the seed, in their order."""
+    if len(numbers) <= most:
+        return list(numbers)
+    return sorted(np.random.default_rng(seed).choice(numbers, size=most, replace=False).tolist())
+
+
+def some_of(examples: ExampleSet, numbers: Iterable[int]) -> ExampleSet:
+    """Some of the examples, by their numbers."""
+    listed = list(numbers)
+    return ExampleSet([examples.tokens[n] for n in listed], [examples.labels[n] for n in listed])
+
+
+def digest_of(examples: ExampleSet) -> str:
+    """A hash of all tokens and labels, in order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tokens, label in zip(examples.tokens, examples.labels, strict=True):
+        digest.update(content_key(tokens) + json.dumps(label, default=repr).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def constant_keep(keep: float) -> Deletion:
+    """The noise that keeps ``keep`` tokens on average, whatever the length.
+
+    >>> constant_keep(4).rate(16)
+    0.75
+    """
+    return Deletion(InterpolatedRate((1,), (keep,)))
+
+
+def calibration_certifier(
+    model: SmoothedClassifier, settings: CalibrationSettings, *, own_noise: bool = False
+) -> Certifier:
+    """The engine that certifies examples: the model's threat, on random streams of its own.
+
+    ``own_noise`` is whether candidates may come from a noise of the user's own.
+    """
+    noise = getattr(model, "noise_", None) or model.noise
+    if noise is not None and not noise.calibratable:
+        has_candidates = type(noise).calibration_candidates is not Noise.calibration_candidates
+        if not (own_noise and has_candidates and not noise.sees_tokens()):
+            raise ValueError(
+                "model must have a deletion noise to be calibrated, or for the objective 'balanced' one that defines "
+                f"calibration_candidates, got {noise!r}"
+            )
+    if not hasattr(model, "base_") and model.base is None:
+        raise ValueError("model must be fitted, or have a base classifier, to be calibrated; its base is None")
+    rule = Rule(constant_keep(1), Threat(model.ops).ops, settings.bound or model.bound, model.threshold)
+    plan = SamplingPlan(
+        rule,
+        model.alpha if settings.alpha is None else settings.alpha,
+        settings.n_select,
+        settings.n_estimate,
+        sampling="fixed",
+        seed=settings.seed,
+        exact=False,
+        phases=CALIBRATION,
+    )
+    return Certifier(model.base_classifier(), plan, model.unit)
+
+
+def described(certifier: Certifier) -> dict[str, Any]:
+    """What certificates depend on besides the numbers of votes, in plain values."""
+    rule = certifier.rule
+    return {
+        "model": certifier.fingerprint,
+        "unit": certifier.unit.kind,
+        "alpha": certifier.plan.alpha,
+        "ops": list(rule.ops),
+        "bound": rule.bound,
+        "decision_threshold": rule.threshold,
+    }
+
+
+class CertifiedAnswers(NamedTuple):
+    """Certified answers as columns of shape (examples,): class numbers, and radii, −1 for an abstention."""
+
+    answer: IntArray
+    radius: IntArray
+
+
+Parts = Iterable[tuple[Certifier, Sequence[int]]]  # who certifies which examples, by their numbers
+
+
+class Measurer:
+    """Measures every candidate once: from the store, if an interrupted calibration has measured it.
+
+    Args:
+        settings: what the measurements depend on, in plain values.
+        expected: about how many examples will be certified, for the progress.
+        checkpoint: the file of the store; None for none.
+        progress: True, False, "auto" or a callable (done, total).
     """
 
-    name: str
-    noise: Noise
-    is_calibrated: bool
+    def __init__(
+        self, settings: Mapping[str, Any], expected: int, *, checkpoint: Path | None = None, progress: Any = "auto"
+    ) -> None:
+        if checkpoint is not None and not settings["model"]:
+            raise ValueError("checkpoint must be None for a base classifier without a fingerprint, such as a callable")
+        self._report = reporter(progress, "certificates")
+        self._expected, self._done = expected, 0
+        self._store = None if checkpoint is None else Store(checkpoint, settings)
+        self._known: dict[str, Any] = {} if self._store is None else dict(self._store.records())
 
-    @classmethod
-    def of_rate(cls, name: str, rate: Rate, *, is_calibrated: bool) -> Candidate:
-        """A deletion rate."""
-        return cls(name, Deletion(rate), is_calibrated)
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def __call__(self, key: str, examples: ExampleSet, parts: Callable[[], Parts]) -> CertifiedAnswers:
+        """The outcomes of examples under the candidate that the key names."""
+        count = len(examples.labels)
+        if key in self._known:
+            self._done += count
+        else:
+            self._known[key] = self._measured(examples, parts())
+            if self._store is not None:
+                self._store.put(key, self._known[key])
+                self._store.flush()
+        columns = self._known[key]
+        if not isinstance(columns, dict) or any(len(columns.get(name, ())) != count for name in ("answer", "radius")):
+            raise ValueError(f"{self._store and self._store.path}, {key}: not a measurement: {START_AGAIN}")
+        self._say(0)
+        return CertifiedAnswers(*(np.array(columns[name], dtype=np.int64) for name in ("answer", "radius")))
+
+    def finish(self) -> None:
+        """Report that everything is done: the number of candidates is known in advance only approximately."""
+        self._expected = self._done
+        self._say(0)
+
+    def _measured(self, examples: ExampleSet, parts: Parts) -> dict[str, list[int]]:
+        answer, radius = [0] * len(examples.labels), [0] * len(examples.labels)
+        for certifier, numbers in parts:
+            inputs = [certifier.prepare_tokens(examples.tokens[number], f"example {number}") for number in numbers]
+            for index, tally in certifier.votes(inputs, done=self._say):
+                certificate = certifier.certificate(inputs[index], tally)
+                answer[numbers[index]], radius[numbers[index]] = tally.label, certificate.radius
+            self._done += len(numbers)
+        return {"answer": answer, "radius": radius}
+
+    def _say(self, more: int) -> None:
+        if self._report is not None:
+            done = self._done + more
+            self._report(done, max(self._expected, done))
+
+
+# Candidates
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A rate to compare, or a noise of the user's own."""
+
+    name: str  # "fixed", "adaptdel", or "power 1/3" and so on
+    noise: Noise  # the deletion with the rate, or the own noise
+    is_calibrated: bool  # whether it needs calibration: not the fixed rate of CERT-ED, nor AdaptDel's
 
     def kept(self, length: int) -> float:
         """The number of tokens that copies keep on average."""
@@ -79,19 +260,11 @@ def power_rate(keep: float, length: float, exponent: float) -> InterpolatedRate:
 
 @dataclass(frozen=True)
 class Sample:
-    """The inputs on which candidates are compared, as columns of shape (inputs,).
+    """The inputs on which candidates are compared, as columns of shape (inputs,)."""
 
-    Attributes:
-        length: the number of tokens.
-        label: the class number of the true label.
-        classes: the number of classes.
-        repeats: how often each input occurs; inputs that were measured twice tell no more about other inputs.
-    """
-
-    length: IntArray
-    label: IntArray
-    classes: int
-    repeats: int = 1
+    length: IntArray  # the number of tokens
+    label: IntArray  # the class number of the true label
+    repeats: int = 1  # how often each input occurs; inputs that were measured twice tell no more about other inputs
 
     def balanced_mean(self, values: npt.NDArray[Any]) -> float:
         """The mean over classes of the mean of each class."""
@@ -109,22 +282,16 @@ class Sample:
         """The inputs of two samples; ``same_inputs`` if they are the same ones, measured again."""
         repeats = self.repeats + other.repeats if same_inputs else max(self.repeats, other.repeats)
         length, label = (np.concatenate(pair) for pair in ((self.length, other.length), (self.label, other.label)))
-        return Sample(length, label, self.classes, repeats)
+        return Sample(length, label, repeats)
 
 
 @dataclass(frozen=True)
 class CandidateOutcomes:
-    """The certified answers under a candidate, as columns of shape (inputs,).
+    """The certified answers under a candidate, as columns of shape (inputs,)."""
 
-    Attributes:
-        candidate: the rate.
-        answer: the class number of the prediction.
-        radius: the certified radius, −1 for an abstention.
-    """
-
-    candidate: Candidate
-    answer: IntArray
-    radius: IntArray
+    candidate: Candidate  # the rate
+    answer: IntArray  # the class number of the prediction
+    radius: IntArray  # the certified radius, −1 for an abstention
 
     def joined(self, other: CandidateOutcomes) -> CandidateOutcomes:
         """The outcomes on two samples."""
@@ -151,47 +318,24 @@ class CandidateOutcomes:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A candidate against the reference, on the same inputs.
-
-    Attributes:
-        name: the name of the candidate.
-        rate: its rate, in plain values.
-        is_calibrated: see `Candidate`.
-        kept: tokens kept of an input of median length.
-        accuracy: the share of right answers.
-        balanced_accuracy: the mean over classes of the share of right answers.
-        balanced_radius: the mean over classes of the mean certified radius, each radius at most the length.
-        mean_radius: the mean certified radius, each radius at most the length.
-        accuracy_difference: the accuracy minus that of the reference.
-        accuracy_error: the standard error of that difference.
-        balanced_difference: the balanced accuracy minus that of the reference.
-        balanced_error: the standard error of that difference.
-        radius_difference: the class-balanced mean radius minus that of the reference.
-        radius_error: the standard error of that difference.
-        constant: whether almost all inputs get the same answer.
-        feasible: whether it may be chosen.
-    """
+    """A candidate against the reference, on the same inputs; errors are standard errors of the differences."""
 
     name: str
     rate: Mapping[str, Any]
     is_calibrated: bool
-    kept: float
+    kept: float  # tokens of an input of median length
     accuracy: float
-    balanced_accuracy: float
-    balanced_radius: float
+    balanced_accuracy: float  # the mean over classes
+    balanced_radius: float  # the mean over classes of the mean certified radius, each radius at most the length
     mean_radius: float
     accuracy_difference: float
     accuracy_error: float
     balanced_difference: float
     balanced_error: float
-    radius_difference: float
+    radius_difference: float  # of the class-balanced mean radius
     radius_error: float
-    constant: bool
-    feasible: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+    constant: bool  # whether almost all inputs get the same answer
+    feasible: bool  # whether it may be chosen
 
 
 def compare(outcomes: CandidateOutcomes, reference: CandidateOutcomes, sample: Sample, points: float) -> Comparison:

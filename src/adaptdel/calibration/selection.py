@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,33 @@ from typing import Any
 import numpy as np
 
 from adaptdel.calibration.candidates import (
+    NO_RATE,
     Candidate,
     CandidateOutcomes,
+    Measurer,
     Sample,
+    calibration_certifier,
     choose,
     class_recalls,
     clearly_better,
     compare,
+    described,
+    digest_of,
+    drawn,
+    examples_of,
     power_rate,
     reference_of,
+    some_of,
 )
-from adaptdel.calibration.measurement import NO_RATE, CalibrationExamples, Measurer, calibration_certifier, described
 from adaptdel.certification.certifier import Certifier
 from adaptdel.classifiers.base import BaseClassifier
-from adaptdel.core.noise import Noise
+from adaptdel.core.noise import Deletion, Noise
 from adaptdel.core.rates import FixedRate, LengthRate
 from adaptdel.measures.class_measures import answer_warnings, measure_classes
 from adaptdel.measures.summary import Outcomes
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import CalibrationSettings, adaptdel_rate, default_rate
-from adaptdel.text.data import held_out, without_spacing
+from adaptdel.text.data import ExampleSet, held_out, without_spacing
 from adaptdel.training.training import TrainAgain, retraining
 
 EXPONENTS = {"power 1/3": 1 / 3, "power 0": 0.0}
@@ -48,24 +55,17 @@ RECALL_LOSS = 0.05  # of a class, that is worth a warning
 FOLDS = 3  # of a cross-validation
 RECORDED = ("objective", "points", "min_count", "examples", "n_select", "n_estimate", "seed")
 
-Folds = list[tuple[CalibrationExamples, list[int]]]  # for each: what to train on, and the numbers of what to measure
+Folds = list[tuple[ExampleSet, list[int]]]  # for each: what to train on, and the numbers of what to measure
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs on which candidates are measured.
+    """Inputs on which candidates are measured."""
 
-    Attributes:
-        examples: the inputs.
-        sample: the same as columns.
-        folds: how the base classifier is trained again for them; None if it is not.
-        is_fresh: of a second measurement, whether these are other inputs than those of the first.
-    """
-
-    examples: CalibrationExamples
-    sample: Sample
-    folds: Folds | None = None
-    is_fresh: bool = False
+    examples: ExampleSet  # the inputs
+    sample: Sample  # the same as columns
+    folds: Folds | None = None  # how the base classifier is trained again for them; None if it is not
+    is_fresh: bool = False  # of a second measurement, whether these are other inputs than those of the first
 
 
 def baseline_rates(noise: Noise | None, rate: float, lengths: Sequence[int]) -> list[Candidate]:
@@ -82,10 +82,7 @@ def baseline_rates(noise: Noise | None, rate: float, lengths: Sequence[int]) -> 
     else:
         fixed = current if isinstance(current, FixedRate) else FixedRate(rate)
         adaptive = adaptdel_rate(lengths, fixed.p)
-    return [
-        Candidate.of_rate("fixed", fixed, is_calibrated=False),
-        Candidate.of_rate("adaptdel", adaptive, is_calibrated=False),
-    ]
+    return [Candidate("fixed", Deletion(fixed), False), Candidate("adaptdel", Deletion(adaptive), False)]
 
 
 def _described_noise(noise: Noise) -> str:
@@ -150,12 +147,12 @@ class SelectionTask:
             **{name: getattr(settings, name) for name in RECORDED},
             **known,
             "classes": self.classes,
-            "data": self.first.examples.digest(),
-            "second_data": None if self.second is None else self.second.examples.digest(),
+            "data": digest_of(self.first.examples),
+            "second_data": None if self.second is None else digest_of(self.second.examples),
             "rows": len(self.first.examples.labels),
             "baselines": [candidate.to_dict() for candidate in (*self.baselines, *self.own)],
             "folds": len(self.first.folds or []),
-            "training_data": None if self.training is None else self.training.digest(),
+            "training_data": None if self.training is None else digest_of(self.training),
         }
 
     def run(self, *, checkpoint: Path | None = None, progress: Any = "auto") -> dict[str, Any]:
@@ -184,7 +181,7 @@ class SelectionTask:
             "chosen": measure.place(chosen),
             "reference": measure.place(reference),
             "candidates": [
-                compare(outcomes, reference, self.first.sample, self._points).to_dict() for outcomes in measure.all
+                asdict(compare(outcomes, reference, self.first.sample, self._points)) for outcomes in measure.all
             ],
             "rejected": [measure.place(outcomes) for outcomes in rejected],
             "confirmation": confirmation,
@@ -210,23 +207,22 @@ class SelectionTask:
             base = self._train(noise, others.tokens, others.labels)
             yield self.certifier.with_base(base).under(noise), numbers
 
-    def _examples(self, texts: Sequence[Any], labels: Sequence[Any]) -> CalibrationExamples:
-        return CalibrationExamples.of(texts, labels, self.certifier.unit, self.classes)
+    def _examples(self, texts: Sequence[Any], labels: Sequence[Any]) -> ExampleSet:
+        return examples_of(texts, labels, self.certifier.unit, self.classes)
 
     def _inputs(
         self,
         texts: list[str],
-        examples: CalibrationExamples,
+        examples: ExampleSet,
         settings: CalibrationSettings,
         training: tuple[Sequence[Any], Sequence[Any]] | None,
         cross_validate: bool,
     ) -> tuple[Inputs, Inputs | None]:
         """The inputs of both measurements; the second is on other ones if there are half as many or more."""
         most, seed = settings.examples, settings.seed
-        numbers = drawn_rows(len(examples.labels), most, seed)
+        numbers = drawn(range(len(examples.labels)), most, (seed, 2))
         rest = sorted({*range(len(examples.labels))} - {*numbers})
-        others = drawn_rows(len(rest), most, seed + 1) if 2 * len(rest) >= len(numbers) else []
-        others = [rest[n] for n in others]
+        others = drawn(rest, most, (seed + 1, 2)) if 2 * len(rest) >= len(numbers) else []
         if self.training is None:
             second = self._some(examples, others, None, is_fresh=True) if others else None
             return self._some(examples, numbers, None), second
@@ -237,16 +233,14 @@ class SelectionTask:
             return first, self._some(examples, again, folds, is_fresh=bool(others))
         assert training is not None
         first = self._some(examples, numbers, [(self.training, list(range(len(numbers))))])
-        again = drawn_rows(len(self.training.labels), most, seed + 1)  # the rate was measured on held-out texts
+        again = drawn(range(len(self.training.labels)), most, (seed + 1, 2))  # the rate was measured on held-out texts
         folds = cross_validation(list(map(str, training[0])), self.training, again, seed + 1)
         return first, self._some(self.training, again, folds, is_fresh=True)
 
-    def _some(
-        self, examples: CalibrationExamples, numbers: list[int], folds: Folds | None, *, is_fresh: bool = False
-    ) -> Inputs:
-        chosen = examples.take(numbers)
+    def _some(self, examples: ExampleSet, numbers: list[int], folds: Folds | None, *, is_fresh: bool = False) -> Inputs:
+        chosen = some_of(examples, numbers)
         label = np.array([self.classes.index(value) for value in chosen.labels], dtype=np.int64)
-        sample = Sample(np.array(chosen.lengths, dtype=np.int64), label, len(self.classes))
+        sample = Sample(np.array(chosen.lengths, dtype=np.int64), label)
         return Inputs(chosen, sample, folds, is_fresh)
 
     @property
@@ -277,7 +271,7 @@ class SelectionTask:
                 measure(self._power(best.name, EXPONENTS[best.name], keep))
 
     def _power(self, name: str, exponent: float, keep: float) -> Candidate:
-        return Candidate.of_rate(name, power_rate(keep, self._median, exponent), is_calibrated=True)
+        return Candidate(name, Deletion(power_rate(keep, self._median, exponent)), True)
 
     @property
     def _median(self) -> float:
@@ -358,19 +352,12 @@ def confirmed(
         is_close = compare(pooled[0], pooled[1], both, points).feasible
         if is_close and clearly_better(pooled[0], pooled[2], both):
             own = compare(again(chosen.candidate), again(reference.candidate), second.sample, points)
-            shown = {"rows": len(second.sample.label), "is_fresh": second.is_fresh, "comparison": own.to_dict()}
+            shown = {"rows": len(second.sample.label), "is_fresh": second.is_fresh, "comparison": asdict(own)}
             return chosen, shown, rejected
         rejected.append(chosen)
 
 
-def drawn_rows(count: int, most: int, seed: int) -> list[int]:
-    """At most ``most`` of ``count`` row numbers, drawn by the seed, in order."""
-    if count <= most:
-        return list(range(count))
-    return sorted(np.random.default_rng((seed, 2)).choice(count, size=most, replace=False).tolist())
-
-
-def cross_validation(texts: Sequence[str], examples: CalibrationExamples, numbers: Sequence[int], seed: int) -> Folds:
+def cross_validation(texts: Sequence[str], examples: ExampleSet, numbers: Sequence[int], seed: int) -> Folds:
     """For each fold: the examples outside it, and the places in ``numbers`` of those that are inside.
 
     A text belongs to a fold by its words and the seed, so that texts that are equal, or differ in spacing only, are in
@@ -394,5 +381,5 @@ def cross_validation(texts: Sequence[str], examples: CalibrationExamples, number
                 "leave the class out, or use the model without calibration"
             )
         if inside:
-            result.append((examples.take(outside), inside))
+            result.append((some_of(examples, outside), inside))
     return result

@@ -21,11 +21,9 @@ NAMED = ("inputs", "seed")
     "--model", default=None, type=click.Path(path_type=Path), help="Folder of the model.  [default: that of RUN]"
 )
 @click.option("--data", default=None, metavar="FILE", help="The data file, if it is not where RUN read it.")
-@click.option("--vocabulary", default=None, metavar="FILE", help="Texts whose words are written.  [default: the data]")
 @click.option(
     "--certificates", default=1000, show_default=True, type=int, help="Number of certificates, drawn at random."
 )
-@click.option("--workers", default=1, show_default=True, type=int, help="Number of processes. Each loads the model.")
 @click.option("--seed", default=1, show_default=True, type=int, help="Seed of the sample and of the fresh votes.")
 @set_option
 @list_settings_option(lambda: described(AUDIT, NAMED))
@@ -39,7 +37,7 @@ def audit_command(
     seed: int,
     settings: tuple[str, ...],
     as_json: bool,
-    **job: Any,
+    **sources: Any,
 ) -> None:
     """Look for certificates of RUN that do not hold.
 
@@ -48,11 +46,11 @@ def audit_command(
     closest text with another answer shows how tight each is. The exit status is 1 if there are more violations than
     alpha allows, or more votes for the answers than fresh votes lead one to expect.
     """
-    from adaptdel.attacks.audit_run import AuditJob, audit_run
+    from adaptdel.attacks.audit_run import audit_run
 
     (limits,) = chosen_settings(settings, vars(AUDIT))
     limits = {"inputs": certificates, "seed": seed, **limits}
-    report = audit_run(AuditJob(run, settings=replace(AUDIT, **limits), **job), progress="log")
+    report = audit_run(run, settings=replace(AUDIT, **limits), **sources, progress="log")
     values = report.to_dict()
     if as_json:
         click.echo(json.dumps({"run": str(run), **values}, indent=2, ensure_ascii=False))

@@ -28,7 +28,7 @@ from adaptdel.paper import PAPER_PRESETS, paper_calibration
 from adaptdel.settings import CALIBRATION, OBJECTIVES, CalibrationSettings
 from adaptdel.tables import number, percent, text_table
 from adaptdel.text.data import read_examples
-from adaptdel.training.model_figures import FRONT, plot_front
+from adaptdel.training.jobs import FRONT, plot_front
 
 OPTIMISTIC = "these figures may be optimistic; `adaptdel certify` on other data gives the true ones."
 

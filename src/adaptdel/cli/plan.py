@@ -9,14 +9,16 @@ from pathlib import Path
 
 import click
 
-from adaptdel.advice import FEW_KEPT, is_short, short_texts
-from adaptdel.calibration.planner import (
+from adaptdel.advice import (
     EXAMPLES,
+    FEW_KEPT,
     LengthPlan,
     RadiusPlan,
+    is_short,
     noise_from_spec,
     plan,
     plan_lengths,
+    short_texts,
 )
 from adaptdel.core.checks import check_int
 from adaptdel.models.additive import AdditiveClassifier

@@ -12,8 +12,7 @@ from adaptdel.cli.certify import next_certify
 from adaptdel.cli.options import DATA_HELP, column_options, data_path
 from adaptdel.models.model_files import check_free, data_columns, load_model, update_copy
 from adaptdel.text.data import read_examples
-from adaptdel.training.model_figures import DETECTION, plot_detection
-from adaptdel.training.protection import protect, seen_texts
+from adaptdel.training.protection import DETECTION, plot_detection, protect, seen_texts
 
 
 @click.command("protect")

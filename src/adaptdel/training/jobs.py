@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from adaptdel import plots
 from adaptdel.advice import unordered
 from adaptdel.core.checks import check_int, check_real, check_text
 from adaptdel.files import naming_a_full_disk, read_bytes, read_json, write_json
@@ -21,28 +22,16 @@ from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
-from adaptdel.training.model_figures import DETECTION, FRONT, HISTORY, plot_detection, plot_front, plot_history
-from adaptdel.training.protection import protect
+from adaptdel.training.protection import DETECTION, allowed_false_positives, plot_detection, protect
 from adaptdel.training.training import train, train_exact
 
+HISTORY, FRONT = "history.png", "front.png"  # in the folder of a model
 LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training from a labelled file into a model folder.
-
-    Attributes:
-        data: the labelled file.
-        out: the model folder.
-        settings: how to train.
-        text: the column of the texts.
-        label: the column of the labels.
-        encoding: the character encoding of the file.
-        protect: of two classes, the one that gets a decision threshold with a proved rate of false positives.
-        max_false_positives: that rate.
-        sample: the number of rows to train on, drawn at random with the seed; None for all.
-    """
+    """A training from a labelled file into a model folder; the columns and the encoding are those of the file."""
 
     data: str
     out: str
@@ -50,13 +39,15 @@ class TrainingJob:
     text: str = DATA.text
     label: str = DATA.label
     encoding: str = DATA.encoding
-    protect: str | None = None
-    max_false_positives: float | None = None
-    sample: int | None = None
+    protect: str | None = None  # of two classes, the one that gets a threshold with a proved rate of false positives
+    max_false_positives: float | None = None  # that rate
+    sample: int | None = None  # the number of rows to train on, drawn at random with the seed; None for all
 
     def __post_init__(self) -> None:
         if self.sample is not None:
             check_int("sample", self.sample, least=1)
+        if self.protect is not None:
+            object.__setattr__(self, "protect", str(self.protect))  # which YAML may read as a number
         if (self.protect is None) != (self.max_false_positives is None):
             raise ValueError("protect and max_false_positives must be given together")
         if self.max_false_positives is not None:
@@ -80,17 +71,11 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class FinishedTraining:
-    """A finished training.
+    """A finished training."""
 
-    Attributes:
-        model: the trained model.
-        notes: remarks on the data.
-        already_done: whether an earlier call had finished it.
-    """
-
-    model: SmoothedClassifier | AdditiveClassifier
-    notes: list[str]
-    already_done: bool = False
+    model: SmoothedClassifier | AdditiveClassifier  # the trained model
+    notes: list[str]  # remarks on the data
+    already_done: bool = False  # whether an earlier call had finished it
 
 
 def train_job(
@@ -178,6 +163,8 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
     fraction = min(MOST_PROOF, max(LEAST_PROOF, 5 / (job.max_false_positives * others)))
     held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
     trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
+    negatives = sum(str(examples.labels[row]) != job.protect for row in proof)
+    allowed_false_positives(negatives, job.max_false_positives)  # an error before the training, not after it
     return examples.take(trained), examples.take(proof)
 
 
@@ -220,6 +207,42 @@ def _write_figures(folder: Path, model: SmoothedClassifier | AdditiveClassifier)
         plot_front(model, folder / FRONT)
     else:
         plot_history(model.training_["history"], folder / HISTORY)
+
+
+@plots.optional
+def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot the losses, and the accuracy where it was measured, over epochs or steps."""
+    step = "epoch" if history and "epoch" in history[0] else "step"
+    figure = plots.new_figure(7, 3.6)
+    with_accuracy = [row for row in history if row.get("valid_accuracy") is not None]
+    panels = figure.subplots(1, 2 if len(with_accuracy) > 1 else 1, squeeze=False)[0]
+    for name, colour, label in (("train_loss", "#1d6f65", "training"), ("valid_loss", "#c8553d", "held out")):
+        rows = [row for row in history if row.get(name) is not None]
+        if rows:
+            panels[0].plot([row[step] for row in rows], [row[name] for row in rows], color=colour, lw=1.6, label=label)
+    panels[0].set(xlabel=step, ylabel="loss")
+    panels[0].legend(frameon=False)
+    if len(with_accuracy) > 1:
+        steps, accuracies = ([row[name] for row in with_accuracy] for name in (step, "valid_accuracy"))
+        panels[1].plot(steps, accuracies, color="#c8553d")
+        panels[1].set(xlabel=step, ylabel="accuracy on noisy held-out examples")
+    plots.save(figure, path)
+
+
+@plots.optional
+def plot_front(model: AdditiveClassifier, path: Path) -> None:
+    """Plot the held-out accuracy of an additive classifier against its mean radius, for each of its bounds."""
+    front, point = model.front_, model.base_classifier().options()["point"]
+    figure = plots.new_figure(5, 3.6)
+    axes = figure.subplots()
+    radii = [each["mean_radius"] for each in front]
+    for name, colour in (("accuracy", "#1d6f65"), ("balanced_accuracy", "#c8553d")):
+        values = [100 * each[name] for each in front]
+        axes.plot(radii, values, marker="o", ms=4, color=colour, lw=1.6, label=name.replace("_", " "))
+        axes.plot(radii[point], values[point], "o", ms=9, mfc="none", color=colour)
+    axes.set(xlabel="mean certified radius on held-out examples", ylabel="%")
+    axes.legend(frameon=False)
+    plots.save(figure, path)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

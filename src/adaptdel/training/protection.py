@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from math import ceil, floor, log
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
+from adaptdel import plots
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import AT_ONCE, EXACT_COPIES
 from adaptdel.core.checks import BoolArray, check_int, check_real
@@ -35,6 +37,7 @@ RADII = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500)  # up t
 MOST_CHARACTERS = 1000  # edits of characters that the sentence counts
 TOKENS = {"word": "words", "char": "characters", "byte": "bytes"}
 SHOWN_RADIUS = 2  # the one of `RADII` in the sentence
+DETECTION = "detection.png"  # the figure in the folder of a model
 FREE = ("held out",)  # uses of texts that leave them fit for a proof: see `adaptdel.training.training`
 
 
@@ -46,14 +49,10 @@ class SmoothedScores:
     Whatever ends them at a threshold with this class as the answer does so at every lower one, too. Copies of short
     texts may be enumerated: ``predict`` does so at once or not at all, ``certify`` also after some votes. Where the
     answers could differ, a text exceeds a threshold if either does.
-
-    Attributes:
-        model: the model.
-        number: the number of the class, 0 or 1.
     """
 
-    model: SmoothedClassifier
-    number: int
+    model: SmoothedClassifier  # the model
+    number: int  # the number of the class, 0 or 1
     certified = CERTIFIED
 
     @property
@@ -86,15 +85,10 @@ class SmoothedScores:
 
 @dataclass
 class ExactScores:
-    """The score of a class of an additive classifier: an integer, the score minus that of the other class.
+    """The score of a class of an additive classifier: an integer, the score minus that of the other class."""
 
-    Attributes:
-        model: the model.
-        number: the number of the class, 0 or 1.
-    """
-
-    model: AdditiveClassifier
-    number: int
+    model: AdditiveClassifier  # the model
+    number: int  # the number of the class, 0 or 1
     certified = None
 
     @property
@@ -119,38 +113,24 @@ SCORES: dict[str, Any] = {"smoothed": SmoothedScores, "additive": ExactScores}  
 class Protection:
     """A decision threshold that protects one class, with what is proved about its false positives.
 
-    Attributes:
-        label: the protected class.
-        max_false_positives: the rate of false positives that was asked for.
-        threshold: the threshold of the model.
-        limit: the score above which the class is the answer.
-        negatives: held-out texts of the other class.
-        false_positives: how many of them get the protected answer.
-        upper: with a confidence of 95%, the rate of false positives on new texts is at most this.
-        positives: held-out texts of the protected class.
-        detected: how many of them get the protected answer.
-        certified: the fraction of the protected texts that are detected whatever an attacker does, by number of edits;
-            of a smoothed classifier measured on `CERTIFIED` of them.
-        characters: the same by the number of edited characters, where these are known.
-        same: so many edited characters are withstood by at least as many texts as `SHOWN_RADIUS` edits; 0 for none.
-        tokens: what the edits change, in the plural.
-        plan: all that the answers of the model depend on: the rate is about these answers only.
+    ``certified`` is the fraction of the protected texts that are detected whatever an attacker does, by number of
+    edits; of a smoothed classifier it is measured on `CERTIFIED` of them.
     """
 
-    label: Any
-    max_false_positives: float
-    threshold: float
-    limit: float
-    negatives: int
-    false_positives: int
-    upper: float
-    positives: int
-    detected: int
+    label: Any  # the protected class
+    max_false_positives: float  # the rate that was asked for
+    threshold: float  # of the model
+    limit: float  # the score above which the class is the answer
+    negatives: int  # held-out texts of the other class
+    false_positives: int  # how many of them get the protected answer
+    upper: float  # with a confidence of 95%, the rate of false positives on new texts is at most this
+    positives: int  # held-out texts of the protected class
+    detected: int  # how many of them get the protected answer
     certified: Mapping[str, float]
-    characters: Mapping[str, float]
-    same: int
-    tokens: str
-    plan: Mapping[str, Any]
+    characters: Mapping[str, float]  # the same by the number of edited characters, where these are known
+    same: int  # so many edited characters are withstood by at least as many texts as `SHOWN_RADIUS` edits; 0 for none
+    tokens: str  # what the edits change, in the plural
+    plan: Mapping[str, Any]  # all that the answers of the model depend on: the rate is about these answers only
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the sentence."""
@@ -327,3 +307,20 @@ def lowest_threshold(scores: Any, negatives: Sequence[Any], allowed: int) -> tup
         else:
             low, undecided = middle, undecided[exceeds]
     return high, above
+
+
+@plots.optional
+def plot_detection(record: Mapping[str, Any], path: Path) -> None:
+    """Plot the detected part of the protected class against the number of edits."""
+    figure = plots.new_figure(6, 3.6)
+    axes, start = figure.subplots(), record["detected"] / max(record["positives"], 1)
+    curves = {"characters": record["characters"], record["tokens"]: record["certified"]}
+    for (noun, curve), colour in zip(curves.items(), ("#1d6f65", "#c8553d"), strict=False):
+        if curve:
+            edits, fractions = [0, *map(int, curve)], [100 * value for value in (start, *curve.values())]
+            axes.plot(edits, fractions, marker="o", ms=3, lw=1.6, color=colour, label=noun)
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set(xlim=(0, None), ylim=(0, 103), xlabel="edits of each text", ylabel=f"% of {record['label']} detected")
+    axes.set_title(f"at most {100 * record['upper']:.2g}% false positives", fontsize=10)
+    axes.legend(frameon=False, title="whatever is changed of its")
+    plots.save(figure, path)

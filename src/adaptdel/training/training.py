@@ -20,7 +20,7 @@ from adaptdel.classifiers.linear import LinearClassifier
 from adaptdel.core.masking import Masking
 from adaptdel.core.noise import Deletion, Noise, NoNoise, RandomDeletion, noise_from_dict
 from adaptdel.core.rates import FixedRate, LengthRate
-from adaptdel.measures.class_measures import NAMED, answer_warnings, class_balanced_mean
+from adaptdel.measures.class_measures import NAMED, answer_warnings
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.progress import reporter
@@ -355,15 +355,14 @@ def _held_out_check(
     answers = {number: certifier.base.label(tally.label) for number, tally in certifier.votes(inputs)}
     labels = list(held.labels)
     given = [answers[number] for number in range(len(labels))]
-    correct = [answer == label for answer, label in zip(given, labels, strict=True)]
     counts = Counter(labels)
-    hits = Counter(label for label, is_right in zip(labels, correct, strict=True) if is_right)
+    hits = Counter(label for answer, label in zip(given, labels, strict=True) if answer == label)
     advice = what_may_help(model.noise_, held.lengths, class_weight)
     return {
         "inputs": len(labels),
         "votes": votes,
-        "accuracy": float(np.mean(correct)),
-        "balanced_accuracy": class_balanced_mean(labels, np.array(correct)),
+        "accuracy": hits.total() / len(labels),
+        "balanced_accuracy": float(np.mean([hits[label] / count for label, count in counts.items()])),
         "recall": {str(label): hits[label] / count for label, count in sorted(counts.items(), key=lambda i: str(i[0]))},
         "absent": [str(label) for label in model.classes_.tolist() if label not in counts],
         "warnings": answer_warnings(given, labels, held.lengths) or _missed_rare_classes(counts, hits, advice),
