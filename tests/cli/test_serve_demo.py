@@ -34,9 +34,8 @@ def test_the_model_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.Monk
         write_json(model / EXAMPLES, {"examples": [{"title": "Short", "text": "good film"}]})
         return {"film-reviews": model}
 
-    def serve(service: Any, opened: Any, ready: Any) -> None:
+    def serve(service: Any, opened: Any) -> None:
         served.append(service)
-        ready()
 
     monkeypatch.setattr(command, "demo_models", demo_models)
     monkeypatch.setattr(app, "serve", serve)

@@ -98,9 +98,7 @@ def main() -> None:
     options = parser.parse_args()
     service = Service(models(), SERVE, seed=5, token=options.token)
     with bind("127.0.0.1", options.port) as opened:
-
-        def ready() -> None:
-            sys.stdout.write(f"http://127.0.0.1:{opened.getsockname()[1]}/\n")
-            sys.stdout.flush()
-
-        serve(service, opened, ready)
+        opened.listen()
+        sys.stdout.write(f"http://127.0.0.1:{opened.getsockname()[1]}/\n")
+        sys.stdout.flush()
+        serve(service, opened)

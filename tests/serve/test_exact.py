@@ -84,7 +84,7 @@ def test_limits_and_the_end(exact: ad.AdditiveClassifier) -> None:
             check_problem(await caller.certify("good " * 21), 413, "the text has 21 tokens")
             assert "the text has 21" in (await caller.certify("good", "bad " * 21)).json()["results"][1]["error"]
             check_problem(await caller.certify(*INPUTS[:4]), 429)
-            await until(lambda: service.models["exact"].scheduler.sizes() == (0, 0))
+            await until(lambda: service.models["exact"].sizes() == (0, 0))
             service.close()
             check_problem(await caller.certify("good"), 503)
 
@@ -95,7 +95,7 @@ def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
     """They are refused; and of a request whose client left, no further text is answered."""
     service = running(exact)
     served: Any = service.models["exact"]
-    begun, may_go, answer, answered = threading.Event(), threading.Event(), served.scheduler._answer, []
+    begun, may_go, answer, answered = threading.Event(), threading.Event(), served.answer, []
 
     def slow(job: Any, index: int) -> Any:
         begun.set()
@@ -103,7 +103,7 @@ def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
         answered.append(index)
         return answer(job, index)
 
-    served.scheduler._answer = slow
+    served.answer = slow
 
     async def run() -> None:
         async with calling(service):
@@ -113,13 +113,13 @@ def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
             assert await asyncio.to_thread(begun.wait, LONG)
             left.cancel()
             stopping = asyncio.create_task(asyncio.to_thread(service.stop))
-            await until(lambda: served.scheduler._stopped)
+            await until(lambda: served._stopped)
             may_go.set()
             messages = [message async for message in refused.messages()]
             await stopping
             assert [(name, value[1].status_code) for name, value in messages] == [("failed", 503)] * len(INPUTS)
             assert answered == [0]
-            assert served.scheduler.sizes() == (0, 0)
+            assert served.sizes() == (0, 0)
 
     asyncio.run(run())
 

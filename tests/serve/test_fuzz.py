@@ -126,7 +126,7 @@ class Running:
     def idle(self) -> bool:
         """Whether no text waits or is voted on, now or soon."""
         until = time.monotonic() + 60
-        while any(map(any, (model.scheduler.sizes() for model in self.service.models.values()))):
+        while any(map(any, (model.sizes() for model in self.service.models.values()))):
             if time.monotonic() > until:
                 return False
             time.sleep(0.001)

@@ -42,7 +42,7 @@ def together(running: Any, *requests: Any) -> list[Any]:
 
 def waiting_texts(running: Any) -> int:
     """The number of texts that wait or are in the pool."""
-    return sum(running.models["m0"].scheduler.sizes())
+    return sum(running.models["m0"].sizes())
 
 
 def test_64_callers_of_texts_of_all_lengths_get_the_certificates_of_single_requests() -> None:
@@ -97,7 +97,7 @@ def test_a_request_does_not_fill_the_pool() -> None:
 
     counter = Counter(waits=True, seen=seen)
     running = service(model(counter, n_estimate=3000, sampling="fixed"), pool_inputs=8, request_inputs=3)
-    scheduler: Any = running.models["m0"].scheduler
+    scheduler: Any = running.models["m0"]
 
     async def run() -> None:
         async with calling(running) as caller:
@@ -140,7 +140,7 @@ def test_a_client_that_leaves_stops_its_votes() -> None:
             assert (await kept).status == 200
             assert counter.calls > 4
             assert not any(with_leavers()[4:])
-            assert running.models["m0"].scheduler.sizes() == (0, 0)
+            assert running.models["m0"].sizes() == (0, 0)
             assert running.in_flight == 0
 
     asyncio.run(run())
@@ -156,7 +156,7 @@ def test_a_result_that_comes_as_the_client_leaves_ends_the_request() -> None:
             answers = running.submit(CertifyBody.model_validate({"text": text(30)}))
             results = asyncio.ensure_future(answers.results())
             await until(lambda: counter.calls == 1)
-            answers.job.outbox.put("result", 0, {"index": 0})
+            answers.put("result", 0, {"index": 0})
             answers.cancel()
             await asyncio.wait_for(results, LONG)
             counter.allow()
@@ -333,7 +333,7 @@ def test_a_model_whose_tokenizer_panics_is_not_served_any_more(monkeypatch: pyte
 def test_a_fault_in_the_model_is_internal_and_only_for_its_text(caplog: pytest.LogCaptureFixture) -> None:
     """An error that is not the classifier's way to say that a text is wrong."""
     running = service()
-    scheduler: Any = running.models["m0"].scheduler
+    scheduler: Any = running.models["m0"]
     prepare = scheduler.certifier.prepare_tokens
 
     def broken(tokens: Any, name: str) -> Any:
@@ -387,7 +387,7 @@ def test_a_service_that_stops_refuses_what_is_in_flight() -> None:
         tasks.append(asyncio.ensure_future(caller.certify(text(30), text(31), stream=True)))
         await until(lambda: running.in_flight == 6 and counter.calls == 1)
         stopping = asyncio.ensure_future(asyncio.to_thread(running.stop))
-        await until(lambda: running.models["m0"].scheduler._stopped)
+        await until(lambda: running.models["m0"]._stopped)
         counter.allow()
         await stopping
         return list(await asyncio.gather(*tasks))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from adaptdel.serve import service as service_module
 from adaptdel.serve.configuration import ServeSettings
+from adaptdel.serve.scheduler import ServedSmoothed
 from adaptdel.serve.service import ModelToServe, Service
 from tests.serve.serving import SEED, call, model, service, text
 
@@ -31,13 +31,13 @@ def test_names_and_seeds_of_a_service() -> None:
 def test_seeds_are_drawn_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """At every start; with the option, for every request."""
     seeds: list[int] = []
-    plan = service_module.ServedSmoothed.plan
+    plan = ServedSmoothed.plan
 
     def recorded(self: Any, body: Any, seed: int) -> Any:
         seeds.append(seed)
         return plan(self, body, seed)
 
-    monkeypatch.setattr(service_module.ServedSmoothed, "plan", recorded)
+    monkeypatch.setattr(ServedSmoothed, "plan", recorded)
     requests = [lambda c: c.certify(text(60, 0.6))] * 3
     once = call(service(seed=None), *requests)
     assert len(set(seeds)) == 1

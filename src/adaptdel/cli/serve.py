@@ -97,7 +97,9 @@ def serve_command(
         for sentence in warnings(settings, service.token, seed):
             click.echo(f"warning: {sentence}", err=True)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        serve(service, opened, lambda: click.echo(f"adaptdel serves at http://{host}:{opened.getsockname()[1]}/"))
+        opened.listen()  # requests from now on wait until they are read
+        click.echo(f"adaptdel serves at http://{host}:{opened.getsockname()[1]}/")
+        serve(service, opened)
 
 
 def warnings(settings: ServeSettings, token: str | None, seed: int | None) -> list[str]:
