@@ -32,13 +32,8 @@ class Job:
     Its messages are bounded, however slowly they are read: of votes on a text, only the latest message is kept.
 
     Attributes:
-        model: the name of the model.
-        texts: the texts.
         plan: what `ServedModel.plan` makes of the request.
         cancelled: called if the client left before every text was answered.
-        deadline: by the monotonic clock.
-        influence: whether results say which tokens carry the answer.
-        stream: whether votes and looks are told.
         waiting: the numbers of the texts that are not in the pool yet.
         tickets: of the texts that are in the pool.
         tokens: the number of tokens of the texts that were in the pool so far.
@@ -111,15 +106,7 @@ class Job:
 
 
 class Watcher:
-    """Observes the votes on one text: it counts them, tells a stream of them, and sums up which tokens were kept.
-
-    Attributes:
-        job: the request.
-        index: the number of the text in the request.
-        ticket: the text in the pool.
-        calls: the number of votes.
-        influence: the sums for every token, if they were asked for.
-    """
+    """Observes the votes on one text: it counts them, tells a stream of them, and sums up which tokens were kept."""
 
     def __init__(self, job: Job, index: int, prepared: Prepared, certifier: Certifier) -> None:
         self.job, self.index = job, index
@@ -199,40 +186,33 @@ class Influence:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def certify_result(
-    certifier: Certifier, watcher: Watcher | None, *, influence: bool, late: bool, seconds: float
-) -> dict[str, Any]:
-    """The result for a text that was certified; ``watcher`` is None if it never got to vote."""
-    certificate = tally = None
-    if watcher is not None:
-        tally = watcher.ticket.tally
-        certificate = certifier.certificate(watcher.ticket.prepared, tally) if tally.proves else None
-    result = _abstention(certifier, tally) if certificate is None else certified(certificate)
-    result |= {"deadline_reached": late, **_cost(watcher, seconds)}
-    if influence:
-        tokens = () if watcher is None else watcher.ticket.prepared.tokens
+def smoothed_result(certifier: Certifier, job: Job, watcher: Watcher | None, *, late: bool) -> dict[str, Any]:
+    """The result of a smoothed model for a text; ``watcher`` is None if it never got to vote."""
+    tally = Tally() if watcher is None else watcher.ticket.tally
+    prepared = None if watcher is None else watcher.ticket.prepared
+    calls = 0 if watcher is None else watcher.calls
+    cost = {"deadline_reached": late, "calls": calls, "seconds": round(time.monotonic() - job.started, 6)}
+    if not job.plan.n_estimate:
+        return _prediction(certifier, tally, () if prepared is None else prepared.tokens) | cost
+    certificate = certifier.certificate(prepared, tally) if prepared is not None and tally.proves else None
+    result = (_abstention(certifier, tally) if certificate is None else certified(certificate)) | cost
+    if job.influence:
         rows = None
-        if watcher is not None and watcher.influence is not None and tally is not None and certificate is not None:
+        if watcher is not None and watcher.influence is not None and certificate is not None:
             rows = watcher.influence.rows(tally.label, certificate.noise)
-        result |= {"tokens": _printable(tokens), "influence": rows}
+        result |= {"tokens": _printable(() if prepared is None else prepared.tokens), "influence": rows}
     return {**result, "certificate": None if certificate is None else certificate.to_dict()}
 
 
-def predict_result(certifier: Certifier, watcher: Watcher | None, *, late: bool, seconds: float) -> dict[str, Any]:
-    """The result for a text that was only classified."""
-    tally = Tally() if watcher is None else watcher.ticket.tally
+def _prediction(certifier: Certifier, tally: Tally, tokens: Tokens) -> dict[str, Any]:
     counts: Any = tally.selection
-    if tally.exact is not None and watcher is not None:
-        tokens = watcher.ticket.prepared.tokens
+    if tally.exact is not None:
         exact = exact_shares(tally.exact.tolist(), certifier.rule.noise.given(tokens), len(tokens))
         counts = np.array([float(share) for share in exact])
     shares = _named(certifier, counts / max(counts.sum(), 1e-300))
-    label = (certifier.base.classes_ or [])[tally.label] if tally.label >= 0 else None
     return {
-        "label": label,
+        "label": _label(certifier, tally),
         "scores": {name: round(float(share), 9) for name, share in shares.items()},
-        "deadline_reached": late,
-        **_cost(watcher, seconds),
     }
 
 
@@ -285,18 +265,17 @@ def certified(certificate: Certificate | ExactCertificate) -> dict[str, Any]:
     }
 
 
-def _abstention(certifier: Certifier, tally: Tally | None) -> dict[str, Any]:
+def _abstention(certifier: Certifier, tally: Tally) -> dict[str, Any]:
     """The deadline came before the first look: nothing is certified, and the label is the most frequent one so far."""
-    rule, counts = certifier.rule, None if tally is None else tally.selection
+    rule, counts = certifier.rule, tally.selection
     radii = dict.fromkeys(rule.noise.certified_ops, -1)
     if set(radii) == set(ALL_OPERATIONS):
         radii["edit"] = -1
-    label = -1 if tally is None else tally.label
     return {
-        "label": (certifier.base.classes_ or [])[label] if label >= 0 else None,
+        "label": _label(certifier, tally),
         "radius": -1,
         "abstained": True,
-        "score": 0.0 if counts is None or label < 0 else float(counts[label] / counts.sum()),
+        "score": 0.0 if tally.label < 0 else float(counts[tally.label] / counts.sum()),
         "length": None,
         "alpha": certifier.plan.alpha,
         "ops": list(rule.ops),
@@ -305,8 +284,8 @@ def _abstention(certifier: Certifier, tally: Tally | None) -> dict[str, Any]:
     }
 
 
-def _cost(watcher: Watcher | None, seconds: float) -> dict[str, Any]:
-    return {"calls": 0 if watcher is None else watcher.calls, "seconds": round(seconds, 6)}
+def _label(certifier: Certifier, tally: Tally) -> Any:
+    return None if tally.label < 0 else (certifier.base.classes_ or [])[tally.label]
 
 
 def _named(certifier: Certifier, counts: Any) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from adaptdel.core.radius import check_noise
 from adaptdel.core.threat import Threat
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.serve.answers import ALL_OPERATIONS, Job, Watcher, certify_result, exact_result, predict_result
+from adaptdel.serve.answers import ALL_OPERATIONS, Job, Watcher, exact_result, smoothed_result
 from adaptdel.serve.configuration import ServeSettings
-from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, internal_error, shutting_down, too_many
+from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, internal_error, shutting_down
 from adaptdel.text.units import check_unit
 
 LOG = logging.getLogger("adaptdel.serve")
@@ -136,9 +136,11 @@ class ServedModel(ABC):
             if self._closing:
                 raise shutting_down()
             if self._queued + len(job.texts) > self.settings.queue:
-                raise too_many(
+                raise Problem(
+                    429,
                     f"{self._queued} texts wait for the model {self.name!r} already, of at most "
-                    f"{self.settings.queue}: send the request again later"
+                    f"{self.settings.queue}: send the request again later",
+                    {"Retry-After": "1"},
                 )
             self._queued += len(job.texts)
             self._new.append(job)
@@ -387,13 +389,8 @@ class ServedSmoothed(ServedModel):
             raise ticket.failure.__cause__
 
     def _put_result(self, job: Job, index: int, watcher: Watcher | None, *, late: bool) -> None:
-        certifier = self.certifier.with_plan(job.plan)
-        seconds = time.monotonic() - job.started
         try:
-            if job.plan.n_estimate:
-                result = certify_result(certifier, watcher, influence=job.influence, late=late, seconds=seconds)
-            else:
-                result = predict_result(certifier, watcher, late=late, seconds=seconds)
+            result = smoothed_result(self.certifier.with_plan(job.plan), job, watcher, late=late)
         except Exception as error:
             self._failed(job, index, error)
         else:

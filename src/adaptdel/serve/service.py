@@ -96,7 +96,6 @@ class Service:
         *,
         token_file: Path | None = None,
         seed_file: Path | None = None,
-        seed: int | None = None,
     ) -> Service:
         """Read models from folders, each FOLDER or NAME=FOLDER, and the secrets from files.
 
@@ -105,14 +104,13 @@ class Service:
             settings: all limits.
             token_file: a file with the token of clients; None for the variable ADAPTDEL_TOKEN, or no token.
             seed_file: a file with a secret from which servers derive the same seed.
-            seed: the seed itself, for tests.
         """
-        if (seed is not None) + (seed_file is not None) + settings.seed_per_request > 1:
-            raise ValueError("give only one of --seed, --seed-file and --seed-per-request")
+        if seed_file is not None and settings.seed_per_request:
+            raise ValueError("give only one of --seed-file and --seed-per-request")
         token = read_token(token_file)
-        shared = seed if seed_file is None else read_shared_seed(seed_file)
+        seed = None if seed_file is None else read_shared_seed(seed_file)
         sources = [ModelToServe.load(folder, name) for name, folder in named_folders(models).items()]
-        return cls(sources, settings, shared, token)
+        return cls(sources, settings, seed, token)
 
     def start(self) -> None:
         """Start the threads of the models."""

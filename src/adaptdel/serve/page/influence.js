@@ -46,8 +46,11 @@ const VOTES = {
 /** What edits must take, at least, to change the answer. */
 export const lead = ({ slack }) => slack + 1;
 
-/** A part of a lead, such as "2.5%". */
-export const part = (score, margin) => `${score < 0 ? "−" : ""}${Number(((100 * Math.abs(score)) / lead(margin)).toPrecision(3))}%`;
+/** A part of a lead, such as "2.5%"; never 100% for what is a little less. */
+export function part(score, margin) {
+  const share = (100 * Math.abs(score)) / lead(margin);
+  return `${score < 0 ? "−" : ""}${share > 99 && share < 100 ? Math.floor(1000 * share) / 1000 : Number(share.toPrecision(3))}%`;
+}
 
 /** How the heat map speaks of scores: see `VOTES`. */
 const SCORES = {
@@ -63,7 +66,7 @@ const SCORES = {
 const wordsFor = (result) => (result.margin ? SCORES : VOTES);
 
 /** What each token does for the answer, as `VOTES` and `SCORES` measure it; null if the server was not asked. */
-export const effectsOf = (result) => (result.margin || result.influence ? wordsFor(result).effects(result) : null);
+const effectsOf = (result) => (result.margin || result.influence ? wordsFor(result).effects(result) : null);
 
 export class Influence {
   constructor() {

@@ -138,10 +138,7 @@ class Page {
 
   async certify() {
     if (!this.model || byId("certify").disabled) return;
-    if (!this.settings.check()) {
-      this.settings.complain();
-      return;
-    }
+    if (!this.settings.check(true)) return;
     const [model, request] = [this.model, this.request()];
     const asking = new AbortController();
     this.asking = asking;
@@ -150,7 +147,7 @@ class Page {
     this.answer.start(model, request.alpha ?? model.alpha);
     this.busy(true);
     try {
-      const result = await api.certifyLive({ ...request, influence: true }, (name, data) => this.answer.event(name, data), asking.signal);
+      const result = await api.certify({ ...request, influence: true }, asking.signal, (name, data) => this.answer.event(name, data));
       this.subject = { text: request.text, result, model, request };
       const example = (model.examples ?? []).find(({ text }) => text === request.text) ?? null;
       this.answer.show(this.subject, example);
