@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -56,24 +55,16 @@ def test_certificates_equal_those_of_the_library(exact: ad.AdditiveClassifier) -
 
 def test_operations_predictions_and_the_models(exact: ad.AdditiveClassifier) -> None:
     certificate = exact.certify(INPUTS[:1])[0]
-    deletions, prediction, models, ready = call(
+    deletions, prediction, models = call(
         running(exact),
         lambda c: c.certify(INPUTS[0], ops=["del"], votes={"estimate": 10}, alpha=0.2),
         lambda c: c.post("/v1/predict", {"text": INPUTS[0]}),
         lambda c: c.get("/v1/models"),
-        lambda c: c.get("/readyz"),
     )
     assert (deletions.result["radius"], deletions.result["ops"]) == (certificate.radius_for("del"), ["del"])
     assert prediction.result["label"] == certificate.label
     assert list(prediction.result["scores"].values()) == certificate.totals.tolist()
     assert [entry["votes"] is None for entry in models.json()["models"]] == [True, False]
-    assert ready.status == 200
-
-
-def test_the_threshold_is_told(exact: ad.AdditiveClassifier) -> None:
-    moved = copy(exact).set_params(threshold=7)
-    [models] = call(running(moved), lambda c: c.get("/v1/models"))
-    assert models.json()["models"][0]["threshold"] == 7
 
 
 def test_limits_and_the_end(exact: ad.AdditiveClassifier) -> None:
@@ -124,7 +115,7 @@ def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
     asyncio.run(run())
 
 
-def test_a_process_and_a_client(exact: ad.AdditiveClassifier, tmp_path: Path) -> None:
+def test_a_client(exact: ad.AdditiveClassifier, tmp_path: Path) -> None:
     exact.save(tmp_path / "filter")
     with process(tmp_path / "filter") as (address, _), Client(address) as client:
         answers = client.certify(INPUTS, influence=True)
@@ -132,4 +123,3 @@ def test_a_process_and_a_client(exact: ad.AdditiveClassifier, tmp_path: Path) ->
             assert isinstance(answer.certificate, ad.ExactCertificate)
             assert (answer.label, answer.radius) == (certificate.label, certificate.radius)
             assert answer.margin is not None
-        assert [entry.label for entry in client.predict(INPUTS)] == exact.predict(INPUTS).tolist()
