@@ -92,9 +92,7 @@ def engine_options(command: Any) -> Any:
     """Where a command works; what only Ray has is for ``--set``."""
     for option in (
         click.option(
-            "--workers",
-            type=int,
-            help="Worker processes, each with the model.  [default: 1; on Ray, all CPUs but one]",
+            "--workers", type=int, help="Worker processes, each with the model.  [default: 1; on Ray, all CPUs but one]"
         ),
         click.option(
             "--engine",

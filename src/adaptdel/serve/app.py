@@ -113,7 +113,7 @@ def _work_routes(service: Service) -> APIRouter:
                 "model": schemas.CertifyResponse,
                 "content": {"text/event-stream": {"schema": schemas.STREAM_EVENT}},
                 "description": "Certificates; with `stream`, events `votes`, `look`, `result`, `failed`, `done`.",
-            },
+            }
         },
     )
     async def certify(request: Request, body: schemas.CertifyBody) -> Response:
