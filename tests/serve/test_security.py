@@ -13,16 +13,7 @@ import pytest
 
 from adaptdel.serve.scheduler import ServedSmoothed
 from adaptdel.serve.security import PAGE_POLICY
-from tests.serve.serving import (
-    SEED,
-    Answer,
-    call,
-    calling,
-    check_problem,
-    model,
-    service,
-    text,
-)
+from tests.serve.serving import SEED, Answer, call, calling, check_problem, model, service, text
 
 TOKEN = "a-long-and-secret-token"
 
