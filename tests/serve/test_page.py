@@ -203,7 +203,7 @@ def test_every_width_and_theme(window: Window, address: str, width: int, dark: b
     low += page.evaluate(CONTRASTS)
     page.locator("#edited").fill(f"{MIXED} {'long' * 200} bad")
     page.locator("#text").fill("another text")
-    expect(page.locator("#stale")).to_contain_text("The text above changed since.")
+    expect(page.locator("#stale")).to_be_visible()
     low += page.evaluate(CONTRASTS)
     assert low == []
     assert page.evaluate(UNNAMED) == []

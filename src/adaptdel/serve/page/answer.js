@@ -75,7 +75,6 @@ export class AnswerPanel {
     const label = String(result.label);
     const parts = [element("p", { class: "head" }, head), element("p", {}, explanation)];
     if (!result.abstained) parts.unshift(element("p", { class: "answer" }, ["Answer ", element("b", { dir: "auto" }, label)]));
-    if (result.certificate?.k > 1) parts.push(element("p", {}, `The promise is that “${label}” stays among the ${result.certificate.k} most frequent answers.`));
     if (result.character_radius > 0 && unit.one === "word") {
       parts.push(element("p", {}, `The answer also stays if up to ${number(result.character_radius)} characters are deleted, inserted or replaced, within words or between them.`));
     }
@@ -126,12 +125,6 @@ export class AnswerPanel {
     this.frame = 0;
     byId("promise").dataset.kind = "failed";
     byId("promise").replaceChildren(element("p", { class: "head" }, "No answer."), element("p", {}, sentence));
-  }
-
-  /** One sentence for screen readers and tests. */
-  static summary(result, model) {
-    const unit = unitOf(model.unit);
-    return result.abstained ? "The model abstains." : `Answer ${result.label}, radius ${count(result.radius, unit)}, ${confidence(result.alpha)}.`;
   }
 }
 

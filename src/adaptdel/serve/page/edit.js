@@ -49,16 +49,12 @@ export class EditPanel {
   }
 
   hide() {
-    this.stop();
-    this.subject = null;
-    byId("edit").hidden = true;
-  }
-
-  stop() {
     this.countSoon.cancel();
     this.askSoon.cancel();
     this.asking?.abort();
     this.asking = null;
+    this.subject = null;
+    byId("edit").hidden = true;
   }
 
   changed() {
@@ -76,7 +72,6 @@ export class EditPanel {
     const cover = covered(tokens, edited, radii);
     const { distance } = cover.alignment;
     const shown = cover.alignment.steps ? cover.alignment : align(tokens, edited, EVERY_OPERATION);
-    this.steps = shown.steps;
     const { kind, head, text } = verdict({ result, unit, distance, cover });
     byId("verdict").dataset.kind = kind;
     const [headline, explanation] = byId("verdict-words").children;
@@ -88,20 +83,16 @@ export class EditPanel {
 
   /** Certify the edited text. */
   async ask() {
-    const { request, text, unit } = this.subject;
-    if (this.input.value === text) {
+    const { request, result, tokens, unit } = this.subject;
+    if (split(this.input.value, unit).join("\0") === tokens.join("\0")) {
       byId("fresh").textContent = "Not asked: nothing is changed.";
-      return;
-    }
-    if (this.input.value.length > 0 && split(this.input.value, unit).join("\0") === this.subject.tokens.join("\0")) {
-      byId("fresh").textContent = "Not asked: only white space differs, which the model does not see.";
       return;
     }
     const asking = new AbortController();
     this.asking = asking;
     byId("fresh").textContent = "Asking the model …";
     try {
-      const fresh = await certify({ ...request, text: this.input.value, influence: Boolean(this.subject.result.margin) }, asking.signal);
+      const fresh = await certify({ ...request, text: this.input.value, influence: Boolean(result.margin) }, asking.signal);
       if (asking === this.asking) this.showFresh(fresh);
     } catch (error) {
       if (error.name === "AbortError" || asking !== this.asking) return;
@@ -122,19 +113,13 @@ export class EditPanel {
     const known = !result.abstained; // otherwise there is no answer to compare with
     const parts = [element("b", { dir: "auto", class: same || !known ? "" : "changed" }, String(fresh.label))];
     if (known) parts.push(same ? " – the same answer" : " – the answer has changed");
-    parts.push(fresh.margin ? `, ${this.leadOf(fresh, same)}. ` : `, with ${percent(fresh.score)} of the votes. `);
-    if (fresh.radius === 0) parts.push(`Its own promise covers no further edit (${confidence(fresh.alpha)}). `);
-    else parts.push(`Its own promise: ${count(fresh.radius, unit)} (${confidence(fresh.alpha)}). `);
+    if (!fresh.margin) parts.push(`, with ${percent(fresh.score)} of the votes`);
+    else if (same) parts.push(`, with ${part(lead(fresh.margin), result.margin)} of the lead that the original text has`);
+    parts.push(`. Its own promise: ${count(fresh.radius, unit)} (${confidence(fresh.alpha)}). `);
     if (inside && !same) {
       parts.push(`This contradicts the promise: one of the two is wrong, which happens with a probability of at most ${percent(result.alpha)} for each.`);
     }
     byId("fresh").replaceChildren(...parts);
-  }
-
-  /** What an edited text has of the lead of the original one. */
-  leadOf(fresh, same) {
-    const { margin } = this.subject.result;
-    return same ? `with ${part(lead(fresh.margin), margin)} of the lead that the original text has` : "since more than the lead was taken";
   }
 
   /** Make edits for the visitor. */

@@ -63,17 +63,13 @@ const SCORES = {
     `${item.difference < 0 ? "takes" : "adds"} ${part(Math.abs(item.difference), item.margin)} of the lead. In its place, the worst ${one} would take ${part(item.difference + item.margin.insertion, item.margin)} of it.`,
 };
 
-const wordsFor = (result) => (result.margin ? SCORES : VOTES);
-
-/** What each token does for the answer, as `VOTES` and `SCORES` measure it; null if the server was not asked. */
-const effectsOf = (result) => (result.margin || result.influence ? wordsFor(result).effects(result) : null);
-
 export class Influence {
   constructor() {
     this.words = [];
     const heat = byId("heat");
-    heat.addEventListener("click", (event) => this.choose(this.words.findIndex(({ node }) => node === event.target)));
-    heat.addEventListener("pointerover", (event) => this.choose(this.words.findIndex(({ node }) => node === event.target)));
+    for (const name of ["click", "pointerover"]) {
+      heat.addEventListener(name, ({ target }) => this.choose(this.words.findIndex(({ node }) => node === target)));
+    }
     heat.addEventListener("keydown", (event) => {
       const steps = { ArrowRight: 1, ArrowLeft: -1 };
       if (!(event.key in steps) || this.words.length === 0) return;
@@ -89,12 +85,12 @@ export class Influence {
   }
 
   show({ result, model, text }) {
-    const effects = effectsOf(result);
-    byId("influence").hidden = effects === null;
-    if (effects === null) return;
+    byId("influence").hidden = !result.margin && !result.influence;
+    if (byId("influence").hidden) return;
+    this.wording = result.margin ? SCORES : VOTES;
+    const effects = this.wording.effects(result);
     this.label = String(result.label);
     this.unit = unitOf(model.unit);
-    this.wording = wordsFor(result);
     const clear = effects.filter((item) => item?.clear);
     const largest = Math.max(...clear.map(({ difference }) => Math.abs(difference)));
     const level = (item) => Math.max(1, Math.ceil((LEVELS * Math.abs(item.difference)) / largest));
@@ -112,8 +108,6 @@ export class Influence {
     this.words = nodes.map((node, place) => ({ node, token: String(result.tokens[place]), item: effects[place] }));
     const heat = byId("heat");
     heat.replaceChildren(...this.laidOut(nodes, result.tokens, text));
-    heat.tabIndex = 0;
-    heat.setAttribute("role", "group");
     heat.setAttribute("aria-label", `The text; left and right arrow keys choose a ${this.unit.one}`);
     byId("caveat").textContent = this.wording.caveat(result, this.unit);
   }

@@ -124,12 +124,7 @@ class Page {
   /** The text or a setting is not the certified one any more. */
   changed() {
     if (!this.subject) return;
-    const request = this.request();
-    const { text, ...settings } = this.subject.request;
-    const { text: now, ...nowSettings } = request;
-    const what = text !== now ? "text" : JSON.stringify(settings) !== JSON.stringify(nowSettings) ? "settings" : null;
-    byId("stale").hidden = what === null;
-    byId("stale").textContent = what === null ? "" : `The ${what} above changed since. What follows is about the certified ${what}; press “Certify” for the new ${what}.`;
+    byId("stale").hidden = JSON.stringify(this.request()) === JSON.stringify(this.subject.request);
   }
 
   request() {
@@ -153,7 +148,6 @@ class Page {
       this.answer.show(this.subject, example);
       this.edit.show(this.subject);
       this.influence.show(this.subject);
-      document.title = `${AnswerPanel.summary(result, model)} – adaptdel`;
       this.changed();
     } catch (error) {
       if (asking !== this.asking) return; // another model was chosen
