@@ -144,12 +144,6 @@ class Workspace:
         assert run("certify", self.model, "--data", self.data, "--limit", 3, "--out", self.root / "run") == 0
         return self.root / "run"
 
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """Its rows."""
-        rows: list[dict[str, Any]] = pq.read_table(self.run / "certificates.parquet").to_pylist()
-        return rows
-
 
 def certificate(space: Workspace, edits: list[int]) -> None:
     """`verify` on a changed certificate, mostly with a digest that fits: it accepts no radius that is not proven."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from adaptdel.serve import Client, schemas
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
 from tests.models.test_additive import SETTINGS, films
-from tests.serve.serving import LONG, call, calling, check_problem, model, process, text, until
+from tests.serve.serving import call, calling, check_problem, model, process, text, until
 
 INPUTS = [*films(2, 12, seed=1)[0], "", "never seen words", "good " * 50]
 
@@ -78,39 +77,6 @@ def test_limits_and_the_end(exact: ad.AdditiveClassifier) -> None:
             await until(lambda: service.models["exact"].sizes() == (0, 0))
             service.close()
             check_problem(await caller.certify("good"), 503)
-
-    asyncio.run(run())
-
-
-def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
-    """They are refused; and of a request whose client left, no further text is answered."""
-    service = running(exact)
-    served: Any = service.models["exact"]
-    begun, may_go, answer, answered = threading.Event(), threading.Event(), served.answer, []
-
-    def slow(job: Any, index: int) -> Any:
-        begun.set()
-        assert may_go.wait(LONG)
-        answered.append(index)
-        return answer(job, index)
-
-    served.answer = slow
-
-    async def run() -> None:
-        async with calling(service):
-            body = schemas.CertifyBody.model_validate({"texts": INPUTS})
-            left = service.submit(body)
-            refused = service.submit(body)
-            assert await asyncio.to_thread(begun.wait, LONG)
-            left.cancel()
-            stopping = asyncio.create_task(asyncio.to_thread(service.stop))
-            await until(lambda: served._stopped)
-            may_go.set()
-            messages = [message async for message in refused.messages()]
-            await stopping
-            assert [(name, value[1].status_code) for name, value in messages] == [("failed", 503)] * len(INPUTS)
-            assert answered == [0]
-            assert served.sizes() == (0, 0)
 
     asyncio.run(run())
 

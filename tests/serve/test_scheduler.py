@@ -219,15 +219,6 @@ def test_a_deadline_before_the_first_look_abstains(monkeypatch: pytest.MonkeyPat
     assert (never.result["label"], never.result["calls"]) == (None, 0)
 
 
-def test_a_prediction_at_its_deadline_has_the_votes_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = Counter()
-    Clock(counter, copy=1e-4).replace(monkeypatch)
-    running = service(model(counter, n_select=20000, sampling="fixed"))
-    [answer] = call(running, lambda c: c.post("/v1/predict", {"text": text(2000), "deadline_ms": 200}))
-    assert answer.result["deadline_reached"]
-    assert 2000 <= answer.result["calls"] < 5000
-
-
 class PanicException(BaseException):
     """What PyO3 raises for a panic in Rust: no `Exception`."""
 

@@ -56,21 +56,6 @@ def test_a_body_that_is_too_large_is_refused_as_soon_as_it_is(declared: bool) ->
     assert fits.status == 200
 
 
-def test_a_body_that_arrives_after_the_server_was_told_to_stop_is_refused() -> None:
-    """When it is complete: a client that still sends would find its connection reset, and not read the response."""
-    running = service()
-
-    async def run() -> Any:
-        async with calling(running) as caller:
-            kind = {"content-type": "application/json"}
-            task = asyncio.ensure_future(caller.send("POST", "/v1/certify", [b'{"text": ', 0.2, b'"a"}'], kind))
-            await asyncio.sleep(0)
-            running.close()
-            return await task
-
-    check_problem(asyncio.run(run()), 503, "the server is shutting down")
-
-
 def test_a_body_with_two_lengths_is_refused() -> None:
     """A proxy that believes the other length would take a part of the body for the next request."""
     both = {"content-length": "13", "transfer-encoding": "chunked"}
