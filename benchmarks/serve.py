@@ -53,7 +53,9 @@ def run_server(folder: Path, settings: dict[str, Any]) -> None:
     with bind(LOOPBACK, 0) as opened:
         port = opened.getsockname()[1]
         service = Service([ModelToServe.load(folder)], ServeSettings(**settings))
-        serve(service, opened, lambda: print(port, flush=True))
+        opened.listen()
+        print(port, flush=True)
+        serve(service, opened)
 
 
 class ServerProcess:

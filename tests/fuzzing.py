@@ -223,10 +223,8 @@ def limited(seconds: float = SECONDS) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
-def fuzz(
-    name: str, case: Callable[[list[int]], None], cases: int, seed: int, module: str = "tests.cli.test_fuzz"
-) -> None:
-    """Run so many cases, each within its time; a failure says how it is repeated: by ``module`` as a script."""
+def fuzz(name: str, case: Callable[[list[int]], None], cases: int, seed: int) -> None:
+    """Run so many cases, each within its time; a failure says by which numbers it is repeated."""
     done = 0
 
     @hypothesis.seed(seed)
@@ -245,8 +243,7 @@ def fuzz(
             with limited():
                 case(edits)
         except Exception as error:
-            again = f"python -m {module} {name} {' '.join(map(str, edits))}"
-            raise Failure(f"{type(error).__name__}: {error}\nagain: {again}") from error
+            raise Failure(f"{type(error).__name__}: {error}\nagain: {name}({edits})") from error
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run()

@@ -51,12 +51,7 @@ class Demo:
 
 
 def run_demo(
-    folder: Path,
-    *,
-    reviews: int = REVIEWS,
-    workers: int = WORKERS,
-    seed: int = 0,
-    note: Note = lambda text: None,
+    folder: Path, *, reviews: int = REVIEWS, workers: int = WORKERS, seed: int = 0, note: Note = lambda text: None
 ) -> Demo:
     """Train, calibrate and certify every method; the same call resumes an interrupted run."""
     check_int("reviews", reviews, least=10, most=5000)

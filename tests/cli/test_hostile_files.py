@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adaptdel import Deletion, FixedRate
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.inputs import Source
 from adaptdel.text.data import read_examples
@@ -90,28 +88,3 @@ def test_files_of_a_model_must_be_regular(space: Workspace, file: str) -> None:
     (folder / file).unlink()
     os.mkfifo(folder / file)
     assert sentence(lambda: SmoothedClassifier.load(folder)).startswith(f"{folder / file}: not a regular file")
-
-
-@pytest.mark.parametrize("file", ["adaptdel.json", "training.json", "calibration.json"])
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[1]", b'{"a": 1, "a": 2}', b'{"a":' * 5000])
-def test_json_that_is_none(space: Workspace, file: str, content: bytes) -> None:
-    folder = space.copy(space.model, "model")
-    (folder / file).write_bytes(content)
-    assert sentence(lambda: SmoothedClassifier.load(folder)).startswith(f"{folder / file}: ")
-
-
-def test_models_with_missing_parts(space: Workspace) -> None:
-    folder = space.copy(space.model, "model")
-    shutil.rmtree(folder / "base")
-    assert sentence(lambda: SmoothedClassifier.load(folder)).startswith(f"{folder / 'base'}: missing")
-    folder = space.copy(space.model, "model")
-    (folder / "base" / "linear.json").write_bytes(b"[" * 100_000)
-    found = sentence(lambda: SmoothedClassifier.load(folder))
-    assert found.startswith(str(folder / "base" / "linear.json"))
-
-
-def test_a_model_of_any_unit_and_noise_is_loaded(tmp_path: Path) -> None:
-    kinds: list[dict[str, Any]] = [{"unit": "char"}, {"unit": "chunk:3"}, {"ops": ("del",)}, {"threshold": 0.3}]
-    for number, settings in enumerate(kinds):
-        folder = make_model(tmp_path / str(number), Deletion(FixedRate(0.5)), **settings)
-        assert SmoothedClassifier.load(folder).certify(["w1 w2"])[0].length in (2, 5)

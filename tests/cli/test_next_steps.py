@@ -75,3 +75,4 @@ def test_the_help_of_a_command_fits_on_a_screen(name: str) -> None:
     assert command is not None
     options = [option.name for option in command.params if isinstance(option, click.Option)]
     assert len([option for option in options if option not in ("import", "list_settings")]) <= 20
+    assert ("settings" in options) == ("list_settings" in options)

@@ -96,12 +96,6 @@ def test_a_plan_for_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert [(entry["kept"], entry["radii"]) for entry in single["rates"]] == [([2, 2, 2], [3, 3, 3])]
 
 
-def test_votes_that_settle_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "plan", "--length", "100", "--rate", "cert-ed:p=0.9", "--votes", "51/100")
-    assert status == 0
-    assert "the votes do not determine the answer, so the classifier abstains" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

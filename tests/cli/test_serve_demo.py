@@ -34,9 +34,8 @@ def test_the_model_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.Monk
         write_json(model / EXAMPLES, {"examples": [{"title": "Short", "text": "good film"}]})
         return {"film-reviews": model}
 
-    def serve(service: Any, opened: Any, ready: Any) -> None:
+    def serve(service: Any, opened: Any) -> None:
         served.append(service)
-        ready()
 
     monkeypatch.setattr(command, "demo_models", demo_models)
     monkeypatch.setattr(app, "serve", serve)
@@ -50,11 +49,3 @@ def test_the_model_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.Monk
         assert told[0]["examples"] == [{"title": "Short", "text": "good film"}]
     assert asked == [Path("out/demo")] * 2
     assert "adaptdel serves at http://127.0.0.1:" in capsys.readouterr().out
-
-
-def test_without_a_model_the_ways_out_are_named(capsys: Any) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["serve"])
-    assert stop.value.code == 2
-    sentence = "adaptdel: give the folder of a model, such as adaptdel train writes, or --demo\n"
-    assert capsys.readouterr().err == sentence

@@ -99,5 +99,5 @@ def test_status_of_a_run_that_was_stopped(
     shown = capsys.readouterr().out
     assert "not finished, and no process works on it" in shown
     assert "20 of 30 (" in shown
-    assert "mean certified radius" in shown
+    assert "mean radius" in shown
     assert run("status", tmp_path) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 import subprocess
 import sys
 import time
@@ -79,28 +79,20 @@ def models() -> list[ModelToServe]:
         ModelToServe("letters", ad.SmoothedClassifier(letter_votes, noise, classes=CLASSES, unit="char")),
         ModelToServe("bytes", ad.SmoothedClassifier(letter_votes, noise, classes=CLASSES, unit="byte")),
         ModelToServe("topics", ad.SmoothedClassifier(topic_votes, noise, classes=list(range(9)))),
-        ModelToServe("stars", ad.SmoothedClassifier(topic_votes, noise, classes=[1, 3, 5, 7])),
         ModelToServe("masked", ad.SmoothedClassifier(votes, ad.Masking(0.9), classes=CLASSES)),
         ModelToServe("exact", exact(), EXAMPLES),
     ]
 
 
-def page_server(*arguments: str) -> AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
+def page_server(token: str = "") -> AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
     """The address of a server and its process."""
-    return process(*arguments, program="from tests.serve.page_server import main; main()")
+    return process(program="from tests.serve.page_server import main; main()", TOKEN=token)
 
 
 def main() -> None:
     """Serve until the process is ended."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--token")
-    options = parser.parse_args()
-    service = Service(models(), SERVE, seed=5, token=options.token)
-    with bind("127.0.0.1", options.port) as opened:
-
-        def ready() -> None:
-            sys.stdout.write(f"http://127.0.0.1:{opened.getsockname()[1]}/\n")
-            sys.stdout.flush()
-
-        serve(service, opened, ready)
+    with bind("127.0.0.1", 0) as opened:
+        opened.listen()
+        sys.stdout.write(f"http://127.0.0.1:{opened.getsockname()[1]}/\n")
+        sys.stdout.flush()
+        serve(Service(models(), SERVE, seed=5, token=os.environ["TOKEN"] or None), opened)

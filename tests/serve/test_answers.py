@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.sampling import content_key, stream
-from adaptdel.serve.answers import Outbox
+from adaptdel.serve.answers import Job
 from tests.serve.serving import NOISE, SEED, call, model, service, text
 
 
@@ -80,17 +81,18 @@ def test_without_influence_no_tokens_are_sent() -> None:
     assert not {"tokens", "influence"} & set(answer.result)
 
 
-def test_an_outbox_that_is_not_read_stays_small() -> None:
-    notified = []
-    outbox = Outbox(lambda: notified.append(1))
-    for number in range(10_000):
-        outbox.put("votes", number % 2, {"phase": "estimation", "total": number})
-        if number % 1000 == 0:
-            outbox.put("look", 0, number)
-    outbox.put("result", 0, "result")
-    messages = outbox.take()
-    assert [value for name, value in messages if name == "look"] == list(range(0, 10_000, 1000))
-    assert [value["total"] for name, value in messages if name == "votes"] == [9998, 9999]
-    assert messages[-1] == ("result", "result")
-    assert outbox.take() == []
-    assert len(notified) == 10_011
+def test_the_messages_of_a_client_that_does_not_read_stay_few() -> None:
+    async def run() -> None:
+        job = Job("m0", ["a", "b"], None, lambda job: None, deadline=0)
+        for number in range(10_000):
+            job.put("votes", number % 2, {"phase": "estimation", "total": number})
+            if number % 1000 == 0:
+                job.put("look", 0, number)
+        for index in (0, 1):
+            job.put("result", index, index)
+        messages = [message async for message in job.messages()]
+        assert [value for name, value in messages if name == "look"] == list(range(0, 10_000, 1000))
+        assert [value["total"] for name, value in messages if name == "votes"] == [9998, 9999]
+        assert messages[-2:] == [("result", 0), ("result", 1)]
+
+    asyncio.run(run())

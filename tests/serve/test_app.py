@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.verify import verify
 from adaptdel.runs.storage import read_run
-from adaptdel.serve import schemas
+from adaptdel.serve import create_app, schemas
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
 from tests.run_files import LENGTHS, examples, make_model, run, write_rows
@@ -73,14 +74,18 @@ def test_predictions_are_those_of_the_library() -> None:
 
 
 def test_masking_has_radii_for_substitutions_only() -> None:
-    [answer, refused] = call(
-        service(model(noise=ad.Masking(0.8))),
-        lambda c: c.certify(text(40)),
-        lambda c: c.certify(text(40), ops=["ins"]),
-    )
+    masked = service(model(noise=ad.Masking(0.8)))
+    answer, refused = call(masked, lambda c: c.certify(text(40)), lambda c: c.certify(text(40), ops=["ins"]))
     assert set(answer.result["radii"]) == {"sub"}
-    assert refused.status == 422
-    assert "ins" in refused.json()["detail"]
+    assert "ins" in check_problem(refused, 422)
+
+
+def test_models_that_cannot_be_served() -> None:
+    with pytest.raises(ValueError, match="its unit 'labelled' cannot be served"):
+        ModelToServe("m", model().set_params(unit="labelled"))
+    source = ModelToServe("m", model())
+    with pytest.raises(ValueError, match="models must have different names, got 'm' twice"):
+        Service([source, source])
 
 
 def test_models_and_limits(folder: Path) -> None:
@@ -88,35 +93,23 @@ def test_models_and_limits(folder: Path) -> None:
     [answer] = call(served(folder), lambda c: c.get("/v1/models"))
     values = answer.json()
     [told] = values["models"]
-    assert told["name"] == "model"
-    assert (told["kind"], told["unit"], told["classes"]) == ("linear", "word", ["neg", "pos"])
+    assert (told["name"], told["kind"], told["unit"], told["classes"]) == ("model", "linear", "word", ["neg", "pos"])
     assert told["votes"] == {"select": 100, "estimate": 400}
     assert told["examples"] == [{"title": "t", "text": "w1", "label": "neg"}]
-    assert values["limits"] == {
-        "texts": 64, "tokens": 20000, "body_bytes": 2**20, "votes": 20000, "deadline_ms": 60000,
-    }  # fmt: skip
-    assert values["version"] == ad.__version__
+    assert set(values["limits"]) == {"texts", "tokens", "body_bytes", "votes", "deadline_ms"}
 
 
 BAD = [
     (b"", 422, "the body: field required"),
-    (b"{", 400, "the body must be JSON: not JSON"),
     (b"\xff\xfe", 400, "the body must be JSON: not UTF-8"),
-    (b"[" * 5000, 400, "the body must be JSON: nested too deeply"),
     (b'{"text": "a", "text": "b"}', 400, "the body must be JSON: the field 'text' is repeated"),
     (b'{"text": "a", "alpha": NaN}', 400, "the body must be JSON: a number must be finite"),
     (b"7", 422, "the body: "),
-    (b"{}", 422, "the body: give either text or texts"),
     (b'{"text": "a", "texts": ["b"]}', 422, "the body: give either text or texts"),
     (b'{"texts": []}', 422, "texts: "),
-    (b'{"text": 7}', 422, "text: "),
     (b'{"texts": ["a", null]}', 422, "texts.1: "),
     (b'{"text": "a", "alpha": 0}', 422, "alpha: "),
-    (b'{"text": "a", "alpha": 1e-200}', 422, "alpha must be"),
-    (b'{"text": "a", "alpha": "0.1"}', 422, "alpha: "),
     (b'{"text": "a", "ops": "all"}', 422, "ops"),
-    (b'{"text": "a", "ops": []}', 422, "ops"),
-    (b'{"text": "a", "votes": {"select": 0}}', 422, "votes.select: "),
     (b'{"text": "a", "votes": {"select": 20001}}', 422, "votes.select must be"),
     (b'{"text": "a", "deadline_ms": 60001}', 422, "deadline_ms must be"),
     (b'{"text": "a", "deadline_ms": true}', 422, "deadline_ms: "),
@@ -126,10 +119,10 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("body", "status", "sentence"), BAD)
-def test_a_bad_body_gets_one_sentence(body: bytes, status: int, sentence: str) -> None:
-    [answer] = call(service(), lambda c: c.post("/v1/certify", body))
-    check_problem(answer, status, sentence)
+def test_a_bad_body_gets_one_sentence() -> None:
+    answers = call(service(), *(lambda c, b=body: c.post("/v1/certify", b) for body, *_ in BAD))
+    for answer, (_, status, sentence) in zip(answers, BAD, strict=True):
+        check_problem(answer, status, sentence)
 
 
 @pytest.mark.parametrize(
@@ -182,14 +175,13 @@ def test_a_text_that_fails_leaves_the_others_alone() -> None:
     assert ("failed", {"index": 1, "error": failed["error"], "status": 422}) in answer.events()
 
 
-@pytest.mark.parametrize("sample", ["", "\ud800", "\x00", "a\u2028b", "é" * 30, " \t ", "<script>"])
 @pytest.mark.parametrize("unit", ["word", "char", "byte", "chunk:4"])
-def test_strange_texts_are_answered(sample: str, unit: str) -> None:
-    def votes(copies: list[Any]) -> list[str]:
-        return ["pos" if len(copy) % 2 else "neg" for copy in copies]
-
-    [answer] = call(service(model(votes, unit=unit)), lambda c: c.certify(sample, influence=True))
-    assert answer.result["length"] == len(answer.result["tokens"])
+def test_strange_texts_are_answered(unit: str) -> None:
+    texts = ["", "\ud800", "\x00", "a\u2028b", "é" * 30, " \t ", "<script>"]
+    odd = model(lambda copies: ["pos" if len(copy) % 2 else "neg" for copy in copies], unit=unit)
+    [answer] = call(service(odd), lambda c: c.certify(*texts, influence=True))
+    for result in answer.json()["results"]:
+        assert result["length"] == len(result["tokens"])
 
 
 def test_health_and_readiness() -> None:
@@ -221,3 +213,40 @@ def test_the_document_describes_every_route() -> None:
         responses = paths[path]["post"]["responses"]
         assert {"422", "429", "default"} <= set(responses)
         assert list(responses["422"]["content"]) == ["application/problem+json"]
+
+
+def test_a_transformer_gives_the_certificates_of_the_library() -> None:
+    """Every text is a request of its own, half of them streams."""
+    pytest.importorskip("transformers")
+    from tests.classifiers.test_transformers import classifier
+
+    library = ad.SmoothedClassifier(classifier("bert"), ad.Deletion(ad.LengthRate(0.7, 6)), n_select=60, n_estimate=200)
+    library.set_params(seed=SEED, progress=False)
+    texts = [*(text for text, _ in examples(12, seed=5)), "", "good"]
+    expected = [replace(certificate, seed=None) for certificate in library.certify(texts)]
+
+    async def run() -> list[Any]:
+        async with calling(service(library)) as caller:
+            asked = (caller.certify(sample, stream=bool(number % 2)) for number, sample in enumerate(texts))
+            return list(await asyncio.gather(*asked))
+
+    for number, answer in enumerate(asyncio.run(run())):
+        result = dict(answer.events())["result"] if number % 2 else answer.result
+        assert Certificate.from_dict(result["certificate"]) == expected[number]
+
+
+def test_matrices_are_multiplied_in_one_thread_while_the_server_runs() -> None:
+    """Small products in several threads take many times the processor time."""
+
+    def most_threads() -> int:
+        return max(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+
+    async def run() -> int:
+        app = create_app(service())
+        async with app.router.lifespan_context(app):
+            return most_threads()
+
+    with threadpool_limits(2, user_api="blas"):
+        assert most_threads() == 2
+        assert asyncio.run(run()) == 1
+        assert most_threads() == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from adaptdel.serve import Client, schemas
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.service import ModelToServe, Service
 from tests.models.test_additive import SETTINGS, films
-from tests.serve.serving import LONG, call, calling, check_problem, model, process, text, until
+from tests.serve.serving import call, calling, check_problem, model, process, text, until
 
 INPUTS = [*films(2, 12, seed=1)[0], "", "never seen words", "good " * 50]
 
@@ -56,24 +54,16 @@ def test_certificates_equal_those_of_the_library(exact: ad.AdditiveClassifier) -
 
 def test_operations_predictions_and_the_models(exact: ad.AdditiveClassifier) -> None:
     certificate = exact.certify(INPUTS[:1])[0]
-    deletions, prediction, models, ready = call(
+    deletions, prediction, models = call(
         running(exact),
         lambda c: c.certify(INPUTS[0], ops=["del"], votes={"estimate": 10}, alpha=0.2),
         lambda c: c.post("/v1/predict", {"text": INPUTS[0]}),
         lambda c: c.get("/v1/models"),
-        lambda c: c.get("/readyz"),
     )
     assert (deletions.result["radius"], deletions.result["ops"]) == (certificate.radius_for("del"), ["del"])
     assert prediction.result["label"] == certificate.label
     assert list(prediction.result["scores"].values()) == certificate.totals.tolist()
     assert [entry["votes"] is None for entry in models.json()["models"]] == [True, False]
-    assert ready.status == 200
-
-
-def test_the_threshold_is_told(exact: ad.AdditiveClassifier) -> None:
-    moved = copy(exact).set_params(threshold=7)
-    [models] = call(running(moved), lambda c: c.get("/v1/models"))
-    assert models.json()["models"][0]["threshold"] == 7
 
 
 def test_limits_and_the_end(exact: ad.AdditiveClassifier) -> None:
@@ -84,47 +74,14 @@ def test_limits_and_the_end(exact: ad.AdditiveClassifier) -> None:
             check_problem(await caller.certify("good " * 21), 413, "the text has 21 tokens")
             assert "the text has 21" in (await caller.certify("good", "bad " * 21)).json()["results"][1]["error"]
             check_problem(await caller.certify(*INPUTS[:4]), 429)
-            await until(lambda: service.models["exact"].scheduler.sizes() == (0, 0))
+            await until(lambda: service.models["exact"].sizes() == (0, 0))
             service.close()
             check_problem(await caller.certify("good"), 503)
 
     asyncio.run(run())
 
 
-def test_the_end_of_requests_that_wait(exact: ad.AdditiveClassifier) -> None:
-    """They are refused; and of a request whose client left, no further text is answered."""
-    service = running(exact)
-    served: Any = service.models["exact"]
-    begun, may_go, answer, answered = threading.Event(), threading.Event(), served.scheduler._answer, []
-
-    def slow(job: Any, index: int) -> Any:
-        begun.set()
-        assert may_go.wait(LONG)
-        answered.append(index)
-        return answer(job, index)
-
-    served.scheduler._answer = slow
-
-    async def run() -> None:
-        async with calling(service):
-            body = schemas.CertifyBody.model_validate({"texts": INPUTS})
-            left = service.submit(body)
-            refused = service.submit(body)
-            assert await asyncio.to_thread(begun.wait, LONG)
-            left.cancel()
-            stopping = asyncio.create_task(asyncio.to_thread(service.stop))
-            await until(lambda: served.scheduler._stopped)
-            may_go.set()
-            messages = [message async for message in refused.messages()]
-            await stopping
-            assert [(name, value[1].status_code) for name, value in messages] == [("failed", 503)] * len(INPUTS)
-            assert answered == [0]
-            assert served.scheduler.sizes() == (0, 0)
-
-    asyncio.run(run())
-
-
-def test_a_process_and_a_client(exact: ad.AdditiveClassifier, tmp_path: Path) -> None:
+def test_a_client(exact: ad.AdditiveClassifier, tmp_path: Path) -> None:
     exact.save(tmp_path / "filter")
     with process(tmp_path / "filter") as (address, _), Client(address) as client:
         answers = client.certify(INPUTS, influence=True)
@@ -132,4 +89,3 @@ def test_a_process_and_a_client(exact: ad.AdditiveClassifier, tmp_path: Path) ->
             assert isinstance(answer.certificate, ad.ExactCertificate)
             assert (answer.label, answer.radius) == (certificate.label, certificate.radius)
             assert answer.margin is not None
-        assert [entry.label for entry in client.predict(INPUTS)] == exact.predict(INPUTS).tolist()

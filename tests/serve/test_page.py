@@ -86,7 +86,7 @@ def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: 
     # 0.9 ** 6 > 1/2 > 0.9 ** 7: six inserted or replaced words; deletions cannot change a unanimous vote before
     tiles = page.locator("#radii div")
     assert [int(re.sub(r"\D", "", text)) for text in tiles.all_inner_texts()][1:] == [6, 6, 6]
-    expect(page.locator("#votes .leader .figure")).to_contain_text("100%")
+    expect(page.locator("#votes .figure").first).to_contain_text("100%")
     expect(page.locator("#head-influence")).to_contain_text("Which words carry the answer")
     expect(page.locator("#about-influence")).to_contain_text("no single word carries the answer")
 
@@ -100,7 +100,7 @@ def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: 
     expect(budget).to_have_text("3 of 6 edits used")
     assert diff.locator(".sub").count() == 1
     assert diff.locator("> ins").count() == 1
-    assert diff.locator("> del").all_text_contents() == [" deleted: film, end of deleted. "]
+    assert diff.locator("> del").all_text_contents() == ["film"]
     expect(page.locator("#fresh")).to_contain_text("positive – the same answer")
     edited.fill("\n ".join([*words, *["awful"] * 6]))  # white space does not count
     expect(budget).to_have_text("6 of 6 edits used")
@@ -113,8 +113,6 @@ def test_certify_and_edit_within_and_beyond_the_radius(window: Window, address: 
     expect(page.locator("#fresh")).to_contain_text("negative – the answer has changed")
     page.get_by_role("button", name="Start over").click()
     expect(verdict).to_have_text("Nothing is changed yet.")
-    page.get_by_role("button", name="Delete the strongest").click()
-    expect(verdict).to_have_text(UNCHANGEABLE)
     check_silence(window, address)
 
 
@@ -155,7 +153,7 @@ def test_an_exact_model(window: Window, address: str, width: int) -> None:
     expect(page.locator("#edited")).to_have_value(str(page.locator("#counterexample .text").text_content()))
     expect(page.locator("#fresh")).to_contain_text("negative – the answer has changed")
     page.get_by_role("button", name="Start over").click()
-    page.get_by_role("button", name="Delete the strongest").click()
+    page.locator("#edited").fill(MIXED + " film")
     expect(page.locator("#fresh")).to_contain_text("of the lead that the original text has")
     page.locator("summary").click()
     expect(page.locator("#alpha")).to_be_hidden()
@@ -205,7 +203,7 @@ def test_every_width_and_theme(window: Window, address: str, width: int, dark: b
     low += page.evaluate(CONTRASTS)
     page.locator("#edited").fill(f"{MIXED} {'long' * 200} bad")
     page.locator("#text").fill("another text")
-    expect(page.locator("#stale")).to_contain_text("The text above changed since.")
+    expect(page.locator("#stale")).to_be_visible()
     low += page.evaluate(CONTRASTS)
     assert low == []
     assert page.evaluate(UNNAMED) == []
@@ -261,24 +259,17 @@ def test_other_units_and_noises(window: Window, address: str) -> None:
     page.locator("#edited").fill("g" * 30 + "bb😀b" + "g" * 30)
     expect(page.locator("#budget p")).to_have_text("4 of 6 edits used")
     certify(page, "g" * 60, model="bytes")
-    expect(page.locator("#about-edit")).to_contain_text("units of the kind “byte”, which this page cannot count")
+    expect(page.locator("#about-edit")).to_contain_text("This page cannot count this text's units of the kind “byte”")
     expect(page.locator("#edit-body")).to_be_hidden()
     expect(page.locator("#promise")).to_contain_text("up to 6 tokens")
     certify(page, PRAISE, model="topics")  # labels are numbers, and there are more of them than rows
     expect(page.locator("#promise")).to_contain_text("Answer 3")
     assert page.locator("#votes .name").all_text_contents()[0::5] == ["3", "4 other answers"]
-    certify(page, PRAISE, model="stars")
-    expect(page.locator("#about-model")).to_contain_text("answers “1”, “3”, “5” or “7”.")
-    assert page.locator("#votes .name").all_text_contents() == ["3", "7", "1", "5"]
-    expect(page.locator("#promise")).to_contain_text("the answer stays “3”")
     certify(page, PRAISE, model="masked")
     expect(page.locator("#promise")).to_contain_text("Replace up to 6 words")
     expect(page.locator("#radii")).to_be_hidden()
     page.locator("#edited").fill(PRAISE + " more")
     expect(page.locator("#verdict-words")).to_contain_text("who may only replace words")
-    words = PRAISE.split()
-    page.locator("#edited").fill(" ".join([*words[1:6], "new", *words[6:]]))  # shifted: five words differ in place
-    expect(page.locator("#budget p")).to_have_text("6 of 6 edits used")
     check_silence(window, address)
 
 
@@ -292,7 +283,7 @@ def test_votes_arrive_live_and_can_be_stopped(window: Window, address: str) -> N
     first = int(re.sub(r"\D", "", str(page.locator("#about-votes").text_content()).split("votes")[0]))
     number = "document.querySelector('#about-votes').textContent.replace(/\\D*([\\d,]+).*/, '$1')"
     page.wait_for_function(f"(first) => parseInt({number}) > first", arg=first)
-    assert page.locator("#votes .dots circle").count() > 1
+    assert page.locator("#votes .scale").count() == 2
     assert page.locator("#answer").get_attribute("aria-busy") == "true"
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#promise")).to_contain_text("You stopped the voting.")
@@ -301,7 +292,7 @@ def test_votes_arrive_live_and_can_be_stopped(window: Window, address: str) -> N
 
 
 def test_a_token_is_asked_for(window: Window) -> None:
-    with page_server("--token", "open-sesame-by-any-name") as (address, _):
+    with page_server("open-sesame-by-any-name") as (address, _):
         page = window.open(address)
         expect(page.locator("#ask-token")).to_be_visible()
         expect(page.locator("#token")).to_be_focused()

@@ -13,22 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
-from adaptdel import SmoothedClassifier
 from adaptdel.serve import Client, ServeError
 from tests.run_files import make_model, run
-from tests.serve.serving import LONG, SEED, connect, process, text
+from tests.serve.serving import LONG, connect, process, text
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("server") / "model", labels=("neg", "pos"))
-
-
-def request(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers, "", ""]
-    return "\r\n".join(lines).encode() + body
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -62,7 +57,7 @@ def certify_slowly(url: str, count: int, votes: int) -> tuple[list[threading.Thr
 def test_sigterm_finishes_what_is_in_flight_and_refuses_the_rest(folder: Path, tmp_path: Path) -> None:
     """The classifier answers when the server was told to stop."""
     gate = tmp_path / "gate"
-    with process("slow", folder, "--grace", LONG, GATE=str(gate)) as (url, running):
+    with process("slow", folder, "--set", f"grace_seconds={LONG}", GATE=str(gate)) as (url, running):
         threads, answers = certify_slowly(url, 6, 2000)
         wait_for(url, "adaptdel_requests_in_flight 6.0")
         running.send_signal(signal.SIGTERM)
@@ -86,7 +81,10 @@ def test_sigterm_finishes_what_is_in_flight_and_refuses_the_rest(folder: Path, t
 
 def test_after_the_grace_time_requests_are_refused_not_dropped(folder: Path) -> None:
     """The votes would take 80 seconds."""
-    with process("slow", "--grace", "0.5", "--max-batch", "2000", COPY_SECONDS="0.001") as (url, running):
+    with process("slow", "--set", "grace_seconds=0.5", "--set", "batch_tokens=2000", COPY_SECONDS="0.001") as (
+        url,
+        running,
+    ):
         threads, answers = certify_slowly(url, 4, 20000)
         wait_for(url, "adaptdel_requests_in_flight 4.0")
         running.send_signal(signal.SIGTERM)
@@ -96,54 +94,17 @@ def test_after_the_grace_time_requests_are_refused_not_dropped(folder: Path) -> 
         assert [getattr(answer, "status", None) for answer in answers.values()] == [503] * 4
 
 
-def test_a_process_answers_as_the_command_line_and_keeps_the_seed_and_texts_out_of_its_log(
-    folder: Path,
-) -> None:
-    secret = " ".join(f"w{n}" for n in range(50)) + " confidential"
-    with process(folder, "--seed", SEED) as (url, running):
-        with Client(url) as client:
-            [certificate] = SmoothedClassifier.load(folder).set_params(seed=SEED, progress=False).certify([secret])
-            answer = client.certify(secret)
-            assert answer.certificate is not None
-            assert answer.certificate.to_dict() == {
-                **certificate.to_dict(), "seed": None, "digest": answer.certificate.to_dict()["digest"]
-            }  # fmt: skip
-            with pytest.raises(ServeError):
-                client.certify("confidential", alpha=7)
-        running.send_signal(signal.SIGTERM)
-        output, log = running.communicate(timeout=LONG)
-    assert "POST /v1/certify 200" in log
-    assert "warning: --seed is for tests" in log
-    assert "confidential" not in output + log
-    assert str(SEED) not in output + log
-
-
-def wait_for(url: str, content: str, path: str = "/metrics") -> None:
-    """Wait until an address answers with some content."""
+def wait_for(url: str, content: str) -> None:
+    """Wait until the measurements have some content."""
     end = time.monotonic() + LONG
-    while True:
-        with connect(url) as connection:
-            lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", "", ""]
-            connection.sendall("\r\n".join(lines).encode())
-            answer = read_all(connection).decode()
-        if content in answer:
-            return
+    while content not in (answer := httpx2.get(f"{url}metrics").text):
         assert time.monotonic() < end, answer
         time.sleep(0.02)
 
 
-def test_a_port_in_use_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert run("serve", folder, "--port", port) == 2
-    assert f"port {port} is in use on 127.0.0.1: choose another one with --port" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    with process(folder, "--max-body", "100000") as (url, _):
+    with process(folder, "--set", "body_bytes=100000") as (url, _):
         yield url
 
 
@@ -173,9 +134,16 @@ def test_hostile_requests_get_an_error_or_are_closed(address: str, sent: bytes) 
         assert client.predict("a").calls
 
 
+def test_a_port_in_use_is_one_sentence(folder: Path, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    port = address.rpartition(":")[2].strip("/")
+    assert run("serve", folder, "--port", port) == 2
+    assert f"port {port} is in use on 127.0.0.1: choose another one with --port" in capsys.readouterr().err
+
+
 def test_a_chunked_body_that_is_too_large_is_refused_while_it_is_sent(address: str) -> None:
     with connect(address) as connection:
-        connection.sendall(request("/v1/certify", b"", "Transfer-Encoding: chunked"))
+        headers = b"Host: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(b"POST /v1/certify HTTP/1.1\r\n" + headers)
         chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
         sent = 0
         with suppress(ConnectionResetError, BrokenPipeError):
@@ -188,13 +156,14 @@ def test_a_chunked_body_that_is_too_large_is_refused_while_it_is_sent(address: s
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
+        ([], "--demo"),
         (["no-such-model"], "no-such-model"),
         (["{model}", "{model}"], "NAME=FOLDER"),
         (["{model}", "--host", "256.1.1.1"], "--host"),
         (["{model}", "--port", "70000"], "port"),
-        (["{model}", "--max-queue", "0"], "queue"),
+        (["{model}", "--set", "queue=0"], "queue"),
+        (["{model}", "--set", "nothing=0"], "batch_tokens"),
         (["{model}", "--token-file", "no-such-file"], "no-such-file"),
-        (["{model}", "--seed", "-1"], "seed"),
     ],
 )
 def test_what_cannot_be_served_is_one_sentence(

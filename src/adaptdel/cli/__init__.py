@@ -68,7 +68,7 @@ IMPORT = click.Option(
 )
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="adaptdel")
 def commands() -> None:
     """Certify sequence classifiers against inserted, deleted and substituted words.

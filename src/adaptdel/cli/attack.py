@@ -44,16 +44,11 @@ NAMED = ("inputs", "budget", "seed")
     help="adaptive, or a recipe of TextAttack (extra attack): clare, bae-i, bae-r, bert-attack, deepwordbug, "
     "textfooler.",
 )
-@click.option(
-    "--inputs", default=None, type=int, help=f"Number of inputs, drawn at random.  [default: {ATTACK.inputs}]"
-)
-@click.option(
-    "--budget", default=None, type=int, help="Largest number of edits of the adaptive attack.  [default: the length]"
-)
-@click.option("--ops", default=None, help="Edits: edit, or some of del,ins,sub.  [default: the model's]")
+@click.option("--inputs", type=int, help=f"Number of inputs, drawn at random.  [default: {ATTACK.inputs}]")
+@click.option("--budget", type=int, help="Largest number of edits of the adaptive attack.  [default: the length]")
+@click.option("--ops", help="Edits: edit, or some of del,ins,sub.  [default: the model's]")
 @click.option(
     "--vocabulary",
-    default=None,
     metavar="FILE",
     help="Labelled texts, such as the training data, whose words the adaptive attack writes.  [default: --data]",
 )
@@ -65,7 +60,7 @@ NAMED = ("inputs", "budget", "seed")
     help="A part of a recipe of TextAttack: masked_lm, sentence_encoder, word_vectors, tagger, nltk_data.",
 )
 @engine_options
-@click.option("--seed", default=None, type=int, help=f"Seed of the sample and of all noise.  [default: {ATTACK.seed}]")
+@click.option("--seed", type=int, help=f"Seed of the sample and of all noise.  [default: {ATTACK.seed}]")
 @column_options
 @set_option
 @list_settings_option(lambda: f"{described(ATTACK, NAMED)}\n{described(ENGINE, ('engine', 'workers'))}")

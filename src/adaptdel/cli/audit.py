@@ -17,14 +17,10 @@ NAMED = ("inputs", "seed")
 
 @click.command("audit")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--model", default=None, type=click.Path(path_type=Path), help="Folder of the model.  [default: that of RUN]"
-)
-@click.option("--data", default=None, metavar="FILE", help="The data file, if it is not where RUN read it.")
-@click.option(
-    "--certificates", default=1000, show_default=True, type=int, help="Number of certificates, drawn at random."
-)
-@click.option("--seed", default=1, show_default=True, type=int, help="Seed of the sample and of the fresh votes.")
+@click.option("--model", type=click.Path(path_type=Path), help="Folder of the model.  [default: that of RUN]")
+@click.option("--data", metavar="FILE", help="The data file, if it is not where RUN read it.")
+@click.option("--certificates", default=1000, show_default=True, help="Number of certificates, drawn at random.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the sample and of the fresh votes.")
 @set_option
 @list_settings_option(lambda: described(AUDIT, NAMED))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

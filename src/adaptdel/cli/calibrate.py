@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from adaptdel.calibration.calibration import FinishedCalibration, calibrate_folder
-from adaptdel.cli.certify import next_certify
+from adaptdel.cli.certify import by_class, next_certify
 from adaptdel.cli.options import (
     DATA_HELP,
     column_options,
@@ -20,7 +20,6 @@ from adaptdel.cli.options import (
     read_settings,
     set_option,
 )
-from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import CLEAN_ACCURACY, MEAN_RADIUS
 from adaptdel.models.card import front_table
 from adaptdel.models.model_files import check_free, class_count, data_columns, load_model, model_kind, save_model
@@ -203,17 +202,8 @@ def _candidates(record: Mapping[str, Any]) -> list[str]:
         "",
         "By class, under the chosen rate:",
         "",
-        class_table(record["classes"][:SHOWN_CLASSES]).to_terminal(),
-        *_confusion(record),
+        *by_class(record),
     ]
-
-
-def _confusion(record: Mapping[str, Any]) -> list[str]:
-    """The confusion matrix of the chosen rate; for many classes, how many are not shown."""
-    classes = record["classes"]
-    if len(classes) > SHOWN_CLASSES:
-        return [f"and {len(classes) - SHOWN_CLASSES} more classes, which --json prints"]
-    return ["", confusion_table([({}, [row["label"] for row in classes], record["confusion"])]).to_terminal()]
 
 
 def _confirmed(confirmation: Mapping[str, Any] | None) -> list[str]:

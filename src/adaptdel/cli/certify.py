@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,18 @@ from adaptdel.cli.options import (
     chosen_settings,
     column_options,
     data_path,
+    described,
     engine_options,
+    list_settings_option,
     running_options,
+    set_option,
 )
 from adaptdel.core.checks import check_int
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import class_count, data_columns
 from adaptdel.paper import PAPER_ALPHA, paper_certification
-from adaptdel.runs.engine import EngineSettings
+from adaptdel.runs.engine import ENGINE, EngineSettings
 from adaptdel.runs.records import protected_label
 from adaptdel.settings import CERTIFICATION
 from adaptdel.tables import number, percent, text_table
@@ -34,6 +38,10 @@ from adaptdel.text.data import DrawnRows
 
 _VOTES = f"{CERTIFICATION.n_select},{CERTIFICATION.n_estimate}"
 SETTINGS, RUNNING = ("sampling", "threshold"), ("compile",)
+OTHERS = """\
+  sampling=adaptive: stop when more votes would hardly change the radius; "fixed" takes all votes, as in the paper.
+  threshold=None: of two classes, answer the second one if it gets more than this share of the votes.
+  compile=False: compile a transformer by torch.compile."""
 
 
 @click.command("certify")
@@ -41,39 +49,26 @@ SETTINGS, RUNNING = ("sampling", "threshold"), ("compile",)
 @click.option("--settings", "preset", type=click.Choice(["paper"]), help="Start from the paper's settings.")
 @click.option("--data", required=True, multiple=True, help=DATA_HELP)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the run.")
-@click.option(
-    "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: the model's]"
-)
+@click.option("--ops", help="Operations of the attacker: edit, or some of del,ins,sub.  [default: the model's]")
 @click.option(
     "--alpha",
-    default=None,
     type=float,
     help=f"Largest probability that a certificate is wrong.  [default: the model's, {CERTIFICATION.alpha}]",
 )
 @click.option(
     "--votes",
-    default=None,
     metavar="SELECT,ESTIMATE",
     help=f"Votes that select the answer, and votes that bound its probability.  [default: the model's, {_VOTES}]",
 )
-@click.option("--bound", default=None, help=f"tight or paper.  [default: the model's, {CERTIFICATION.bound}]")
-@click.option(
-    "--seed", default=None, type=int, help=f"Seed of the noise.  [default: the model's, {CERTIFICATION.seed}]"
-)
-@click.option(
-    "--limit", default=None, type=int, help="Certify only the first rows, up to this number. It can be raised later."
-)
-@click.option("--sample", default=None, type=int, help="Certify this number of rows, drawn at random with the seed.")
+@click.option("--bound", help=f"tight or paper.  [default: the model's, {CERTIFICATION.bound}]")
+@click.option("--seed", type=int, help=f"Seed of the noise.  [default: the model's, {CERTIFICATION.seed}]")
+@click.option("--limit", type=int, help="Certify only the first rows, up to this number. It can be raised later.")
+@click.option("--sample", type=int, help="Certify this number of rows, drawn at random with the seed.")
 @engine_options
 @running_options
 @column_options
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help=f"Another setting: {', '.join((*SETTINGS, *RUNNING, *RAY))}; repeatable.",
-)
+@set_option
+@list_settings_option(lambda: f"{OTHERS}\n{described(ENGINE, ('engine', 'workers'))}")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def certify_command(
@@ -92,8 +87,7 @@ def certify_command(
     """Certify the inputs of a file with the model in the folder MODEL.
 
     Resumable: run the same command again after an interruption. The exit status is 1 if some rows could not be
-    certified, and 2 if the run stopped. --set sampling=fixed takes all votes, as in the paper. Of two classes, --set
-    threshold=0.3 answers the second one if it gets more than this share of the votes, otherwise the first.
+    certified, and 2 if the run stopped.
     """
     from adaptdel.runs.certify import CertificationJob, certify_data
     from adaptdel.runs.inputs import Source
@@ -108,9 +102,7 @@ def certify_command(
     if preset is not None:
         rule = paper_certification(class_count(model)) | rule
         if rule["alpha"] == PAPER_ALPHA / 2:
-            note(
-                f"two classes: alpha is {PAPER_ALPHA / 2}, half of the paper's {PAPER_ALPHA} for each of its two bounds"
-            )
+            note(f"two classes: alpha is half of the paper's {PAPER_ALPHA}, for each of its two bounds")
     if sample is not None and options["limit"] is not None:
         raise ValueError("--sample and --limit cannot be given together")
     drawn = None if sample is None else DrawnRows(sample, rule.get("seed", CERTIFICATION.seed))
@@ -179,7 +171,7 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
         rows.append(("cover every text of their length", f"{totals['covering']} of {certified} certificates"))
     lines.append(text_table(("measure", "value"), rows).to_terminal())
     lines += [] if protected is None else _protection(totals, protected)
-    lines += ["", *_by_class(totals), ""] if totals["classes"] else []
+    lines += ["", *by_class(totals), ""] if totals["classes"] else []
     lines += [f"warning: {sentence}" for sentence in totals["warnings"]]
     lines += [f"what may help: {what_may_help_run(manifest)}"] if totals["warnings"] else []
     return "\n".join([*lines, f"run: {out}"])
@@ -200,9 +192,9 @@ def _protection(totals: dict[str, Any], protected: str) -> list[str]:
     ]
 
 
-def _by_class(totals: dict[str, Any]) -> list[str]:
+def by_class(values: Mapping[str, Any]) -> list[str]:
     """The measures by class and the confusion matrix, for a terminal."""
-    rows, counts = totals["classes"], totals["confusion"]
+    rows, counts = values["classes"], values["confusion"]
     more = len(rows) - SHOWN_CLASSES
     parts = [class_table(rows[:SHOWN_CLASSES]).to_terminal()]
     if more > 0:

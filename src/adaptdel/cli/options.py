@@ -53,10 +53,7 @@ def chosen_settings(pairs: Iterable[str], *groups: Iterable[str]) -> list[dict[s
     return [{name: values[name] for name in group if name in values} for group in listed]
 
 
-def set_option(command: Any) -> Any:
-    """``--set NAME=VALUE``, repeatable: the argument ``settings`` of the command."""
-    text = "Another setting; repeatable."
-    return click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=text)(command)
+set_option = click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Another setting; repeatable.")
 
 
 def list_settings_option(text: Callable[[], str]) -> Callable[[Any], Any]:
@@ -77,46 +74,42 @@ def list_settings_option(text: Callable[[], str]) -> Callable[[Any], Any]:
     )
 
 
-def column_options(command: Any) -> Any:
-    """The columns and the encoding of a labelled file for a trained model, which knows the columns of its training."""
-    for option in (
-        click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file."),
-        click.option("--label-column", help=f"Column of the labels.  [default: as in training, or {DATA.label}]"),
-        click.option("--text-column", help=f"Column of the texts.  [default: as in training, or {DATA.text}]"),
-    ):
-        command = option(command)
-    return command
+def _all(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def engine_options(command: Any) -> Any:
-    """Where a command works; what only Ray has is for ``--set``."""
-    for option in (
-        click.option(
-            "--workers",
-            type=int,
-            help="Worker processes, each with the model.  [default: 1; on Ray, all CPUs but one]",
-        ),
-        click.option(
-            "--engine",
-            default=ENGINE.engine,
-            show_default=True,
-            type=click.Choice(ENGINES),
-            help="Where to work: on this machine, or on a Ray cluster.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def running_options(command: Any) -> Any:
-    """Where and how a transformer runs."""
-    for option in (
-        click.option("--batch-tokens", type=int, help="The largest number of subwords in its batches."),
-        click.option("--dtype", type=click.Choice(DTYPES), help="Its precision.  [default: the model's]"),
-        click.option("--device", help="Of a transformer: cpu, cuda, cuda:1.  [default: the GPU if any]"),
-    ):
-        command = option(command)
-    return command
+# The columns and the encoding of a labelled file for a trained model, which knows the columns of its training.
+column_options = _all(
+    click.option("--text-column", help=f"Column of the texts.  [default: as in training, or {DATA.text}]"),
+    click.option("--label-column", help=f"Column of the labels.  [default: as in training, or {DATA.label}]"),
+    click.option("--encoding", default=DATA.encoding, show_default=True, help="Encoding of the file."),
+)
+# Where a command works; what only Ray has is for --set.
+engine_options = _all(
+    click.option(
+        "--engine",
+        default=ENGINE.engine,
+        show_default=True,
+        type=click.Choice(ENGINES),
+        help="Where to work: on this machine, or on a Ray cluster.",
+    ),
+    click.option(
+        "--workers", type=int, help="Worker processes, each with the model.  [default: 1; on Ray, all CPUs but one]"
+    ),
+)
+# Where and how a transformer runs.
+running_options = _all(
+    click.option("--device", help="Of a transformer: cpu, cuda, cuda:1.  [default: the GPU if any]"),
+    click.option("--dtype", type=click.Choice(DTYPES), help="Its precision.  [default: the model's]"),
+    click.option("--batch-tokens", type=int, help="The largest number of subwords in its batches."),
+)
 
 
 def data_path(data: tuple[str, ...]) -> str | tuple[str, ...]:

@@ -37,17 +37,13 @@ _VERBS = {"del": "delete", "ins": "insert", "sub": "substitute"}
 @click.option("--data", help="Data file instead of --length: lengths, kept tokens and radii for several rates.")
 @click.option("--rate", metavar="RATE", help="Noise, such as adaptdel:p_min=0.9,k=23; see below.")
 @click.option("--model", type=click.Path(path_type=Path), help="Saved model whose noise is used instead of --rate.")
-@click.option(
-    "--unit", default=None, help="With --data: word, char, byte or chunk:SIZE.  [default: of --model, or word]"
-)
+@click.option("--unit", help="With --data: word, char, byte or chunk:SIZE.  [default: of --model, or word]")
 @click.option("--text-column", default=DATA.text, show_default=True, help="With --data: column of the text.")
 @click.option("--encoding", default=DATA.encoding, show_default=True, help="With --data: encoding of the file.")
 @click.option(
-    "--ops",
-    default=None,
-    help="Operations of the attacker: edit, or some of del,ins,sub.  [default: all that the noise certifies]",
+    "--ops", help="Operations of the attacker: edit, or some of del,ins,sub.  [default: all that the noise certifies]"
 )
-@click.option("--votes", default=None, metavar="FOR/ALL", help="Votes for the answer and all votes, such as 3960/4000.")
+@click.option("--votes", metavar="FOR/ALL", help="Votes for the answer and all votes, such as 3960/4000.")
 @click.option(
     "--alpha",
     default=CERTIFICATION.alpha,

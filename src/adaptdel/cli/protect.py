@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -32,9 +33,7 @@ def protect_command(
     out: Path | None,
     as_json: bool,
     overwrite: bool,
-    text_column: str | None,
-    label_column: str | None,
-    encoding: str,
+    **options: Any,
 ) -> None:
     """Choose the threshold of the saved model MODEL for the answer --class, such as spam.
 
@@ -46,8 +45,8 @@ def protect_command(
     if out is not None:
         check_free(out, overwrite=overwrite)
     loaded = load_model(model)
-    columns = data_columns(model, text_column, label_column)
-    examples = read_examples(data_path(data), **columns, encoding=encoding)
+    columns = data_columns(model, options["text_column"], options["label_column"])
+    examples = read_examples(data_path(data), **columns, encoding=options["encoding"])
     seen = seen_texts(loaded, examples.texts)
     notes = list(examples.notes)
     if seen.any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,24 +15,12 @@ from adaptdel.core.checks import STEPS
 @click.command("recertify")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the new run.")
-@click.option(
-    "--alpha", default=None, type=float, help="Largest probability that a certificate is wrong.  [default: that of RUN]"
-)
-@click.option(
-    "--ops", default=None, help="Operations of the attacker: edit, or some of del,ins,sub.  [default: those of RUN]"
-)
-@click.option("--bound", default=None, help="tight or paper.  [default: that of RUN]")
+@click.option("--alpha", type=float, help="Largest probability that a certificate is wrong.  [default: that of RUN]")
+@click.option("--ops", help="Operations of the attacker: edit, or some of del,ins,sub.  [default: those of RUN]")
+@click.option("--bound", help="tight or paper.  [default: that of RUN]")
 @click.option("--work", default=STEPS, show_default=True, type=click.IntRange(1), help=WORK_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def recertify_command(
-    run: Path,
-    out: Path,
-    alpha: float | None,
-    ops: str | None,
-    bound: str | None,
-    work: int,
-    as_json: bool,
-) -> None:
+def recertify_command(run: Path, out: Path, as_json: bool, **options: Any) -> None:
     """Derive new radii from the votes stored in the folder RUN, without the model.
 
     Options that are omitted keep the value of RUN. Each certificate holds with its own confidence 1 - alpha. Decide
@@ -39,5 +28,4 @@ def recertify_command(
     """
     from adaptdel.runs.rederive import recertify
 
-    manifest = recertify(run, out, alpha=alpha, ops=ops, bound=bound, work=work)
-    click.echo(summary(manifest, out, as_json=as_json))
+    click.echo(summary(recertify(run, out, **options), out, as_json=as_json))

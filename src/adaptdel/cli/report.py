@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,11 +20,10 @@ from adaptdel.report.write import write_report
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="A new folder, or a report, which is replaced."
 )
-@click.option("--data", default=None, metavar="FILE", help="The data file, if it is not where the runs read it.")
-@click.option("--sample", default=30, show_default=True, type=int, help="Number of inputs to show.")
+@click.option("--data", metavar="FILE", help="The data file, if it is not where the runs read it.")
+@click.option("--sample", default=30, show_default=True, help="Number of inputs to show.")
 @click.option(
     "--baseline",
-    default=None,
     type=int,
     help="The RUN to compare the others with, from 1.  [default: the one that most can be compared with]",
 )
@@ -33,21 +33,12 @@ from adaptdel.report.write import write_report
     multiple=True,
     help="Name of a RUN, once for each; runs with the same name are seeds of a method.",
 )
-@click.option("--title", default=None, help="Title of the page.  [default: from the data file]")
-@click.option("--seed", default=0, show_default=True, type=int, help="Seed of the sample and of the intervals.")
+@click.option("--title", help="Title of the page.  [default: from the data file]")
+@click.option("--seed", default=0, show_default=True, help="Seed of the sample and of the intervals.")
 @click.option("--characters", is_flag=True, help="Count radii in edited characters.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON.")
 def report_command(
-    runs: tuple[Path, ...],
-    out: Path,
-    data: str | None,
-    sample: int,
-    baseline: int | None,
-    names: tuple[str, ...],
-    title: str | None,
-    seed: int,
-    characters: bool,
-    as_json: bool,
+    runs: tuple[Path, ...], out: Path, baseline: int | None, names: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     """Compare certification runs, or runs of attacks, in an HTML page that works offline, with tables and figures.
 
@@ -61,42 +52,18 @@ def report_command(
     if names and len(names) != len(runs):
         raise ValueError(f"--name must be given once for each of the {len(runs)} runs, got {len(names)}")
     if any(map(is_attack_run, runs)):
-        if names or data is not None or baseline is not None or characters:
+        if names or baseline is not None or options["data"] is not None or options["characters"]:
             raise ValueError("--name, --data, --baseline and --characters are for certification runs, not for attacks")
-        _report_attacks(runs, out, title, as_json=as_json)
-        return
-    place = None if baseline is None else baseline - 1
-    values = write_report(
-        runs,
-        out,
-        names=names,
-        data=data,
-        sample=sample,
-        baseline=place,
-        title=title,
-        seed=seed,
-        characters=characters,
-    )
-    click.echo(f"wrote {out / 'index.html'}", err=True)
-    if as_json:
-        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
-    else:
-        click.echo(overview_table([(run["name"], run["measures"]) for run in values["runs"]]).to_terminal())
-        for sentence in values["notes"]:
-            click.echo(f"note: {sentence}")
-
-
-def _report_attacks(runs: tuple[Path, ...], out: Path, title: str | None, *, as_json: bool) -> None:
-    """A report on runs of attacks."""
-    others = [run for run in runs if not is_attack_run(run)]
-    if others:
-        raise ValueError(f"{others[0]}: not a run of attacks, unlike another RUN: write a report on each kind")
-    values = write_attack_report(runs, out, title=title)
-    click.echo(f"wrote {out / 'index.html'}", err=True)
-    if as_json:
-        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
-    else:
+        others = [run for run in runs if not is_attack_run(run)]
+        if others:
+            raise ValueError(f"{others[0]}: not a run of attacks, unlike another RUN: write a report on each kind")
+        values = write_attack_report(runs, out, title=options["title"])
         rows = [{"model": run["name"], "recipe": run["recipe"], **run["measures"]} for run in values["runs"]]
-        click.echo(attack_table(rows).to_terminal())
-        click.echo("")
-        click.echo(gap_table(rows).to_terminal())
+        lines = [attack_table(rows).to_terminal(), "", gap_table(rows).to_terminal()]
+    else:
+        place = None if baseline is None else baseline - 1
+        values = write_report(runs, out, names=names, baseline=place, **options)
+        lines = [overview_table([(run["name"], run["measures"]) for run in values["runs"]]).to_terminal()]
+        lines += [f"note: {sentence}" for sentence in values["notes"]]
+    click.echo(f"wrote {out / 'index.html'}", err=True)
+    click.echo(json.dumps(values, indent=2, ensure_ascii=False) if as_json else "\n".join(lines))

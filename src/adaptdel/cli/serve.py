@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from adaptdel.cli.options import chosen_settings, described, list_settings_option, set_option
 from adaptdel.demo import DEMO_FOLDER, demo_models
 from adaptdel.serve.configuration import SERVE, TOKEN_VARIABLE, ServeSettings
 
 SHORT_TOKEN = 16  # characters
-# Options that set a field of `ServeSettings`, with what they limit.
-LIMITS = {
-    "texts": ("--max-texts", "Largest number of texts in a request."),
-    "tokens": ("--max-tokens", "Largest number of tokens of a text."),
-    "body_bytes": ("--max-body", "Largest size of a request in bytes."),
-    "votes": ("--max-votes", "Largest number of votes, of each kind, that a request may ask for."),
-    "deadline_ms": ("--max-deadline", "Longest time for a request in milliseconds."),
-    "queue": ("--max-queue", "Largest number of texts that wait for a model; more are refused with 429."),
-    "batch_tokens": ("--max-batch", "Largest number of tokens in a batch; fewer keep deadlines more exactly."),
-    "grace_seconds": ("--grace", "Seconds that requests in flight may take after SIGTERM; then they get 503."),
-}
-
-
-def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for every limit."""
-    for name, (option, text) in reversed(LIMITS.items()):
-        command = click.option(option, name, default=getattr(SERVE, name), show_default=True, help=text)(command)
-    return command
+NAMED = ("host", "port", "allowed_hosts", "seed_per_request")
 
 
 @click.command("serve")
@@ -54,25 +37,19 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--seed-per-request", is_flag=True, help="Draw a new secret seed for every request.")
 @click.option(
-    "--seed",
-    default=None,
-    type=int,
-    help="Seed of the noise, FOR TESTS ONLY: who knows it can search for a text whose votes go wrong.  "
-    "[default: a secret one, drawn at the start]",
-)
-@click.option(
     "--seed-file",
     type=click.Path(path_type=Path),
     help="File with a secret from which servers derive the same seed, so that they answer a text alike.",
 )
-@_limits
+@set_option
+@list_settings_option(lambda: described(SERVE, NAMED))
 def serve_command(
     models: tuple[str, ...],
     demo: bool,
     token_file: Path | None,
-    seed: int | None,
     seed_file: Path | None,
-    **options: Any,
+    settings: tuple[str, ...],
+    **named: Any,
 ) -> None:
     """Serve the models in the folders MODEL over HTTP.
 
@@ -87,20 +64,23 @@ def serve_command(
 
     if not models and not demo:
         raise ValueError("give the folder of a model, such as adaptdel train writes, or --demo")
-    settings = ServeSettings(**options)
-    with bind(settings.host, settings.port) as opened:  # fails before the models are loaded
+    (limits,) = chosen_settings(settings, (name for name in vars(SERVE) if name not in NAMED))
+    chosen = ServeSettings(**named, **limits)
+    with bind(chosen.host, chosen.port) as opened:  # fails before the models are loaded
         if demo:
             folders = demo_models(DEMO_FOLDER, note=lambda text: click.echo(text, err=True))
             models = (*(f"{name}={folder}" for name, folder in folders.items()), *models)
-        service = Service.load(models, settings, token_file=token_file, seed_file=seed_file, seed=seed)
+        service = Service.load(models, chosen, token_file=token_file, seed_file=seed_file)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        for sentence in warnings(settings, service.token, seed):
+        for sentence in warnings(chosen, service.token):
             click.echo(f"warning: {sentence}", err=True)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        serve(service, opened, lambda: click.echo(f"adaptdel serves at http://{host}:{opened.getsockname()[1]}/"))
+        host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host
+        opened.listen()  # requests from now on wait until they are read
+        click.echo(f"adaptdel serves at http://{host}:{opened.getsockname()[1]}/")
+        serve(service, opened)
 
 
-def warnings(settings: ServeSettings, token: str | None, seed: int | None) -> list[str]:
+def warnings(settings: ServeSettings, token: str | None) -> list[str]:
     """What is unsafe about a server."""
     sentences = []
     if token is None and not settings.is_local:
@@ -109,6 +89,4 @@ def warnings(settings: ServeSettings, token: str | None, seed: int | None) -> li
         )
     if token is not None and len(token) < SHORT_TOKEN:
         sentences.append(f"the token has only {len(token)} characters: take at least {SHORT_TOKEN} random ones")
-    if seed is not None:
-        sentences.append("--seed is for tests: who knows the seed can search for a text whose votes go wrong")
     return sentences

@@ -22,13 +22,14 @@ def status_command(run: Path, as_json: bool) -> None:
 
     The run is only read. The exit status is 0 whether the run is finished or not.
     """
-    if is_attack_run(run):
-        attacked = attack_status(run)
-        shown = text_table(("run", str(run)), [(name, _shown(value)) for name, value in attacked.items()])
-        click.echo(json.dumps({"run": str(run), **attacked}, indent=2) if as_json else shown.to_terminal())
+    values = attack_status(run) if is_attack_run(run) else read_status(run)
+    if as_json:
+        click.echo(json.dumps({"run": str(run), **values}, indent=2))
         return
-    status = read_status(run)
-    click.echo(json.dumps({"run": str(run), **status}, indent=2) if as_json else describe(status, run))
+    if values.get("rows"):
+        values["rows"] = f"{values['done']:,} of {values['rows']:,} ({percent(values.pop('done') / values['rows'])})"
+    rows = [(name.replace("_", " "), _shown(name, value)) for name, value in values.items()]
+    click.echo(text_table(("run", str(run)), rows).to_terminal())
 
 
 def attack_status(folder: Path) -> dict[str, Any]:
@@ -48,28 +49,12 @@ def attack_status(folder: Path) -> dict[str, Any]:
     }
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    return percent(value) if isinstance(value, float) else str(value)
-
-
-def describe(status: dict[str, Any], run: Path) -> str:
-    """The status for a terminal."""
-    done, of_all = status["done"], status["rows"]
-    of = "" if of_all is None else f" of {of_all:,} ({percent(done / of_all)})"
-    rows = [("state", status["state"]), ("rows", f"{done:,}{of}")]
-    if status["rate"] is not None:
-        rows.append(("rows per second", number(status["rate"], 1)))
-    if status["seconds_left"] is not None:
-        rows.append(("time left", clock(status["seconds_left"])))
-    rows.append(("failures", f"{status['failures']:,}"))
-    if status["clean_accuracy"] is not None:
-        rows.append(("clean accuracy", percent(status["clean_accuracy"])))
-    if status["mean_radius"] is not None:
-        rows.append(("mean certified radius", number(status["mean_radius"])))
-    rows.append(("last result", status["changed"] or "none"))
-    return "\n".join([text_table(("run", str(run)), rows).to_terminal()])
+def _shown(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return "none" if value is None else str(value)
+    if name == "seconds_left":
+        return clock(value)
+    return percent(value) if "accuracy" in name else number(value) + (" rows a second" if name == "rate" else "")
 
 
 def clock(seconds: float) -> str:

@@ -79,11 +79,7 @@ def _beside_the_paper() -> str:
 @click.option("--seed", type=int, help=f"Seed of all random numbers.  [default: {TRAINING.seed}]")
 @set_option
 @list_settings_option(_all_settings)
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False),
-    help="YAML file with settings; options replace them.",
-)
+@click.option("--config", type=click.Path(dir_okay=False), help="YAML file with settings; options replace them.")
 @click.option("--text-column", "text", help=f"Column of the texts.  [default: {DATA.text}]")
 @click.option("--label-column", "label", help=f"Column of the labels.  [default: {DATA.label}]")
 @click.option("--encoding", help=f"Encoding of the file.  [default: {DATA.encoding}]")

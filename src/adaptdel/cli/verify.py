@@ -140,27 +140,24 @@ class _Check:
         click.echo(f"{self.file}: {text}", err=True)
 
 
-def read_certificates(file: Path) -> Iterator[tuple[str, Any]]:
+def read_certificates(file: Path) -> list[tuple[str, Any]]:
     """The certificates of a file, each with its place in the file."""
+    place = str(file)
     try:
         text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{file}: must be JSON in UTF-8") from None
-    try:
-        parsed = parse(text)
-    except NotJSON:  # it may hold one certificate per line
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                try:
-                    yield f"line {number}", parse(line)
-                except ValueError as error:
-                    raise ValueError(f"{file}, line {number}: {FORMS}: {error}") from None
-        if not text.strip():
-            raise ValueError(f"{file}: holds no certificate") from None
-        return
+        try:
+            parsed = parse(text)
+        except NotJSON:  # it may hold one certificate per line
+            found = []
+            for number, line in enumerate(text.split("\n"), start=1):
+                if line.strip():
+                    place = f"{file}, line {number}"
+                    found.append((f"line {number}", parse(line)))
+        else:
+            rows = parsed if isinstance(parsed, list) else [parsed]
+            found = [(f"certificate {number}", values) for number, values in enumerate(rows, start=1)]
     except ValueError as error:
-        raise ValueError(f"{file}: {FORMS}: {error}") from None
-    if parsed == []:
+        raise ValueError(f"{place}: {FORMS}: {error}") from None
+    if not found:
         raise ValueError(f"{file}: holds no certificate")
-    for number, values in enumerate(parsed if isinstance(parsed, list) else [parsed], start=1):
-        yield f"certificate {number}", values
+    return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,51 +25,14 @@ from adaptdel.text.units import Tokens
 ALL_OPERATIONS = ("del", "ins", "sub")
 
 
-class Outbox:
-    """What a request is told, from the thread of the model to whoever waits.
-
-    Its size is bounded, however slowly it is read: of votes on a text, only the latest message is kept.
-
-    Args:
-        notify: called after every message, in the thread of the model.
-    """
-
-    def __init__(self, notify: Callable[[], None]) -> None:
-        self._notify = notify
-        self._lock = threading.Lock()
-        self._messages: dict[Any, tuple[str, Any]] = {}  # in order
-        self._number = 0
-
-    def put(self, name: str, index: int, value: Any) -> None:
-        """Add a message about the text ``index``."""
-        with self._lock:
-            self._number += 1
-            key = (index, value["phase"]) if name == "votes" else self._number
-            self._messages.pop(key, None)
-            self._messages[key] = (name, value)
-        self._notify()
-
-    def take(self) -> list[tuple[str, Any]]:
-        """All messages since the last call, in order."""
-        with self._lock:
-            messages = list(self._messages.values())
-            self._messages.clear()
-        return messages
-
-
 class Job:
-    """One request: its texts, how they are sampled, and its outbox.
+    """A request that was accepted, and what it is told: from the thread of the model to the event loop that made it.
+
+    Its messages are bounded, however slowly they are read: of votes on a text, only the latest message is kept.
 
     Attributes:
-        texts: the texts.
-        plan: what `ServedModel.plan` makes of the request: how votes are sampled, without estimation votes for a
-            prediction; of an exact model what `ServedExact.plan` makes.
-        outbox: gets "votes", "look", "result" and "failed"; each with a dictionary, but "failed" with a pair (index,
-            `Problem`).
-        influence: whether results say which tokens carry the answer.
-        stream: whether votes and looks are told.
-        deadline: by the monotonic clock.
-        started: by the monotonic clock.
+        plan: what `ServedModel.plan` makes of the request.
+        cancelled: called if the client left before every text was answered.
         waiting: the numbers of the texts that are not in the pool yet.
         tickets: of the texts that are in the pool.
         tokens: the number of tokens of the texts that were in the pool so far.
@@ -75,32 +40,72 @@ class Job:
 
     def __init__(
         self,
+        model: str,
         texts: Sequence[str],
         plan: Any,
-        outbox: Outbox,
+        cancelled: Callable[[Job], None],
         *,
         deadline: float,
         influence: bool = False,
         stream: bool = False,
     ) -> None:
-        self.texts, self.plan, self.outbox = list(texts), plan, outbox
+        self.model, self.texts, self.plan = model, list(texts), plan
         self.deadline, self.influence, self.stream = deadline, influence, stream
         self.started = time.monotonic()
         self.waiting = deque(range(len(self.texts)))
         self.tickets: set[Ticket] = set()
         self.tokens = 0
+        self._cancelled, self._left = cancelled, len(self.texts)
+        self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
+        self._lock = threading.Lock()
+        self._messages: dict[Any, tuple[str, Any]] = {}  # in order
+        self._number = 0
+
+    def put(self, name: str, index: int, value: Any) -> None:
+        """Tell something about the text ``index``: "votes", "look", "result", or "failed" with (index, `Problem`)."""
+        with self._lock:
+            self._number += 1
+            key = (index, value["phase"]) if name == "votes" else self._number
+            self._messages.pop(key, None)
+            self._messages[key] = (name, value)
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    async def messages(self) -> AsyncIterator[tuple[str, Any]]:
+        """Pairs (name, value), until every text is answered."""
+        while self._left > 0:  # below 0 if a result comes with the cancellation
+            await self._arrived.wait()
+            self._arrived.clear()
+            with self._lock:
+                messages = list(self._messages.values())
+                self._messages.clear()
+            for name, value in messages:
+                self._left -= name in ("result", "failed")
+                yield name, value
+
+    async def results(self) -> list[dict[str, Any]]:
+        """The results in the order of the texts; the failure of a single text, or the end of the server, is raised."""
+        results: list[dict[str, Any]] = [{} for _ in self.texts]
+        async for name, value in self.messages():
+            if name == "failed":
+                index, problem = value
+                if len(results) == 1 or problem.status_code == 503:
+                    raise problem
+                results[index] = {"error": problem.detail}
+            elif name == "result":
+                results[value.pop("index")] = value
+        return results
+
+    def cancel(self) -> None:
+        """Stop the votes, unless every text is answered."""
+        if self._left:
+            self._left = 0
+            self._cancelled(self)
+            self._arrived.set()
 
 
 class Watcher:
-    """Observes the votes on one text: it counts them, tells a stream of them, and sums up which tokens were kept.
-
-    Attributes:
-        job: the request.
-        index: the number of the text in the request.
-        ticket: the text in the pool.
-        calls: the number of votes.
-        influence: the sums for every token, if they were asked for.
-    """
+    """Observes the votes on one text: it counts them, tells a stream of them, and sums up which tokens were kept."""
 
     def __init__(self, job: Job, index: int, prepared: Prepared, certifier: Certifier) -> None:
         self.job, self.index = job, index
@@ -121,7 +126,7 @@ class Watcher:
                 self._stage, self._counts = stage, np.zeros(classes, dtype=np.int64)
             self._counts = self._counts + np.bincount(answers, minlength=classes)
             votes = {"votes": _named(self._certifier, self._counts), "total": int(self._counts.sum())}
-            self.job.outbox.put("votes", self.index, {"index": self.index, "phase": stage, **votes})
+            self.job.put("votes", self.index, {"index": self.index, "phase": stage, **votes})
 
     def saw_look(self, tally: Tally) -> None:
         """Tell what a look proves."""
@@ -137,7 +142,7 @@ class Watcher:
             "radius": certificate.radius,
             "label": certificate.label,
         }
-        self.job.outbox.put("look", self.index, look)
+        self.job.put("look", self.index, look)
 
 
 class Influence:
@@ -148,80 +153,65 @@ class Influence:
     """
 
     def __init__(self, length: int) -> None:
-        self._total = self._for = 0
-        self._kept = np.zeros(length, dtype=np.int64)
-        self._kept_for = np.zeros(length, dtype=np.int64)
+        self._total = self._total_for = 0.0
+        self._kept, self._kept_for = np.zeros(length), np.zeros(length)
         self._enumerated: list[tuple[BoolArray, IntArray]] = []
 
     def add(self, stage: str, kept: BoolArray, answers: IntArray, label: int) -> None:
-        """Add votes."""
-        if stage == "enumeration":  # at most `MANY_CHOICES` copies of a short text
+        """Add votes; of an enumeration, which chooses the answer, at the end: a short text has few copies."""
+        if stage == "enumeration":
             self._enumerated.append((kept, answers))
         elif stage == "estimation":
-            agrees = answers == label
-            self._total += len(answers)
-            self._for += int(agrees.sum())
-            self._kept += kept.sum(axis=0)
-            self._kept_for += kept[agrees].sum(axis=0)
+            self._count(kept, answers == label, np.ones(len(answers)))
 
-    def rows(self, label: int, noise: Noise, *, exact: bool) -> list[dict[str, float]] | None:
+    def _count(self, kept: BoolArray, agrees: BoolArray, weights: Any) -> None:
+        self._total += float(weights.sum())
+        self._total_for += float(weights[agrees].sum())
+        self._kept += weights @ kept
+        self._kept_for += weights[agrees] @ kept[agrees]
+
+    def rows(self, label: int, noise: Noise) -> list[dict[str, float]] | None:
         """A row for every token; None if there were no such votes."""
-        total: float = self._total
-        total_for: float = self._for
-        kept: Any = self._kept
-        kept_for: Any = self._kept_for
-        if exact:
-            copies = np.concatenate([part for part, _ in self._enumerated])
-            agrees = np.concatenate([part for _, part in self._enumerated]) == label
-            chances = np.array([float(weight) for weight in noise.choice_weights(copies.shape[1])])
-            weights = chances[copies.sum(axis=1)] * len(copies)
-            total, total_for = float(weights.sum()), float(weights[agrees].sum())
-            kept, kept_for = weights @ copies, weights[agrees] @ copies[agrees]
-        if not total:
+        if self._enumerated:
+            chances = np.array([float(weight) for weight in noise.choice_weights(len(self._kept))])
+            copies = sum(len(kept) for kept, _ in self._enumerated)
+            for kept, answers in self._enumerated:
+                self._count(kept, answers == label, chances[kept.sum(axis=1)] * copies)
+        if not self._total:
             return None
-        columns = (kept, kept_for, total - kept, total_for - kept_for)
+        columns = (self._kept, self._kept_for, self._total - self._kept, self._total_for - self._kept_for)
         names = ("kept", "for", "deleted", "for_when_deleted")
         rows = np.round(np.stack(columns, axis=1), 6).tolist()
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def certify_result(
-    certifier: Certifier, watcher: Watcher | None, *, influence: bool, late: bool, seconds: float
-) -> dict[str, Any]:
-    """The result for a text that was certified; ``watcher`` is None if it never got to vote."""
-    certificate = tally = None
-    if watcher is not None:
-        tally = watcher.ticket.tally
-        certificate = certifier.certificate(watcher.ticket.prepared, tally) if tally.proves else None
-    result = _abstention(certifier, tally) if certificate is None else certified(certificate)
-    result |= {"deadline_reached": late, **_cost(watcher, seconds)}
-    if influence:
-        tokens = () if watcher is None else watcher.ticket.prepared.tokens
+def smoothed_result(certifier: Certifier, job: Job, watcher: Watcher | None, *, late: bool) -> dict[str, Any]:
+    """The result of a smoothed model for a text; ``watcher`` is None if it never got to vote."""
+    tally = Tally() if watcher is None else watcher.ticket.tally
+    prepared = None if watcher is None else watcher.ticket.prepared
+    calls = 0 if watcher is None else watcher.calls
+    cost = {"deadline_reached": late, "calls": calls, "seconds": round(time.monotonic() - job.started, 6)}
+    if not job.plan.n_estimate:
+        return _prediction(certifier, tally, () if prepared is None else prepared.tokens) | cost
+    certificate = certifier.certificate(prepared, tally) if prepared is not None and tally.proves else None
+    result = (_abstention(certifier, tally) if certificate is None else certified(certificate)) | cost
+    if job.influence:
         rows = None
-        if watcher is not None and watcher.influence is not None and tally is not None and certificate is not None:
-            rows = watcher.influence.rows(tally.label, certificate.noise, exact=tally.exact is not None)
-        result |= {
-            "tokens": _printable(tokens),
-            "influence": rows,
-        }
+        if watcher is not None and watcher.influence is not None and certificate is not None:
+            rows = watcher.influence.rows(tally.label, certificate.noise)
+        result |= {"tokens": _printable(() if prepared is None else prepared.tokens), "influence": rows}
     return {**result, "certificate": None if certificate is None else certificate.to_dict()}
 
 
-def predict_result(certifier: Certifier, watcher: Watcher | None, *, late: bool, seconds: float) -> dict[str, Any]:
-    """The result for a text that was only classified."""
-    tally = Tally() if watcher is None else watcher.ticket.tally
+def _prediction(certifier: Certifier, tally: Tally, tokens: Tokens) -> dict[str, Any]:
     counts: Any = tally.selection
-    if tally.exact is not None and watcher is not None:
-        tokens = watcher.ticket.prepared.tokens
+    if tally.exact is not None:
         exact = exact_shares(tally.exact.tolist(), certifier.rule.noise.given(tokens), len(tokens))
         counts = np.array([float(share) for share in exact])
     shares = _named(certifier, counts / max(counts.sum(), 1e-300))
-    label = (certifier.base.classes_ or [])[tally.label] if tally.label >= 0 else None
     return {
-        "label": label,
+        "label": _label(certifier, tally),
         "scores": {name: round(float(share), 9) for name, share in shares.items()},
-        "deadline_reached": late,
-        **_cost(watcher, seconds),
     }
 
 
@@ -274,18 +264,17 @@ def certified(certificate: Certificate | ExactCertificate) -> dict[str, Any]:
     }
 
 
-def _abstention(certifier: Certifier, tally: Tally | None) -> dict[str, Any]:
+def _abstention(certifier: Certifier, tally: Tally) -> dict[str, Any]:
     """The deadline came before the first look: nothing is certified, and the label is the most frequent one so far."""
-    rule, counts = certifier.rule, None if tally is None else tally.selection
+    rule, counts = certifier.rule, tally.selection
     radii = dict.fromkeys(rule.noise.certified_ops, -1)
     if set(radii) == set(ALL_OPERATIONS):
         radii["edit"] = -1
-    label = -1 if tally is None else tally.label
     return {
-        "label": (certifier.base.classes_ or [])[label] if label >= 0 else None,
+        "label": _label(certifier, tally),
         "radius": -1,
         "abstained": True,
-        "score": 0.0 if counts is None or label < 0 else float(counts[label] / counts.sum()),
+        "score": 0.0 if tally.label < 0 else float(counts[tally.label] / counts.sum()),
         "length": None,
         "alpha": certifier.plan.alpha,
         "ops": list(rule.ops),
@@ -294,8 +283,8 @@ def _abstention(certifier: Certifier, tally: Tally | None) -> dict[str, Any]:
     }
 
 
-def _cost(watcher: Watcher | None, seconds: float) -> dict[str, Any]:
-    return {"calls": 0 if watcher is None else watcher.calls, "seconds": round(seconds, 6)}
+def _label(certifier: Certifier, tally: Tally) -> Any:
+    return None if tally.label < 0 else (certifier.base.classes_ or [])[tally.label]
 
 
 def _named(certifier: Certifier, counts: Any) -> dict[str, Any]:

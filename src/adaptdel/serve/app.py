@@ -10,7 +10,7 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from adaptdel import __version__
 from adaptdel.files import parse
 from adaptdel.serve import schemas
-from adaptdel.serve.scheduler import Answers
+from adaptdel.serve.answers import Job
 from adaptdel.serve.schemas import PROBLEM_TYPE, Problem
 from adaptdel.serve.security import PAGES, Gate
 from adaptdel.serve.service import Service
@@ -113,22 +113,22 @@ def _work_routes(service: Service) -> APIRouter:
                 "model": schemas.CertifyResponse,
                 "content": {"text/event-stream": {"schema": schemas.STREAM_EVENT}},
                 "description": "Certificates; with `stream`, events `votes`, `look`, `result`, `failed`, `done`.",
-            },
+            }
         },
     )
     async def certify(request: Request, body: schemas.CertifyBody) -> Response:
         """Certify one text or several."""
-        answers = request.scope["answers"] = service.submit(body)  # which the gate finishes
+        job = request.scope["job"] = service.submit(body)  # which the gate finishes
         if body.stream:
             unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
-            return StreamingResponse(_events(answers), media_type="text/event-stream", headers=unbuffered)
-        return await _results(request, answers)
+            return StreamingResponse(_events(job), media_type="text/event-stream", headers=unbuffered)
+        return await _results(request, job)
 
     @router.post("/predict", responses={200: {"model": schemas.PredictResponse}})
     async def predict(request: Request, body: schemas.PredictBody) -> Response:
         """Classify one text or several, without certificates: faster."""
-        answers = request.scope["answers"] = service.submit(body)
-        return await _results(request, answers)
+        job = request.scope["job"] = service.submit(body)
+        return await _results(request, job)
 
     return router
 
@@ -172,24 +172,24 @@ def _other_routes(app: FastAPI, service: Service) -> APIRouter:
     return router
 
 
-async def _results(request: Request, answers: Answers) -> Response:
+async def _results(request: Request, job: Job) -> Response:
     """The results in JSON. If the client leaves before, the votes stop."""
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        answers.cancel()
+        job.cancel()
 
     watching = asyncio.create_task(watch())
     try:
-        return _json({"model": answers.model, "results": await answers.results()})
+        return _json({"model": job.model, "results": await job.results()})
     finally:
         watching.cancel()
 
 
-async def _events(answers: Answers) -> AsyncIterator[bytes]:
+async def _events(job: Job) -> AsyncIterator[bytes]:
     """Server-sent events of a request."""
-    async for name, value in answers.messages():
+    async for name, value in job.messages():
         if name == "failed":
             index, problem = value
             value = {"index": index, "error": problem.detail, "status": problem.status_code}
@@ -245,14 +245,9 @@ def _of_validation(error: RequestValidationError, request: Request) -> Problem:
 class Server(uvicorn.Server):
     """Ends in order: requests in flight are finished or, after a time, refused with 503."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self.service, self._ready = service, ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
-        await super().startup(sockets)
-        self._ready()
+        self.service = service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM or SIGINT. The signal is not raised again at the end, so that the exit status is 0."""
@@ -286,8 +281,8 @@ def bind(host: str, port: int) -> socket.socket:
     return opened
 
 
-def serve(service: Service, opened: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until a signal comes; ``ready`` is called when requests are accepted."""
+def serve(service: Service, opened: socket.socket) -> None:
+    """Serve at a socket that listens, until a signal comes."""
     sys.setswitchinterval(SWITCH_SECONDS)
     config = uvicorn.Config(
         create_app(service),
@@ -302,4 +297,4 @@ def serve(service: Service, opened: socket.socket, ready: Callable[[], None] = l
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    Server(config, service, ready).run(sockets=[opened])
+    Server(config, service).run(sockets=[opened])

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, overload
 
 import httpx2
@@ -36,14 +36,10 @@ class ServeError(RuntimeError):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a text, without a certificate.
+    """The answer to a text, without a certificate; see `CertifiedText`.
 
     Attributes:
-        label: the answer; None if a deadline came before the first vote.
         scores: the share of votes for every class, or its exact score.
-        calls: the number of votes.
-        seconds: the time on the server.
-        deadline_reached: whether a deadline ended the votes.
     """
 
     label: Any
@@ -55,18 +51,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class CertifiedText:
-    """The answer to a text and its certificate.
+    """The answer to a text and its certificate; /openapi.json describes the fields.
 
     Attributes:
         label: the answer; None if a deadline came before the first vote.
         certificate: the votes or scores and what they prove; None if a deadline came before the first look.
-        radii: the radius for each operation alone, and for all ("edit").
-        deadline_reached: whether a deadline ended the votes.
-        calls: the number of votes.
-        seconds: the time on the server.
-        tokens: the tokens, if influence was asked for.
-        influence: for every token the votes with and without it, if that was asked for.
-        margin: of an exact model, what each edit costs and a counterexample, if influence was asked for.
     """
 
     label: Any
@@ -95,13 +84,11 @@ class StreamEvent:
     """An event of a stream: "votes", "look", "result", "failed" or "done", and its values."""
 
     name: str
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any]
 
 
 class Client:
-    """Calls a server. It may be used by several threads.
-
-    A request that is refused with 429 or 503 is sent again after the time that the server names.
+    """Calls a server. It may be used by several threads. What is refused with 429 or 503 is sent again later.
 
     Args:
         url: the address of the server.
@@ -127,9 +114,6 @@ class Client:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=timeout)
 
-    def __repr__(self) -> str:
-        return f"Client({self.url!r}, model={self.model!r})"
-
     def __enter__(self) -> Client:
         return self
 
@@ -149,12 +133,7 @@ class Client:
     @overload
     def predict(self, texts: Sequence[str], **options: Any) -> list[Prediction]: ...
     def predict(self, texts: str | Sequence[str], **options: Any) -> Prediction | list[Prediction]:
-        """Classify a text or a list of texts.
-
-        Args:
-            texts: the text or texts.
-            options: ``votes={"select": ...}``, ``deadline_ms``, ``model``.
-        """
+        """Classify a text or a list of texts. Options: ``votes={"select": ...}``, ``deadline_ms``, ``model``."""
         results = self._results("/v1/predict", texts, options)
         names = ("label", "scores", "calls", "seconds", "deadline_reached")
         answers = [Prediction(**{name: result[name] for name in names}) for result in results]
@@ -165,13 +144,7 @@ class Client:
     @overload
     def certify(self, texts: Sequence[str], **options: Any) -> list[CertifiedText]: ...
     def certify(self, texts: str | Sequence[str], **options: Any) -> CertifiedText | list[CertifiedText]:
-        """Certify a text or a list of texts.
-
-        Args:
-            texts: the text or texts.
-            options: ``alpha``, ``ops``, ``votes={"select": ..., "estimate": ...}``, ``deadline_ms``, ``influence``,
-                ``model``.
-        """
+        """Certify a text or a list of texts. Options: the fields of `CertifyBody`, such as ``alpha`` and ``ops``."""
         answers = [_certified(result) for result in self._results("/v1/certify", texts, options)]
         return answers[0] if isinstance(texts, str) else answers
 

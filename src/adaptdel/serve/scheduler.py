@@ -1,46 +1,80 @@
-"""One thread per model, which alone calls the base classifier, and the answers that the event loop waits for.
+"""The models that are served: each has a thread, which alone calls the model, and answers the jobs of all requests.
 
-The thread of a smoothed model owns the pool of votes and shares batches between all requests, which join the pool
-between two batches. What a thread has to tell is put into the outbox of the request, which wakes the event loop.
+The thread of a smoothed model shares batches of votes between all requests, which join its pool between two batches.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from adaptdel.certification.certifier import Certifier, Ticket, VotePool
+from adaptdel.certification.sampling import SamplingPlan
 from adaptdel.classifiers.base import BaseClassifierError, InconsistentAnswerError
 from adaptdel.classifiers.foreign import ForeignModelError
-from adaptdel.serve.answers import Job, Outbox, Watcher, certify_result, predict_result
+from adaptdel.core.checks import check_int
+from adaptdel.core.radius import check_noise
+from adaptdel.core.threat import Threat
+from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.serve.answers import ALL_OPERATIONS, Job, Watcher, exact_result, smoothed_result
 from adaptdel.serve.configuration import ServeSettings
-from adaptdel.serve.schemas import Problem, internal_error, shutting_down, too_many
+from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, internal_error, shutting_down
+from adaptdel.text.units import check_unit
 
 LOG = logging.getLogger("adaptdel.serve")
 ADMISSION_SECONDS = 0.02  # for splitting and preparing texts between two batches
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+COPIES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 
 
-class Scheduler(ABC):
-    """The thread of a model.
+class Meters:
+    """What a server measures, for Prometheus. Labels come from fixed sets: routes, status codes, models."""
 
-    Args:
-        name: the name of the model.
-        settings: the limits.
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        route, model = ("route",), ("model",)
+        self.requests = Counter("adaptdel_requests", "Requests.", (*route, "code"), registry=registry)
+        self.latency = Histogram(
+            "adaptdel_request_seconds", "Time of a request.", route, buckets=SECONDS, registry=registry
+        )
+        self.in_flight = Gauge("adaptdel_requests_in_flight", "Requests that are worked on.", registry=registry)
+        self.queue = Gauge("adaptdel_queue_texts", "Texts that wait for a place in the pool.", model, registry=registry)
+        self.pool = Gauge("adaptdel_pool_texts", "Texts that are voted on together.", model, registry=registry)
+        self.texts = Counter("adaptdel_texts", "Texts that were answered.", model, registry=registry)
+        self.abstentions = Counter("adaptdel_abstentions", "Texts with no certificate.", model, registry=registry)
+        self.late = Counter(
+            "adaptdel_deadlines_reached", "Texts whose votes a deadline ended.", model, registry=registry
+        )
+        self.votes = Counter("adaptdel_votes", "Votes of the base classifier.", model, registry=registry)
+        self.batches = Histogram(
+            "adaptdel_batch_copies", "Copies in a batch.", model, buckets=COPIES, registry=registry
+        )
+
+    def page(self) -> bytes:
+        """All measurements in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+
+class ServedModel(ABC):
+    """A model and its thread.
 
     Attributes:
         fault: why the model is not served any more; None if it is.
     """
 
-    def __init__(self, name: str, settings: ServeSettings) -> None:
-        self.name, self.settings = name, settings
+    def __init__(self, name: str, model: Any, settings: ServeSettings, meters: Meters) -> None:
+        self.name, self.model, self.settings, self.meters = name, model, settings, meters
+        self.unit = check_unit(model.unit)
         self.fault: str | None = None
         self._changed = threading.Condition()
         self._new: deque[Job] = deque()
@@ -49,15 +83,49 @@ class Scheduler(ABC):
         self._queued = 0  # texts that wait; guarded by the condition
         self._closing = self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"adaptdel-{name}", daemon=True)
+        meters.queue.labels(name).set_function(lambda: self.sizes()[0])
+        meters.pool.labels(name).set_function(lambda: self.sizes()[1])
+
+    @abstractmethod
+    def plan(self, body: CertifyBody | PredictBody, seed: int) -> Any:
+        """How a request is answered; ValueError if it asks for something that cannot be."""
+
+    @abstractmethod
+    def _round(self) -> None:
+        """Work for a short time."""
+
+    def info(self) -> dict[str, Any]:
+        """What clients are told of the model."""
+        base, stated = self.model.base_classifier(), self.model.run_settings()
+        training = getattr(self.model, "training_", None) or {}
+        return {
+            "name": self.name,
+            "kind": base.kind or type(base).__name__,
+            "classes": list(base.classes_ or []),
+            "unit": self.unit.kind,
+            "noise": None,
+            "method": stated.get("method", training.get("method")),
+            "alpha": stated["alpha"],
+            "ops": stated["ops"],
+            "certified_ops": list(ALL_OPERATIONS),
+            "votes": None,
+            "threshold": stated["threshold"],
+            "fingerprint": base.fingerprint(),
+        }
+
+    def sizes(self) -> tuple[int, int]:
+        """The number of texts that wait and of those that are voted on."""
+        return self._queued, 0
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether requests are accepted."""
-        return self.fault is None and not self._closing and self._thread.is_alive()
+    def unready(self) -> str | None:
+        """Why requests are not accepted; None if they are."""
+        if self.fault is None and not self._closing and self._thread.is_alive():
+            return None
+        return self.fault or f"the model {self.name!r} is not ready yet"
 
     def submit(self, job: Job) -> None:
         """Accept a request, or raise a `Problem` at once."""
@@ -67,9 +135,11 @@ class Scheduler(ABC):
             if self._closing:
                 raise shutting_down()
             if self._queued + len(job.texts) > self.settings.queue:
-                raise too_many(
+                raise Problem(
+                    429,
                     f"{self._queued} texts wait for the model {self.name!r} already, of at most "
-                    f"{self.settings.queue}: send the request again later"
+                    f"{self.settings.queue}: send the request again later",
+                    {"Retry-After": "1"},
                 )
             self._queued += len(job.texts)
             self._new.append(job)
@@ -93,14 +163,6 @@ class Scheduler(ABC):
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
-
-    def sizes(self) -> tuple[int, int]:
-        """The number of texts that wait and of those that are voted on."""
-        return self._queued, 0
-
-    @abstractmethod
-    def _round(self) -> None:
-        """Work for a short time."""
 
     def _run(self) -> None:
         while True:
@@ -135,8 +197,24 @@ class Scheduler(ABC):
         with self._changed:
             self._queued -= 1
 
-    def _fail(self, job: Job, index: int, error: Exception) -> None:
-        job.outbox.put("failed", index, (index, problem_of(error, self.name)))
+    def _check_tokens(self, count: int) -> None:
+        if count > self.settings.tokens:
+            allowed = f"more than the {self.settings.tokens} that are allowed"
+            raise Problem(413, f"the text has {count} tokens, {allowed}: send a shorter text")
+
+    def _answered(self, job: Job, index: int, result: dict[str, Any]) -> None:
+        self.meters.texts.labels(self.name).inc()
+        self.meters.abstentions.labels(self.name).inc(result.get("abstained", False))
+        self.meters.late.labels(self.name).inc(result["deadline_reached"])
+        job.put("result", index, {"index": index, **result})
+
+    def _failed(self, job: Job, index: int, error: Exception) -> None:
+        if isinstance(error, (ValueError, BaseClassifierError)):
+            error = Problem(422, str(error))
+        elif not isinstance(error, Problem):
+            log_error(f"model {self.name!r}", error)
+            error = internal_error()
+        job.put("failed", index, (index, error))
 
     def _drop(self, job: Job) -> list[int]:
         """Forget a request; returns the numbers of its texts that were not answered."""
@@ -159,21 +237,24 @@ class Scheduler(ABC):
             self._new.clear()
         for job in self._jobs:
             for index in self._drop(job):
-                job.outbox.put("failed", index, (index, problem))
+                job.put("failed", index, (index, problem))
 
 
-class InOrder(Scheduler):
-    """The thread of an exact model, which answers one text after the other: there are no votes to share.
+class ServedExact(ServedModel):
+    """An additive model answers one text after the other, with certainty: limits on alpha, votes and time hold."""
 
-    Args:
-        name: the name of the model.
-        settings: the limits.
-        answer: gives the result of a text of a request, by its number.
-    """
+    def plan(self, body: CertifyBody | PredictBody, seed: int) -> Threat | None:
+        """The attacker that a request names; None for a prediction."""
+        if isinstance(body, PredictBody):
+            return None
+        return Threat(self.model.ops if body.ops is None else body.ops)
 
-    def __init__(self, name: str, settings: ServeSettings, answer: Callable[[Job, int], dict[str, Any]]) -> None:
-        super().__init__(name, settings)
-        self._answer = answer
+    def answer(self, job: Job, index: int) -> dict[str, Any]:
+        """The result of a text."""
+        tokens = self.unit.split(job.texts[index])
+        self._check_tokens(len(tokens))
+        [certificate] = self.model.certify([job.texts[index]])
+        return exact_result(certificate, tokens, job)
 
     def _round(self) -> None:
         """Answer the next text."""
@@ -181,37 +262,54 @@ class InOrder(Scheduler):
         if job is not None:
             index = job.waiting[0]
             try:
-                job.outbox.put("result", index, {"index": index, **self._answer(job, index)})
+                self._answered(job, index, self.answer(job, index))
             except Exception as error:
-                self._fail(job, index, error)
+                self._failed(job, index, error)
             self._leave_queue(job)
 
 
-class PoolScheduler(Scheduler):
-    """The thread of a smoothed model.
-
-    Args:
-        name: the name of the model.
-        settings: the limits.
-        certifier: the engine, with the base classifier.
-        classified: called with the number of copies of every batch.
-        answered: called with every result.
+class ServedSmoothed(ServedModel):
+    """A smoothed model, whose thread takes votes for many requests at a time.
 
     Attributes:
         pool: the texts that are voted on; only the thread changes it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        settings: ServeSettings,
-        certifier: Certifier,
-        classified: Callable[[int], None],
-        answered: Callable[[dict[str, Any]], None],
-    ) -> None:
-        super().__init__(name, settings)
-        self.certifier, self.pool = certifier, VotePool(certifier.base)
-        self._classified, self._answered = classified, answered
+    def __init__(self, name: str, model: Any, settings: ServeSettings, meters: Meters) -> None:
+        self.certifier: Certifier = model.certifier()
+        self.pool = VotePool(self.certifier.base)
+        super().__init__(name, model, settings, meters)
+
+    def plan(self, body: CertifyBody | PredictBody, seed: int) -> SamplingPlan:
+        """The sampling plan of a request, without estimation votes for a prediction."""
+        plan = replace(self.certifier.plan, seed=seed, secret=True)
+        votes = body.votes
+        for name in ("select", "estimate"):
+            number = None if votes is None else getattr(votes, name)
+            if number is not None:
+                check_int(f"votes.{name}", number, least=1, most=self.settings.votes)
+                plan = replace(plan, **{f"n_{name}": number})
+        if isinstance(body, PredictBody):
+            return replace(plan, n_estimate=0)
+        if body.deadline_ms is not None:
+            plan = replace(plan, interrupted=True)
+        if body.alpha is not None:
+            plan = replace(plan, alpha=body.alpha)
+        if body.ops is not None:
+            noise = plan.rule.noise
+            threat = Threat(noise.certified_ops if body.ops == "edit" else body.ops)
+            check_noise(noise, threat)
+            plan = replace(plan, rule=replace(plan.rule, ops=threat.ops))
+        return plan
+
+    def info(self) -> dict[str, Any]:
+        """What clients are told of the model."""
+        plan = self.certifier.plan
+        return super().info() | {
+            "noise": repr(plan.rule.noise),
+            "certified_ops": list(plan.rule.noise.certified_ops),
+            "votes": {"select": plan.n_select, "estimate": plan.n_estimate},
+        }
 
     def sizes(self) -> tuple[int, int]:
         """The number of texts that wait and of those that are voted on."""
@@ -227,7 +325,8 @@ class PoolScheduler(Scheduler):
         if not len(self.pool):
             return
         finished = self.pool.step(self.settings.batch_tokens)
-        self._classified(self.pool.copies)
+        self.meters.batches.labels(self.name).observe(self.pool.copies)
+        self.meters.votes.labels(self.name).inc(self.pool.copies)
         for ticket in finished:
             self._deliver(ticket, late=False)
 
@@ -244,22 +343,19 @@ class PoolScheduler(Scheduler):
         """Add the next text of a request to the pool, or refuse it."""
         index = job.waiting[0]
         try:
-            tokens = self.certifier.unit.split(job.texts[index])
-            check_tokens(len(tokens), self.settings)
+            tokens = self.unit.split(job.texts[index])
+            self._check_tokens(len(tokens))
             job.tokens += len(tokens)
             if job.influence and job.tokens > self.settings.tokens:
-                raise Problem(
-                    413,
-                    f"with influence, all texts together may have at most {self.settings.tokens} tokens: "
-                    "send fewer texts",
-                )
+                most = f"all texts together may have at most {self.settings.tokens} tokens"
+                raise Problem(413, f"with influence, {most}: send fewer texts")
             prepared = self.certifier.prepare_tokens(tokens, "this text")
             ticket = Watcher(job, index, prepared, self.certifier.with_plan(job.plan)).ticket
             self.pool.add(ticket)
-        except InconsistentAnswerError:
+        except (InconsistentAnswerError, ForeignModelError):
             raise
         except Exception as error:
-            self._fail(job, index, error)
+            self._failed(job, index, error)
         else:
             job.tickets.add(ticket)
         self._leave_queue(job)
@@ -270,7 +366,7 @@ class PoolScheduler(Scheduler):
             self.pool.stop(ticket)
             self._deliver(ticket, late=True)
         while job.waiting:
-            self._answer(job, job.waiting[0], None, late=True)
+            self._put_result(job, job.waiting[0], None, late=True)
             self._leave_queue(job)
 
     def _drop(self, job: Job) -> list[int]:
@@ -284,87 +380,26 @@ class PoolScheduler(Scheduler):
     def _deliver(self, ticket: Ticket, *, late: bool) -> None:
         watcher: Watcher = ticket.tag
         watcher.job.tickets.discard(ticket)
-        if ticket.failure is not None:
-            self._fail(watcher.job, watcher.index, ticket.failure)
-            if isinstance(ticket.failure.__cause__, ForeignModelError):  # Rust code panicked: its state is unknown
-                raise ticket.failure.__cause__
-        else:
-            self._answer(watcher.job, watcher.index, watcher, late=late)
-
-    def _answer(self, job: Job, index: int, watcher: Watcher | None, *, late: bool) -> None:
-        """Put the result of a text into the outbox."""
-        certifier = self.certifier.with_plan(job.plan)
-        seconds = time.monotonic() - job.started
-        try:
-            if job.plan.n_estimate:
-                result = certify_result(certifier, watcher, influence=job.influence, late=late, seconds=seconds)
-            else:
-                result = predict_result(certifier, watcher, late=late, seconds=seconds)
-        except Exception as error:
-            self._fail(job, index, error)
+        if ticket.failure is None:
+            self._put_result(watcher.job, watcher.index, watcher, late=late)
             return
-        self._answered(result)
-        job.outbox.put("result", index, {"index": index, **result})
+        self._failed(watcher.job, watcher.index, ticket.failure)
+        if isinstance(ticket.failure.__cause__, ForeignModelError):  # Rust code panicked: its state is unknown
+            raise ticket.failure.__cause__
+
+    def _put_result(self, job: Job, index: int, watcher: Watcher | None, *, late: bool) -> None:
+        try:
+            result = smoothed_result(self.certifier.with_plan(job.plan), job, watcher, late=late)
+        except Exception as error:
+            self._failed(job, index, error)
+        else:
+            self._answered(job, index, result)
 
 
-class Answers:
-    """The answers to a request, as they come."""
-
-    def __init__(self, scheduler: Scheduler, texts: Sequence[str], plan: Any, **options: Any) -> None:
-        self.model, self._scheduler, self._left = scheduler.name, scheduler, len(texts)
-        self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
-        self.job = Job(texts, plan, Outbox(self._notify), **options)
-        scheduler.submit(self.job)
-
-    def _notify(self) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._arrived.set)
-
-    async def messages(self) -> AsyncIterator[tuple[str, Any]]:
-        """Pairs (name, value) as in `Job.outbox`, until every text is answered."""
-        while self._left > 0:  # below 0 if a result comes with the cancellation
-            await self._arrived.wait()
-            self._arrived.clear()
-            for name, value in self.job.outbox.take():
-                self._left -= name in ("result", "failed")
-                yield name, value
-
-    def cancel(self) -> None:
-        """Stop the votes, unless every text is answered."""
-        if self._left:
-            self._left = 0
-            self._scheduler.cancel(self.job)
-            self._arrived.set()
-
-    async def results(self) -> list[dict[str, Any]]:
-        """The results in the order of the texts; the failure of a single text, or the end of the server, is raised."""
-        results: list[dict[str, Any]] = [{} for _ in self.job.texts]
-        async for name, value in self.messages():
-            if name == "failed":
-                index, problem = value
-                if len(results) == 1 or problem.status_code == 503:
-                    raise problem
-                results[index] = {"error": problem.detail}
-            elif name == "result":
-                results[value.pop("index")] = value
-        return results
-
-
-def check_tokens(count: int, settings: ServeSettings) -> None:
-    """Raise if a text has too many tokens."""
-    if count > settings.tokens:
-        allowed = f"more than the {settings.tokens} that are allowed"
-        raise Problem(413, f"the text has {count} tokens, {allowed}: send a shorter text")
-
-
-def problem_of(error: Exception, model: str) -> Problem:
-    """What the client is told when the work on a text failed."""
-    if isinstance(error, Problem):
-        return error
-    if isinstance(error, (ValueError, BaseClassifierError)):
-        return Problem(422, str(error))
-    log_error(f"model {model!r}", error)
-    return internal_error()
+SERVED: Mapping[str, type[ServedModel]] = {
+    SmoothedClassifier.kind: ServedSmoothed,
+    AdditiveClassifier.kind: ServedExact,
+}
 
 
 def log_error(where: str, error: BaseException) -> None:

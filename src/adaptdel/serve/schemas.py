@@ -203,11 +203,6 @@ class Problem(HTTPException):
         return Response(json.dumps(document).encode(), self.status_code, self.headers, PROBLEM_TYPE)
 
 
-def too_many(detail: str) -> Problem:
-    """The client may try again."""
-    return Problem(429, detail, {"Retry-After": "1"})
-
-
 def shutting_down() -> Problem:
     """The server was told to stop."""
     return Problem(

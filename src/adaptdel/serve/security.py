@@ -72,11 +72,12 @@ class Gate:
             if not status:
                 await internal_error().response()(scope, receive, respond)
         finally:
-            if "answers" in scope:
-                self.service.finish(scope["answers"])
+            if "job" in scope:
+                self.service.finish(scope["job"])
             seconds, code = time.monotonic() - started, status or 499  # the client left, as in nginx
             route = getattr(scope.get("route"), "path", "other")
-            self.service.meters.request(route, code, seconds)
+            self.service.meters.requests.labels(route, str(code)).inc()
+            self.service.meters.latency.labels(route).observe(seconds)
             LOG.info("%s %s %d %.3f s", scope["method"], route, code, seconds)
 
     def _check_host(self, path: str, headers: dict[bytes, bytes]) -> None:

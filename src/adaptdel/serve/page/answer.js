@@ -1,6 +1,6 @@
 // The answer, its promise in words, and the votes as they arrive.
 
-import { byId, element, svg } from "./dom.js";
+import { byId, element, scale } from "./dom.js";
 import { lead, part } from "./influence.js";
 import { confidence, percent, promise } from "./sentences.js";
 import { count, number, unitOf } from "./tokens.js";
@@ -16,8 +16,6 @@ const PHASES = {
   estimation: "Bounding the share of the answer",
   enumeration: "The text is short: every possible copy is counted",
 };
-const MOST_DOTS = 240;
-const COLUMNS = 40;
 const MOST_ROWS = 6;
 
 export class AnswerPanel {
@@ -50,12 +48,12 @@ export class AnswerPanel {
   draw() {
     if (this.latest) {
       const { phase, votes, total } = this.latest;
-      const each = drawVotes(byId("votes"), votes, this.model.classes);
-      byId("about-votes").textContent = `${PHASES[phase] ?? "Voting"}: ${number(total)} votes so far. ${scaleWords(each)}`;
+      drawVotes(byId("votes"), votes, this.model.classes);
+      byId("about-votes").textContent = `${PHASES[phase]}: ${number(total)} votes so far.`;
     }
     const { look } = this;
     if (look) {
-      const share = votesFor(look.votes, look.label) / Math.max(1, Object.values(look.votes).reduce((sum, value) => sum + value, 0));
+      const share = votesFor(look.votes, look.label) / Object.values(look.votes).reduce((sum, value) => sum + value, 0);
       drawGauge(byId("gauge"), { share, lower: look.lower, needed: this.needed(look.label), label: look.label, alpha: this.alpha });
     }
   }
@@ -77,7 +75,6 @@ export class AnswerPanel {
     const label = String(result.label);
     const parts = [element("p", { class: "head" }, head), element("p", {}, explanation)];
     if (!result.abstained) parts.unshift(element("p", { class: "answer" }, ["Answer ", element("b", { dir: "auto" }, label)]));
-    if (result.certificate?.k > 1) parts.push(element("p", {}, `The promise is that “${label}” stays among the ${result.certificate.k} most frequent answers.`));
     if (result.character_radius > 0 && unit.one === "word") {
       parts.push(element("p", {}, `The answer also stays if up to ${number(result.character_radius)} characters are deleted, inserted or replaced, within words or between them.`));
     }
@@ -113,12 +110,12 @@ export class AnswerPanel {
     const exact = certificate.exact !== null;
     const counts = exact ? certificate.exact.map((row) => row.reduce((sum, value) => sum + value, 0)) : certificate.votes[certificate.votes.length - 1];
     const votes = Object.fromEntries(certificate.classes.map((name, place) => [String(name), counts[place]]));
-    const each = drawVotes(byId("votes"), votes, model.classes, String(result.label));
+    drawVotes(byId("votes"), votes, model.classes, String(result.label));
     const used = counts.reduce((sum, value) => sum + value, 0);
     const took = seconds < 0.1 ? `${Math.max(1, Math.round(1000 * seconds))} milliseconds` : `${seconds.toFixed(1)} seconds`;
     byId("about-votes").textContent = exact
-      ? `The text is short, so all its ${number(used)} possible copies were classified, in ${took}. ${scaleWords(each)}`
-      : `${number(certificate.selection.reduce((sum, value) => sum + value, 0))} votes chose the answer, and then ${number(used)} others measured its share, shown here. They took ${took}. ${scaleWords(each)}`;
+      ? `The text is short, so all its ${number(used)} possible copies were classified, in ${took}.`
+      : `${number(certificate.selection.reduce((sum, value) => sum + value, 0))} votes chose the answer, and then ${number(used)} others measured its share, shown here. They took ${took}.`;
     drawGauge(byId("gauge"), { share: score, lower: certificate.derived.p1, needed: this.needed(result.label), label: result.label, alpha: result.alpha, exact });
   }
 
@@ -129,85 +126,38 @@ export class AnswerPanel {
     byId("promise").dataset.kind = "failed";
     byId("promise").replaceChildren(element("p", { class: "head" }, "No answer."), element("p", {}, sentence));
   }
-
-  /** One sentence for screen readers and tests. */
-  static summary(result, model) {
-    const unit = unitOf(model.unit);
-    return result.abstained ? "The model abstains." : `Answer ${result.label}, radius ${count(result.radius, unit)}, ${confidence(result.alpha)}.`;
-  }
-}
-
-const scaleWords = (each) => (each === 1 ? "Each dot is a vote." : `Each dot is ${number(each)} votes.`);
-
-// The votes: a row of dots for each answer, and a scale with what is known about the share of the leader.
-
-/** How many votes a dot stands for: 1, 2, 5, 10, 20, ... so that there are not too many dots. */
-function votesPerDot(total) {
-  for (let power = 1; ; power *= 10) {
-    for (const digit of [1, 2, 5]) if (total / (digit * power) <= MOST_DOTS) return digit * power;
-  }
 }
 
 /** The votes for a label; the server names labels as Python prints them. */
-function votesFor(votes, label) {
-  const printed = { true: "True", false: "False", null: "None" }[String(label)];
-  return votes[String(label)] ?? votes[`${label}.0`] ?? votes[printed] ?? 0;
-}
+const votesFor = (votes, label) => votes[String(label)] ?? votes[`${label}.0`] ?? votes[{ true: "True", false: "False" }[label]] ?? 0;
 
-/** [answer, votes] by falling votes; ties and answers without votes in the order of the classes. */
-function ranked(votes, classes) {
-  return classes.map((name) => [String(name), votesFor(votes, name)]).sort((first, second) => second[1] - first[1]);
-}
-
-/** Draw votes, a map from answers to numbers, into a list. `leader` comes first if it is given. */
+/** Draw votes, a map from answers to numbers, into a list of bars. `leader` comes first if it is given. */
 function drawVotes(list, votes, classes, leader = null) {
-  let rows = ranked(votes, classes);
-  if (leader !== null) rows = [...rows.filter(([name]) => name === leader), ...rows.filter(([name]) => name !== leader)];
+  let rows = classes.map((name) => [String(name), votesFor(votes, name)]).sort((first, second) => second[1] - first[1]);
+  rows = [...rows.filter(([name]) => name === leader), ...rows.filter(([name]) => name !== leader)];
   const total = rows.reduce((sum, [, value]) => sum + value, 0);
-  const each = votesPerDot(total);
   if (rows.length > MOST_ROWS) {
-    const others = rows.slice(MOST_ROWS - 1);
-    rows = [...rows.slice(0, MOST_ROWS - 1), [`${others.length} other answers`, others.reduce((sum, [, value]) => sum + value, 0)]];
+    const others = rows.splice(MOST_ROWS - 1);
+    rows.push([`${others.length} other answers`, others.reduce((sum, [, value]) => sum + value, 0)]);
   }
   list.replaceChildren(
     ...rows.map(([name, value], place) =>
-      element("li", { class: place === 0 ? "leader" : "rival" }, [
+      element("li", {}, [
         element("span", { class: "name", dir: "auto" }, name),
         element("span", { class: "figure" }, `${number(value)} of ${number(total)}, ${percent(total ? value / total : 0)}`),
-        dots(value, each, place === 0),
+        scale([[total ? value / total : 0, place === 0 ? "lower" : "rival"]]),
       ]),
     ),
   );
-  return each;
 }
 
-function dots(value, each, leads) {
-  const drawn = Math.max(Math.round(value / each), value > 0 ? 1 : 0);
-  const lines = Math.max(1, Math.ceil(drawn / COLUMNS));
-  const drawing = svg("svg", { viewBox: `0 0 ${COLUMNS * 10} ${lines * 10}`, "aria-hidden": "true", class: "dots" });
-  for (let dot = 0; dot < drawn; dot += 1) {
-    const [x, y] = [(dot % COLUMNS) * 10 + 5, Math.floor(dot / COLUMNS) * 10 + 5];
-    drawing.append(svg("circle", { cx: x, cy: y, r: leads ? 3.9 : 3.1 })); // rivals are rings, by the style sheet
-  }
-  return drawing;
-}
-
-/**
- * The scale from 0% to 100%: the share of the votes, the lower bound on the share of all possible copies, and the share
- * that an answer needs (null where it depends on a rival).
- */
+/** The share of the votes, the lower bound on the share of all copies, and the share that an answer needs, if it is known. */
 function drawGauge(holder, { share, lower, needed, label, alpha, exact }) {
-  const drawing = svg("svg", { viewBox: "0 0 400 26", preserveAspectRatio: "none", "aria-hidden": "true" });
-  const bar = (from, to, name) =>
-    drawing.append(svg("rect", { x: 400 * from, y: 8, width: Math.max(400 * (to - from), 0), height: 10, class: name }));
-  bar(0, 1, "track");
-  bar(0, share, "share");
-  bar(0, Math.min(lower, share), "lower");
-  if (needed !== null) drawing.append(svg("line", { x1: 400 * needed, x2: 400 * needed, y1: 2, y2: 24, class: "needed" }));
   const known = exact
     ? `Exactly ${percent(share)} of all copies get “${label}”, weighted by how likely they are.`
     : `Among all possible copies, at least ${percent(lower)} get “${label}” (${confidence(alpha)}): the lower bound that the votes support.`;
   const need = needed === null ? "" : ` The mark at ${percent(needed)} is what the answer needs. The promise comes from the distance to it.`;
+  const drawing = scale([[share, "share"], [Math.min(lower, share), "lower"]], needed);
   holder.replaceChildren(drawing, element("p", { class: "muted" }, known + need));
   holder.hidden = false;
 }
@@ -227,12 +177,7 @@ function drawLead(holder, result) {
   const { margin, radius, label } = result;
   const [inside, beyond] = [taken(result, radius), taken(result, radius + 1)];
   const end = Math.max(lead(margin), beyond);
-  const drawing = svg("svg", { viewBox: "0 0 400 26", preserveAspectRatio: "none", "aria-hidden": "true" });
-  for (const [width, name] of [[end, "track"], [beyond, "share"], [inside, "lower"]]) {
-    drawing.append(svg("rect", { x: 0, y: 8, width: (400 * width) / end, height: 10, class: name }));
-  }
-  const mark = (399 * lead(margin)) / end;
-  drawing.append(svg("line", { x1: mark, x2: mark, y1: 2, y2: 24, class: "needed" }));
+  const drawing = scale([[beyond / end, "share"], [inside / end, "lower"]], lead(margin) / end);
   const next = beyond > margin.slack ? `One more takes ${part(beyond, margin)}, more than there is.` : "No number of edits takes all of it.";
   const worst = radius === 0 ? "" : `The ${radius === 1 ? "worst edit takes" : `${number(radius)} worst edits take`} ${part(inside, margin)} of it, which leaves ${part(lead(margin) - inside, margin)}. `;
   const words = `The mark is the lead of “${label}” over “${margin.rival}”. ${worst}${next}`;

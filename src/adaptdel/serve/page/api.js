@@ -64,27 +64,11 @@ const sentence = (text) => {
   return trimmed.charAt(0).toUpperCase() + trimmed.slice(1) + (/[.!?]$/.test(trimmed) ? "" : ".");
 };
 
-async function json(response) {
-  try {
-    return await response.json();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Problem(CUT);
-  }
-}
-
 /** The models of the server and its limits. */
-export const models = async () => json(await call("v1/models"));
-
-/** The result of one text, all at once. */
-export async function certify(request, signal) {
-  const { results } = await json(await call("v1/certify", request, signal));
-  if (results[0].error) throw new Problem(sentence(results[0].error), 422);
-  return results[0];
-}
+export const models = async () => (await call("v1/models")).json();
 
 /** The result of one text; `on(name, data)` is called for every "votes" and "look" event before it. */
-export async function certifyLive(request, on, signal) {
+export async function certify(request, signal, on = () => {}) {
   const response = await call("v1/certify", { ...request, stream: true }, signal);
   let result = null;
   for await (const { name, data } of events(response)) {
@@ -105,12 +89,9 @@ async function* events(response) {
     for (;;) {
       const { done, value } = await reader.read();
       waiting += done ? "" : decoder.decode(value, { stream: true });
-      const blocks = waiting.split(/\r?\n\r?\n/);
+      const blocks = waiting.split("\n\n");
       waiting = blocks.pop();
-      for (const block of blocks) {
-        const event = parsed(block);
-        if (event) yield event;
-      }
+      for (const block of blocks) yield parsed(block);
       if (done) return;
     }
   } catch (error) {
@@ -122,12 +103,6 @@ async function* events(response) {
 }
 
 function parsed(block) {
-  let name = "message";
-  const data = [];
-  for (const line of block.split(/\r?\n/)) {
-    const [field, rest] = [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).replace(/^ /, "")];
-    if (field === "event") name = rest;
-    if (field === "data") data.push(rest);
-  }
-  return data.length ? { name, data: JSON.parse(data.join("\n")) } : null;
+  const [event, data] = block.split("\n");
+  return { name: event.replace("event: ", ""), data: JSON.parse(data.replace("data: ", "")) };
 }

@@ -27,7 +27,7 @@ export function align(a, b, ops = EVERY_OPERATION, mostCells = MOST_CELLS) {
   while (head < a.length && head < b.length && a[head] === b[head]) head += 1;
   let tail = 0;
   while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail += 1;
-  const [from, to] = numbered(a.slice(head, a.length - tail), b.slice(head, b.length - tail));
+  const [from, to] = [a.slice(head, a.length - tail), b.slice(head, b.length - tail)];
   const middle = between(from, to, { deletes, inserts, substitutes }, mostCells);
   if (!middle.codes) return { distance: middle.distance, atLeast: middle.atLeast, steps: null };
   const codes = new Uint8Array(head + middle.codes.length + tail); // zeros: kept
@@ -35,23 +35,9 @@ export function align(a, b, ops = EVERY_OPERATION, mostCells = MOST_CELLS) {
   return { distance: middle.distance, steps: joined(a, b, codes) };
 }
 
-/** Tokens as small integers, which compare faster. */
-function numbered(a, b) {
-  const numbers = new Map();
-  const read = (tokens) => {
-    const coded = new Int32Array(tokens.length);
-    tokens.forEach((token, place) => {
-      if (!numbers.has(token)) numbers.set(token, numbers.size);
-      coded[place] = numbers.get(token);
-    });
-    return coded;
-  };
-  return [read(a), read(b)];
-}
-
 function between(a, b, allowed, mostCells) {
   const delta = b.length - a.length;
-  let least = Math.max(lowerBound(a, b, allowed), a.length + b.length > 0 ? 1 : 0); // equal ends were cut off
+  let least = Math.max(Math.abs(delta), a.length + b.length > 0 ? 1 : 0); // equal ends were cut off
   // Without insertions (or deletions) every path stays between two diagonals, and one pass decides.
   const fixed = !allowed.deletes || !allowed.inserts;
   for (let limit = Math.max(least, 32); ; limit *= 2) {
@@ -63,22 +49,6 @@ function between(a, b, allowed, mostCells) {
     if (distance <= limit || fixed) return { distance, codes };
     least = limit + 1; // every path that is at most this long was tried
   }
-}
-
-/** A number of edits that is needed in any case: from the lengths, and from the tokens that the other side lacks. */
-function lowerBound(a, b, { substitutes }) {
-  const counts = new Map();
-  for (const token of a) counts.set(token, (counts.get(token) ?? 0) + 1);
-  let common = 0;
-  for (const token of b) {
-    const left = counts.get(token) ?? 0;
-    if (left > 0) {
-      counts.set(token, left - 1);
-      common += 1;
-    }
-  }
-  const [lost, gained] = [a.length - common, b.length - common];
-  return substitutes ? Math.max(lost, gained) : lost + gained;
 }
 
 /**

@@ -11,8 +11,15 @@ function filled(node, attributes, content) {
 /** An element of HTML with attributes and content: a text, an element or a list of both. */
 export const element = (name, attributes = {}, content = []) => filled(document.createElement(name), attributes, content);
 
-/** An element of SVG. */
-export const svg = (name, attributes = {}) => filled(document.createElementNS(SVG, name), attributes, []);
+const svg = (name, attributes) => filled(document.createElementNS(SVG, name), attributes, []);
+
+/** A scale from 0 to 1 with bars [share, class] over each other, and a mark. */
+export function scale(bars, mark = null) {
+  const drawing = svg("svg", { viewBox: "0 0 400 26", preserveAspectRatio: "none", "aria-hidden": "true", class: "scale" });
+  for (const [share, name] of [[1, "track"], ...bars]) drawing.append(svg("rect", { x: 0, y: 8, width: 400 * share, height: 10, class: name }));
+  if (mark !== null) drawing.append(svg("line", { x1: 399 * mark, x2: 399 * mark, y1: 2, y2: 24, class: "needed" }));
+  return drawing;
+}
 
 /** The element of the page with this id. */
 export const byId = (id) => document.getElementById(id);

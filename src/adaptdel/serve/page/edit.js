@@ -2,15 +2,13 @@
 
 import { certify } from "./api.js";
 import { align, covered, EVERY_OPERATION, tally } from "./distance.js";
-import { byId, debounced, element, spoken, svg } from "./dom.js";
-import { effectsOf, lead, part } from "./influence.js";
+import { byId, debounced, element, scale, spoken } from "./dom.js";
+import { lead, part } from "./influence.js";
 import { confidence, editWords, percent, verdict } from "./sentences.js";
-import { count, number, spans, split, UNITS, unitOf } from "./tokens.js";
+import { count, number, split, UNITS, unitOf } from "./tokens.js";
 
 const COUNT_AFTER = 120; // milliseconds after the last key
 const ASK_AFTER = 600;
-const MOST_BOXES = 30;
-const FEWEST_BOXES = 12; // fewer would be drawn too large
 const CONTEXT = 12; // unchanged tokens that are shown on each side of a change
 const LONGEST_RUN = 60; // unchanged tokens that are shown in a row
 
@@ -24,9 +22,8 @@ export class EditPanel {
     this.askSoon = debounced(() => this.ask(), ASK_AFTER);
     this.input = byId("edited");
     this.input.addEventListener("input", () => this.changed());
-    for (const button of byId("tricks").querySelectorAll("button")) {
-      button.addEventListener("click", () => this.play(button.dataset.trick));
-    }
+    byId("worst").addEventListener("click", () => this.replace(this.subject.result.margin.counterexample));
+    byId("reset").addEventListener("click", () => this.replace(this.subject.text));
   }
 
   /** Start with a certified text. `subject` has text, result, model and request. */
@@ -39,31 +36,25 @@ export class EditPanel {
     if (byId("edit").hidden) return;
     const countable = tokens !== null && tokens.length === result.length;
     byId("edit-body").hidden = !countable;
-    byId("about-edit").textContent = countable ? aboutEdit(unit) : uncounted(model, tokens, result);
+    byId("about-edit").textContent = countable ? aboutEdit(unit) : uncounted(model);
     if (!countable) return;
     const { radii } = result;
     const others = [...EVERY_OPERATION.map((name) => [[name], radii[name]]), [EVERY_OPERATION, radii.edit]];
     const known = others.filter(([ops, radius]) => radius !== undefined && ops.join() !== result.ops.join());
     this.subject = { ...subject, unit, tokens, radii: [[result.ops, result.radius], ...known] };
     this.input.value = subject.text;
-    this.effects = effectsOf(result);
-    byId("tricks").querySelector('[data-trick="strongest"]').hidden = this.effects === null;
-    byId("tricks").querySelector('[data-trick="worst"]').hidden = !result.margin?.counterexample;
+    byId("worst").hidden = !result.margin?.counterexample;
     this.count();
     byId("fresh").textContent = "Not asked yet: nothing is changed.";
   }
 
   hide() {
-    this.stop();
-    this.subject = null;
-    byId("edit").hidden = true;
-  }
-
-  stop() {
     this.countSoon.cancel();
     this.askSoon.cancel();
     this.asking?.abort();
     this.asking = null;
+    this.subject = null;
+    byId("edit").hidden = true;
   }
 
   changed() {
@@ -81,7 +72,6 @@ export class EditPanel {
     const cover = covered(tokens, edited, radii);
     const { distance } = cover.alignment;
     const shown = cover.alignment.steps ? cover.alignment : align(tokens, edited, EVERY_OPERATION);
-    this.steps = shown.steps;
     const { kind, head, text } = verdict({ result, unit, distance, cover });
     byId("verdict").dataset.kind = kind;
     const [headline, explanation] = byId("verdict-words").children;
@@ -93,20 +83,16 @@ export class EditPanel {
 
   /** Certify the edited text. */
   async ask() {
-    const { request, text, unit } = this.subject;
-    if (this.input.value === text) {
+    const { request, result, tokens, unit } = this.subject;
+    if (split(this.input.value, unit).join("\0") === tokens.join("\0")) {
       byId("fresh").textContent = "Not asked: nothing is changed.";
-      return;
-    }
-    if (this.input.value.length > 0 && split(this.input.value, unit).join("\0") === this.subject.tokens.join("\0")) {
-      byId("fresh").textContent = "Not asked: only white space differs, which the model does not see.";
       return;
     }
     const asking = new AbortController();
     this.asking = asking;
     byId("fresh").textContent = "Asking the model …";
     try {
-      const fresh = await certify({ ...request, text: this.input.value, influence: Boolean(this.subject.result.margin) }, asking.signal);
+      const fresh = await certify({ ...request, text: this.input.value, influence: Boolean(result.margin) }, asking.signal);
       if (asking === this.asking) this.showFresh(fresh);
     } catch (error) {
       if (error.name === "AbortError" || asking !== this.asking) return;
@@ -127,54 +113,20 @@ export class EditPanel {
     const known = !result.abstained; // otherwise there is no answer to compare with
     const parts = [element("b", { dir: "auto", class: same || !known ? "" : "changed" }, String(fresh.label))];
     if (known) parts.push(same ? " – the same answer" : " – the answer has changed");
-    parts.push(fresh.margin ? `, ${this.leadOf(fresh, same)}. ` : `, with ${percent(fresh.score)} of the votes. `);
-    if (fresh.radius === 0) parts.push(`Its own promise covers no further edit (${confidence(fresh.alpha)}). `);
-    else parts.push(`Its own promise: ${count(fresh.radius, unit)} (${confidence(fresh.alpha)}). `);
+    if (!fresh.margin) parts.push(`, with ${percent(fresh.score)} of the votes`);
+    else if (same) parts.push(`, with ${part(lead(fresh.margin), result.margin)} of the lead that the original text has`);
+    parts.push(`. Its own promise: ${count(fresh.radius, unit)} (${confidence(fresh.alpha)}). `);
     if (inside && !same) {
       parts.push(`This contradicts the promise: one of the two is wrong, which happens with a probability of at most ${percent(result.alpha)} for each.`);
     }
     byId("fresh").replaceChildren(...parts);
   }
 
-  /** What an edited text has of the lead of the original one. */
-  leadOf(fresh, same) {
-    const { margin } = this.subject.result;
-    return same ? `with ${part(lead(fresh.margin), margin)} of the lead that the original text has` : "since more than the lead was taken";
-  }
-
   /** Make edits for the visitor. */
-  play(trick) {
-    if (!this.subject) return;
-    const { unit, text, result } = this.subject;
-    const { value } = this.input;
-    if (trick === "reset") this.input.value = text;
-    else if (trick === "worst") this.input.value = result.margin.counterexample;
-    else {
-      const places = spans(value, unit);
-      const place = this.strongest();
-      if (place === undefined) return;
-      const [from, to] = place + 1 < places.length ? [places[place].start, places[place + 1].start] : [places[place - 1]?.end ?? 0, places[place].end];
-      this.input.value = value.slice(0, from) + value.slice(to);
-    }
+  replace(text) {
+    this.input.value = text;
     this.count();
     this.changed();
-  }
-
-  /** The place in the edited text of the unchanged token with the largest difference for the answer. */
-  strongest() {
-    let best = null;
-    let [i, j] = [0, 0];
-    for (const { kind, from, to } of this.steps ?? []) {
-      if (kind === "keep") {
-        from.forEach((_, offset) => {
-          const difference = this.effects[i + offset]?.difference ?? -Infinity;
-          if (best === null || difference > best.difference) best = { difference, place: j + offset };
-        });
-      }
-      i += from.length;
-      j += to.length;
-    }
-    return best?.place;
   }
 }
 
@@ -182,36 +134,17 @@ const aboutEdit = (unit) =>
   `Type into your version. The page counts the least number of ${unit.many} that someone must delete, insert or replace to get from the certified text ` +
   `to yours.${unit === UNITS.word ? " White space does not count, but a comma that sticks to a word is part of it." : ""}`;
 
-function uncounted(model, tokens, result) {
-  if (tokens !== null) {
-    return `This page splits the text into ${number(tokens.length)} ${unitOf(model.unit).many}, the model into ${number(result.length)}. So edits are not counted here; the promise above is valid.`;
-  }
-  return `This model reads its input in units of the kind “${model.unit}”, which this page cannot count while you type. The promise above is valid: it counts edits of such units.`;
-}
+const uncounted = (model) =>
+  `This page cannot count this text's units of the kind “${model.unit}” while you type. The promise above is valid: it counts edits of such units.`;
 
-/** A box for each edit that the promise covers; used ones are filled, those beyond it are crossed. */
+/** What an edited text uses of the edits that the promise covers, and what is beyond it. */
 function drawBudget(holder, distance, radius) {
   holder.hidden = radius < 0 || distance === null || distance === Infinity;
   if (holder.hidden) return;
   const plural = (value) => `${number(value)} ${value === 1 ? "edit" : "edits"}`;
   const words = distance > radius ? `${plural(distance)}, ${number(distance - radius)} beyond the promise` : `${number(distance)} of ${plural(radius)} used`;
-  const shown = Math.max(radius, distance);
-  const drawing = svg("svg", { "aria-hidden": "true" });
-  if (shown <= MOST_BOXES) {
-    drawing.setAttribute("viewBox", `0 0 ${Math.max(shown, FEWEST_BOXES) * 14} 16`);
-    for (let box = 0; box < shown; box += 1) {
-      const name = box >= radius ? "over" : box < distance ? "used" : "free";
-      drawing.append(svg("rect", { x: box * 14 + 1.5, y: 2, width: 11, height: 12, rx: 2, class: name }));
-      if (box >= radius) drawing.append(svg("path", { d: `M${box * 14 + 4.5} 5l5 6m0-6l-5 6`, class: "cross" }));
-    }
-  } else {
-    drawing.setAttribute("viewBox", "0 0 420 16");
-    const scale = 417 / shown;
-    drawing.append(svg("rect", { x: 1.5, y: 2, width: radius * scale, height: 12, rx: 2, class: "free" }));
-    drawing.append(svg("rect", { x: 1.5, y: 2, width: Math.min(distance, radius) * scale, height: 12, rx: 2, class: "used" }));
-    if (distance > radius) drawing.append(svg("rect", { x: 1.5 + radius * scale, y: 2, width: (distance - radius) * scale, height: 12, rx: 2, class: "over" }));
-  }
-  holder.replaceChildren(drawing, element("p", {}, words));
+  const end = Math.max(radius, distance, 1);
+  holder.replaceChildren(scale([[distance / end, "over"], [Math.min(distance, radius) / end, "used"]], radius / end), element("p", {}, words));
 }
 
 /** The steps as a text with deleted, inserted and replaced tokens. Long unchanged parts are left out. */
@@ -221,25 +154,22 @@ function drawDiff(holder, steps, unit) {
     return;
   }
   const parts = [];
-  const join = (tokens) => tokens.join(unit.glue);
-  const mark = (name, tokens) =>
-    element(name, {}, [spoken(name === "del" ? " deleted: " : " inserted: "), join(tokens), spoken(name === "del" ? ", end of deleted. " : ", end of inserted. ")]);
+  const mark = (kind, tokens, said) => [spoken(` ${said}: `), element(kind, {}, tokens.join(unit.glue)), spoken(". ")];
   steps.forEach(({ kind, from, to }, place) => {
     if (place > 0) parts.push(unit.glue);
-    if (kind === "keep") parts.push(...kept(from, place > 0, place < steps.length - 1, unit, join));
-    else if (kind === "sub") {
-      const replaced = [spoken(" replaced: "), element("del", {}, join(from)), spoken(" by "), element("ins", {}, join(to)), spoken(", end of replaced. ")];
-      parts.push(element("span", { class: "sub" }, replaced));
-    } else parts.push(mark(kind, kind === "del" ? from : to));
+    if (kind === "keep") parts.push(...kept(from, place > 0, place < steps.length - 1, unit));
+    else if (kind === "del") parts.push(...mark("del", from, "deleted"));
+    else if (kind === "ins") parts.push(...mark("ins", to, "inserted"));
+    else parts.push(element("span", { class: "sub" }, [...mark("del", from, "replaced"), ...mark("ins", to, "by")]));
   });
   holder.replaceChildren(...(parts.length ? parts : [element("em", {}, "Both texts are empty.")]));
 }
 
-function kept(tokens, after, before, unit, join) {
-  if (tokens.length <= LONGEST_RUN) return [join(tokens)];
-  const head = after ? CONTEXT : before ? 0 : LONGEST_RUN;
+/** A long unchanged part is shown only near the changes. */
+function kept(tokens, after, before, unit) {
+  if (tokens.length <= LONGEST_RUN) return [tokens.join(unit.glue)];
+  const head = after || !before ? CONTEXT : 0;
   const tail = before ? CONTEXT : 0;
-  const left = count(tokens.length - head - tail, unit);
-  const gap = element("span", { class: "gap" }, ` … ${left} unchanged … `);
-  return [join(tokens.slice(0, head)), gap, join(tail ? tokens.slice(-tail) : [])];
+  const gap = element("span", { class: "gap" }, ` … ${count(tokens.length - head - tail, unit)} unchanged … `);
+  return [tokens.slice(0, head).join(unit.glue), gap, tokens.slice(tokens.length - tail).join(unit.glue)];
 }

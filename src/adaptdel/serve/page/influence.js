@@ -46,8 +46,11 @@ const VOTES = {
 /** What edits must take, at least, to change the answer. */
 export const lead = ({ slack }) => slack + 1;
 
-/** A part of a lead, such as "2.5%". */
-export const part = (score, margin) => `${score < 0 ? "−" : ""}${Number(((100 * Math.abs(score)) / lead(margin)).toPrecision(3))}%`;
+/** A part of a lead, such as "2.5%"; never 100% for what is a little less. */
+export function part(score, margin) {
+  const share = (100 * Math.abs(score)) / lead(margin);
+  return `${score < 0 ? "−" : ""}${share > 99 && share < 100 ? Math.floor(1000 * share) / 1000 : Number(share.toPrecision(3))}%`;
+}
 
 /** How the heat map speaks of scores: see `VOTES`. */
 const SCORES = {
@@ -60,17 +63,13 @@ const SCORES = {
     `${item.difference < 0 ? "takes" : "adds"} ${part(Math.abs(item.difference), item.margin)} of the lead. In its place, the worst ${one} would take ${part(item.difference + item.margin.insertion, item.margin)} of it.`,
 };
 
-const wordsFor = (result) => (result.margin ? SCORES : VOTES);
-
-/** What each token does for the answer, as `VOTES` and `SCORES` measure it; null if the server was not asked. */
-export const effectsOf = (result) => (result.margin || result.influence ? wordsFor(result).effects(result) : null);
-
 export class Influence {
   constructor() {
     this.words = [];
     const heat = byId("heat");
-    heat.addEventListener("click", (event) => this.choose(this.words.findIndex(({ node }) => node === event.target)));
-    heat.addEventListener("pointerover", (event) => this.choose(this.words.findIndex(({ node }) => node === event.target)));
+    for (const name of ["click", "pointerover"]) {
+      heat.addEventListener(name, ({ target }) => this.choose(this.words.findIndex(({ node }) => node === target)));
+    }
     heat.addEventListener("keydown", (event) => {
       const steps = { ArrowRight: 1, ArrowLeft: -1 };
       if (!(event.key in steps) || this.words.length === 0) return;
@@ -86,12 +85,12 @@ export class Influence {
   }
 
   show({ result, model, text }) {
-    const effects = effectsOf(result);
-    byId("influence").hidden = effects === null;
-    if (effects === null) return;
+    byId("influence").hidden = !result.margin && !result.influence;
+    if (byId("influence").hidden) return;
+    this.wording = result.margin ? SCORES : VOTES;
+    const effects = this.wording.effects(result);
     this.label = String(result.label);
     this.unit = unitOf(model.unit);
-    this.wording = wordsFor(result);
     const clear = effects.filter((item) => item?.clear);
     const largest = Math.max(...clear.map(({ difference }) => Math.abs(difference)));
     const level = (item) => Math.max(1, Math.ceil((LEVELS * Math.abs(item.difference)) / largest));
@@ -109,8 +108,6 @@ export class Influence {
     this.words = nodes.map((node, place) => ({ node, token: String(result.tokens[place]), item: effects[place] }));
     const heat = byId("heat");
     heat.replaceChildren(...this.laidOut(nodes, result.tokens, text));
-    heat.tabIndex = 0;
-    heat.setAttribute("role", "group");
     heat.setAttribute("aria-label", `The text; left and right arrow keys choose a ${this.unit.one}`);
     byId("caveat").textContent = this.wording.caveat(result, this.unit);
   }

@@ -124,12 +124,7 @@ class Page {
   /** The text or a setting is not the certified one any more. */
   changed() {
     if (!this.subject) return;
-    const request = this.request();
-    const { text, ...settings } = this.subject.request;
-    const { text: now, ...nowSettings } = request;
-    const what = text !== now ? "text" : JSON.stringify(settings) !== JSON.stringify(nowSettings) ? "settings" : null;
-    byId("stale").hidden = what === null;
-    byId("stale").textContent = what === null ? "" : `The ${what} above changed since. What follows is about the certified ${what}; press “Certify” for the new ${what}.`;
+    byId("stale").hidden = JSON.stringify(this.request()) === JSON.stringify(this.subject.request);
   }
 
   request() {
@@ -138,10 +133,7 @@ class Page {
 
   async certify() {
     if (!this.model || byId("certify").disabled) return;
-    if (!this.settings.check()) {
-      this.settings.complain();
-      return;
-    }
+    if (!this.settings.check(true)) return;
     const [model, request] = [this.model, this.request()];
     const asking = new AbortController();
     this.asking = asking;
@@ -150,13 +142,12 @@ class Page {
     this.answer.start(model, request.alpha ?? model.alpha);
     this.busy(true);
     try {
-      const result = await api.certifyLive({ ...request, influence: true }, (name, data) => this.answer.event(name, data), asking.signal);
+      const result = await api.certify({ ...request, influence: true }, asking.signal, (name, data) => this.answer.event(name, data));
       this.subject = { text: request.text, result, model, request };
       const example = (model.examples ?? []).find(({ text }) => text === request.text) ?? null;
       this.answer.show(this.subject, example);
       this.edit.show(this.subject);
       this.influence.show(this.subject);
-      document.title = `${AnswerPanel.summary(result, model)} – adaptdel`;
       this.changed();
     } catch (error) {
       if (asking !== this.asking) return; // another model was chosen

@@ -2,7 +2,6 @@
 
 import { byId, element } from "./dom.js";
 import { confidence } from "./sentences.js";
-import { number } from "./tokens.js";
 
 const NAMES = { del: "delete", ins: "insert", sub: "replace" };
 
@@ -23,6 +22,7 @@ export class Settings {
     byId("select").value = model.votes?.select ?? "";
     byId("estimate").value = model.votes?.estimate ?? "";
     for (const id of ["select", "estimate"]) byId(id).max = limits.votes;
+    for (const id of ["alpha", "select", "estimate"]) byId(id).required = model.votes !== null;
     const boxes = Object.keys(NAMES).map((name) => {
       const allowed = model.certified_ops.includes(name);
       const box = element("input", { type: "checkbox", value: name, id: `op-${name}` });
@@ -33,35 +33,20 @@ export class Settings {
     this.check();
   }
 
-  /** Whether all fields are valid; each says what is wrong with it. */
-  check() {
+  /** Whether all fields are valid; the first one that is not says what is wrong with it if `complain`. */
+  check(complain = false) {
     const alpha = Number(byId("alpha").value);
-    const byVotes = this.model.votes !== null;
-    byId("alpha").setCustomValidity(!byVotes || (alpha > 0 && alpha < 1) ? "" : "The error level must be above 0 and below 1, such as 0.05.");
-    for (const id of ["select", "estimate"]) {
-      const value = Number(byId(id).value);
-      const fits = !byVotes || (Number.isInteger(value) && value >= 1 && value <= this.limits.votes);
-      byId(id).setCustomValidity(fits ? "" : `An integer from 1 to ${number(this.limits.votes)}.`);
-    }
-    const ops = this.ops();
-    const boxes = [...byId("ops").querySelectorAll("input:enabled")];
-    boxes[0]?.setCustomValidity(ops.length ? "" : "Allow at least one kind of edit.");
     byId("help-alpha").textContent =
       alpha > 0 && alpha < 1 ? `How often a promise may be wrong, at most. ${alpha} means ${confidence(alpha)}.` : "A number above 0 and below 1, such as 0.05.";
+    const fields = byId("settings").querySelectorAll("input:enabled");
+    byId("ops").querySelector("input:enabled").setCustomValidity(this.ops().length ? "" : "Allow at least one kind of edit.");
     this.changed();
-    return this.fields().every((field) => field.validity.valid);
-  }
-
-  /** Show what is wrong, where it is wrong. */
-  complain() {
-    const wrong = this.fields().find((field) => !field.validity.valid);
-    if (!wrong) return;
-    byId("settings").open = true;
-    wrong.reportValidity();
-  }
-
-  fields() {
-    return [byId("alpha"), byId("select"), byId("estimate"), ...byId("ops").querySelectorAll("input")];
+    const wrong = [...fields].find((field) => !field.checkValidity());
+    if (wrong && complain) {
+      byId("settings").open = true;
+      wrong.reportValidity();
+    }
+    return !wrong;
   }
 
   ops() {
