@@ -50,6 +50,7 @@ class DataSettings:
 
 
 DATA = DataSettings()
+NAMED_LABELS = 8  # that differ in case only, in a note
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def read_examples(
         labels,
         [row.number for row in rows],
         content_digest(texts, labels),
-        notes + _repeated(texts, labels),
+        notes + _repeated(texts, labels) + _differing_in_case(labels),
     )
 
 
@@ -418,3 +419,13 @@ def _repeated(texts: Sequence[str], labels: Sequence[Label]) -> list[str]:
     labels_per_text = Counter(text for text, _ in set(zip(texts, labels, strict=True)))
     contradictory = sum(1 for count in labels_per_text.values() if count > 1)
     return [*notes, f"{contradictory} texts occur with different labels"] if contradictory else notes
+
+
+def _differing_in_case(labels: Sequence[Any]) -> list[str]:
+    """A sentence if labels differ in upper and lower case or in spaces around them only."""
+    alike: dict[str, set[str]] = {}
+    for label in map(str, set(labels)):
+        alike.setdefault(label.strip().casefold(), set()).add(label)
+    pairs = [" and ".join(map(repr, sorted(names))) for names in alike.values() if len(names) > 1]
+    shown = ", ".join(sorted(pairs)[:NAMED_LABELS])
+    return [f"labels differ in case or spaces only: {shown}: are they the same class?"] if pairs else []

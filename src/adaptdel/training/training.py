@@ -165,8 +165,7 @@ def train(
         sentences.append(sentence)
     if settings.method not in UNSMOOTHED and is_short(settings.unit, training_set.lengths):
         note(short_texts(training_set.lengths, exact_reach(texts, labels, settings.unit, settings.seed)))
-    sentences += (checked or {}).pop("warnings", []) + _differing_in_case(labels)
-    model.training_["warnings"] = sentences
+    model.training_["warnings"] = sentences + (checked or {}).pop("warnings", [])
     return model
 
 
@@ -200,7 +199,7 @@ def train_exact(
         "history": None,
         "seconds": round(time.monotonic() - started, 3),
     }
-    model.training_["warnings"] = _small_classes(model.training_) + _differing_in_case(labels)
+    model.training_["warnings"] = _small_classes(model.training_)
     model.texts_ = {"training": text_hashes(texts)}
     if is_short(settings.unit, examples.lengths):
         note(short_texts(examples.lengths, model.front_[model.base_classifier().options()["point"]]))
@@ -446,13 +445,3 @@ def _described(examples: ExampleSet, held: ExampleSet) -> dict[str, Any]:
         "length_quartiles": quartiles,
         "classes": {str(label): list(examples.labels).count(label) for label in sorted(set(examples.labels), key=str)},
     }
-
-
-def _differing_in_case(labels: Sequence[Any]) -> list[str]:
-    """A sentence if labels differ in upper and lower case or in spaces around them only."""
-    alike: dict[str, set[str]] = {}
-    for label in map(str, set(labels)):
-        alike.setdefault(label.strip().casefold(), set()).add(label)
-    pairs = [" and ".join(map(repr, sorted(names))) for names in alike.values() if len(names) > 1]
-    shown = ", ".join(sorted(pairs)[:NAMED])
-    return [f"labels differ in case or spaces only: {shown}: are they the same class?"] if pairs else []
