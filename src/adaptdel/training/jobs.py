@@ -22,7 +22,7 @@ from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
 from adaptdel.training.model_figures import DETECTION, FRONT, HISTORY, plot_detection, plot_front, plot_history
-from adaptdel.training.protection import protect
+from adaptdel.training.protection import allowed_false_positives, protect
 from adaptdel.training.training import train, train_exact
 
 LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
@@ -137,7 +137,8 @@ def train_job(
     try:
         model: SmoothedClassifier | AdditiveClassifier
         if settings.is_exact:
-            model = train_exact(examples.texts, examples.labels, settings, progress=progress, note=note)
+            aim = None if job.max_false_positives is None else (job.protect, job.max_false_positives)
+            model = train_exact(examples.texts, examples.labels, settings, protect=aim, progress=progress, note=note)
         else:
             with naming_a_full_disk(checkpoints):
                 model = train(
@@ -178,6 +179,8 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
     fraction = min(MOST_PROOF, max(LEAST_PROOF, 5 / (job.max_false_positives * others)))
     held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
     trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
+    negatives = sum(str(examples.labels[row]) != job.protect for row in proof)
+    allowed_false_positives(negatives, job.max_false_positives)  # refuses too few before a model is trained
     return examples.take(trained), examples.take(proof)
 
 

@@ -38,6 +38,7 @@ from adaptdel.text.data import (
     text_hashes,
 )
 from adaptdel.text.units import Tokens, check_unit
+from adaptdel.training.protection import choose_bound
 
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
@@ -174,12 +175,14 @@ def train_exact(
     labels: Sequence[Label],
     settings: TrainingSettings,
     *,
+    protect: tuple[Any, float] | None = None,
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
 ) -> AdditiveClassifier:
     """Train an additive classifier, whose certificates are exact; its attribute ``training_`` describes the training.
 
-    All texts train it, after a part of them has chosen its bound: see `AdditiveClassifier.fit`.
+    All texts train it, after a part of them has chosen its bound: see `AdditiveClassifier.fit`, and `choose_bound` if
+    ``protect`` names a class and a rate of false positives.
     """
     started = time.monotonic()
     model = AdditiveClassifier(
@@ -188,7 +191,10 @@ def train_exact(
         settings=settings.additive,
         seed=settings.seed,
         progress=progress,
-    ).fit(texts, labels)
+    )
+    held_out = model.fit_bounds(texts, labels)
+    if protect is not None:
+        choose_bound(model, held_out, *protect, settings.additive.max_accuracy_loss)
     split = check_unit(settings.unit).split
     examples = ExampleSet([split(text) for text in texts], list(labels))
     model.training_ = {
