@@ -237,7 +237,7 @@ def plan_lengths(
         kept = {n: n * (1 - noise.share_removed(n)) for n in {*lengths, *places}}
         allowed = noise.certified_ops if ops is None else ops
         radii = [plan(n, noise, ops=allowed, successes=trials, trials=trials, alpha=alpha).radius or 0 for n in places]
-        few = sum(kept[n] < FEW_KEPT for n in lengths) / len(lengths)
+        few = sum(kept[n] < FEW_KEPT - 1e-6 for n in lengths) / len(lengths)
         rounded = tuple(round(kept[n], 2) for n in places)
         shown = (places[0], places[1], places[2])
         plans.append(LengthPlan(name, noise, shown, rounded, tuple(radii), few, few_kept(noise, lengths)))
