@@ -32,7 +32,7 @@ def recertify_command(
     work: int,
     as_json: bool,
 ) -> None:
-    """Derive new radii from the votes stored in the folder RUN, without the model.
+    """Derive new radii from the votes of a run, without the model.
 
     Options that are omitted keep the value of RUN. Each certificate holds with its own confidence 1 - alpha. Decide
     on the settings before you look at the results: choosing the best of several runs invalidates the confidence.

@@ -49,10 +49,11 @@ def report_command(
     characters: bool,
     as_json: bool,
 ) -> None:
-    """Compare certification runs, or runs of attacks, in an HTML page that works offline, with tables and figures.
+    """Compare runs in an HTML page, with tables and figures.
 
-    A RUN can be a table of another system's certificates on the same inputs (CSV, JSON or Parquet; columns id or text,
-    answer, radius, and if known label, length, ops, unit), which are compared and not verified.
+    The page works offline. Runs are of certification or of attacks. A RUN can be a table of another system's
+    certificates on the same inputs (CSV, JSON or Parquet; columns id or text, answer, radius, and if known label,
+    length, ops, unit), which are compared and not verified.
 
     Writes index.html, report.json, tables.tex, tables/ (CSV) and figures/ (PNG, SVG, PDF) to the folder OUT.
     """
