@@ -182,7 +182,7 @@ def train_exact(
     """Train an additive classifier, whose certificates are exact; its attribute ``training_`` describes the training.
 
     All texts train it, after a part of them has chosen its bound: see `AdditiveClassifier.fit`, and `choose_bound` if
-    ``protect`` names a class and a rate of false positives.
+    ``protect`` names a class and the share of other texts that may get its answer.
     """
     started = time.monotonic()
     model = AdditiveClassifier(
