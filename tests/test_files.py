@@ -29,6 +29,13 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
     assert names(tmp_path) == ["model", "model/new"]
 
 
+def test_a_way_through_a_missing_folder_replaces_nothing(tmp_path: Path) -> None:
+    old_model(tmp_path)
+    with pytest.raises(ValueError, match="does not exist"), replacing_folder(tmp_path / "missing" / ".." / "model"):
+        pass
+    assert "model/old" in names(tmp_path)
+
+
 def test_a_folder_that_is_not_completed_leaves_the_old_one(tmp_path: Path) -> None:
     def interrupted() -> None:
         with replacing_folder(old_model(tmp_path)) as partial:

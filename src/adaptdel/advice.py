@@ -326,7 +326,7 @@ def plan_lengths(
     for name, noise in noises.items():
         kept = {n: n * (1 - noise.share_removed(n)) for n in {*lengths, *places}}
         radii = tuple(max(0, reachable_radius(noise, n, ops, check_alpha(alpha))) for n in places)
-        few = sum(kept[n] < FEW_KEPT for n in lengths) / len(lengths)
+        few = sum(kept[n] < FEW_KEPT - 1e-6 for n in lengths) / len(lengths)
         rounded = tuple(round(kept[n], 2) for n in places)
         plans.append(LengthPlan(name, noise, tuple(places), rounded, radii, few, few_kept(noise, lengths)))
     return plans

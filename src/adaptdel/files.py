@@ -133,7 +133,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that replaces ``path`` when the block ends; if the block fails, ``path`` is unchanged."""
     with naming_a_full_disk(path):
+        is_new = not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
+        if is_new and path.exists():  # new/../old: callers have not seen that there is something
+            raise ValueError(f"{path}: leads through a folder that does not exist: write it without ..")
         partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         old = partial.with_name(f"{partial.name}.old")
         try:

@@ -94,6 +94,7 @@ def test_a_plan_for_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert values["rates"][0]["name"] == "adaptdel 0.6 (default)"
     single = json.loads(run(capsys, "plan", "--data", str(data), "--rate", "cert-ed:p=0.8", "--json")[1])
     assert [(entry["kept"], entry["radii"]) for entry in single["rates"]] == [([2, 2, 2], [3, 3, 3])]
+    assert single["rates"][0]["few"] == 0  # not less than 2 by rounding
 
 
 @pytest.mark.parametrize(

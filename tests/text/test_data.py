@@ -92,7 +92,7 @@ def test_labels_are_optional_for_rows_only(tmp_path: Path) -> None:
 
 
 def test_odd_rows_are_counted(tmp_path: Path) -> None:
-    texts = [("x", 0), ("x", 0), ("y", 1), ("y", 0), ("  ", 0)]
+    texts = [("x", "ham"), ("x", "ham"), ("y", "Ham"), ("y", "ham"), ("  ", "ham")]
     path = write(tmp_path, "jsonl", [{"text": text, "label": label} for text, label in texts])
     examples = read_examples(path)
     assert len(examples.texts) == 4
@@ -100,6 +100,7 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
         "1 empty texts were skipped",
         "2 texts are repeated",
         "1 texts occur with different labels",
+        "labels differ in case or spaces only: 'Ham' and 'ham': are they the same class?",
     ]
 
 
@@ -206,3 +207,5 @@ def test_empty_columns_without_a_name_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "spam.csv").write_text("v1,v2,,,\nham,see you,,,\n")
     examples = read_examples(tmp_path / "spam.csv", text="v2", label="v1")
     assert (examples.texts, examples.labels) == (["see you"], ["ham"])
+    with pytest.raises(ValueError, match="there are 'v1', 'v2': name it with --text-column"):
+        read_examples(tmp_path / "spam.csv")

@@ -112,7 +112,7 @@ def test_what_cannot_be_read(folder: Path, memory: str, monkeypatch: pytest.Monk
     (folder / "empty").mkdir()
     for data, words in (
         (folder, "holds files of several formats"),
-        (folder / "empty", "there is no such file"),
+        (folder / "empty", "the folder is empty"),
         (folder / "notes.txt", "must be a .jsonl"),
         (str(folder / "*.parquet"), "there is no such file"),
         (f"{memory}/none.jsonl", "none.jsonl: there is no such file"),

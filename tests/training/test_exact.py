@@ -12,7 +12,7 @@ from adaptdel import AdditiveClassifier
 from adaptdel.models.model_files import load_model
 from adaptdel.text.data import known_texts
 from adaptdel.training import TrainingJob, TrainingSettings, train_job
-from adaptdel.training.protection import allowed_false_positives, protect
+from adaptdel.training.protection import ExactScores, allowed_false_positives, choose_bound, protect
 from tests.calibration.documents import documents
 from tests.training.test_training import mails, run, write
 
@@ -31,7 +31,7 @@ def test_a_file_becomes_a_model_with_its_front(tmp_path: Path, capsys: pytest.Ca
     model = load_model(out)
     assert isinstance(model, AdditiveClassifier)
     assert len(model.front_) == 4
-    assert all(f"| {point['bound']:,}" in (out / "README.md").read_text() for point in model.front_)
+    assert all(f"| {share}%" in (out / "README.md").read_text() for share in ("100.0", "80.0", "64.0", "51.2"))
     assert model.predict(mails(40, seed=9)[0]).tolist() == mails(40, seed=9)[1]
     texts = mails(200)[0]
     assert known_texts(texts, model.texts_["training"]).all()
@@ -108,6 +108,32 @@ def test_a_class_that_is_a_number_in_a_configuration_is_protected(tmp_path: Path
     for number in range(2):
         assert run("train", "--config", config, "--out", tmp_path / "model", *(["--protect", "1"] * number)) == 0
     assert load_model(tmp_path / "model").protection_["label"] == 1
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_the_bound_suits_the_protected_class(label: int) -> None:
+    settings = TrainingSettings.from_dict(FIELDS | {"levels": 12}).additive
+    model = AdditiveClassifier(settings=settings, progress=False)
+    texts, labels = documents(300, 1)
+    held = model.fit_bounds([" ".join(text.split()[:40]) for text in texts], labels)
+    own, others = (
+        [t for t, n in zip(held.texts, held.answers, strict=True) if (n == label) == w] for w in (True, False)
+    )
+
+    def measured(point: int) -> tuple[float, float]:
+        tried = held.model(model, point)
+        scores = sorted((tried.decision_function(others) * (1 if label else -1)).astype(int).tolist())
+        ExactScores(tried, label).set_threshold(scores[-1 - int(0.1 * len(others))])
+        assert (tried.predict(others) == label).sum() <= 0.1 * len(others)
+        radii = [each.radius if each.label == label else -1 for each in tried.certify(own)]
+        return sum(radius >= 2 for radius in radii) / len(own), sum(max(radius, 0) for radius in radii) / len(own)
+
+    figures = [measured(point) for point in range(12)]
+    for loss in (0, 5, 100):
+        choose_bound(model, held, label, 0.1, loss)
+        best = max(share for share, _ in figures)
+        radius = max(radius for share, radius in figures if share >= best - loss / 100 - 1e-9)
+        assert figures[model.base_classifier().options()["point"]][1] == radius
 
 
 def test_one_command_trains_a_filter_with_a_proved_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

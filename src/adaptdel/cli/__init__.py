@@ -68,15 +68,23 @@ IMPORT = click.Option(
 )
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
 @click.version_option(__version__, prog_name="adaptdel")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Certify sequence classifiers against inserted, deleted and substituted words.
 
-    A certificate states, with confidence 1 - alpha, that no attacker within the certified radius can change the
-    classifier's answer to an input. Typical order: train, calibrate (AdaptDel+ only), certify, report, verify;
-    attack and audit test the certificates.
+    A certificate states, with certainty (exact) or confidence 1 - alpha (smoothed), that no attacker within the
+    certified radius can change the classifier's answer to an input. Typical order: train, calibrate (AdaptDel+
+    only), certify, report, verify; attack and audit test the certificates.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -68,7 +68,7 @@ NAMED = ("inputs", "budget", "seed")
 def attack_command(
     model: Path, data: tuple[str, ...], out: Path, preset: str | None, recipe: str, as_json: bool, **options: Any
 ) -> None:
-    """Attack the model in the folder MODEL on inputs of a data file.
+    """Attack a model on inputs of a data file.
 
     The run in the folder OUT holds every attacked text, its true edit distance, whether fresh votes confirm that the
     smoothed answer changed, and the certified radius. An interrupted run is resumed by the same command. adaptdel

@@ -68,7 +68,7 @@ def calibrate_command(
     preset: str | None,
     **options: Any,
 ) -> None:
-    """Choose how many tokens the saved model MODEL keeps of inputs of every length (AdaptDel+).
+    """Choose how many tokens a model keeps at each length (AdaptDel+).
 
     The result is a new model in --out. --objective balanced compares whole rates, among them the fixed rate and
     AdaptDel's, and takes the largest class-balanced mean radius at an accuracy within --points of the best of those

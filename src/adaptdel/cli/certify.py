@@ -84,7 +84,7 @@ def certify_command(
     settings: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Certify the inputs of a file with the model in the folder MODEL.
+    """Certify the inputs of a file with the model MODEL.
 
     Resumable: run the same command again after an interruption. The exit status is 1 if some rows could not be
     certified, and 2 if the run stopped.

@@ -65,9 +65,10 @@ def plan_command(
     alpha: float,
     as_json: bool,
 ) -> None:
-    """Show which radius votes certify, and how many votes each radius needs, for two classes.
+    """Show which radius votes certify, and the votes for each radius.
 
-    With --data: what is kept of the texts of a file, and the largest radii, for several rates. No model is needed.
+    For two classes. With --data: what is kept of the texts of a file, and the largest radii, for several rates. No
+    model is needed.
     """
     if model is not None and model_kind(model) == "additive":
         if any(value is not None for value in (length, data, rate, unit, ops, votes)):

@@ -35,12 +35,13 @@ def protect_command(
     overwrite: bool,
     **options: Any,
 ) -> None:
-    """Choose the threshold of the saved model MODEL for the answer --class, such as spam.
+    """Choose a threshold with a proved rate of false positives.
 
-    It is the lowest at which, with 95% confidence, at most --max-false-positives of other texts get this answer. That
-    is proved on texts that the model has not seen: 299 of the other class for a rate of 0.01, better 1,000. Rows of
-    --data that trained or calibrated the model are left out. The rate holds for the model as it is saved; calibrate it
-    first, and give certify the same votes.
+    The threshold of the saved model MODEL for the answer --class, such as spam, is the lowest at which, with 95%
+    confidence, at most --max-false-positives of other texts get this answer. That is proved on texts that the model
+    has not seen: 299 of the other class for a rate of 0.01, better 1,000. Rows of --data that trained or calibrated
+    the model are left out. The rate holds for the model as it is saved; calibrate it first, and give certify the
+    same votes.
     """
     if out is not None:
         check_free(out, overwrite=overwrite)

@@ -40,10 +40,11 @@ from adaptdel.report.write import write_report
 def report_command(
     runs: tuple[Path, ...], out: Path, baseline: int | None, names: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
-    """Compare certification runs, or runs of attacks, in an HTML page that works offline, with tables and figures.
+    """Compare runs in an HTML page, with tables and figures.
 
-    A RUN can be a table of another system's certificates on the same inputs (CSV, JSON or Parquet; columns id or text,
-    answer, radius, and if known label, length, ops, unit), which are compared and not verified.
+    The page works offline. Runs are of certification or of attacks. A RUN can be a table of another system's
+    certificates on the same inputs (CSV, JSON or Parquet; columns id or text, answer, radius, and if known label,
+    length, ops, unit), which are compared and not verified.
 
     Writes index.html, report.json, tables.tex, tables/ (CSV) and figures/ (PNG, SVG, PDF) to the folder OUT.
     """

@@ -18,9 +18,9 @@ from adaptdel.tables import number, percent, text_table
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def status_command(run: Path, as_json: bool) -> None:
-    """Show how far the run in the folder RUN is, also while another process certifies.
+    """Show how far the run in the folder RUN is.
 
-    The run is only read. The exit status is 0 whether the run is finished or not.
+    It is only read, also while another process certifies. The exit status is 0 whether the run is finished or not.
     """
     values = attack_status(run) if is_attack_run(run) else read_status(run)
     if as_json:

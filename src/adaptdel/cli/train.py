@@ -88,7 +88,9 @@ def _beside_the_paper() -> str:
 def train_command(
     config: str | None, preset: str | None, overwrite: bool, as_json: bool, settings: tuple[str, ...], **options: Any
 ) -> None:
-    """Train a smoothed classifier by any method of the paper, or with --method exact an additive classifier.
+    """Train a classifier: smoothed, or exact.
+
+    The smoothed methods are those of the paper; exact is an additive classifier.
 
     own trains under a registered noise: --set 'noise={"kind": "my_noise"}'. exact needs no noise: its certificates are
     computed, not sampled. --protect holds out a fifth of the rows or more, and chooses the decision threshold on them

@@ -22,6 +22,7 @@ from adaptdel.text.data import DrawnRows
 WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."
 FORMS = "must be a JSON certificate, a list of them, or one per line"
 FROM_MODEL = ", from the model"
+SHOWN = 20  # failed certificates that are printed
 Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for every certificate
 
 
@@ -35,12 +36,13 @@ Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for e
 def verify_command(
     context: click.Context, file: Path, work: int, model: Path | None, data: tuple[str, ...], as_json: bool
 ) -> None:
-    """Check the certificates in FILE: derive each radius from the votes, or from the integers of exact ones, again.
+    """Check certificates: derive each radius again.
 
-    FILE is a JSON file with one certificate, a list of certificates or one certificate per line, or the folder of a
-    run. For a run, the totals and the sampling schedule are checked as well. The model is not needed; for a run of
-    exact certificates, --model checks the integers, too: they follow from the weights and the texts. The exit status
-    is 1 if a check fails and 2 if FILE cannot be read.
+    Radii are derived from the votes, or from the integers of exact certificates. FILE is a JSON file with one
+    certificate, a list of certificates or one certificate per line, or the folder of a run. For a run, the totals
+    and the sampling schedule are checked as well. The model is not needed; for a run of exact certificates, --model
+    checks the integers, too: they follow from the weights and the texts. The exit status is 1 if a check fails and
+    2 if FILE cannot be read.
     """
     check = _Check(file, work, model, data)
     count, failed = 0, set[str]()
@@ -55,7 +57,7 @@ def verify_command(
                 failed.add(place.removesuffix(FROM_MODEL))
         if as_json:
             rows.append({"place": place, "holds": not problems, "wrong": problems})
-        elif problems:
+        elif problems and len(failed) <= SHOWN:
             click.echo(f"{place}: does not hold: {'; '.join(problems)}")
     if as_json:
         summary: dict[str, Any] = {
@@ -66,6 +68,8 @@ def verify_command(
         summary |= {"largest_alpha": check.alpha, "registered_bounds": sorted(check.bounds)}
         click.echo(json.dumps({**summary, "results": rows}, indent=2))
     else:
+        if len(failed) > SHOWN:
+            click.echo(f"and {len(failed) - SHOWN} more: --json lists them all")
         click.echo(f"{count - len(failed)} of {count} certificates hold, {check.how}")
     for bound in sorted(check.bounds):
         click.echo(

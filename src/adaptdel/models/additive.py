@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -25,6 +26,18 @@ from adaptdel.text.units import Tokens, Unit, Words, check_unit
 BATCH = 1024  # texts whose new tokens are looked up together
 GROUP = 64  # inputs of a stream that are certified together
 _FIELDS = {"ops": "a list", "threshold": "an integer", "front": "a list"}
+
+
+class HeldOut(NamedTuple):
+    """The model of the examples that were not held out, the texts that were, and the numbers of their classes."""
+
+    base: BoundedLinearClassifier
+    texts: list[Any]
+    answers: IntArray
+
+    def model(self, model: AdditiveClassifier, point: int) -> AdditiveClassifier:
+        """The model with a bound of `front_`, as it was measured."""
+        return copy(model)._with(self.base.at(point), model.front_)
 
 
 class AdditiveClassifier(TextEstimator):
@@ -77,6 +90,11 @@ class AdditiveClassifier(TextEstimator):
 
     def fit(self, X: Sequence[Any], y: Sequence[Any]) -> AdditiveClassifier:
         """Train for several bounds, measure them on held-out examples, choose one and train on all examples."""
+        self.fit_bounds(X, y)
+        return self
+
+    def fit_bounds(self, X: Sequence[Any], y: Sequence[Any]) -> HeldOut:
+        """Do what `fit` does; return what measured the bounds."""
         for record in ("training_", "protection_", "texts_"):  # of another model
             self.__dict__.pop(record, None)
         settings = self.settings or ADDITIVE
@@ -107,7 +125,8 @@ class AdditiveClassifier(TextEstimator):
             for point, bound in enumerate(base.bounds)
         ]
         self.base_: BoundedClassifier = base
-        return self.choose(settings.max_accuracy_loss)
+        self.choose(settings.max_accuracy_loss)
+        return HeldOut(trial, [X[row] for row in rows.tolist()], answers[rows])
 
     def _measured(self, base: BoundedClassifier, examples: Sequence[Tokens], answers: IntArray) -> dict[str, float]:
         """Accuracy and radii on held-out examples."""
@@ -132,8 +151,12 @@ class AdditiveClassifier(TextEstimator):
         least = max(point["balanced_accuracy"] for point in self.front_) - loss / 100
         allowed = [point for point in self.front_ if point["balanced_accuracy"] >= least - 1e-12]
         best = max(allowed, key=lambda point: (point["mean_radius"], point["balanced_accuracy"]))
+        return self.use(best["point"])
+
+    def use(self, point: int) -> Self:
+        """Use the bound of a point of `front_`."""
         assert isinstance(self.base_, BoundedLinearClassifier)  # which alone has a front
-        return self._with(self.base_.at(best["point"]), self.front_)
+        return self._with(self.base_.at(point), self.front_)
 
     @classmethod
     def from_sklearn(cls, pipeline: Any, *, bound: float, **params: Any) -> Self:

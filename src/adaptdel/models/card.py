@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from adaptdel.classifiers.vote_margin import LEVEL_FACTOR
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table
 from adaptdel.tables import Table, number, percent, text_table
@@ -12,6 +13,7 @@ from adaptdel.tables import Table, number, percent, text_table
 LONGEST_NOISE = 200  # characters of a noise that is shown as code
 SHOWN_RECALLS = 10  # classes whose recall a line gives
 FRONT_TEXT = (
+    "Bound: of the score of a word, in percent of the first. "
     "Measured on held-out examples, with a model that was not trained on them; wrong answers count as radius 0. "
     "`adaptdel calibrate MODEL --max-accuracy-loss X` chooses another bound without training anew."
 )
@@ -63,7 +65,7 @@ def front_table(front: Iterable[Mapping[str, Any]], chosen: int) -> Table:
     """The front of an additive classifier: what each of its bounds gives on held-out examples."""
     rows = [
         [
-            f"{point['bound']:,}" + (" (chosen)" if point["point"] == chosen else ""),
+            percent(LEVEL_FACTOR ** point["point"]) + (" (chosen)" if point["point"] == chosen else ""),
             percent(point["accuracy"]),
             percent(point["balanced_accuracy"]),
             number(point["mean_radius"]),
@@ -99,7 +101,7 @@ def training_text(record: Mapping[str, Any]) -> str:
         f"- Method: {record['method']}" + (f" at {record['rate']:.4g}" if record["rate"] is not None else ""),
         f"- Data: {data['rows']} examples, {data['mean_length']:.4g} tokens on average; {data['held_out']} held out; "
         f"SHA-256 `{data['digest'][:16]}`",
-        f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items())}",
+        f"- Settings: {', '.join(f'{name} {value}' for name, value in record['settings'].items() if value != '')}",
         f"- Time: {record['seconds']:.4g} s; {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
     if record["noise"] is not None:

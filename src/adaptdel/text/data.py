@@ -44,6 +44,7 @@ class DataSettings:
 
 
 DATA = DataSettings()
+NAMED_LABELS = 8  # that differ in case only, in a note
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,8 @@ def read_examples(
         count = "1 row" if unlabelled == 1 else f"{unlabelled} rows"
         notes.append(f"skipped {count} without a label in the column {label!r}, the first is row {first}")
     texts, numbers = [row.text for row in rows], [row.number for row in rows]
-    return Examples(texts, labels, numbers, content_digest(texts, labels), notes + _repeated(texts, labels))
+    notes += _repeated(texts, labels) + _differing_in_case(labels)
+    return Examples(texts, labels, numbers, content_digest(texts, labels), notes)
 
 
 def same_type(labels: Sequence[Label]) -> list[Label]:
@@ -372,3 +374,13 @@ def _repeated(texts: Sequence[str], labels: Sequence[Label]) -> list[str]:
     labels_per_text = Counter(text for text, _ in set(zip(texts, labels, strict=True)))
     contradictory = sum(1 for count in labels_per_text.values() if count > 1)
     return [*notes, f"{contradictory} texts occur with different labels"] if contradictory else notes
+
+
+def _differing_in_case(labels: Sequence[Any]) -> list[str]:
+    """A sentence if labels differ in upper and lower case or in spaces around them only."""
+    alike: dict[str, set[str]] = {}
+    for label in map(str, set(labels)):
+        alike.setdefault(label.strip().casefold(), set()).add(label)
+    pairs = [" and ".join(map(repr, sorted(names))) for names in alike.values() if len(names) > 1]
+    shown = ", ".join(sorted(pairs)[:NAMED_LABELS])
+    return [f"labels differ in case or spaces only: {shown}: are they the same class?"] if pairs else []

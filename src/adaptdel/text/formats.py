@@ -110,6 +110,8 @@ def _files(name: str) -> list[DataFile]:
         return _remote_files(name)
     path = Path(name)
     if path.is_dir():
+        if not any(path.iterdir()):
+            raise ValueError(f"{name}: the folder is empty")
         below = [file for file in path.rglob("*") if file.is_file() and _is_visible(file.relative_to(path).parts)]
         return _data_files_of(name, [_data_file(str(file), str(file)) for file in sorted(below)])
     if path.exists():
@@ -246,7 +248,7 @@ def _parquet_records(source: Any, columns: Sequence[str]) -> Iterator[Record]:
 
 def check_column(column: str, names: Iterable[str]) -> None:
     """Raise a ValueError unless the column of the texts is there."""
-    known = list(map(str, names))
+    known = [name for name in map(str, names) if name.strip()]
     if column not in known:
         near = get_close_matches(column, known, n=1)
         hint = f"did you mean {near[0]!r:.60}" if near else f"there are {', '.join(map(repr, known))[:200] or 'none'}"

@@ -122,7 +122,8 @@ def train_job(
     try:
         model: SmoothedClassifier | AdditiveClassifier
         if settings.is_exact:
-            model = train_exact(examples.texts, examples.labels, settings, progress=progress, note=note)
+            aim = None if proof is None else (job.protect, _allowed_share(job, proof.labels))
+            model = train_exact(examples.texts, examples.labels, settings, protect=aim, progress=progress, note=note)
         else:
             with naming_a_full_disk(checkpoints):
                 model = train(
@@ -163,9 +164,15 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
     fraction = min(MOST_PROOF, max(LEAST_PROOF, 5 / (job.max_false_positives * others)))
     held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
     trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
-    negatives = sum(str(examples.labels[row]) != job.protect for row in proof)
-    allowed_false_positives(negatives, job.max_false_positives)  # an error before the training, not after it
+    _allowed_share(job, [examples.labels[row] for row in proof])  # refuses too few before a model is trained
     return examples.take(trained), examples.take(proof)
+
+
+def _allowed_share(job: TrainingJob, labels: Sequence[Any]) -> float:
+    """The part of the other class that may get the protected answer among the rows that prove the rate."""
+    assert job.max_false_positives is not None
+    negatives = sum(str(label) != job.protect for label in labels)
+    return allowed_false_positives(negatives, job.max_false_positives) / negatives
 
 
 def _read(job: TrainingJob, path: str) -> Examples:

@@ -25,7 +25,7 @@ from adaptdel import plots
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import AT_ONCE, EXACT_COPIES
 from adaptdel.core.checks import BoolArray, check_int, check_real
-from adaptdel.models.additive import AdditiveClassifier
+from adaptdel.models.additive import AdditiveClassifier, HeldOut
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.text.data import known_texts, text_hashes
 from adaptdel.text.units import check_unit
@@ -219,6 +219,35 @@ def protect(
     model.protection_ = chosen.to_dict()
     model.texts_ = {**(getattr(model, "texts_", None) or {}), "threshold": text_hashes(texts)}
     return chosen
+
+
+def choose_bound(model: AdditiveClassifier, held: HeldOut, label: Any, share: float, max_loss: float) -> None:
+    """Use the bound of token scores that suits a protected class; it is chosen before any text proves the rate.
+
+    For each bound, the threshold is taken that a share of the held-out texts of the other class exceed: the share that
+    the proof will allow, which is less than the rate that it proves. Of the bounds under which the part of the class
+    that is detected whatever `SHOWN_RADIUS` tokens are changed is at most ``max_loss`` percentage points below the
+    best, the one with the largest mean radius is used.
+    """
+    number = class_number(model.base_classifier().classes_ or [], label)
+    positives, negatives = (
+        [held.texts[n] for n in np.flatnonzero(mask).tolist()]
+        for mask in (held.answers == number, held.answers != number)
+    )
+    if not positives or not negatives:
+        return
+    measured = []
+    for point in range(len(model.front_)):
+        tried = held.model(model, point)
+        margins = np.sort(tried.decision_function(negatives) * (1 if number == 1 else -1))[::-1]
+        ExactScores(tried, number).set_threshold(margins[floor(share * len(negatives))])
+        certificates = tried.certify(positives)
+        detected = [each.answer == number for each in certificates]
+        radii = np.where(detected, [each.radius for each in certificates], -1)
+        measured.append(((radii >= SHOWN_RADIUS).mean(), np.maximum(radii, 0).mean()))
+    least = max(detection for detection, _ in measured) - max_loss / 100 - 1e-12
+    allowed = [point for point, (detection, _) in enumerate(measured) if detection >= least]
+    model.use(max(allowed, key=lambda point: measured[point][1]))
 
 
 def shares(radii: npt.NDArray[np.int64], count: int) -> dict[str, float]:

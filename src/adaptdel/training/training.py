@@ -37,6 +37,7 @@ from adaptdel.text.data import (
     text_hashes,
 )
 from adaptdel.text.units import Tokens, check_unit
+from adaptdel.training.protection import choose_bound
 
 History = list[dict[str, Any]]
 Report = Callable[[int, int], None] | None
@@ -164,8 +165,7 @@ def train(
         sentences.append(sentence)
     if settings.method not in UNSMOOTHED and is_short(settings.unit, training_set.lengths):
         note(short_texts(training_set.lengths, exact_reach(texts, labels, settings.unit, settings.seed)))
-    sentences += (checked or {}).pop("warnings", []) + _differing_in_case(labels)
-    model.training_["warnings"] = sentences
+    model.training_["warnings"] = sentences + (checked or {}).pop("warnings", [])
     return model
 
 
@@ -174,12 +174,14 @@ def train_exact(
     labels: Sequence[Label],
     settings: TrainingSettings,
     *,
+    protect: tuple[Any, float] | None = None,
     progress: Any = "auto",
     note: Callable[[str], None] = lambda text: None,
 ) -> AdditiveClassifier:
     """Train an additive classifier, whose certificates are exact; its attribute ``training_`` describes the training.
 
-    All texts train it, after a part of them has chosen its bound: see `AdditiveClassifier.fit`.
+    All texts train it, after a part of them has chosen its bound: see `AdditiveClassifier.fit`, and `choose_bound` if
+    ``protect`` names a class and the share of other texts that may get its answer.
     """
     started = time.monotonic()
     model = AdditiveClassifier(
@@ -188,7 +190,10 @@ def train_exact(
         settings=settings.additive,
         seed=settings.seed,
         progress=progress,
-    ).fit(texts, labels)
+    )
+    held_out = model.fit_bounds(texts, labels)
+    if protect is not None:
+        choose_bound(model, held_out, *protect, settings.additive.max_accuracy_loss)
     split = check_unit(settings.unit).split
     examples = ExampleSet([split(text) for text in texts], list(labels))
     model.training_ = {
@@ -199,7 +204,7 @@ def train_exact(
         "history": None,
         "seconds": round(time.monotonic() - started, 3),
     }
-    model.training_["warnings"] = _small_classes(model.training_) + _differing_in_case(labels)
+    model.training_["warnings"] = _small_classes(model.training_)
     model.texts_ = {"training": text_hashes(texts)}
     if is_short(settings.unit, examples.lengths):
         note(short_texts(examples.lengths, model.front_[model.base_classifier().options()["point"]]))
@@ -444,13 +449,3 @@ def _described(examples: ExampleSet, held: ExampleSet) -> dict[str, Any]:
         "length_quartiles": quartiles,
         "classes": {str(label): list(examples.labels).count(label) for label in sorted(set(examples.labels), key=str)},
     }
-
-
-def _differing_in_case(labels: Sequence[Any]) -> list[str]:
-    """A sentence if labels differ in upper and lower case or in spaces around them only."""
-    alike: dict[str, set[str]] = {}
-    for label in map(str, set(labels)):
-        alike.setdefault(label.strip().casefold(), set()).add(label)
-    pairs = [" and ".join(map(repr, sorted(names))) for names in alike.values() if len(names) > 1]
-    shown = ", ".join(sorted(pairs)[:NAMED])
-    return [f"labels differ in case or spaces only: {shown}: are they the same class?"] if pairs else []
