@@ -22,9 +22,10 @@ from adaptdel.runs.storage import read_run
 from adaptdel.text.data import read_examples
 from experiments.paper import __main__ as program
 from experiments.paper.protocol import DELETION, METHODS, RATES, TITLES, Protocol
-from experiments.paper.published import ABLATION, ATTACKS, DATA, RECIPES
+from experiments.paper.published import ABLATION, ATTACKS, DATA, MAIN, RECIPES
 
-DOCS = Path(__file__).parents[1] / "experiments"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments" / "results"
 
 
 def rows_of(count: int, classes: int = 2) -> list[dict[str, Any]]:
@@ -239,3 +240,65 @@ def test_unknown_names_are_refused_at_once(
     assert stop.value.code == 2
     assert f"{wrong[0]} must be among" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+SETS = {
+    "SpamAssassin": "spamassassin", "IMDB": "imdb", "LUN": "lun", "Yelp": "yelp", "AG News": "agnews", "SST-2": "sst2"
+}  # fmt: skip
+
+
+def table(page: str, title: str) -> list[list[str]]:
+    """The rows of the first table after a title, without emphasis."""
+    lines = (ROOT / page).read_text(encoding="utf-8").partition(title)[2].replace("**", "").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    rows = lines[start + 2 : start + 2 + next(n for n, line in enumerate(lines[start + 2 :]) if line[:1] != "|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def at(point: dict[str, float], digits: int) -> str:
+    return f"{point['mean_radius']:.{digits}f} at {100 * point['accuracy']:.1f}%"
+
+
+def test_the_figures_of_exact_models_are_those_of_their_file() -> None:
+    fronts = read_json(RESULTS / "exact-fronts.json", "a result")
+    shown = dict.fromkeys(SETS, 0)
+    for page, title in (("README.md", "## Results"), ("docs/results.md", "## Exact models")):
+        for name, radius, *others in table(page, title):
+            data, count = (part.strip() for part in name.split(",", 1))
+            front = fronts[SETS[data]]
+            chosen, digits = front["chosen"], 2 if front["chosen"]["mean_radius"] < 1 else 1
+            assert f"{front['test_rows']:,} " in count
+            if page == "README.md":
+                shown_radius, median, accuracy = re.fullmatch(r"(\S+) \((?:median )?(\d+)\) at (\S+)", radius).groups()  # type: ignore[union-attr]
+                assert (f"{shown_radius} at {accuracy}", median) == (
+                    at(chosen, digits),
+                    f"{chosen['median_radius']:.0f}",
+                )
+            else:
+                characters = [100 * chosen["certified_by_characters"][edits] for edits in "123"]
+                splits = ", ".join(at(split, digits) for split in front["other_splits"])
+                assert radius == at(chosen, digits)
+                assert others == [
+                    f"{chosen['median_radius']:.0f}", " / ".join(f"{value:.0f}" for value in characters) + "%", splits
+                ]  # fmt: skip
+                assert ("GloVe" in name) == front["settings"]["vectors"]
+            shown[data] += 1
+    assert set(shown.values()) == {2}
+
+
+def test_the_figures_of_smoothed_models_are_those_of_their_files() -> None:
+    rows = table("docs/results.md", "## Smoothed models")
+    assert len(rows) == 6
+    for name, *cells in rows:
+        data, model, _ = name.split(", ", 2)
+        values = read_json(RESULTS / f"main-{SETS[data]}-{model.lower()}.json", "a result")["values"]
+        for method, cell, gain in (("cert-ed", cells[0], ""), ("adaptdel", *cells[1:3]), ("adaptdel+", *cells[3:])):
+            if cell == "–":
+                continue
+            own = values[method]
+            certified = 100 * (own["certified"] + own["certified_zero"]) / own["inputs"]
+            assert cell == f"{100 * own['clean_accuracy']:.1f} · {certified:.1f} · {own['mean_radius']:.2f}"
+            if gain:
+                paper = MAIN[SETS[data], method][1] / MAIN[SETS[data], "cert-ed"][1]  # type: ignore[operator]
+                better = own["mean_radius"] / values["cert-ed"]["mean_radius"]
+                assert gain == f"{100 * (better - 1):+.0f}% ({100 * (paper - 1):+.0f}%)"

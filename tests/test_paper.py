@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from adaptdel.core.confidence import Looks, vote_bounds
 from adaptdel.paper import PAPER_CALIBRATION, paper_calibration, paper_certification, paper_training
 from adaptdel.settings import CERTIFICATION, METHODS, CalibrationSettings, TrainingSettings
 from adaptdel.training.training import method_noises
+from tests.run_files import run
 
 
 def test_the_settings_of_the_paper_are_those_it_prints() -> None:
@@ -24,6 +26,16 @@ def test_the_settings_of_the_paper_are_those_it_prints() -> None:
         TrainingSettings.from_dict(paper_training(method))
     given = TrainingSettings.from_dict({"k": 23}).resolved([400])
     assert method_noises(given, [400]).smoothing == ad.Deletion(ad.LengthRate(0.9, 23))
+
+
+@pytest.mark.parametrize("options", [["--method", "exact"], ["--method", "own"], ["--model", "linear"]], ids=" ".join)
+def test_what_the_paper_does_not_train_is_refused(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", "--settings", "paper", *options, "--data", "train.csv", "--out", tmp_path / "model") == 2
+    error = capsys.readouterr().err
+    assert "--settings paper trains a transformer, by nosmooth" in error
+    assert error.count("\n") == 1
 
 
 # The paper's table of AdaptDel+'s parameters (Appendix D): inner bin edges, threshold, examples per bin.

@@ -29,6 +29,7 @@ from adaptdel.settings import CERTIFICATION
 
 USUAL_ALPHA = CERTIFICATION.alpha
 ROUNDING = 1e-12  # relative difference of numbers that are derived again
+NOT_CHECKED = "not checked"
 
 
 def verify(values: Mapping[str, Any], *, work: int | None = STEPS) -> list[str]:
@@ -79,7 +80,7 @@ def verify_exact(values: Mapping[str, Any]) -> list[str]:
 def too_much(length: int, work: int | None) -> str:
     """The problem of a certificate whose derivation exceeded the limit."""
     return (
-        f"not checked: to derive it again for {length} tokens takes more than the {work} steps that are allowed: "
+        f"{NOT_CHECKED}: to derive it again for {length} tokens takes more than the {work} steps that are allowed: "
         "allow more with --work, or leave it out"
     )
 

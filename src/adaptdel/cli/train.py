@@ -22,7 +22,6 @@ from adaptdel.settings import (
     METHODS,
     NOT_SET,
     OWN,
-    RATES,
     TRAINING,
     AdditiveTrainingSettings,
     LinearTrainingSettings,
@@ -48,8 +47,9 @@ def _all_settings() -> str:
 def _beside_the_paper() -> str:
     """The settings in which the paper, the authors' released code and the defaults may differ, as a table."""
     default = TrainingSettings(model="roberta-base")
-    usual = {**asdict(TRAINING), **asdict(default.transformer), "model": TRAINING.model, "rates": RATES}
-    shown = {**usual, "rate": "by length", "epochs": "by size", "patience": "epochs / 8", "warmup": "epochs / 20"}
+    usual = {**asdict(TRAINING), **asdict(default.transformer), "model": TRAINING.model}
+    chosen = {"rate": "by length", "rates": "around rate"}
+    shown = {**usual, **chosen, "epochs": "by size", "patience": "epochs / 8", "warmup": "epochs / 20"}
     rows = [
         [name, str(value), str(RELEASED_TRAINING.get(name, value)), str(shown[name])]
         for name, value in {**PAPER_TRAINING, "rates": PAPER_RATES}.items()
@@ -101,7 +101,13 @@ def train_command(
     fields = {} if config is None else read_config(config)
     fields |= {name: value for name, value in options.items() if value is not None} | read_settings(settings)
     if preset is not None:
-        fields = paper_training(fields.get("method", TRAINING.method)) | fields
+        method = fields.get("method", TRAINING.method)
+        if method not in METHODS or fields.get("model") == TRAINING.model:
+            raise ValueError(
+                f"--settings paper trains a transformer, by {', '.join(METHODS[:-1])} or {METHODS[-1]}: leave it out "
+                f"for --model {TRAINING.model} and other methods"
+            )
+        fields = paper_training(method) | fields
     job = TrainingJob.from_dict(fields)
     finished = train_job(
         job, overwrite=overwrite, progress="log", note=lambda text: click.echo(f"note: {text}", err=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from adaptdel.certification.verify import USUAL_ALPHA, verify
+from adaptdel.certification.verify import NOT_CHECKED, USUAL_ALPHA, verify
 from adaptdel.cli.options import data_path
 from adaptdel.core.bounds import OWN_BOUNDS, describe_bound
 from adaptdel.core.checks import STEPS
@@ -58,7 +58,8 @@ def verify_command(
         if as_json:
             rows.append({"place": place, "holds": not problems, "wrong": problems})
         elif problems and len(failed) <= SHOWN:
-            click.echo(f"{place}: does not hold: {'; '.join(problems)}")
+            verdict = "" if problems[0].startswith(NOT_CHECKED) else "does not hold: "
+            click.echo(f"{place}: {verdict}{'; '.join(problems)}")
     if as_json:
         summary: dict[str, Any] = {
             "certificates": count,

@@ -172,7 +172,9 @@ def _values(record: Mapping[str, Any], manifest: Mapping[str, Any], own: Record 
         raise ValueError(f"answer must be one of the classes {', '.join(classes)}, got {answer!r:.60}")
     truth = None if own is None or own["truth"] is None else str(label_value(own["truth"]))
     if label not in (None, "") and truth is not None and str(label) != truth:
-        raise ValueError(f"label is {str(label)!r:.60}, but the run has {truth!r:.60} for this input")
+        raise ValueError(
+            f"label is {str(label)!r:.60}, but the run has {truth!r:.60} for this input: ids count rows from 1"
+        )
     unit = {"kind": str(record["unit"])} if record.get("unit") else manifest["unit"]
     if unit != manifest["unit"] and unit["kind"] not in UNITS:
         raise ValueError(f"unit must be {' or '.join(UNITS)}, got {unit['kind']!r:.60}")
