@@ -404,9 +404,9 @@ def test_a_large_batch_is_read_in_parts(encoder: str, tmp_path: Path, kind: type
         torch.testing.assert_close(one_gradient, other, rtol=1e-3, atol=1e-6)
     valid = trainer.valid.rows = trainer.valid.draw(0, range(5))
     trainer.most_tokens, length = 10**9, max(map(len, valid.values()))
-    again = trainer.validate()  # nothing but halves fits
+    halved = trainer.validate()  # nothing but halves fits
     length, trainer.most_tokens = 10**9, 10**9
-    assert again == pytest.approx(trainer.validate(), rel=1e-5)
+    assert halved == pytest.approx(trainer.validate(), rel=1e-5)
     trainer.most_tokens = 1
     length = 0
     with pytest.raises(RuntimeError, match="out of memory"):
