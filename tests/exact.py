@@ -8,14 +8,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
 import numpy as np
+import pytest
 
 from adaptdel.core.checks import FloatArray
 from adaptdel.core.rates import DENOMINATOR, Rate
 
 Word = tuple[int, ...]
 Classifier = Callable[[Word], int]
+
+
+def seeds(quick: tuple[int, int], slow: tuple[int, int]) -> list[Any]:
+    """Blocks of seeds, as (blocks, seeds of each): some for every run of the tests, and more for slow ones."""
+    listed = [range(block * quick[1], (block + 1) * quick[1]) for block in range(quick[0])]
+    more = [range(10**5 + block * slow[1], 10**5 + (block + 1) * slow[1]) for block in range(slow[0])]
+    return [*listed, *(pytest.param(block, marks=pytest.mark.slow) for block in more)]
 
 
 @dataclass(frozen=True)

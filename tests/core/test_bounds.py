@@ -26,7 +26,7 @@ from adaptdel.core.bounds import (
     within_rival_cap,
 )
 from adaptdel.core.rates import DENOMINATOR, Rate
-from tests.exact import TableRate, probabilities, round_down, round_up
+from tests.exact import TableRate, probabilities, round_down, round_up, seeds
 from tests.literal import lower_bound, upper_bound
 
 ticks = st.one_of(
@@ -190,14 +190,9 @@ def worst_error(seed: int, cases: int) -> float:
     return worst
 
 
-def test_sums_are_within_a_third_of_the_allowed_error() -> None:
-    assert worst_error(0, 3000) < 1 / 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 9))
-def test_sums_are_within_a_third_of_the_allowed_error_at_length(seed: int) -> None:
-    assert worst_error(seed, 8000) < 1 / 3
+@pytest.mark.parametrize("seed", seeds((1, 1), slow=(8, 1)), ids=str)
+def test_sums_are_within_a_third_of_the_allowed_error(seed: range) -> None:
+    assert worst_error(seed[0], 8000 if seed[0] else 3000) < 1 / 3
 
 
 @pytest.mark.parametrize(

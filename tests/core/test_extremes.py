@@ -20,7 +20,7 @@ from adaptdel.core.noise import Noise
 from adaptdel.core.rates import DENOMINATOR, BinnedRate, InterpolatedRate, Rate
 from adaptdel.core.rigorous import PRECISIONS, _decide, _margin, _Pair, _Unresolved
 from adaptdel.core.threat import EVERY_SET, Threat
-from tests.exact import random_rate
+from tests.exact import random_rate, seeds
 
 
 @dataclass(frozen=True)
@@ -144,24 +144,9 @@ def excess(case: PairCase, *bounds: str) -> list[tuple[Any, ...]]:
     return wrong
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_bounds_never_exceed_balls(block: int) -> None:
-    for seed in range(block * 300, block * 300 + 300):
-        case = short_case(seed)
-        assert not excess(case, "tight", "paper"), case
-
-
-@pytest.mark.parametrize("block", range(2))
-def test_bounds_never_exceed_balls_on_long_inputs(block: int) -> None:
-    for seed in range(block * 500, block * 500 + 500):
-        case = long_case(seed)
-        assert not excess(case, "tight"), case
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
-def test_bounds_never_exceed_balls_at_length(block: int) -> None:
-    for seed in range(10**5 + block * 2000, 10**5 + block * 2000 + 2000):
+@pytest.mark.parametrize("block", seeds((4, 300), slow=(20, 2000)), ids=str)
+def test_bounds_never_exceed_balls(block: range) -> None:
+    for seed in block:
         for case, bounds in ((short_case(seed), ("tight", "paper")), (long_case(seed), ("tight",))):
             assert not excess(case, *bounds), case
 
@@ -226,15 +211,9 @@ def check_radius(seed: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_radii_of_extreme_numbers_never_exceed_balls(block: int) -> None:
-    assert sum(check_radius(seed) for seed in range(block * 100, block * 100 + 100)) >= 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(10))
-def test_radii_of_extreme_numbers_never_exceed_balls_at_length(block: int) -> None:
-    assert sum(check_radius(seed) for seed in range(10**5 + block * 500, 10**5 + block * 500 + 500)) >= 30
+@pytest.mark.parametrize("block", seeds((4, 100), slow=(10, 500)), ids=str)
+def test_radii_of_extreme_numbers_never_exceed_balls(block: range) -> None:
+    assert sum(map(check_radius, block)) >= 0.05 * len(block)
 
 
 @pytest.mark.parametrize("bound", ["tight", "paper"])
@@ -272,13 +251,7 @@ def check_whole(seed: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_whole_numbers_of_subsequences_are_whole_in_balls(block: int) -> None:
+@pytest.mark.parametrize("block", seeds((4, 100), slow=(12, 500)), ids=str)
+def test_whole_numbers_of_subsequences_are_whole_in_balls(block: range) -> None:
     """Or honest certificates under the paper's bound, which rounds them, would be refused."""
-    assert sum(check_whole(seed) for seed in range(block * 100, block * 100 + 100)) >= 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(12))
-def test_whole_numbers_of_subsequences_are_whole_in_balls_at_length(block: int) -> None:
-    assert sum(check_whole(seed) for seed in range(1000 + block * 500, 1000 + block * 500 + 500)) >= 100
+    assert sum(map(check_whole, block)) >= 0.2 * len(block)
