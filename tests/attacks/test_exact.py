@@ -67,10 +67,11 @@ def toy(bound: float) -> ad.AdditiveClassifier:
     return ad.AdditiveClassifier.from_sklearn(pipeline, bound=bound)
 
 
-def audited(model: ad.AdditiveClassifier, given: Sequence[str], more: int = 0) -> AuditReport:
+def audited(model: ad.AdditiveClassifier, given: Sequence[Any], more: int = 0) -> AuditReport:
     report, auditor = AuditReport(), ExactAuditor(model)
     for text, certificate in zip(given, model.certify(given), strict=True):
-        report.add(auditor.check(Claim(text, tuple(text.split()), certificate.answer, certificate.radius + more)))
+        tokens = auditor.target.unit.split(text)
+        report.add(auditor.check(Claim("a text", tokens, certificate.answer, certificate.radius + more)))
     return report
 
 
@@ -117,6 +118,16 @@ def test_tight_wider_and_unknown_certificates_are_counted() -> None:
     covering = audited(deletions, ["buy buy"]).tightness()  # what is left is always answered alike
     assert covering is not None
     assert (covering["covering"], covering["unknown"]) == (1, 0)
+
+
+def test_a_chunk_that_is_shorter_moves_all_that_follow() -> None:
+    """Texts of one or the other of two chunks, some with a last chunk of one byte, which is no edit of one chunk."""
+    given = [(b"ab", b"ba")[n % 2] * (n % 13 + 8) + b"c" * (n % 3 == 0) for n in range(80)]
+    model = ad.AdditiveClassifier(
+        unit="chunk:2", settings=AdditiveTrainingSettings(levels=2, iterations=20), progress=False
+    ).fit(given, [n % 2 for n in range(80)])
+    report = audited(model, given)
+    assert (report.failed, report.certificates) == (False, 80)
 
 
 def test_a_radius_that_is_too_large_is_caught() -> None:

@@ -122,7 +122,8 @@ def test_a_calibration_removes_the_threshold_of_another_rate(tmp_path: Path) -> 
     model.save(tmp_path / "model")
     notes: list[str] = []
     examples = read_examples(str(data_file(tmp_path)))
-    calibrate_folder(tmp_path / "model", examples, folder_settings(), progress=False, note=notes.append)
+    done = calibrate_folder(tmp_path / "model", examples, folder_settings(), progress=False, note=notes.append)
+    assert done.record == whole().record  # the threshold has no effect on the rate either
     assert any("protect" in sentence for sentence in notes)
     loaded = SmoothedClassifier.load(tmp_path / "model")
     assert loaded.threshold is None

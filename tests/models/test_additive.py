@@ -63,6 +63,20 @@ def test_the_same_data_give_the_same_model() -> None:
     assert fits[0].base_.fingerprint() == fits[1].base_.fingerprint()
 
 
+def test_repeated_texts_are_not_measured_by_a_model_that_has_seen_them() -> None:
+    """Held-out figures on texts of random words and labels are those of guessing, also if each occurs four times."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(f"w{number}" for number in rng.integers(400, size=12)) for _ in range(60)]
+    labels = [0, 1] * 30
+    settings = AdditiveTrainingSettings(levels=2, iterations=20, min_count=1)
+    model = ad.AdditiveClassifier(settings=settings, progress=False).fit(texts * 4, labels * 4)
+    assert max(point["accuracy"] for point in model.front_) < 0.8
+    with pytest.raises(ValueError, match="two examples of every class"):
+        ad.AdditiveClassifier(progress=False).fit(["a", "b", "c"], [0, 0, 1])
+    once = ad.AdditiveClassifier(settings=settings, progress=False).fit(["a b"] * 6 + ["c d"] * 6, [0] * 6 + [1] * 6)
+    assert once.front_[0]["accuracy"] == 1.0  # a class of a single text has no other texts to be measured on
+
+
 def test_the_bound_holds_for_hostile_tokens(model: ad.AdditiveClassifier) -> None:
     """Whatever a token is made of, it changes no margin between two classes by more than the bound."""
     every = [word for words in WORDS.values() for word in words]

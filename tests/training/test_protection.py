@@ -186,6 +186,22 @@ def test_a_protected_model_is_saved_with_what_is_proved(tmp_path: Path) -> None:
     assert mirrored.threshold == 1 - mirrored.limit
 
 
+def test_the_certified_texts_are_drawn_from_the_whole_file() -> None:
+    """The first texts of a file that is in some order are not like the others."""
+    model = ad.SmoothedClassifier(
+        lambda batch: ["spam" if "buy" in text else "ham" for text in batch], HALF, classes=["ham", "spam"],
+        n_select=50, n_estimate=100, progress=False,
+    )  # fmt: skip
+    easy, missed, other = (
+        [" ".join([word] * 12 + [str(n)]) for n in range(count)]
+        for word, count in (("buy", 120), ("win", 240), ("see", 60))
+    )
+    texts, labels = easy + missed + other, ["spam"] * 360 + ["ham"] * 60
+    chosen = protect(model, texts, labels, label="spam", max_false_positives=0.1)
+    assert chosen.detected == 120
+    assert 0.2 < chosen.certified["1"] < 0.5
+
+
 def test_no_rate_is_stated_for_other_answers(tmp_path: Path) -> None:
     model = linear()
     held, labels = documents(200, 10)

@@ -17,7 +17,7 @@ certificate of an additive model, must never be wrong.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import exp, inf
@@ -35,7 +35,6 @@ from adaptdel.certification.exact import ExactCertificate
 from adaptdel.certification.sampling import content_key, stream
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson
-from adaptdel.core.margins import TokenEdit
 from adaptdel.core.threat import Threat
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.settings import AUDIT, AttackSettings
@@ -336,55 +335,42 @@ class ExactAuditor:
 
     def check(self, claim: Claim) -> ClaimAudit:
         """Audit a claim."""
-        target, tokens = self.target, claim.tokens
-        known = target.against_known(target.certificate(target.unit.join(tokens), claim.name))
-        texts = [tokens, *self._texts_within(claim, known)]
+        target, tokens, split = self.target, claim.tokens, self.target.unit.split
+        text = target.unit.join(tokens)
+        known = target.against_known(target.certificate(text, claim.name))
         closest = known.counterexample()
-        if closest is not None:
-            texts.append(target.unit.split(closest))
-        answers = self.model.predict([target.unit.join(text) for text in texts])
+        texts = [text, *self._texts_within(claim, known), *([] if closest is None else [closest])]
+        answers = self.model.predict(texts)
         reached = Threat(target.ops).largest(len(tokens))
         violation, gap = None, None if reached is None or claim.radius < reached else -1
-        for text, answer in zip(texts, answers, strict=True):
+        for attacked, answer in zip(map(split, texts), answers, strict=True):
             if answer != target.labels[claim.label]:
-                distance = edit_distance(tokens, text, target.ops)
+                distance = edit_distance(tokens, attacked, target.ops)  # of the tokens that the text is divided into
                 if distance <= claim.radius:
-                    violation = violation or claim.disproved_by(text, distance, exact=True)
+                    violation = violation or claim.disproved_by(attacked, distance, exact=True)
                 elif distance != inf:
                     gap = int(distance) - 1 - claim.radius
         return ClaimAudit(0.0, claim.radius, violation, len(texts) - 1, None, gap)
 
-    def _texts_within(self, claim: Claim, known: ExactCertificate) -> Iterator[Tokens]:
-        """The texts of the worst edits within the radius, for each rival, and of random ones."""
+    def _texts_within(self, claim: Claim, known: ExactCertificate) -> Iterator[Any]:
+        """The texts that the worst edits within the radius give another answer, and texts of random edits.
+
+        Of random tokens joined, a unit such as chunk:3 may make other tokens: such a text can be further away.
+        """
         tokens, threat, budget = claim.tokens, Threat(self.target.ops), claim.budget
-        for margin, word in zip(known.margins, self.target.worst_tokens(known.answer), strict=False):
-            yield edited(tokens, margin.worst_edits(threat, budget), [word])
+        rivals = [number for number in range(self.target.classes) if number != known.answer]
+        for margin, rival in zip(known.margins, rivals, strict=True):
+            text = None if known.rewrite is None else known.rewrite(margin.worst_edits(threat, budget), rival)
+            if text is not None:
+                yield text
         rng = stream(self.settings.seed, content_key(tokens), "audit texts")
         words = self.words or list(tokens)
         for _ in range(RANDOM_TEXTS if words else 0):
-            places = rng.permutation(max(len(tokens), budget))  # beyond the text, only insertions are possible
-            kinds = rng.choice(threat.ops, size=budget).tolist()
-            edits = [
-                TokenEdit("ins") if kind == "ins" else TokenEdit(kind, place)
-                for kind, place in zip(kinds, places.tolist(), strict=False)
-                if kind == "ins" or place < len(tokens)
-            ]
-            yield edited(tokens, edits, [words[place] for place in rng.integers(len(words), size=budget)])
-
-
-def edited(tokens: Tokens, edits: Sequence[TokenEdit], words: Sequence[Hashable]) -> Tokens:
-    """The tokens after edits that write the words in turn; inserted ones are at the end.
-
-    >>> edited(("a", "b", "c"), [TokenEdit("del", 1), TokenEdit("ins"), TokenEdit("sub", 0)], ["x", "y"])
-    ('x', 'c', 'y')
-    """
-    written: dict[int, Tokens] = {}
-    inserted: list[Hashable] = []
-    for number, edit in enumerate(edits):
-        word = words[number % len(words)]
-        if edit.position is None:
-            inserted.append(word)
-        else:
-            written[edit.position] = () if edit.operation == "del" else (word,)
-    kept = [token for place, old in enumerate(tokens) for token in written.get(place, (old,))]
-    return (*kept, *inserted)
+            edited = list(tokens)
+            for word in rng.integers(len(words), size=budget).tolist():
+                operation, place = rng.choice(threat.ops), int(rng.integers(len(edited) + 1))
+                if operation == "ins":
+                    edited.insert(place, words[word])
+                elif place < len(edited):
+                    edited[place : place + 1] = [words[word]] if operation == "sub" else []
+            yield self.target.unit.join(tuple(edited))

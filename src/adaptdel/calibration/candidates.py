@@ -117,7 +117,9 @@ def calibration_certifier(
             )
     if not hasattr(model, "base_") and model.base is None:
         raise ValueError("model must be fitted, or have a base classifier, to be calibrated; its base is None")
-    rule = Rule(constant_keep(1), Threat(model.ops).ops, settings.bound or model.bound, model.threshold)
+    # A protecting threshold belongs to one rate: it is removed afterwards.
+    threshold = None if getattr(model, "protection_", None) else model.threshold
+    rule = Rule(constant_keep(1), Threat(model.ops).ops, settings.bound or model.bound, threshold)
     plan = SamplingPlan(
         rule,
         model.alpha if settings.alpha is None else settings.alpha,

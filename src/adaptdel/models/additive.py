@@ -12,6 +12,7 @@ import numpy as np
 
 from adaptdel.certification.certifier import Input, InputResult
 from adaptdel.certification.exact import ExactCertificate
+from adaptdel.certification.sampling import content_key
 from adaptdel.classifiers.bounded import AdditivePipeline, BoundedClassifier, BoundedLinearClassifier, is_token
 from adaptdel.classifiers.features import check_ngram, ngrams
 from adaptdel.classifiers.linear_training import class_numbers
@@ -106,7 +107,7 @@ class AdditiveClassifier(TextEstimator):
             check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
         report = reporter(self.progress, "steps")
         answers = class_numbers(labels)[1]
-        rows = held_out_examples(answers, settings.validation, check_int("seed", self.seed))
+        rows = held_out_examples(tokens, answers, settings.validation, check_int("seed", self.seed))
 
         def train(rows: IntArray, part: int) -> BoundedLinearClassifier:
             return BoundedLinearClassifier.train(
@@ -411,14 +412,29 @@ def check_synonyms(synonyms: Mapping[Any, Collection[Any]], unit: Unit, ngram: i
                 raise ValueError(f"synonyms must be single tokens of the unit {unit.kind!r}, got {each!r:.60}")
 
 
-def held_out_examples(answers: IntArray, fraction: float, seed: int) -> IntArray:
-    """The held-out examples: the fraction of every class, at least one example and never all, in ascending order."""
+def held_out_examples(examples: Sequence[Tokens], answers: IntArray, fraction: float, seed: int) -> IntArray:
+    """The held-out examples: the fraction of every class, at least one and never all, in ascending order.
+
+    Equal examples of a class are held out together: a model that has seen one of them tells nothing about the others.
+    """
     rng = np.random.default_rng(seed)
+    alike: dict[tuple[int, bytes], list[int]] = {}
+    keys = [(number, content_key(tokens)) for number, tokens in zip(answers.tolist(), examples, strict=True)]
+    for row, key in enumerate(keys):
+        alike.setdefault(key, []).append(row)
     held_out: list[int] = []
     for number in np.unique(answers):
         rows = np.flatnonzero(answers == number)
         if len(rows) < 2:
             raise ValueError("y must hold at least two examples of every class, since some are held out")
         count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-        held_out += rng.permutation(rows)[:count].tolist()
+        order = rng.permutation(rows).tolist()
+        groups = list({keys[row]: alike[keys[row]] for row in order}.values())
+        chosen: list[int] = []
+        for group in groups:
+            if len(chosen) + len(group) <= count:
+                chosen += group
+        if not chosen:  # all groups are large: the smallest one, or a part of the only one
+            chosen = min(groups, key=len) if len(groups) > 1 else order[:count]
+        held_out += chosen
     return np.array(sorted(held_out))

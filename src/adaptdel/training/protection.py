@@ -32,7 +32,7 @@ from adaptdel.text.units import check_unit
 
 CONFIDENCE = 0.95  # of the bound on the rate of false positives
 LEAST_SHARE = 0.01  # of the votes that decide for a class, at least
-CERTIFIED = 100  # texts of the protected class that are certified, at most
+CERTIFIED = 100  # texts of the protected class that are drawn and certified, at most
 RADII = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500)  # up to the first that no text reaches
 MOST_CHARACTERS = 1000  # edits of characters that the sentence counts
 TOKENS = {"word": "words", "char": "characters", "byte": "bytes"}
@@ -114,7 +114,7 @@ class Protection:
     """A decision threshold that protects one class, with what is proved about its false positives.
 
     ``certified`` is the fraction of the protected texts that are detected whatever an attacker does, by number of
-    edits; of a smoothed classifier it is measured on `CERTIFIED` of them.
+    edits; of a smoothed classifier it is measured on `CERTIFIED` of them, drawn at random.
     """
 
     label: Any  # the protected class
@@ -193,7 +193,8 @@ def protect(
     detected = int(scores.exceed(positives, limit).sum()) if positives else 0
     scores.set_threshold(limit)
     most = scores.certified if certify is None else check_int("certify", certify)
-    certificates: Sequence[Any] = model.certify(positives[:most]) if most != 0 and positives else []
+    drawn = np.sort(np.random.default_rng(0).permutation(len(positives))[:most]).tolist()
+    certificates: Sequence[Any] = model.certify([positives[n] for n in drawn]) if drawn else []
     detections = [each.label == name for each in certificates]
     reached = np.array([each.radius for each in certificates], dtype=np.int64)[detections]
     known = [each.character_radius for each in certificates if each.character_radius is not None]
