@@ -168,7 +168,7 @@ def check_problem(answer: Answer, status: int, sentence: str = "") -> str:
 
 
 class Caller:
-    """Calls an application without a network. Each part of a body is a message; a number in it is a pause."""
+    """Calls an application without a network. Each part of a body is a message."""
 
     def __init__(self, running: Service) -> None:
         self.service, self.app = running, create_app(running)
@@ -177,7 +177,7 @@ class Caller:
         self,
         method: str,
         path: str,
-        parts: Sequence[bytes | float] = (b"",),
+        parts: Sequence[bytes] = (b"",),
         headers: dict[str, str] | Sequence[tuple[bytes, bytes]] | None = None,
         *,
         query: bytes = b"",
@@ -198,11 +198,8 @@ class Caller:
         finished = asyncio.Event()
 
         async def receive() -> dict[str, Any]:
-            while waiting:
-                part = waiting.pop(0)
-                if isinstance(part, bytes):
-                    return {"type": "http.request", "body": part, "more_body": bool(waiting)}
-                await asyncio.sleep(part)
+            if waiting:
+                return {"type": "http.request", "body": waiting.pop(0), "more_body": len(waiting) > 0}
             await (finished if leave is None else leave).wait()
             return {"type": "http.disconnect"}
 

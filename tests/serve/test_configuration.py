@@ -8,7 +8,7 @@ import pytest
 
 from adaptdel.certification.sampling import SECRET_BITS
 from adaptdel.cli.serve import warnings
-from adaptdel.serve.configuration import ServeSettings, named_folders, read_shared_seed, read_token
+from adaptdel.serve.configuration import ServeSettings, named_folder, read_shared_seed, read_token
 from tests.run_files import run
 
 SECRET = "4f1c9a" * 8
@@ -36,10 +36,10 @@ def test_tokens_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch:
 def test_names_of_folders(tmp_path: Path) -> None:
     odd = tmp_path / "a=b"
     odd.mkdir()
-    assert named_folders((str(odd), f"name={tmp_path}")) == {"a=b": odd, "name": tmp_path}
-    for wrong in (["a b=x"], ["a=x", "a=y"]):
-        with pytest.raises(ValueError, match="give NAME=FOLDER"):
-            named_folders(wrong)
+    assert named_folder(str(odd)) == ("a=b", odd)
+    assert named_folder(f"name={tmp_path}") == ("name", tmp_path)
+    with pytest.raises(ValueError, match="give NAME=FOLDER"):
+        named_folder("a b=x")
 
 
 def test_what_is_unsafe_is_said() -> None:

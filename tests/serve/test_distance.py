@@ -167,6 +167,16 @@ def test_a_text_is_covered_if_any_certified_radius_covers_it(window: Window) -> 
     assert window.page.evaluate(COVERED, undecided) == [False, None, None]  # too many edits for 1000 cells to count
 
 
+def test_a_part_of_a_lead_is_not_rounded_to_all_of_it(window: Window) -> None:
+    part = """async (scores) => {
+      const { part } = await import("/page/influence.js");
+      return scores.map((score) => part(score, { slack: 999_999 }));
+    }"""
+    assert window.page.evaluate(part, [25_000, 999_622, 999_999, 1_000_000, 1_070_000, -333_333]) == [
+        "2.5%", "99.962%", "99.999%", "100%", "107%", "−33.3%"
+    ]  # fmt: skip
+
+
 def test_words_are_split_as_in_python(window: Window) -> None:
     assert window.page.evaluate(SPACES) == [code for code in range(sys.maxunicode + 1) if chr(code).isspace()]
     rng = random.Random(7)

@@ -231,6 +231,10 @@ def tokenizer_panics(*_: Any, **__: Any) -> Any:
     raise BaseClassifierError("failed on this text") from ForeignModelError("panicked")
 
 
+def tokenizer_panics_at_once(*_: Any, **__: Any) -> Any:
+    raise ForeignModelError("panicked")
+
+
 def unstable() -> ad.SmoothedClassifier:
     """A model that gives the same copy different answers."""
     flips = iter(range(10**9))
@@ -246,6 +250,7 @@ def unstable() -> ad.SmoothedClassifier:
         ("prepare", panic, "broke down (PanicException)"),
         ("votes", panic, "broke down (PanicException)"),
         ("votes", tokenizer_panics, "broke down (its tokenizer panicked)"),
+        ("prepare", tokenizer_panics_at_once, "broke down (its tokenizer panicked)"),
     ],
 )
 def test_a_faulty_model_is_not_served_any_more(

@@ -44,7 +44,7 @@ def test_the_token_is_needed_before_a_body_is_read() -> None:
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_body_that_is_too_large_is_refused_as_soon_as_it_is(declared: bool) -> None:
     """Without a length it is read no further than the limit."""
-    parts: list[bytes | float] = [b" " * 600] * 100
+    parts = [b" " * 600] * 100
     headers = {"content-type": "application/json", **({"content-length": "60000"} if declared else {})}
     [answer] = call(service(body_bytes=1000), lambda c: c.send("POST", "/v1/certify", parts, headers))
     check_problem(answer, 413, "the body must have at most 1000 bytes")

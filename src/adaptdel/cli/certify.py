@@ -24,8 +24,8 @@ from adaptdel.cli.options import (
     list_settings_option,
     running_options,
     set_option,
+    two_integers,
 )
-from adaptdel.core.checks import check_int
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table, confusion_table
 from adaptdel.measures.summary import MEASURE_COLUMNS
 from adaptdel.models.model_files import class_count, data_columns
@@ -98,7 +98,7 @@ def certify_command(
     named, running, ray = chosen_settings(settings, SETTINGS, RUNNING, RAY)
     rule = named | _given(options, "ops", "alpha", "bound", "seed")
     if votes is not None:
-        rule |= read_votes(votes)
+        rule["n_select"], rule["n_estimate"] = two_integers(votes, ",", "1000,4000")
     if preset is not None:
         rule = paper_certification(class_count(model)) | rule
         if rule["alpha"] == PAPER_ALPHA / 2:
@@ -135,15 +135,6 @@ def next_certify(model: Path) -> str:
     return (
         f"next: {shlex.join(['adaptdel', 'certify', str(model)])} --data TEST_FILE --out {shlex.quote(f'{model}-run')}"
     )
-
-
-def read_votes(text: str) -> dict[str, int]:
-    """Read "1000,4000"."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"votes must be two integers such as 1000,4000, got {text!r}")
-    select, estimate = (check_int("votes", int(part), least=1) for part in parts)
-    return {"n_select": select, "n_estimate": estimate}
 
 
 def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:

@@ -112,6 +112,14 @@ running_options = _all(
 )
 
 
+def two_integers(text: str, separator: str, example: str) -> tuple[int, int]:
+    """Numbers of votes such as "1000,4000" or "3960/4000"."""
+    parts = text.split(separator)
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"votes must be two integers such as {example}, got {text!r}")
+    return int(parts[0]), int(parts[1])
+
+
 def data_path(data: tuple[str, ...]) -> str | tuple[str, ...]:
     """The data that an option names: one path as it is, or several."""
     return data[0] if len(data) == 1 else data

@@ -20,7 +20,7 @@ from adaptdel.advice import (
     plan_lengths,
     short_texts,
 )
-from adaptdel.core.checks import check_int
+from adaptdel.cli.options import two_integers
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import load_model, model_kind, read_noise
 from adaptdel.settings import CERTIFICATION
@@ -105,7 +105,7 @@ def plan_command(
         raise ValueError("--unit needs --data")
     if noise is None or length is None:
         raise ValueError("--rate or --model must be given with --length: --rate adaptdel:p_min=0.9,k=23")
-    successes, trials = (None, CERTIFICATION.n_estimate) if votes is None else read_votes(votes)
+    successes, trials = (None, CERTIFICATION.n_estimate) if votes is None else two_integers(votes, "/", "3960/4000")
     if ops is None:
         ops = ",".join(noise.certified_ops)
     result = plan(length, noise, ops=ops, successes=successes, trials=trials, alpha=alpha)
@@ -145,15 +145,6 @@ def describe_lengths(lengths: Sequence[int], plans: Sequence[LengthPlan]) -> str
     warned = [f"warning: {entry.name}: {entry.warning}" for entry in plans if entry.warning]
     lines += ["", *warned] if warned else []
     return "\n".join(lines)
-
-
-def read_votes(text: str) -> tuple[int, int]:
-    """Read "3960/4000"."""
-    parts = text.split("/")
-    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"votes must be two integers such as 3960/4000, got {text!r}")
-    successes, trials = (int(part) for part in parts)
-    return successes, check_int("votes", trials, least=1)
 
 
 def describe(result: RadiusPlan) -> str:

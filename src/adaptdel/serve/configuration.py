@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -79,19 +78,14 @@ class ServeSettings:
 SERVE = ServeSettings()
 
 
-def named_folders(texts: Sequence[str]) -> dict[str, Path]:
-    """Folders of models by name, from FOLDER or NAME=FOLDER."""
-    folders: dict[str, Path] = {}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not equals or "/" in name or Path(text).exists():
-            name, path = Path(text).resolve().name, text
-        if not re.fullmatch(r"[^\s/\\\x00-\x1f\"%?#]{1,100}", name):
-            raise ValueError(f"a model needs a name without spaces and slashes, got {name!r}: give NAME=FOLDER")
-        if name in folders:
-            raise ValueError(f"each model needs a name of its own, got {name!r} twice: give NAME=FOLDER")
-        folders[name] = Path(path)
-    return folders
+def named_folder(text: str) -> tuple[str, Path]:
+    """The name of a model and its folder, from FOLDER or NAME=FOLDER."""
+    name, equals, path = text.partition("=")
+    if not equals or "/" in name or Path(text).exists():
+        name, path = Path(text).resolve().name, text
+    if not re.fullmatch(r"[^\s/\\\x00-\x1f\"%?#]{1,100}", name):
+        raise ValueError(f"a model needs a name without spaces and slashes, got {name!r}: give NAME=FOLDER")
+    return name, Path(path)
 
 
 def read_token(file: Path | None) -> str | None:

@@ -18,7 +18,7 @@ from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import EXAMPLES, load_model
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.serve.answers import Job
-from adaptdel.serve.configuration import SERVE, ServeSettings, named_folders, read_shared_seed, read_token
+from adaptdel.serve.configuration import SERVE, ServeSettings, named_folder, read_shared_seed, read_token
 from adaptdel.serve.scheduler import SERVED, Meters, ServedModel
 from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, shutting_down
 from adaptdel.text.units import check_unit
@@ -71,11 +71,8 @@ class Service:
 
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
-        if not names:
-            raise ValueError("sources must hold at least one model, got none")
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"models must have different names, got {name!r} twice: give NAME=FOLDER")
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"models must have different names, and there must be one, got {names}: give NAME=FOLDER")
         if self.seed is not None:
             check_int("seed", self.seed, most=2**SECRET_BITS - 1)
         self._seed = secrets.randbits(SECRET_BITS) if self.seed is None else self.seed
@@ -99,17 +96,14 @@ class Service:
     ) -> Service:
         """Read models from folders, each FOLDER or NAME=FOLDER, and the secrets from files.
 
-        Args:
-            models: the folders.
-            settings: all limits.
-            token_file: a file with the token of clients; None for the variable ADAPTDEL_TOKEN, or no token.
-            seed_file: a file with a secret from which servers derive the same seed.
+        Without ``token_file`` the token is that of the variable ADAPTDEL_TOKEN, if any; without ``seed_file``, from
+        which servers derive the same seed, a seed is drawn.
         """
         if seed_file is not None and settings.seed_per_request:
             raise ValueError("give only one of --seed-file and --seed-per-request")
         token = read_token(token_file)
         seed = None if seed_file is None else read_shared_seed(seed_file)
-        sources = [ModelToServe.load(folder, name) for name, folder in named_folders(models).items()]
+        sources = [ModelToServe.load(folder, name) for name, folder in map(named_folder, models)]
         return cls(sources, settings, seed, token)
 
     def start(self) -> None:

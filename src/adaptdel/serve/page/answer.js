@@ -76,7 +76,7 @@ export class AnswerPanel {
     const parts = [element("p", { class: "head" }, head), element("p", {}, explanation)];
     if (!result.abstained) parts.unshift(element("p", { class: "answer" }, ["Answer ", element("b", { dir: "auto" }, label)]));
     if (result.character_radius > 0 && unit.one === "word") {
-      parts.push(element("p", {}, `The answer also stays if up to ${number(result.character_radius)} characters are deleted, inserted or replaced, within words or between them.`));
+      parts.push(element("p", {}, `It also stays under up to ${count(result.character_radius, { one: "character edit", many: "character edits" })}, within words or between them.`));
     }
     if (result.deadline_reached) parts.push(element("p", {}, "The time limit ended the voting. The promise is what the votes until then support."));
     if (!result.abstained && example?.label !== undefined && example?.label !== null) {
