@@ -6,10 +6,12 @@ import json
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adaptdel import (
@@ -23,8 +25,9 @@ from adaptdel import (
 )
 from adaptdel.certification.certificate import Certificate, check_classes, digest, label_key
 from adaptdel.certification.verify import verify
+from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.core.confidence import Looks
-from adaptdel.core.noise import Noise
+from adaptdel.core.noise import ExactOverlap, Noise, Overlap
 from adaptdel.models.smoothed import SmoothedClassifier
 from tests.models.test_smoothed import WORDS, by_size, by_words, first_word, texts
 from tests.run_files import run
@@ -148,6 +151,46 @@ def test_enumerated_copies_cannot_be_left_out() -> None:
     other = 1 - honest.answer
     wrong = verify(rewritten(honest, answer=other, label=honest.classes[other]))
     assert wrong == ["the label is not the likeliest class of the enumerated copies"]
+
+
+@register_noise("neighbours_masked")
+@dataclass(frozen=True)
+class NeighboursMasked(Noise):
+    """Masks two neighbouring tokens: not every choice of that many tokens occurs."""
+
+    masks_tokens = True
+    certified_ops = ("sub",)
+
+    def draw_rows(self, length: int, size: int, rng: np.random.Generator) -> BoolArray:
+        return self.all_choices(length)[rng.integers(0, length - 1, size)]
+
+    def share_removed(self, length: int) -> float:
+        return 2 / length
+
+    def overlap(self, length: int, other_length: IntArray, common: IntArray) -> Overlap:
+        unchanged = (common == length).astype(np.float64)
+        return Overlap.alike(unchanged, unchanged, common)
+
+    def exact_overlap(self, number: Callable[[int], Any], length: int, other_length: int, common: int) -> ExactOverlap:
+        return ExactOverlap(*[number(int(common == length))] * 2)
+
+    def choices(self, length: int) -> int:
+        return length - 1
+
+    def all_choices(self, length: int) -> BoolArray:
+        starts, places = np.arange(length - 1)[:, None], np.arange(length)
+        return np.asarray((places != starts) & (places != starts + 1))
+
+    def choice_weights(self, length: int) -> list[Fraction]:
+        return [Fraction(int(kept == length - 2), length - 1) for kept in range(length + 1)]
+
+
+def test_an_own_noise_says_which_copies_there_are() -> None:
+    honest = SmoothedClassifier(by_size, NeighboursMasked(), classes=["a", "b", "c"]).certify(["1 2 3 4 5 6"])[0]
+    assert honest.exact is not None
+    assert verify(honest.to_dict()) == []
+    fewer = tuple(tuple(max(count - 1, 0) for count in row) for row in honest.exact)
+    assert verify(rewritten(honest, exact=fewer)) == ["the enumerated copies are not all there are"]
 
 
 def test_a_long_input_is_not_believed_to_be_enumerated() -> None:
