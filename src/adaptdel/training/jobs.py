@@ -153,7 +153,8 @@ def train_job(
 def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Examples]:
     """The rows to train on, and those that prove the rate of false positives: a fifth of each class, or up to half.
 
-    Texts of the other class are five times as many as there are texts to one false positive: enough to prove the rate.
+    Texts of the other class are ten times as many as there are texts to one false positive: some of them may be wrong,
+    so that no single odd one decides the threshold.
     """
     others = sum(str(label) != job.protect for label in examples.labels)
     if len(set(examples.labels)) != 2 or others == len(examples.labels):
@@ -161,7 +162,7 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
             f"protect must be one of two classes, got {job.protect!r} for {sorted(set(map(str, examples.labels)))}"
         )
     assert job.max_false_positives is not None
-    fraction = min(MOST_PROOF, max(LEAST_PROOF, 5 / (job.max_false_positives * others)))
+    fraction = min(MOST_PROOF, max(LEAST_PROOF, 10 / (job.max_false_positives * others)))
     held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
     trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
     _allowed_share(job, [examples.labels[row] for row in proof])  # refuses too few before a model is trained
