@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,13 @@ from adaptdel.settings import TrainingSettings
 from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
-from adaptdel.training.protection import DETECTION, allowed_false_positives, plot_detection, protect
+from adaptdel.training.protection import (
+    DETECTION,
+    allowed_false_positives,
+    needed_negatives,
+    plot_detection,
+    protect,
+)
 from adaptdel.training.training import train, train_exact
 
 HISTORY, FRONT = "history.png", "front.png"  # in the folder of a model
@@ -96,7 +103,7 @@ def train_job(
         examples = examples.take(DrawnRows(job.sample, settings.seed).places(examples.texts))
         examples = replace(examples, digest=content_digest(examples.texts, examples.labels))
     everything = examples
-    examples, proof = (everything, None) if job.protect is None else _without_proof(job, everything)
+    examples, proof, share = (everything, None, 0.0) if job.protect is None else _without_proof(job, everything)
     unit = check_unit(settings.unit)
     split = SplitTexts(examples.texts, unit)
     tokens = list(split) if settings.is_linear else split
@@ -122,7 +129,7 @@ def train_job(
     try:
         model: SmoothedClassifier | AdditiveClassifier
         if settings.is_exact:
-            aim = None if proof is None else (job.protect, _allowed_share(job, proof.labels))
+            aim = None if proof is None else (job.protect, share)
             model = train_exact(examples.texts, examples.labels, settings, protect=aim, progress=progress, note=note)
         else:
             with naming_a_full_disk(checkpoints):
@@ -150,8 +157,10 @@ def train_job(
     return FinishedTraining(model, examples.notes)
 
 
-def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Examples]:
-    """The rows to train on, and those that prove the rate of false positives: a fifth of each class, or up to half.
+def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Examples, float]:
+    """The rows to train on, those that prove the rate of false positives, and which share of these may be wrong.
+
+    A fifth of each class proves the rate, or up to half.
 
     Texts of the other class are ten times as many as there are texts to one false positive: some of them may be wrong,
     so that no single odd one decides the threshold.
@@ -162,18 +171,18 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
             f"protect must be one of two classes, got {job.protect!r} for {sorted(set(map(str, examples.labels)))}"
         )
     assert job.max_false_positives is not None
+    needed = ceil(needed_negatives(job.max_false_positives) / MOST_PROOF)
+    if others < needed:
+        raise ValueError(
+            f"{others} texts of the other class than {job.protect!r} cannot prove {100 * job.max_false_positives:.3g}% "
+            f"false positives: give at least {needed:,}, of which half prove the rate, or ask for a higher rate"
+        )
     fraction = min(MOST_PROOF, max(LEAST_PROOF, 10 / (job.max_false_positives * others)))
     held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
     trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
-    _allowed_share(job, [examples.labels[row] for row in proof])  # refuses too few before a model is trained
-    return examples.take(trained), examples.take(proof)
-
-
-def _allowed_share(job: TrainingJob, labels: Sequence[Any]) -> float:
-    """The part of the other class that may get the protected answer among the rows that prove the rate."""
-    assert job.max_false_positives is not None
-    negatives = sum(str(label) != job.protect for label in labels)
-    return allowed_false_positives(negatives, job.max_false_positives) / negatives
+    negatives = sum(str(examples.labels[row]) != job.protect for row in proof)
+    share = allowed_false_positives(negatives, job.max_false_positives) / negatives
+    return examples.take(trained), examples.take(proof), share
 
 
 def _read(job: TrainingJob, path: str) -> Examples:
