@@ -19,7 +19,7 @@ from adaptdel.files import naming_a_full_disk, read_bytes, read_json, write_json
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.settings import TrainingSettings
+from adaptdel.settings import EXACT, TrainingSettings
 from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
@@ -33,6 +33,7 @@ from adaptdel.training.protection import (
 from adaptdel.training.training import train, train_exact
 
 HISTORY, FRONT = "history.png", "front.png"  # in the folder of a model
+PROTECTED_VALIDATION = 0.4  # of the rows to train on: few odd texts of the other class decide which bound is best
 LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
 
 
@@ -72,6 +73,8 @@ class TrainingJob:
                 raise ValueError(f"{name} must be given: {what}")
         for name in ("data", "out", "text", "label", "encoding"):
             check_text(name, values.get(name, ""))
+        if values.get("protect") is not None and values.get("method") == EXACT:
+            values = {"validation": PROTECTED_VALIDATION, **values}
         settings = TrainingSettings.from_dict({name: value for name, value in values.items() if name not in names})
         return cls(**{name: values[name] for name in names if name in values}, settings=settings)
 
