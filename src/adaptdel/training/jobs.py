@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import ceil
 from pathlib import Path
@@ -163,10 +163,8 @@ def train_job(
 def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Examples, float]:
     """The rows to train on, those that prove the rate of false positives, and which share of these may be wrong.
 
-    A fifth of each class proves the rate, or up to half.
-
-    Texts of the other class are ten times as many as there are texts to one false positive: some of them may be wrong,
-    so that no single odd one decides the threshold.
+    A fifth of each class proves the rate, or up to half: ten times as many texts of the other class as there are to one
+    false positive. Some of them may then be wrong, so that no single odd one decides the threshold.
     """
     others = sum(str(label) != job.protect for label in examples.labels)
     if len(set(examples.labels)) != 2 or others == len(examples.labels):
