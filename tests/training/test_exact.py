@@ -169,5 +169,5 @@ def test_a_rate_that_the_data_cannot_prove_is_refused_before_training(
     monkeypatch.setattr("adaptdel.training.jobs.train_exact", lambda *_, **__: pytest.fail("trained"))
     fields = {"data": str(write(tmp_path / "data.jsonl", 200)), "out": str(tmp_path / "filter"), **FIELDS}
     job = TrainingJob.from_dict({**fields, "protect": "spam", "max_false_positives": 0.01})
-    with pytest.raises(ValueError, match="at least 299"):
+    with pytest.raises(ValueError, match="at least 598"):
         train_job(job, progress=False)

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,21 @@ from adaptdel.files import naming_a_full_disk, read_bytes, read_json, write_json
 from adaptdel.models.additive import AdditiveClassifier
 from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.settings import TrainingSettings
+from adaptdel.settings import EXACT, TrainingSettings
 from adaptdel.store import check_same_job
 from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
 from adaptdel.text.units import check_unit
-from adaptdel.training.protection import DETECTION, allowed_false_positives, plot_detection, protect
+from adaptdel.training.protection import (
+    DETECTION,
+    allowed_false_positives,
+    needed_negatives,
+    plot_detection,
+    protect,
+)
 from adaptdel.training.training import train, train_exact
 
 HISTORY, FRONT = "history.png", "front.png"  # in the folder of a model
+PROTECTED_VALIDATION = 0.4  # of the rows to train on: few odd texts of the other class decide which bound is best
 LEAST_PROOF, MOST_PROOF = 0.2, 0.5  # of the rows, to prove a rate of false positives
 
 
@@ -65,6 +73,8 @@ class TrainingJob:
                 raise ValueError(f"{name} must be given: {what}")
         for name in ("data", "out", "text", "label", "encoding"):
             check_text(name, values.get(name, ""))
+        if values.get("protect") is not None and values.get("method") == EXACT:
+            values = {"validation": PROTECTED_VALIDATION, **values}
         settings = TrainingSettings.from_dict({name: value for name, value in values.items() if name not in names})
         return cls(**{name: values[name] for name in names if name in values}, settings=settings)
 
@@ -96,7 +106,7 @@ def train_job(
         examples = examples.take(DrawnRows(job.sample, settings.seed).places(examples.texts))
         examples = replace(examples, digest=content_digest(examples.texts, examples.labels))
     everything = examples
-    examples, proof = (everything, None) if job.protect is None else _without_proof(job, everything)
+    examples, proof, share = (everything, None, 0.0) if job.protect is None else _without_proof(job, everything)
     unit = check_unit(settings.unit)
     split = SplitTexts(examples.texts, unit)
     tokens = list(split) if settings.is_linear else split
@@ -122,7 +132,7 @@ def train_job(
     try:
         model: SmoothedClassifier | AdditiveClassifier
         if settings.is_exact:
-            aim = None if proof is None else (job.protect, _allowed_share(job, proof.labels))
+            aim = None if proof is None else (job.protect, share)
             model = train_exact(examples.texts, examples.labels, settings, protect=aim, progress=progress, note=note)
         else:
             with naming_a_full_disk(checkpoints):
@@ -150,10 +160,11 @@ def train_job(
     return FinishedTraining(model, examples.notes)
 
 
-def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Examples]:
-    """The rows to train on, and those that prove the rate of false positives: a fifth of each class, or up to half.
+def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Examples, float]:
+    """The rows to train on, those that prove the rate of false positives, and which share of these may be wrong.
 
-    Texts of the other class are five times as many as there are texts to one false positive: enough to prove the rate.
+    A fifth of each class proves the rate, or up to half: ten times as many texts of the other class as there are to one
+    false positive. Some of them may then be wrong, so that no single odd one decides the threshold.
     """
     others = sum(str(label) != job.protect for label in examples.labels)
     if len(set(examples.labels)) != 2 or others == len(examples.labels):
@@ -161,18 +172,18 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
             f"protect must be one of two classes, got {job.protect!r} for {sorted(set(map(str, examples.labels)))}"
         )
     assert job.max_false_positives is not None
-    fraction = min(MOST_PROOF, max(LEAST_PROOF, 5 / (job.max_false_positives * others)))
+    needed = ceil(needed_negatives(job.max_false_positives) / MOST_PROOF)
+    if others < needed:
+        raise ValueError(
+            f"{others} texts of the other class than {job.protect!r} cannot prove {100 * job.max_false_positives:.3g}% "
+            f"false positives: give at least {needed:,}, of which half prove the rate, or ask for a higher rate"
+        )
+    fraction = min(MOST_PROOF, max(LEAST_PROOF, 10 / (job.max_false_positives * others)))
     held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
     trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
-    _allowed_share(job, [examples.labels[row] for row in proof])  # refuses too few before a model is trained
-    return examples.take(trained), examples.take(proof)
-
-
-def _allowed_share(job: TrainingJob, labels: Sequence[Any]) -> float:
-    """The part of the other class that may get the protected answer among the rows that prove the rate."""
-    assert job.max_false_positives is not None
-    negatives = sum(str(label) != job.protect for label in labels)
-    return allowed_false_positives(negatives, job.max_false_positives) / negatives
+    negatives = sum(str(examples.labels[row]) != job.protect for row in proof)
+    share = allowed_false_positives(negatives, job.max_false_positives) / negatives
+    return examples.take(trained), examples.take(proof), share
 
 
 def _read(job: TrainingJob, path: str) -> Examples:
