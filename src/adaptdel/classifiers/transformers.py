@@ -331,10 +331,9 @@ class TransformersClassifier(SubwordClassifier):
             model = copy.deepcopy(self.model)  # a training that fails leaves the classifier as it was
         else:
             model, _ = self._read(len(classes))
-        if classes != list(range(len(classes))):
-            model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
-            model.config.label2id = {str(label): number for number, label in enumerate(classes)}
-            model.config.adaptdel_integer_labels = not isinstance(classes[0], str)
+        model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
+        model.config.label2id = {str(label): number for number, label in enumerate(classes)}
+        model.config.adaptdel_integer_labels = not isinstance(classes[0], str)
         return model
 
     def install(self, model: Any) -> None:
