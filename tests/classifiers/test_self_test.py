@@ -207,6 +207,13 @@ def test_the_outcome_is_stored(tmp_path: Path) -> None:
     assert loaded.self_test_ == model.base.self_test_
 
 
+def test_two_classes_of_an_architecture_with_three_by_default_are_stored(tmp_path: Path) -> None:
+    """A configuration leaves out what it holds to be the default: BART was loaded again with three labels."""
+    classifier("BART").with_head([0, 1]).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    assert TransformersClassifier(str(tmp_path)).classes_ == [0, 1]
+
+
 def test_long_copies_share_batches_only_as_far_as_they_were_tried() -> None:
     """LongRoPE reads a batch otherwise once its longest row is beyond 400 ids."""
     heads = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}

@@ -41,8 +41,7 @@ class CallableClassifier(DistinctClassifier):
         function: called with a list of texts (or of what the unit joins).
         classes: the labels, in the order of the scores.
         batch_size: the largest number of copies per call.
-        recheck: the number of copies at the beginning that are classified again, in other batches and another order;
-            a different answer is an error. 0 disables the check.
+        recheck: see `DistinctClassifier`.
     """
 
     def __init__(
@@ -107,11 +106,9 @@ class CallableClassifier(DistinctClassifier):
 
 @register_classifier("sklearn")
 class SklearnClassifier(CallableClassifier):
-    """A scikit-learn estimator or pipeline whose ``predict`` takes a list of joined copies.
+    """A scikit-learn estimator or pipeline, or any object, whose ``predict`` takes a list of joined copies.
 
-    Args:
-        estimator: the estimator.
-        classes: the labels, for an object with ``predict`` but without ``classes_``.
+    ``classes`` are the labels, for an object without ``classes_``.
     """
 
     def __init__(self, estimator: Any, classes: Sequence[Any] | None = None) -> None:
@@ -233,13 +230,7 @@ def as_base(base: Any, classes: Sequence[Any] | None = None) -> BaseClassifier:
 
 
 def class_numbers(answers: Any, classes: Sequence[Any], names: Sequence[str]) -> IntArray:
-    """Class numbers from labels, shape (copies,), or from scores, shape (copies, classes).
-
-    Args:
-        answers: the labels or scores that the model returned.
-        classes: the labels.
-        names: for each copy the name of its input, for messages.
-    """
+    """Class numbers from labels, shape (copies,), or from scores, shape (copies, classes); ``names`` are of inputs."""
     array = _as_array(answers)
     if array.ndim == 0 or len(array) != len(names):
         got = "a single value" if array.ndim == 0 else str(len(array))

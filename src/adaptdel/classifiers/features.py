@@ -159,10 +159,8 @@ def best(scores: FloatArray) -> IntArray:
 def parts(token: Hashable) -> tuple[Hashable, ...]:
     """The features of a token, each once.
 
-    >>> parts("Well-made!")
-    ('well-made!', 'made', 'well')
-    >>> parts(255)
-    (255,)
+    >>> parts("Well-made!"), parts(255)
+    (('well-made!', 'made', 'well'), (255,))
     """
     if not isinstance(token, str):
         return (token,)

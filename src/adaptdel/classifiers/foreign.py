@@ -143,10 +143,13 @@ def _described_parameters(folder: Path) -> int:
     return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
-def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder, without running code from it."""
+def as_tokenizer(source: Any) -> Any:
+    """A loaded tokenizer as it is, or that of a folder or a name on the hub, without running code from it."""
+    if not isinstance(source, (str, Path)):
+        return source
     import transformers
 
+    folder = local_folder(str(source))
     check_regular(folder)
     with reading(str(folder)):
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)

@@ -31,14 +31,7 @@ def stream(seed: int, purpose: int, epoch: int, example: int = 0) -> np.random.G
 class NoisyCopies:
     """A data set of noisy copies; they are drawn for a window of examples before they are read.
 
-    Args:
-        tokens: the tokens of the examples.
-        targets: their class numbers.
-        noise: applied to the examples.
-        unit: joins tokens.
-        seed: of the copies.
-        encode: turns copies into rows that have a length.
-        purpose: of the copies.
+    ``targets`` are the class numbers of the examples; ``encode`` turns copies into rows that have a length.
     """
 
     def __init__(

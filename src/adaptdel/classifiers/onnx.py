@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaptdel.classifiers.base import check_labels, register_classifier
-from adaptdel.classifiers.foreign import local_folder, read_tokenizer
+from adaptdel.classifiers.foreign import as_tokenizer
 from adaptdel.classifiers.subwords import (
     BATCH_TOKENS,
     MOST_BATCH_TOKENS,
@@ -82,9 +82,7 @@ class OnnxClassifier(SubwordClassifier):
             raise ValueError(f"path must be an ONNX file, got {str(path)!r}")
         self.batch_tokens = check_int("batch_tokens", batch_tokens, least=1, most=MOST_BATCH_TOKENS)
         self.max_length = max_length
-        if isinstance(tokenizer, (str, Path)):
-            tokenizer = read_tokenizer(local_folder(str(tokenizer)))
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer = as_tokenizer(tokenizer)
         if max_length is None and tokenizer.model_max_length < UNLIMITED:
             max_length = tokenizer.model_max_length
         self.subwords = Subwords(tokenizer, max_length=max_length, name=self.path.name)

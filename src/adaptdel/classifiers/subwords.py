@@ -130,8 +130,8 @@ def self_test(
         budget: the largest number of ids in a batch of several copies.
         margin: the least margin.
         pads: whether copies may be padded.
-        name: of the model, in messages.
-        model_hash: its fingerprint, which seeds the copies.
+        name: the name of the model.
+        model_hash: seeds the copies.
     """
     seed = hashlib.blake2b(model_hash.encode(), digest_size=8).digest()
     rng = np.random.Generator(np.random.Philox(int.from_bytes(seed, "little")))
@@ -262,10 +262,7 @@ def _batches(
 class Subwords:
     """The token ids of noisy copies: those of the joined text by the tokenizer itself.
 
-    Args:
-        tokenizer: a Hugging Face tokenizer.
-        max_length: the largest number of ids of a copy, special tokens included; None for no limit.
-        name: the name of the model in messages.
+    A copy has at most ``max_length`` ids, special tokens included; None for no limit. ``name`` is that of the model.
     """
 
     def __init__(self, tokenizer: Any, *, max_length: int | None, name: str) -> None:
@@ -430,10 +427,8 @@ class SubwordClassifier(DistinctClassifier):
     def run_self_test(self, *, name: str, pads: bool, ids: int | None = None) -> None:
         """Derive batching and margin from a self-test.
 
-        Args:
-            name: the name of the model in messages.
-            pads: whether copies may be padded, which needs an attention mask and a padding token.
-            ids: the number of ids that the model has embeddings for, if known; a tokenizer may have more.
+        Copies may be padded (``pads``) if there are an attention mask and a padding token. ``ids`` is the number of ids
+        that the model has embeddings for, if known; a tokenizer may have more.
         """
         self.self_test_ = self_test(
             self.run_batch,

@@ -141,14 +141,7 @@ def is_finished(history: list[dict[str, float]], epochs: int, patience: int) -> 
 
 
 class NoisyTrainer:
-    """Trains a model, in place, on fresh noisy copies in batches of similar length.
-
-    Attributes:
-        history: a row for each epoch: epoch (from 1), train_loss, valid_loss, valid_accuracy, learning_rate (of the
-            last step) and seconds.
-        steps: the number of steps done.
-        best: the weights of the epoch with the smallest validation loss; None if no loss was a number.
-    """
+    """Trains a model, in place, on fresh noisy copies in batches of similar length."""
 
     def __init__(
         self,
@@ -174,9 +167,9 @@ class NoisyTrainer:
         self.epochs = EpochBatches(train, settings.batch_size)
         self.most_tokens: float = TOKENS if self.device.type == "cpu" else inf  # per pass
         self.is_short_of_memory = False
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, float]] = []  # a row for each epoch; the learning rate is that of its last step
         self.steps = 0
-        self.best: dict[str, torch.Tensor] | None = None
+        self.best: dict[str, torch.Tensor] | None = None  # the weights of the best epoch; None if no loss was a number
 
     def train_until_finished(self, folder: Path, identity: Mapping[str, Any]) -> None:
         """Run the epochs that are left."""

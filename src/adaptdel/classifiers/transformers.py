@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from adaptdel.classifiers.base import BaseClassifierError, check_labels, register_classifier
 from adaptdel.classifiers.fingerprint import own_code
-from adaptdel.classifiers.foreign import check_folder, local_folder, read_tokenizer, reading, unreadable
+from adaptdel.classifiers.foreign import as_tokenizer, check_folder, local_folder, reading, unreadable
 from adaptdel.classifiers.onnx import Int8Model, check_can_quantise
 from adaptdel.classifiers.subwords import (
     BATCH_TOKENS,
@@ -147,11 +147,7 @@ class TransformersClassifier(SubwordClassifier):
             if self.has_source:
                 self._folder = local_folder(self.name)
                 check_folder(self._folder)
-            if tokenizer is None:
-                tokenizer = read_tokenizer(self._folder)
-            elif isinstance(tokenizer, (str, Path)):
-                tokenizer = read_tokenizer(local_folder(str(tokenizer)))
-        self.tokenizer = tokenizer
+            self.tokenizer = as_tokenizer(self._folder if tokenizer is None else tokenizer)
         self._weights_hash: str | None = None
         self.untrained_ = False
         if self.has_source:
@@ -335,10 +331,9 @@ class TransformersClassifier(SubwordClassifier):
             model = copy.deepcopy(self.model)  # a training that fails leaves the classifier as it was
         else:
             model, _ = self._read(len(classes))
-        if classes != list(range(len(classes))):
-            model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
-            model.config.label2id = {str(label): number for number, label in enumerate(classes)}
-            model.config.adaptdel_integer_labels = not isinstance(classes[0], str)
+        model.config.id2label = {number: str(label) for number, label in enumerate(classes)}
+        model.config.label2id = {str(label): number for number, label in enumerate(classes)}
+        model.config.adaptdel_integer_labels = not isinstance(classes[0], str)
         return model
 
     def install(self, model: Any) -> None:

@@ -19,7 +19,7 @@ from adaptdel.core.noise import Noise, noise_from_dict
 from adaptdel.core.registry import NotRegisteredError
 from adaptdel.files import check_regular, read_json, read_tensors, replacing, replacing_folder, write_json, write_text
 from adaptdel.models.card import calibration_text, model_card, training_text
-from adaptdel.text.data import DATA, TextHashes
+from adaptdel.text.data import DATA
 from adaptdel.text.units import check_unit, unit_from_dict
 
 if TYPE_CHECKING:
@@ -33,16 +33,8 @@ MODELS = {
     "smoothed": "adaptdel.models.smoothed:SmoothedClassifier",
     "additive": "adaptdel.models.additive:AdditiveClassifier",
 }
-_FIELDS = {
-    "kind": "a text",
-    "version": "a text",
-    "base": "a text",
-    "fingerprint": "a text",
-    "classes": "a list",
-    "unit": "an object",
-    "options": "an object",
-    "protection": "an object?",
-}
+_FIELDS = dict.fromkeys(("kind", "version", "base", "fingerprint"), "a text")
+_FIELDS |= {"classes": "a list", "unit": "an object", "options": "an object", "protection": "an object?"}
 _OF_BASE = ("format", "version", "base", "fingerprint", "classes", "unit", "options", "self_test")
 Extras = Callable[[Path], None]  # writes more files into the folder of a model
 
@@ -130,14 +122,15 @@ def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> An
             if protection.get("label") not in settings["classes"]:
                 raise ValueError(f"label must be one of the classes, got {protection.get('label')!r:.60}")
             model.protection_ = protection
-    for attribute, file, check in (
-        ("training_", TRAINING, training_text),
-        ("calibration_", CALIBRATION, calibration_text),
-    ):
-        if (path / file).exists():
-            setattr(model, attribute, _read(path / file, check))
+    if (path / TRAINING).exists():
+        model.training_ = _read(path / TRAINING, training_text)
+    if (path / CALIBRATION).exists():
+        model.calibration_ = _read(path / CALIBRATION, calibration_text)
     if (path / TEXTS).exists():
-        model.texts_ = _read_texts(path / TEXTS)
+        model.texts_ = read_tensors(path / TEXTS)
+        with _damaged(path / TEXTS):
+            if any(hashes.dtype != np.uint64 or hashes.ndim != 1 for hashes in model.texts_.values()):
+                raise ValueError("must hold rows of 64-bit hashes")
     return model
 
 
@@ -202,14 +195,6 @@ def check_free(out: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{out}: holds something that is not a model: choose another folder for --out")
     if not overwrite:
         raise ValueError(f"{out}: holds another model: choose another folder for --out, or --overwrite")
-
-
-def _read_texts(path: Path) -> dict[str, TextHashes]:
-    known: dict[str, TextHashes] = read_tensors(path)
-    with _damaged(path):
-        if any(hashes.dtype != np.uint64 or hashes.ndim != 1 for hashes in known.values()):
-            raise ValueError("must hold rows of 64-bit hashes")
-    return known
 
 
 def _read(path: Path, check: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:

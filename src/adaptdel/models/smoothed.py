@@ -266,11 +266,8 @@ class CertifyingPipeline:
 def pipeline(model: Any, *, noise: Noise | None = None, **settings: Any) -> CertifyingPipeline:
     """A pipeline for a smoothed classifier, its folder, a Hugging Face model's name or folder, or any base classifier.
 
-    Args:
-        model: the model.
-        noise: the noise for a model that is not smoothed yet; None for AdaptDel at 90% as in `SmoothedClassifier`, with
-            the k of `adaptdel.settings.default_noise`. A model that was not trained on noisy copies may be inaccurate.
-        settings: further arguments of `adaptdel.SmoothedClassifier`.
+    A model that is not smoothed yet gets the ``noise``, or `adaptdel.settings.default_noise`. One that was not trained
+    on noisy copies may be inaccurate. ``settings`` are further arguments of `adaptdel.SmoothedClassifier`.
     """
     if isinstance(model, (str, Path)) and (Path(model) / CONFIG).exists():
         model = SmoothedClassifier.load(model)
