@@ -31,6 +31,12 @@ psutil: Any = pytest.importorskip("psutil")
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a run can take a minute, and then reports its progress on standard error."""
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, data, and the run that was never interrupted."""
