@@ -79,12 +79,6 @@ def test_another_job_is_refused(path: Path) -> None:
     check_same_job(path, {"rates": [1, 2]}, {"rates": (1, 2)}, "no advice")
 
 
-def test_commits_wait_for_the_disk(path: Path) -> None:
-    with Store(path, JOB) as store:
-        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
-
-
 def test_records_are_committed_without_being_asked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("adaptdel.store.time.monotonic", lambda: clock[0])

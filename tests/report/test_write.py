@@ -6,13 +6,11 @@ import csv
 import json
 import re
 from html.parser import HTMLParser
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from jinja2 import UndefinedError
 
 from adaptdel import Deletion, FixedRate, LengthRate, Masking, NoNoise, exact_certificate
 from adaptdel.certification.certificate import Certificate
@@ -214,18 +212,6 @@ def test_what_comes_from_data_and_manifests_is_escaped(report: Path, tmp_path: P
     assert "<script" not in page
     assert page.count("&lt;script&gt;window.hacked = 3&lt;/script&gt;") > 5
     assert "<title>Certified robustness on &lt;i&gt;x</title>" in page
-
-
-def test_the_templates_escape_all_values() -> None:
-    """Autoescape is on and no filter turns it off; an unknown name is an error, not an empty text."""
-    environment = write.environment()
-    assert environment.autoescape is True
-    assert environment.from_string("{{ x }}").render(x="<b>") == "&lt;b&gt;"
-    with pytest.raises(UndefinedError):
-        environment.from_string("{{ missing }}").render()
-    for name in ("base", "parts", "page", "attacks"):
-        source = files("adaptdel.report").joinpath(f"{name}.html").read_text(encoding="utf-8")
-        assert not re.search(r"\|\s*safe|autoescape|Markup", source)
 
 
 def test_latex_is_balanced_and_escaped(report: Path) -> None:

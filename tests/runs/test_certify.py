@@ -16,7 +16,6 @@ from adaptdel.core.noise import Noise
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import Source
-from adaptdel.runs.rederive import recertify
 from adaptdel.runs.storage import read_run
 from adaptdel.store import locked
 from adaptdel.text.data import read_rows
@@ -274,19 +273,6 @@ def test_recertify(tmp_path: Path, model: Path, data: Path, capsys: pytest.Captu
     assert run("recertify", tmp_path / "a", "--out", tmp_path / "d", "--bound", "best") == 2
     assert run("recertify", tmp_path / "none", "--out", tmp_path / "d") == 2
     assert not (tmp_path / "d").exists()
-
-
-def test_recertify_that_is_stopped_leaves_nothing(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("adaptdel.runs.rederive.write_json", stop)
-        with pytest.raises(KeyboardInterrupt):
-            recertify(whole, tmp_path / "b", ops="ins")
-    assert not list(tmp_path.iterdir())
-    recertify(whole, tmp_path / "b", ops="ins")
-    assert len(read_run(tmp_path / "b").table) == 60
 
 
 def test_progress(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

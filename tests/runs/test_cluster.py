@@ -293,16 +293,3 @@ def test_without_ray(
     assert run(*arguments, "--engine", "ray") == 2
     assert capsys.readouterr().err == "adaptdel: the engine 'ray' needs Ray: pip install 'adaptdel[ray]'\n"
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("nodes", "cpus", "gpus", "workers"),
-    [
-        ([{"CPU": 1}], 1, 0, 1),
-        ([{"CPU": 5}, {"CPU": 4}], 2, 0, 4),
-        ([{"CPU": 8, "GPU": 1}], 1, 0.25, 4),
-        ([{"CPU": 8}], 1, 1, 0),
-    ],
-)
-def test_capacity(nodes: list[dict[str, float]], cpus: int, gpus: float, workers: int) -> None:
-    assert cluster.capacity(nodes, cpus, gpus) == workers

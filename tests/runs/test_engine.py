@@ -91,7 +91,7 @@ def test_settings(settings: dict[str, object], words: str) -> None:
 
 def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adaptdel.runs.engine._serve", print_and_fail)
-    with LocalEngine(2) as engine, pytest.raises(ValueError, match="cannot start"):
+    with LocalEngine(2) as engine, pytest.raises(ValueError, match=r"cannot start: .*__main__"):
         list(engine.map(Square(None), range(9), 9))
 
 

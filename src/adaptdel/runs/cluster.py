@@ -42,17 +42,17 @@ class RayEngine(Engine):
         self._class = self.ray.remote(_Actor)
         self._size, self._looked = 0, 0.0
         self._shipped: tuple[Task, Any] | None = None  # the last task, and the reference of what actors load for it
-        nodes = self._nodes()
-        cpus = sum(node.get("CPU", 0) for node in nodes)
+        nodes = sum(node["Alive"] for node in self.ray.nodes())
+        cpus = self.ray.cluster_resources().get("CPU", 0)
         where = f"; dashboard: http://{dashboard}" if dashboard else ""
-        self.description = f"Ray with {len(nodes)} node{'s' if len(nodes) != 1 else ''} and {cpus:g} CPUs{where}"
+        self.description = f"Ray with {nodes} node{'s' if nodes != 1 else ''} and {cpus:g} CPUs{where}"
 
     def size(self, left: int) -> int:
         """As many as fit on the nodes that are there now; Ray starts those that do not fit yet as soon as they do."""
         if time.monotonic() - self._looked >= POLL:
             self._looked, settings = time.monotonic(), self._settings
-            fitting = capacity(self._nodes(), settings.cpus_per_worker, settings.gpus_per_worker)
-            self._size = max(1, settings.workers or fitting)
+            held = self.ray.cluster_resources()
+            self._size = settings.workers or capacity(held, settings.cpus_per_worker, settings.gpus_per_worker)
         return self._size
 
     def new_worker(self) -> ActorWorker:
@@ -78,21 +78,15 @@ class RayEngine(Engine):
         if self._owns:
             self.ray.shutdown()
 
-    def _nodes(self) -> list[dict[str, float]]:
-        """The resources of the nodes that are there."""
-        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
+def capacity(held: dict[str, float], cpus: int, gpus: float) -> int:
+    """How many actors a cluster has room for, if one CPU stays free for everything else; at least one.
 
-def capacity(nodes: list[dict[str, float]], cpus: int, gpus: float) -> int:
-    """How many actors fit on nodes with these resources if one CPU of the cluster stays free for everything else.
-
-    >>> capacity([{"CPU": 4}, {"CPU": 4}], 1, 0)
-    7
+    >>> [capacity({"CPU": 9, "GPU": 1}, *needed) for needed in ((1, 0), (2, 0), (1, 0.5), (16, 0))]
+    [8, 4, 2, 1]
     """
-    most = [int(node.get("GPU", 0) / gpus) if gpus else 10**9 for node in nodes]
-    total = sum(min(int(node.get("CPU", 0) // cpus), limit) for node, limit in zip(nodes, most, strict=True))
-    all_cpus = sum(node.get("CPU", 0) for node in nodes)
-    return total - 1 if total > 1 and total * cpus > all_cpus - 1 else total
+    room = (held.get("CPU", 0) - 1) // cpus
+    return max(1, int(min(room, held.get("GPU", 0) // gpus) if gpus else room))
 
 
 class ActorWorker(Worker):

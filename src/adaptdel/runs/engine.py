@@ -393,7 +393,8 @@ class LocalWorker(Worker):
                 self._pipe.send(call)
             return self._pipe.recv()
         except (EOFError, OSError):
-            raise EOFError("its process has ended") from None
+            advice = ": a script must do its work below if __name__ == '__main__'" if call is None else ""
+            raise EOFError(f"the process has ended{advice}") from None
 
     def stop(self) -> None:
         """End the process, also in the middle of its work."""
