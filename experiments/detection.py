@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.files import write_json
-from adaptdel.training import TrainingJob, TrainingSettings, train_job
+from adaptdel.training import TrainingJob, train_job
 
 RATES = (0.01, 0.02, 0.05)
 WORDS = (1, 2, 3, 5, 10, 20, 50)
@@ -38,9 +38,8 @@ def measured(data: Path, rate: float, seed: int) -> dict[str, Any]:
         file = Path(folder, "train.jsonl")
         lines = [json.dumps(row) for row in rows(data / "spamassassin.train.jsonl.gz")]
         file.write_text("\n".join(lines), encoding="utf-8")
-        settings = TrainingSettings.from_dict({"method": "exact", "seed": seed})
-        job = TrainingJob(str(file), f"{folder}/filter", settings, protect="spam", max_false_positives=rate)
-        model = train_job(job, progress=False).model
+        fields = {"method": "exact", "seed": seed, "protect": "spam", "max_false_positives": rate}
+        model = train_job(TrainingJob.from_dict({"data": str(file), "out": f"{folder}/filter", **fields})).model
     certificates = model.set_params(progress=False).certify([row["text"] for row in test])
     is_spam = np.array([row["label"] == "spam" for row in test])
     caught = np.array([certificate.label == "spam" for certificate in certificates])

@@ -369,7 +369,15 @@ class Drawn:
 
 @dataclass(frozen=True)
 class MixedIn(Drawn, Deletion):
-    """Deletion but for the draws."""
+    """Deletion but for the draws; it says itself that the overlap is right."""
+
+    overlap = Deletion.overlap
+
+
+def test_other_draws_do_not_inherit_the_overlap() -> None:
+    """A certificate from it would be that of another distribution."""
+    with pytest.raises(TypeError, match=r"^Silent draws tokens in its own way, and must define their overlap$"):
+        type("Silent", (Drawn, Deletion), {})
 
 
 @pytest.mark.parametrize("kind", [Blocks, MixedIn])

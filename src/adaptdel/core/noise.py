@@ -125,7 +125,8 @@ class Noise(Described):
 
     The class attributes below declare the rest. Their defaults are safe for any noise. A class that changes the
     distribution of its parent (`draw_rows` or `overlap`) inherits neither the parent's attributes `has_paper_bound`,
-    `shortest_is_worst`, `calibratable` and `changes_inputs`, nor its exact arithmetic, enumeration and candidates.
+    `shortest_is_worst`, `calibratable` and `changes_inputs`, nor its exact arithmetic, enumeration and candidates; a
+    class that changes `draw_rows` must define `overlap`.
     """
 
     noun: ClassVar[str] = "noise"
@@ -156,6 +157,8 @@ class Noise(Described):
         for name in _PROMISES:
             if place[name] > min(place["draw_rows"], place["overlap"], place["chunks"], place["sample"]):
                 setattr(cls, name, vars(Noise)[name])
+        if cls.certifies and min(place["draw_rows"], place["chunks"], place["sample"]) < place["overlap"]:
+            raise TypeError(f"{cls.__name__} draws tokens in its own way, and must define their overlap")
         if cls.sees_tokens() and not cls.has_own_ball():
             raise TypeError(f"{cls.__name__} sees the tokens (given), and must define the ball of its neighbours")
 

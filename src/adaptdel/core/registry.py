@@ -123,6 +123,10 @@ class Described(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain values: the kind and the fields."""
+        if "kind" not in type(self).__dict__:  # that of a parent would name another distribution
+            raise NotRegisteredError(
+                f"{type(self).__name__} must be registered to be written: decorate it with register_{self.noun}"
+            )
         names = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
         return {"kind": self.kind} | {name: _plain_value(getattr(self, name)) for name in names}
 
