@@ -100,13 +100,13 @@ def short_texts(lengths: Sequence[int], exact: Mapping[str, Any] | None) -> str:
 
     >>> print(short_texts([9, 10, 12], {"accuracy": 0.91, "mean_radius": 1.84}))
     short texts (median: 10 words): smoothing certifies at most 1 edit of such a text at the default rate, 0.6; exact \
-certificates (train --method exact) reach a mean radius of 1.84 at 91.0% accuracy on held-out ones of these texts
+certificates (method exact) reach a mean radius of 1.84 at 91.0% accuracy on held-out ones of these texts
     """
     middle = round(median(lengths))
     radius = reachable_radius(default_noise(lengths), middle)
     sentence = (
         f"short texts (median: {middle} words): smoothing certifies at most {radius} edit{'' if radius == 1 else 's'} "
-        f"of such a text at the default rate, {default_rate(lengths):g}; exact certificates (train --method exact) "
+        f"of such a text at the default rate, {default_rate(lengths):g}; exact certificates (method exact) "
     )
     if exact is None:
         return sentence + "need labels, and at least 10 examples of each class, to say what they reach"
