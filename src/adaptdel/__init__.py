@@ -1,7 +1,7 @@
 """adaptdel: certified robustness of sequence classifiers against edits.
 
-A certificate states, with confidence 1 − alpha: no attacker who inserts, deletes or substitutes up to r tokens can
-change the answer of the smoothed classifier to this input.
+A certificate states: no attacker who inserts, deletes or substitutes up to r tokens can change the answer to this
+input. It holds with confidence 1 − alpha for a `SmoothedClassifier`, and with certainty for an `AdditiveClassifier`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AdaptDel+: choose how many tokens are kept at each input length; the threshold of a protected class."""
+"""AdaptDel+: choose how many tokens are kept at each input length."""
 
 from adaptdel.calibration.calibration import Calibration, calibrate
 from adaptdel.settings import CalibrationSettings

@@ -1,9 +1,9 @@
 """The certification engine: it takes inputs and yields a certificate or a failure for each.
 
-Everything that certifies uses `Certifier`: `SmoothedClassifier`, runs in one process and in workers, and calibration.
-It does not depend on files, processes or reports. Inputs are voted on together in a `VotePool`, which the server uses
-too: each has its own plan, and all share the batches of one classifier. A pool is used by one thread. The votes on an
-input depend neither on the other inputs in the pool nor on how its copies are split between steps.
+`SmoothedClassifier`, runs in one process and in workers, and calibration take all votes by `Certifier`. It does not
+depend on files, processes or reports. Inputs are voted on together in a `VotePool`, which the server uses too: each has
+its own plan, and all share the batches of one classifier. A pool is used by one thread. The votes on an input depend
+neither on the other inputs in the pool nor on how its copies are split between steps.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ class LinearClassifier(BaseClassifier):
     the votes do not depend on the order or number of copies, on BLAS or on the machine. A tie goes to the lowest class
     number.
 
-    Under masking, each masked token counts as the feature "mask", whose weight is trained under `Masking` and is zero
-    otherwise.
+    Under masking, each masked token counts as the feature "mask", whose weight is trained on copies under `Masking`
+    and is zero otherwise.
 
     Args:
         bits: the base-2 logarithm of the number of columns into which features are hashed, see
@@ -167,9 +167,9 @@ class LinearClassifier(BaseClassifier):
             noise: applied to each copy.
             unit: what a token is; needed for an ngram above 1 only.
             loss: "votes" is the loss of the vote on an example, from a normal approximation of the scores of its copies
-                (see `adaptdel.classifiers.vote_margin`); "copies" that of single noisy copies, which are drawn. Masks
-                and an ngram above 1 need "copies". "auto" is "votes" for two classes and "copies" for more:
-                ``experiments/linear-model.md`` has the measurements.
+                (see `adaptdel.classifiers.vote_margin`); "copies" that of single noisy copies, which are drawn. Under
+                "votes" the mask has the weight 0; an ngram above 1 needs "copies". "auto" is "votes" for two classes
+                and "copies" for more: ``experiments/linear-model.md`` has the measurements.
             copies: see `adaptdel.settings.LinearTrainingSettings`, as for l2 and iterations.
             l2: per token of a copy; see `linear_training.train`.
             iterations: under noise, fewer than 60 are usually enough.

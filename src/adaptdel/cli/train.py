@@ -1,4 +1,4 @@
-"""``adaptdel train``: from a labelled file to a smoothed classifier."""
+"""``adaptdel train``: from a labelled file to a model."""
 
 from __future__ import annotations
 

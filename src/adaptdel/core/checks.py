@@ -88,7 +88,7 @@ def check_probabilities(name: str, value: Any) -> FloatArray:
     return array
 
 
-def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LENGTH) -> IntArray:
+def check_ints(name: str, value: Any) -> IntArray:
     """Return a scalar or array of integers as an array."""
     try:
         array = np.asarray(value)
@@ -97,10 +97,10 @@ def check_ints(name: str, value: Any, *, least: int = 0, most: int = LARGEST_LEN
         if array.dtype.kind not in "iu":
             raise TypeError
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be an integer of at least {least}, got {_show(value)}") from None
-    wrong = (array < least) | (array > most)
+        raise ValueError(f"{name} must be an integer of at least 0, got {_show(value)}") from None
+    wrong = (array < 0) | (array > LARGEST_LENGTH)
     if wrong.any():
-        limit = f"at least {least}" if (array < least).any() else f"at most {most}"
+        limit = "at least 0" if (array < 0).any() else f"at most {LARGEST_LENGTH}"
         raise ValueError(f"{name} must be an integer of {limit}, got {array[wrong][0]}")
     return array.astype(np.int64)
 

@@ -304,7 +304,7 @@ def certified_radius(
             raise ValueError("p2 must be left out when a threshold is given, which is for two classes")
     first = check_probabilities("p1", p1)
     second = None if p2 is None else check_probabilities("p2", p2)
-    sizes = check_ints("length", length, most=LARGEST_LENGTH)
+    sizes = check_ints("length", length)
     bound = noise.used_bound(bound)
     try:
         shape = np.broadcast_shapes(first.shape, sizes.shape, () if second is None else second.shape)

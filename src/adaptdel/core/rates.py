@@ -147,12 +147,12 @@ class LengthRate(Rate):
         return np.maximum(self.p_min, self.p_max * (1.0 - np.minimum(fraction, 1.0)))
 
 
-def _increasing(name: str, values: Sequence[float], *, at_least: int) -> tuple[float, ...]:
+def _increasing(name: str, values: Sequence[float]) -> tuple[float, ...]:
     checked = tuple(
         _plain(check_real(name, v, accepted="numbers of at least 0", least=0.0, most=LARGEST_LENGTH)) for v in values
     )
-    if len(checked) < at_least:
-        raise ValueError(f"{name} must hold at least {at_least} number{'s'[: at_least > 1]}, got {list(values)}")
+    if not checked:
+        raise ValueError(f"{name} must hold at least 1 number, got {list(values)}")
     if any(b <= a for a, b in pairwise(checked)):
         raise ValueError(f"{name} must increase strictly, got {list(values)}")
     return checked
@@ -197,7 +197,7 @@ class BinnedRate(Rate):
 
     def __post_init__(self) -> None:
         listed = check_list("edges", self.edges)
-        edges = _increasing("edges", listed[:-1] if listed and listed[-1] == inf else listed, at_least=1)
+        edges = _increasing("edges", listed[:-1] if listed and listed[-1] == inf else listed)
         if edges[0] != 0:
             raise ValueError(f"edges must begin with 0, so that every length has a bin, got {listed}")
         object.__setattr__(self, "edges", edges)
@@ -224,7 +224,7 @@ class InterpolatedRate(Rate):
     keep: Sequence[float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", _increasing("lengths", check_list("lengths", self.lengths), at_least=1))
+        object.__setattr__(self, "lengths", _increasing("lengths", check_list("lengths", self.lengths)))
         object.__setattr__(self, "keep", _keeps(check_list("keep", self.keep), "lengths", len(self.lengths)))
 
     def real(self, lengths: FloatArray) -> FloatArray:

@@ -1,6 +1,7 @@
 """Measures of certified inputs: accuracies, radii and regions, from columns whose rows stand for equal inputs.
 
-`certify`, `calibrate`, `report`, `demo` and the benchmarks all use them, so that a run has the same values everywhere.
+`certify`, `report`, `demo`, `calibrate --objective paper` and the benchmarks use them, so that a run has the same
+values everywhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train a base classifier under noise, by every method of the paper."""
+"""Train a base classifier under noise, by every method of the paper, or one with exact certificates."""
 
 from adaptdel.settings import METHODS, TrainingSettings
 from adaptdel.training.jobs import TrainingJob, train_job

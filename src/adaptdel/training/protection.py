@@ -2,7 +2,8 @@
 
 A model that protects "spam" answers "spam" if its score for spam exceeds a threshold, which is chosen so that few other
 texts get that answer. A certificate for "spam" then says that up to r edits cannot push the probability to the
-threshold or below, instead of 1/2. That is what RS-Del does for malware.
+threshold or below, instead of 1/2. That is what RS-Del does for malware. For an exact model, `choose_bound` takes the
+bound of token scores that suits the class.
 
 The rate is about the answers that ``predict`` and ``certify`` give: the model itself is asked for them, at each
 threshold that is tried. It holds for that model with that sampling plan, and for no other.
