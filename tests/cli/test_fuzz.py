@@ -363,7 +363,10 @@ def serialised(rows: list[dict[str, Any]], kind: str, encoding: str, rng: random
                 columns[name] = pa.array(values)
             except (pa.ArrowException, OverflowError, TypeError, ValueError):
                 columns[name] = pa.array([json.dumps(value) for value in values])
-        pq.write_table(pa.table(columns), sink, row_group_size=2)
+        try:
+            pq.write_table(pa.table(columns), sink, row_group_size=2)
+        except ValueError:  # names that are no Unicode
+            return b"PAR1"
         return sink.getvalue()
     if kind in ("jsonl", "json"):
         text = "\n".join(json.dumps(row, ensure_ascii=rng.random() < 0.5) for row in rows)
