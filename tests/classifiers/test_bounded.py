@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from scipy import sparse
 
 import adaptdel as ad
-from adaptdel.classifiers.bounded import read_vectors
+from adaptdel.classifiers.bounded import WordVectors, read_vectors
 from adaptdel.settings import AdditiveTrainingSettings
 
 
@@ -52,3 +54,18 @@ def test_damaged_files(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ValueError, match=word):
             read_vectors(write(path, words, vectors))
+
+
+def test_training_with_word_vectors_does_not_depend_on_threads(tmp_path: Path) -> None:
+    """BLAS sums in another order with more threads."""
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    rng = np.random.default_rng(0)
+    words = [f"w{number}" for number in range(20_000)]
+    path = write(tmp_path / "vectors.safetensors", words, rng.normal(size=(20_000, 50)))
+    counts = sparse.csr_array(rng.integers(1, 9, (1, 20_001)))
+    numbers: dict[Hashable, int] = {word: number for number, word in enumerate(words)}
+    columns = []
+    for threads in (1, 2):
+        with threadpoolctl.threadpool_limits(threads):
+            columns.append(WordVectors(path).columns(numbers, counts).toarray())
+    assert np.array_equal(columns[0], columns[1])

@@ -306,7 +306,9 @@ class WordVectors:
         """The columns of each distinct token, less their mean over the words of the examples, (types + 1, size)."""
         present = composition(self.features, numbers)[:, :-1]  # the words in each token
         occurrences = np.asarray(counts.sum(axis=0)) @ present
-        self.vectors = self.vectors - occurrences @ self.vectors / max(1.0, float(occurrences.sum()))
+        # einsum, since BLAS sums in an order that depends on the number of threads
+        mean = np.einsum("w,wd->d", occurrences, self.vectors) / max(1.0, float(occurrences.sum()))
+        self.vectors = self.vectors - mean
         return sparse.csr_array(present @ self.vectors)
 
     def folded(
@@ -324,7 +326,7 @@ class WordVectors:
         def fold(fitted: Fitted) -> Fitted:
             weights = np.zeros((union.size + 1, fitted.weights.shape[1]))
             weights[: features.size] = fitted.weights[: features.size]
-            weights[rows] += self.vectors @ fitted.weights[features.size + 1 :]
+            weights[rows] += np.einsum("wd,ds->ws", self.vectors, fitted.weights[features.size + 1 :])
             return replace(fitted, weights=weights)
 
         return union, [fold(fitted) for fitted in trained]
