@@ -80,13 +80,13 @@ class RayEngine(Engine):
 
 
 def capacity(held: dict[str, float], cpus: int, gpus: float) -> int:
-    """How many actors a cluster has room for, if one CPU stays free for everything else; at least one.
+    """How many actors fit on a cluster, if one CPU stays free for everything else; at least one.
 
     >>> [capacity({"CPU": 9, "GPU": 1}, *needed) for needed in ((1, 0), (2, 0), (1, 0.5), (16, 0))]
     [8, 4, 2, 1]
     """
-    room = (held.get("CPU", 0) - 1) // cpus
-    return max(1, int(min(room, held.get("GPU", 0) // gpus) if gpus else room))
+    fitting = (held.get("CPU", 0) - 1) // cpus
+    return max(1, int(min(fitting, held.get("GPU", 0) // gpus) if gpus else fitting))
 
 
 class ActorWorker(Worker):
