@@ -302,3 +302,15 @@ def test_the_figures_of_smoothed_models_are_those_of_their_files() -> None:
                 paper = MAIN[SETS[data], method][1] / MAIN[SETS[data], "cert-ed"][1]  # type: ignore[operator]
                 better = own["mean_radius"] / values["cert-ed"]["mean_radius"]
                 assert gain == f"{100 * (better - 1):+.0f}% ({100 * (paper - 1):+.0f}%)"
+
+
+def test_the_sentence_of_the_filter_is_that_of_its_file() -> None:
+    runs = read_json(RESULTS / "detection-spamassassin.json", "a result")["runs"]
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    first, *others = [run for run in runs if run["rate"] == 0.01]
+    assert (first["seed"], len(others)) == (0, 2)
+    assert f"> {first['sentence']}\n" in page
+    detected = [100 * run["detected"] for run in (first, *others)]
+    certified = [100 * run["words"]["2"] for run in (first, *others)]
+    spread = [f"{min(values):.0f} to {max(values):.0f}%" for values in (detected, certified)]
+    assert f"three seeds: {' and '.join(spread)}" in page
