@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from adaptdel.models.model_files import load_model
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.inputs import Source
+from adaptdel.runs.manifest import check_manifest
+from adaptdel.runs.records import record_of
 from adaptdel.runs.rederive import recertify, verify_run, verify_with_model
 from adaptdel.runs.storage import Run, read_run, read_status, write_table
 from adaptdel.settings import AdditiveTrainingSettings
@@ -125,6 +128,26 @@ def test_verify_refuses_a_changed_row(folder: Path, tmp_path: Path, name: str) -
     change(records[0], name)
     write_table(tmp_path, records)
     assert errors(Run(tmp_path, run.manifest))
+
+
+def test_a_row_cannot_choose_what_an_edit_changes(tmp_path: Path) -> None:
+    """Genuine scores of k-mers with the length of single characters, and every other column derived from it."""
+    settings = AdditiveTrainingSettings(levels=2, iterations=9, ngram=5)
+    model = ad.AdditiveClassifier(unit="char", settings=settings, progress=False).fit(*documents(60, 1))
+    texts = documents(9, 2)[0]
+    run = ad.evaluate(model, texts, out=tmp_path / "run", progress=False)
+    assert errors(run) == []
+    rows = list(run.records())
+    singles = [replace(certificate, ngram=1) for certificate in model.certify(texts)]
+    forged = [record_of(each, id=row["id"], row=row["row"]) for row, each in zip(rows, singles, strict=True)]
+    assert sum(row["radius"] for row in forged) > sum(row["radius"] for row in rows)
+    write_table(tmp_path, forged)
+    assert all(wrong for _, wrong in verify_run(Run(tmp_path, run.manifest)))
+    with pytest.raises(ValueError, match="ngram must be stated"):
+        check_manifest(run.manifest | {"ngram": None})
+    words = {**model.certify(texts[:1])[0].to_dict(), "unit": {"kind": "word"}}
+    with pytest.raises(ValueError, match="ngram must be 1 unless"):
+        ad.ExactCertificate.from_dict(words)
 
 
 def test_verify_with_the_model_derives_the_integers_from_the_text(

@@ -23,6 +23,7 @@ from adaptdel.certification.certificate import (
     units_per_character,
 )
 from adaptdel.certification.sampling import content_key
+from adaptdel.classifiers.features import check_ngram
 from adaptdel.core import margins
 from adaptdel.core.checks import BoolArray, IntArray, check_int, check_list, check_names, check_real, check_text
 from adaptdel.core.margins import ANY_EDIT, Margin, TokenEdit
@@ -290,8 +291,7 @@ class ExactCertificate:
         arrays = {name: _array(name, values[name], shapes[name]) for name in _ARRAYS}
         used = (arrays[name] for name in ("scores", "offsets", "reach", "replacements"))
         margins.check_sums(length, *used, ngram=ngram)
-        if values["unit"] is not None:
-            unit_from_dict(values["unit"])
+        check_ngram(ngram, None if values["unit"] is None else unit_from_dict(values["unit"]))
         raw: dict[str, Any] = {name: check_text(name, values[name]) for name in ("model_hash", "input_hash")}
         if not re.fullmatch("([0-9a-f]{64})?", raw["input_hash"]):
             raise ValueError(f"input_hash must be 64 hexadecimal digits, got {raw['input_hash']!r:.60}")

@@ -233,6 +233,7 @@ class AdditiveClassifier(TextEstimator):
         ops, threshold = list(Threat(self.ops).ops), self._threshold(self.base_classifier())
         return {
             "method": "exact",
+            "ngram": self.base_classifier().ngram,
             "ops": ops,
             "threshold": threshold if threshold or hasattr(self, "protection_") else None,
             "alpha": 0.0,

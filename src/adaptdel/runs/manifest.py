@@ -42,7 +42,7 @@ def check_manifest(values: Any) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise ValueError("it must hold an object")
     check_format(values.get("format"), FORMAT)
-    _check("the manifest", values, _FIELDS, ("source", "method"))
+    _check("the manifest", values, _FIELDS, ("source", "method", "ngram"))
     check_choice("method", values.get("method", EXACT), (EXACT,))
     if values["model"] is not None:
         _check("model", values["model"], _MODEL)
@@ -72,7 +72,7 @@ _FIELDS = _SETTING | {
     "threshold": "a number?", "sampling": "a text?", "votes": "a list?", "seed": "an integer?", "limit": "an integer?",
     "model": "an object?", "data": "an object?", "started": "a text", "finished": "a text?", "sessions": "a list",
     "totals": "an object?", "rows": "an integer?", "seconds": "a number?", "table_sha256": "a text?",
-    "method": "a text?", "source": "an object?",
+    "method": "a text?", "source": "an object?", "ngram": "an integer?",
 }  # fmt: skip
 _MODEL = {
     "path": "a text", "base": "a text", "method": "a text?", "training": "an object?", "calibrated": "true or false",
@@ -111,6 +111,8 @@ def _check(what: str, values: Any, kinds: Mapping[str, str], optional: Collectio
 def _check_settings(values: Mapping[str, Any]) -> None:
     """A run of exact certificates has no noise, no votes and no error; any other run states all of them."""
     is_exact = "method" in values
+    if (values.get("ngram") is not None) != is_exact:
+        raise ValueError("ngram must be stated in a run of exact certificates, and in no other")
     for name in SAMPLED:
         if (values[name] is None) != is_exact:
             raise ValueError(f"{name} must be null in a run of exact certificates, and in no other")

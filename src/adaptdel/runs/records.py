@@ -151,10 +151,9 @@ def certificate_of(manifest: Mapping[str, Any], record: Mapping[str, Any]) -> An
         raise ValueError(f"the answer {text!r} is not one of the classes")
     answer = names.index(text)
     if is_exact:
-        shared = {name: manifest[name] for name in ("classes", "ops", "unit", "model_hash")}
+        shared = {name: manifest[name] for name in ("classes", "ops", "unit", "model_hash", "ngram")}
         own = {name: record[name] for name in (*INTEGERS, "input_hash")} | {"label": classes[answer]}
         others = {"touchable": None, "replacements": None, "rounding": 0}
-        others["ngram"] = len(record["scores"]) - record["length"] + 1
         return ExactCertificate.from_dict({"format": EXACT_FORMAT, **shared, **own, **others})
     exact, planned = record["exact"], (record["look_sizes"], record["look_alphas"])
     certificate = Certificate(
