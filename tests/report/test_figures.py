@@ -10,6 +10,9 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.models.smoothed import SmoothedClassifier
+from adaptdel.report.entries import read_entries
+from adaptdel.report.figures import draw
+from adaptdel.report.words import summary
 from adaptdel.runs.storage import Run
 from tests.run_files import examples
 
@@ -29,6 +32,16 @@ def _no_window() -> None:
     import matplotlib as mpl
 
     mpl.use("agg")
+
+
+def test_captions_and_summary_name_the_operations(tmp_path: Path) -> None:
+    texts, labels = zip(*examples(60), strict=True)
+    model = SmoothedClassifier(n_estimate=200, ops="del", threshold=0.4, progress=False).fit(list(texts), list(labels))
+    ad.evaluate(model, list(texts), labels=list(labels), out=tmp_path / "run", progress=False)
+    entries = read_entries([tmp_path / "run"])
+    captions = {name: caption for name, _, caption, _ in draw(entries)}
+    assert all("only deletes)" in captions[name] for name in ("certified-radius", "detection", "classes"))
+    assert summary(entries[0]).count("if an attacker deletes 1 word") == 2
 
 
 def test_certified_accuracy_is_drawn_into_axes(run: Run) -> None:

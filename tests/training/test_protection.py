@@ -186,6 +186,13 @@ def test_a_protected_model_is_saved_with_what_is_proved(tmp_path: Path) -> None:
     assert mirrored.threshold == 1 - mirrored.limit
 
 
+def test_the_sentence_names_the_operations() -> None:
+    model, (held, labels) = linear().set_params(ops="del"), documents(80, 10)
+    names = ["spam" if label else "ham" for label in labels]
+    chosen = protect(model, held, names, label="spam", max_false_positives=0.2, certify=9)
+    assert chosen.sentence().endswith("% whatever 2 words an attacker deletes")
+
+
 def test_the_certified_texts_are_drawn_from_the_whole_file() -> None:
     """The first texts of a file that is in some order are not like the others."""
     model = ad.SmoothedClassifier(

@@ -22,6 +22,7 @@ EVERY_SET = tuple(ops for size in (1, 2, 3) for ops in combinations(OPERATIONS, 
 BLOCK = 2**16  # the largest number of neighbours that are processed together, which bounds the memory
 SEARCH_LIMIT = 2**16  # of radii, see Threat.search_limit
 ROBERTA_VOCABULARY = 50265
+_VERBS = {"del": "deletes", "ins": "inserts", "sub": "substitutes"}
 _DEPTH = 64  # terms of a sum of numbers of sequences that are added together
 
 
@@ -55,6 +56,16 @@ class Threat:
     def substitutes(self) -> bool:
         """Whether substitutions are allowed."""
         return "sub" in self.ops
+
+    @property
+    def verbs(self) -> str:
+        """What the attacker does.
+
+        >>> Threat("edit").verbs
+        'deletes, inserts or substitutes'
+        """
+        *first, last = (_VERBS[op] for op in self.ops)
+        return f"{', '.join(first)} or {last}" if first else last
 
     def largest(self, length: int) -> int | None:
         """The number of edits beyond which no new neighbour is reached; None if insertions are allowed."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from adaptdel.core.noise import noise_from_dict
+from adaptdel.core.threat import Threat
 from adaptdel.measures.summary import Outcomes, log_cardinality_curve, quantiles, radius_curve, wilson
 from adaptdel.plots import new_axes, new_figure
 from adaptdel.report.entries import Entry, clip, read_entries
@@ -53,16 +54,19 @@ def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
     """All figures: name, title, caption and figure."""
     protected = {clip(str(entry.protects), 20) for entry in entries if entry.protects is not None}
     answers = f"of the inputs of the protected class ({', '.join(sorted(protected))})"
+    limited = [f"that of {entry.name} only {Threat(entry.ops).verbs}" for entry in entries if len(entry.ops) < 3]
+    made = f" that the attacker can make ({', '.join(limited)})" if limited else ""
     shown: list[tuple[str, str, str, Figure | None]] = [
         ("certified-radius", "Certified accuracy against the radius",
-         "A point (r, a): for a fraction a of the inputs, the answer is correct and certified against any r edits. "
-         "Bands: 95% intervals, by the choice of the inputs.", certified_by_radius(entries)),
+         "A point (r, a): for a fraction a of the inputs, the answer is correct and certified against any r edits"
+         f"{made}. Bands: 95% intervals, by the choice of the inputs.", certified_by_radius(entries)),
         ("detection", "Detection against edits",
-         f"A point (r, d): a fraction d {answers} is recognised whatever r words, or r characters, of each are edited.",
+         f"A point (r, d): a fraction d {answers} is recognised after any r edits of words{made}, or any r edits of "
+         "characters.",
          detection_curves(entries)),
         ("classes", "Certified recall by class against the radius",
          "A panel for each class: a point (r, a) for a fraction a of its inputs whose answer is correct and certified "
-         "against any r edits.", class_panels(entries)),
+         f"against any r edits{made}.", class_panels(entries)),
         ("certified-cardinality", "Certified accuracy against the size of the certified region",
          "A point (c, a): for a fraction a of the inputs, the answer is correct and the certified region holds at "
          "least 10ᶜ texts. It makes different attackers comparable. Curves end where few inputs are left.",

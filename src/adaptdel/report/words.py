@@ -26,7 +26,6 @@ MOST_TEXT = 4000  # characters that are shown
 _NAMED_CLASSES = 4
 _NAMED_TOKENS = 5
 TOKENS = {"word": "word", "char": "character", "byte": "byte", "chunk": "chunk", "labelled": "chunk"}
-_VERBS = {"del": "deletes", "ins": "inserts", "sub": "substitutes"}
 _RECALLS = 6  # classes whose certified recall a sentence gives
 _NOUNS = {"del": "deletions", "ins": "insertions", "sub": "substitutions"}
 
@@ -182,7 +181,7 @@ def attack_words(threat: Any, amount: str) -> str:
     'deletes or inserts up to 3 words'
     """
     noun = token(threat.unit) + ("" if amount == "1" else "s")
-    return f"{listed([_VERBS[op] for op in threat.ops], 'or')} {amount} {noun}"
+    return f"{Threat(threat.ops).verbs} {amount} {noun}"
 
 
 def certificate_words(certificate: Certificate | ExactCertificate, text: str | None = None) -> list[str]:
@@ -301,7 +300,7 @@ def _protection(entry: Entry) -> str:
     rate = f" ({percent(wrong / others)})" if others else ""
     return (
         f" It protects {_named(own.label)}: {percent(own.recall)} of its inputs get this answer, and "
-        f"{percent(own.certified_recall[1])} whatever single edit an attacker makes; of "
+        f"{percent(own.certified_recall[1])} if an attacker {attack_words(entry, '1')}; of "
         f"{plural(others, 'other input')}, {wrong:,}{rate} get it too (false positives)."
     )
 

@@ -26,6 +26,7 @@ from adaptdel import plots
 from adaptdel.certification.certifier import Certifier
 from adaptdel.certification.sampling import AT_ONCE, EXACT_COPIES
 from adaptdel.core.checks import BoolArray, check_int, check_real
+from adaptdel.core.threat import Threat
 from adaptdel.models.additive import AdditiveClassifier, HeldOut
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.text.data import known_texts, text_hashes
@@ -131,6 +132,7 @@ class Protection:
     characters: Mapping[str, float]  # the same by the number of edited characters, where these are known
     same: int  # so many edited characters are withstood by at least as many texts as `SHOWN_RADIUS` edits; 0 for none
     tokens: str  # what the edits change, in the plural
+    ops: Sequence[str]  # the operations of the attacker; edits of characters are of any kind
     plan: Mapping[str, Any]  # all that the answers of the model depend on: the rate is about these answers only
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,7 +150,8 @@ class Protection:
             return text
         share, noun = 100 * self.certified[str(SHOWN_RADIUS)], "character" if self.same == 1 else "characters"
         same = f" (or {self.same} {noun})" if self.same and self.tokens != "characters" else ""
-        return f"{text}, and {share:.1f}% whatever {SHOWN_RADIUS} {self.tokens}{same} of each text are changed"
+        changed = f"{same} of each text are changed" if len(self.ops) == 3 else f" an attacker {Threat(self.ops).verbs}"
+        return f"{text}, and {share:.1f}% whatever {SHOWN_RADIUS} {self.tokens}{changed}"
 
 
 def protect(
@@ -216,6 +219,7 @@ def protect(
         characters=shares(reached_characters, len(known)),
         same=len(enough) if (reached >= SHOWN_RADIUS).any() else 0,
         tokens=TOKENS.get(str((check_unit(model.unit).description() or {}).get("kind")), "tokens"),
+        ops=model.run_settings()["ops"],
         plan=model.answer_plan(),
     )
     model.protection_ = chosen.to_dict()
@@ -345,7 +349,9 @@ def plot_detection(record: Mapping[str, Any], path: Path) -> None:
     """Plot the detected part of the protected class against the number of edits."""
     figure = plots.new_figure(6, 3.6)
     axes, start = figure.subplots(), record["detected"] / max(record["positives"], 1)
-    curves = {"characters": record["characters"], record["tokens"]: record["certified"]}
+    tokens = record["tokens"]
+    tokens += f" that an attacker {Threat(record['ops']).verbs}" if len(record["ops"]) < 3 else ""
+    curves = {"characters": record["characters"], tokens: record["certified"]}
     for (noun, curve), colour in zip(curves.items(), ("#1d6f65", "#c8553d"), strict=False):
         if curve:
             edits, fractions = [0, *map(int, curve)], [100 * value for value in (start, *curve.values())]
