@@ -161,14 +161,15 @@ def summary(manifest: dict[str, Any], out: Path, *, as_json: bool) -> str:
     if totals["covering"]:
         rows.append(("cover every text of their length", f"{totals['covering']} of {certified} certificates"))
     lines.append(text_table(("measure", "value"), rows).to_terminal())
-    lines += [] if protected is None else _protection(totals, protected)
+    how = "protects" if (manifest["model"] or {}).get("protects") is not None else "with its decision threshold,"
+    lines += [] if protected is None else _protection(totals, protected, how)
     lines += ["", *by_class(totals), ""] if totals["classes"] else []
     lines += [f"warning: {sentence}" for sentence in totals["warnings"]]
     lines += [f"what may help: {what_may_help_run(manifest)}"] if totals["warnings"] else []
     return "\n".join([*lines, f"run: {out}"])
 
 
-def _protection(totals: dict[str, Any], protected: str) -> list[str]:
+def _protection(totals: dict[str, Any], protected: str, how: str) -> list[str]:
     """What the threshold does for the class that it protects: detection, radius, false positives."""
     own = next((row for row in totals["classes"] if str(row["label"]) == protected and row["inputs"]), None)
     if own is None:
@@ -178,7 +179,7 @@ def _protection(totals: dict[str, Any], protected: str) -> list[str]:
     share = f" ({percent(wrong / others)})" if others else ""
     return [
         "",
-        f"protects {protected}: {percent(own['recall'])} are detected, with a mean radius of "
+        f"{how} {protected}: {percent(own['recall'])} are detected, with a mean radius of "
         f"{number(own['mean_radius'])}; false positives: {wrong:,} of {others:,} other inputs{share}",
     ]
 

@@ -53,7 +53,7 @@ Part = tuple[Entry, Outcomes]
 def draw(entries: Sequence[Entry]) -> list[tuple[str, str, str, Figure]]:
     """All figures: name, title, caption and figure."""
     protected = {clip(str(entry.protects), 20) for entry in entries if entry.protects is not None}
-    answers = f"of the inputs of the protected class ({', '.join(sorted(protected))})"
+    answers = f"of the inputs with the label {' or '.join(sorted(protected))}"
     limited = [f"that of {entry.name} only {Threat(entry.ops).verbs}" for entry in entries if len(entry.ops) < 3]
     made = f" that the attacker can make ({', '.join(limited)})" if limited else ""
     shown: list[tuple[str, str, str, Figure | None]] = [

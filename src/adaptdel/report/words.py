@@ -298,8 +298,10 @@ def _protection(entry: Entry) -> str:
     others = sum(each.inputs for each in entry.classes.classes) - own.inputs
     wrong = own.answers - round(own.recall * own.inputs)
     rate = f" ({percent(wrong / others)})" if others else ""
+    is_proved = (entry.manifest.get("model") or {}).get("protects") is not None
+    how = "It protects" if is_proved else "With its decision threshold,"
     return (
-        f" It protects {_named(own.label)}: {percent(own.recall)} of its inputs get this answer, and "
+        f" {how} {_named(own.label)}: {percent(own.recall)} of its inputs get this answer, and "
         f"{percent(own.certified_recall[1])} if an attacker {attack_words(entry, '1')}; of "
         f"{plural(others, 'other input')}, {wrong:,}{rate} get it too (false positives)."
     )

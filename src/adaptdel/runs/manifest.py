@@ -223,7 +223,6 @@ def _model(name: str, model: RunModel) -> dict[str, Any]:
     self_test = getattr(model.base_classifier(), "self_test_", None)
     training = getattr(model, "training_", None) or getattr(model.base_classifier(), "training_", None) or {}
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
-    protection = getattr(model, "protection_", None)
     return {
         "path": name,
         "base": repr(model.base_classifier()),
@@ -232,5 +231,11 @@ def _model(name: str, model: RunModel) -> dict[str, Any]:
         "calibrated": getattr(model, "calibration_", None) is not None,
         "self_test": None if self_test is None else self_test.to_dict(),
         "dtype": model.base_classifier().dtype,
-        "protects": None if protection is None else str(protection["label"]),
+        "protects": protected_class(model),
     }
+
+
+def protected_class(model: RunModel) -> str | None:
+    """The class that the threshold of a model was proved to protect; None if it gives other answers by now."""
+    protection = getattr(model, "protection_", None) if model.changed_plan() is None else None
+    return None if protection is None else str(protection["label"])

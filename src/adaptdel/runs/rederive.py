@@ -37,7 +37,7 @@ from adaptdel.core.threat import Threat
 from adaptdel.files import replacing_folder, write_json
 from adaptdel.runs.engine import ENGINE, with_settings
 from adaptdel.runs.inputs import LabelMap, RunInput, Source, inputs
-from adaptdel.runs.manifest import session, timestamp
+from adaptdel.runs.manifest import protected_class, session, timestamp
 from adaptdel.runs.records import (
     CERTIFICATES,
     RESTORE,
@@ -144,17 +144,28 @@ def _wrong_label(manifest: Mapping[str, Any], record: Record) -> list[str]:
     return [f"the label {record['truth']!r:.60} in the column truth is not one of the classes"]
 
 
-def verify_with_model(run: Run, model: Any, source: Source) -> Iterator[tuple[str, list[str]]]:
-    """Yield the differences of every row of an exact run from the certificate of the model for the text in the data."""
+def verify_with_model(
+    run: Run, model: Any, source: Source, *, note: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the differences of every row of an exact run from the certificate of the model for the text in the data.
+
+    Threshold and operations are those of the run; ``note`` is called with what the model has in their place.
+    """
     manifest = run.manifest
     if "method" not in manifest:
         raise ValueError(
             f"{run.folder}: its certificates come from votes: certify again instead, and compare the tables"
         )
     settings = {"ops": tuple(manifest["ops"]), "threshold": manifest["threshold"] or 0}
+    own = {"ops": Threat(model.ops).ops, "threshold": model.threshold}
+    for name in [name for name in settings if own[name] != settings[name]]:
+        note(f"the certificates are for {name} = {settings[name]!r}, the model has {own[name]!r}")
     model = with_settings(model, settings)
     if model.base_classifier().fingerprint() != manifest["model_hash"]:
         raise ValueError(f"{run.folder}: belongs to another model")
+    stated, derived = (manifest["model"] or {}).get("protects"), protected_class(model)
+    if stated not in (None, derived):
+        yield "the run", [f"it states that it protects {stated!r:.60}, the model at this threshold: {derived!r}"]
     rows = inputs(source, LabelMap(manifest["classes"]), manifest["limit"])
     data = (Input(row.text, f"row {row.row}", row) for row in rows if isinstance(row, RunInput))
     records = (record for record in run.records() if record["problem"] is None)
