@@ -11,6 +11,8 @@ import pytest
 
 import adaptdel as ad
 from adaptdel.models.model_files import load_model
+from adaptdel.report.entries import read_entries
+from adaptdel.report.words import summary
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.engine import EngineSettings
 from adaptdel.runs.inputs import Source
@@ -19,7 +21,9 @@ from adaptdel.runs.records import record_of
 from adaptdel.runs.rederive import recertify, verify_run, verify_with_model
 from adaptdel.runs.storage import Run, read_run, read_status, write_table
 from adaptdel.settings import AdditiveTrainingSettings
+from adaptdel.training.protection import protect
 from tests.calibration.documents import documents
+from tests.run_files import rewrite
 from tests.training.test_training import run as command
 
 SETTINGS = AdditiveTrainingSettings(levels=4, iterations=20)
@@ -168,11 +172,39 @@ def test_verify_with_the_model_derives_the_integers_from_the_text(
         list(verify_with_model(run, tighter, data))
 
 
-def test_verify_checks_exact_certificates_in_a_file(folder: Path, tmp_path: Path) -> None:
-    (certificate, *_) = load_model(folder / "model").certify([documents(1, 5, 3)[0][0]])
+def test_verify_with_the_model_names_what_is_not_the_model_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ad.AdditiveClassifier(settings=SETTINGS, progress=False).fit(*documents(150, 1))
+    protect(model, *documents(90, 3), label=1, max_false_positives=0.2)
+    model.save(tmp_path / "model")
+    texts, labels = documents(30, 2)
+    rows = [json.dumps({"text": text, "label": label}) for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "data.jsonl").write_text("\n".join(rows))
+    arguments = ("certify", tmp_path / "model", "--data", tmp_path / "data.jsonl", "--out", tmp_path / "run")
+    assert command(*arguments, "--ops", "del", "--set", "threshold=-10000000") == 0
+    assert "protects" not in capsys.readouterr().out
+    assert "It protects" not in summary(*read_entries([tmp_path / "run"]))
+    verified = ("verify", tmp_path / "run", "--model", tmp_path / "model")
+    assert command(*verified) == 0
+    said = capsys.readouterr().err
+    assert f"for threshold = -10000000, the model has {model.threshold}" in said
+    assert "for ops = ('del',), the model has" in said
+    rewrite(tmp_path / "run", lambda manifest: manifest["model"].update(protects="1"))
+    assert command(*verified) == 1
+    assert "it states that it protects '1'" in capsys.readouterr().out
+
+
+def test_verify_checks_exact_certificates_in_a_file(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (certificate, *_) = load_model(folder / "model").certify([documents(1, 5, 3)[0][0]], immovable={"w1"})
     values = certificate.to_dict()
     (tmp_path / "c.json").write_text(json.dumps(values))
     assert command("verify", tmp_path / "c.json") == 0
+    out, err = capsys.readouterr()
+    assert out == "1 of 1 certificates hold, derived again in integers\n"
+    assert "note: holds against an attacker who may not edit every token" in err
     values["derived"]["radius"] += 1
     (tmp_path / "c.json").write_text(json.dumps(values))
     assert command("verify", tmp_path / "c.json") == 1

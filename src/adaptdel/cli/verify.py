@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from adaptdel.certification.exact import FORMAT as EXACT_FORMAT
 from adaptdel.certification.verify import NOT_CHECKED, USUAL_ALPHA, verify
 from adaptdel.cli.options import data_path
-from adaptdel.core.bounds import OWN_BOUNDS, describe_bound
+from adaptdel.core.bounds import BOUNDS
 from adaptdel.core.checks import STEPS
+from adaptdel.core.noise import NOISES
+from adaptdel.core.rates import RATES
+from adaptdel.core.threat import Threat
 from adaptdel.files import NotJSON, parse
 from adaptdel.models.model_files import load_model
 from adaptdel.runs.inputs import Source
@@ -21,6 +25,7 @@ from adaptdel.text.data import DrawnRows
 
 WORK_HELP = "Largest number of arithmetic steps per certificate, about a microsecond each. Very long inputs need more."
 FORMS = "must be a JSON certificate, a list of them, or one per line"
+HOW = ("proven in ball arithmetic", "derived again in integers")  # of votes, of exact certificates
 FROM_MODEL = ", from the model"
 SHOWN = 20  # failed certificates that are printed
 Results = Iterator[tuple[str, list[str]]]  # (place in the file, problems) for every certificate
@@ -45,7 +50,7 @@ def verify_command(
     2 if FILE cannot be read.
     """
     check = _Check(file, work, model, data)
-    count, failed = 0, set[str]()
+    count, failed, unchecked = 0, set[str](), set[str]()
     run_holds = True
     rows = []
     for place, problems in check.results():
@@ -55,6 +60,8 @@ def verify_command(
             count += not place.endswith(FROM_MODEL)  # a row that was counted already
             if problems:
                 failed.add(place.removesuffix(FROM_MODEL))
+            if problems and all(problem.startswith(NOT_CHECKED) for problem in problems):
+                unchecked.add(place)
         if as_json:
             rows.append({"place": place, "holds": not problems, "wrong": problems})
         elif problems and len(failed) <= SHOWN:
@@ -64,19 +71,18 @@ def verify_command(
         summary: dict[str, Any] = {
             "certificates": count,
             "failed": len(failed),
+            "not_checked": len(unchecked),
             "run_holds": run_holds if file.is_dir() else None,
         }
-        summary |= {"largest_alpha": check.alpha, "registered_bounds": sorted(check.bounds)}
+        summary |= {"largest_alpha": check.alpha, "notes": check.notes}
         click.echo(json.dumps({**summary, "results": rows}, indent=2))
     else:
         if len(failed) > SHOWN:
             click.echo(f"and {len(failed) - SHOWN} more: --json lists them all")
-        click.echo(f"{count - len(failed)} of {count} certificates hold, {check.how}")
-    for bound in sorted(check.bounds):
-        click.echo(
-            f"{file}: note: {describe_bound(bound)}: radii were derived by it again, its proof is its author's",
-            err=True,
-        )
+        skipped = f"; {len(unchecked)} not checked" if unchecked else ""
+        click.echo(f"{count - len(failed)} of {count} certificates hold, {' or '.join(sorted(check.how))}{skipped}")
+    for note in check.notes:
+        click.echo(f"{file}: note: {note}", err=True)
     if check.alpha > USUAL_ALPHA * (1 + 1e-9):
         click.echo(
             f"{file}: note: alpha is up to {check.alpha:g}, more than the usual {USUAL_ALPHA:g}: each certificate may "
@@ -91,14 +97,15 @@ class _Check:
 
     Attributes:
         alpha: the largest alpha of a certificate or of the run.
-        bounds: the registered bounds that radii follow from.
+        how: how certificates were checked.
+        notes: what a reader has to know: restricted attackers, registered code, another threshold than the model's.
     """
 
     def __init__(self, file: Path, work: int, model: Path | None, data: tuple[str, ...]) -> None:
         self.file, self.work, self.model, self.data = file, work, model, data
-        self.how = "proven in ball arithmetic"
+        self.how: set[str] = set()
         self.alpha = 0.0
-        self.bounds: set[str] = set()
+        self.notes: list[str] = []
 
     def results(self) -> Results:
         """The problems of every certificate, with its place in the file or run."""
@@ -108,19 +115,19 @@ class _Check:
 
             run = read_run(self.file)
             yield from verify_run(run, work=self.work, note=self._note)
-            self._take_note(run.manifest.get("alpha"), run.manifest.get("bound"))
-            if "method" in run.manifest:
-                self.how = "derived again in integers"
+            self.how.add(HOW["method" in run.manifest])
+            self._take_notes(run.manifest, run.manifest["alpha"])
             if self.model is not None:
                 yield from self._with_model(run)
             return
         if self.model is not None:
             raise ValueError(f"{self.file}: --model needs the folder of a run")
         for place, values in read_certificates(self.file):
-            yield place, verify(values, work=self.work)
-            if isinstance(values, dict):
-                derived = values.get("derived")
-                self._take_note(derived.get("alpha") if isinstance(derived, dict) else None, values.get("bound"))
+            problems = verify(values, work=self.work)
+            self.how.add(HOW[isinstance(values, dict) and values.get("format") == EXACT_FORMAT])
+            yield place, problems
+            if not problems:
+                self._take_notes(values, values["derived"].get("alpha", 0.0))
 
     def _with_model(self, run: Run) -> Results:
         from adaptdel.runs.rederive import verify_with_model
@@ -130,19 +137,31 @@ class _Check:
         drawn = DrawnRows(**stated["sample"]) if "sample" in stated else None
         source = Source(path, stated["text"], stated["label"], stated["encoding"], drawn)
         assert self.model is not None
-        self.how = "derived again from the weights of the model and the texts"
-        for place, problems in verify_with_model(run, load_model(self.model), source):
+        self.how = {"derived again from the weights of the model and the texts"}
+        for place, problems in verify_with_model(run, load_model(self.model), source, note=self._note):
             if problems:
                 yield place if place == "the run" else f"{place}{FROM_MODEL}", problems
 
-    def _take_note(self, alpha: Any, bound: Any) -> None:
-        if isinstance(alpha, float):
-            self.alpha = max(self.alpha, alpha)
-        if isinstance(bound, str) and bound not in OWN_BOUNDS:
-            self.bounds.add(bound)
+    def _take_notes(self, values: Mapping[str, Any], alpha: float) -> None:
+        """The notes on a certificate that holds, or on a run."""
+        self.alpha = max(self.alpha, alpha)
+        threat = Threat(values["ops"])
+        limits = [] if threat == Threat() else [f"only {threat.verbs}"]
+        limits += ["may not edit every token"] if values.get("touchable") is not None else []
+        limits += ["may replace a token by some tokens only"] if values.get("replacements") is not None else []
+        if limits:
+            self._note(f"holds against an attacker who {' and '.join(limits)}")
+        noise = values.get("noise") or {}
+        rate: dict[str, Any] = noise["rate"] if isinstance(noise.get("rate"), dict) else {}
+        for registry, name in ((BOUNDS, values.get("bound")), (NOISES, noise.get("kind")), (RATES, rate.get("kind"))):
+            if name is not None and not registry.is_own(name):
+                self._note(
+                    f"{name} (registered {registry.noun}, not verified by adaptdel): radii were derived by it again, "
+                    "its proof is its author's"
+                )
 
     def _note(self, text: str) -> None:
-        click.echo(f"{self.file}: {text}", err=True)
+        self.notes += [] if text in self.notes else [text]
 
 
 def read_certificates(file: Path) -> list[tuple[str, Any]]:

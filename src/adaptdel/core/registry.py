@@ -96,6 +96,10 @@ class Registry(Generic[Entry]):
         entry: Entry = self._entries[name]
         return entry
 
+    def is_own(self, name: Any) -> bool:
+        """Whether this package registers a name itself."""
+        return name in self._modules
+
     def modules(self) -> set[str]:
         """The modules of all that is registered."""
         return {_origin(entry)[0] for entry in self._entries.values()}
