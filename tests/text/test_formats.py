@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,50 @@ def test_identity(folder: Path, tmp_path: Path) -> None:
     assert several["bytes"] == sum(Path(file.path).stat().st_size for file in data_files(folder))
     paths = (str(folder / "a.jsonl"), str(folder / "b.jsonl.gz"), str(folder / "more" / "c.jsonl"))
     assert Source(paths).identity()["sha256"] == several["sha256"] != Source(paths[::-1]).identity()["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("long.jsonl", json.dumps({"text": "x" * 600})),
+        ("long.csv", f"text,label\nshort,1\n{'x' * 600},1\n"),
+        ("long.json", json.dumps([ROWS] * 3)),
+        ("lines.json", json.dumps([ROWS] * 3, indent=0)),
+    ],
+)
+def test_a_line_without_end_is_refused(
+    name: str, content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adaptdel.text.formats.LONGEST_LINE", 500, raising=False)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(ValueError, match=r"is longer than 500 characters: "):
+        list(read_rows(tmp_path / f"{name}.gz"))
+
+
+def test_a_batch_of_parquet_is_small(tmp_path: Path) -> None:
+    """The file is small, since its texts are all the same."""
+    pq.write_table(pa.Table.from_pylist([{"text": "x" * 100_000, "label": 0}] * 1024), tmp_path / "all.parquet")
+    rows = read_rows(tmp_path / "all.parquet")
+    next(rows)
+    assert pa.total_allocated_bytes() < 10_000_000
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for data in (tmp_path / "pipe.jsonl", tmp_path / "*.jsonl"):
+        with pytest.raises(ValueError, match=r"pipe.jsonl: must be a regular file"):
+            data_files(data)
+
+
+def test_a_file_is_parsed_before_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.Table.from_pylist([{"body": "x" * 2**21}]), tmp_path / "other.parquet", compression="none")
+    seen: list[tuple[int, int]] = []
+    data_files(tmp_path)[0].identity(lambda done, total: seen.append((done, total)))
+    assert seen[0][0] == 1
+    assert seen[-1] == (seen[-1][1], seen[-1][1])
+    monkeypatch.delattr("adaptdel.text.formats.DataFile.identity")
+    with pytest.raises(ValueError, match=r"no column 'text'"):
+        Source(str(tmp_path / "other.parquet")).identity()
 
 
 @pytest.fixture

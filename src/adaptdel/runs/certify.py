@@ -137,7 +137,7 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
             name = str(job.model)
             model_source = ModelSource(job.model, job.settings, running=job.running)
             model = model_source.load()
-        manifest = new_manifest(name, model, job.source, job.limit)
+        manifest = new_manifest(name, model, job.source, job.limit, progress)
         if (sentence := model.changed_plan()) is not None:
             note(sentence)
         task = CertificationTask(None, model.certifier())

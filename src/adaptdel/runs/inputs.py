@@ -36,12 +36,12 @@ class Source:
         """The name of the data in messages."""
         return shown_name(self.path)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, progress: Any = False) -> dict[str, Any]:
         """The columns, the encoding, the size and the SHA-256 of the data; of a gzipped file, before it is unpacked.
 
         The SHA-256 of several files is that of the list of theirs. Data with a remote file have none: `remote` is a
         hash of the addresses, sizes and checksums that the file system states. A data set of Hugging Face has neither;
-        it is identified by its name.
+        it is identified by its name. ``progress`` is as in `reporter`; a callable, which counts items, is not called.
         """
         path = self.path if isinstance(self.path, str) else list(self.path)
         described: dict[str, Any] = {
@@ -54,7 +54,8 @@ class Source:
         unknown = {**described, "files": len(files), "bytes": None, "sha256": None, "remote": None}
         if any(file.kind == HUB for file in files):
             return unknown
-        identities = [file.identity() for file in files]
+        next(self._everything(), None)  # data that cannot be read are refused before the hash, which takes minutes
+        identities = [file.identity(not callable(progress) and progress) for file in files]
         size, digest = sum(size for size, _ in identities), identities[0][1]
         if len(files) > 1:
             digest = hashlib.sha256("".join(f"{each}\n" for _, each in identities).encode()).hexdigest()
@@ -85,7 +86,7 @@ class MemorySource(Source):
     texts: Sequence[Any] = ()
     labels: Sequence[Any] | None = None
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, progress: Any = False) -> dict[str, Any]:
         """The names of the columns, and the SHA-256 of the texts and labels."""
         labels = [None] * len(self.texts) if self.labels is None else self.labels
         digest = hashlib.sha256()

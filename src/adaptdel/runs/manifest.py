@@ -166,7 +166,9 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def new_manifest(name: str, model: RunModel, source: Source, limit: int | None) -> dict[str, Any]:
+def new_manifest(
+    name: str, model: RunModel, source: Source, limit: int | None, progress: Any = False
+) -> dict[str, Any]:
     """The manifest of a new run."""
     base = model.base_classifier()
     return {
@@ -177,7 +179,7 @@ def new_manifest(name: str, model: RunModel, source: Source, limit: int | None) 
         **model.run_settings(),
         "limit": limit,
         "model": _model(name, model),
-        "data": source.identity(),
+        "data": source.identity(progress),
         "started": timestamp(),
         "finished": None,
         "sessions": [],

@@ -23,6 +23,8 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from adaptdel.progress import reporter
+
 DataPath = str | Path | Sequence[str | Path]
 Record = Mapping[str, Any] | str  # a str is the error message of an invalid row
 
@@ -32,6 +34,8 @@ ACCEPTED = (
     "Face data set such as stanfordnlp/imdb"
 )
 HUB = "hub"
+LONGEST_LINE = 2**28  # characters; the same for an array and for a field of a CSV file
+BATCH_ROWS = 8  # of a Parquet file: repeated texts of a megabyte each take a few kilobytes before they are unpacked
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
 _NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(:\w+)?")
 
@@ -61,16 +65,21 @@ class DataFile:
             with gzip.open(data) as unpacked:
                 yield unpacked  # type: ignore[misc]
 
-    def identity(self) -> tuple[int, str]:
-        """The size in bytes, and the SHA-256 of the file as it is stored.
+    def identity(self, progress: Any = False) -> tuple[int, str]:
+        """The size in bytes, and the SHA-256 of the file as it is stored; ``progress`` is as in `reporter`.
 
         A remote file is not read: its path, its size and what the file system states, such as an ETag, are hashed.
         """
         try:
             if self.system is None:
+                size, digest = Path(self.path).stat().st_size, hashlib.sha256()
+                report = reporter(progress, f"{self.name}: MiB hashed")
                 with Path(self.path).open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                return Path(self.path).stat().st_size, digest
+                    while block := file.read(2**20):
+                        digest.update(block)
+                        if report is not None:
+                            report(file.tell() >> 20, size >> 20)
+                return size, digest.hexdigest()
             size = int(self.system.size(self.path) or 0)
             stated = f"{self.name} {size} {self.system.ukey(self.path)}"
         except Exception as error:  # every file system raises its own
@@ -160,6 +169,9 @@ def _data_files_of(name: str, files: list[DataFile]) -> list[DataFile]:
         raise ValueError(f"{name}: there is no such file")
     if not known:
         raise ValueError(f"{name}: must be {ACCEPTED}")
+    for file in known:
+        if not (file.is_remote or Path(file.path).is_file()):
+            raise ValueError(f"{file.name}: must be a regular file, which can be read more than once")
     if len(kinds) > 1:
         raise ValueError(
             f"{name}: holds files of several formats ({', '.join(kinds)}): name those to read, as in *.csv"
@@ -183,12 +195,23 @@ def file_records(file: DataFile, encoding: str, columns: Sequence[str]) -> Itera
 
 def _json_records(data: IO[bytes], encoding: str) -> Iterator[Record]:
     """One record per line, or an array of records, which is read as a whole."""
-    with _text(data, encoding, "\n") as lines:
+    with _text(data, encoding, "\n") as file:
+        lines = _lines(file)
         first = next((line for line in lines if not line.isspace()), "")
         if first.lstrip().startswith("["):
-            yield from _json_array(first + lines.read())
+            rest = file.read(LONGEST_LINE - len(first) + 1)
+            if len(first) + len(rest) > LONGEST_LINE:
+                raise ValueError(f"the array is longer than {LONGEST_LINE:,} characters: write one object a line")
+            yield from _json_array(first + rest)
         else:
             yield from (_json_record(line) for line in chain([first], lines) if line.strip())
+
+
+def _lines(file: io.TextIOWrapper) -> Iterator[str]:
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"the next line is longer than {LONGEST_LINE:,} characters: split it, or leave it out")
+        yield line
 
 
 def _json_array(text: str) -> Iterator[Record]:
@@ -218,9 +241,10 @@ def _text(data: IO[bytes], encoding: str, newline: str) -> io.TextIOWrapper:
 
 
 def _csv_records(data: IO[bytes], encoding: str, delimiter: str) -> Iterator[Record]:
-    csv.field_size_limit(2**28)  # characters: a text may have a million words
-    with _text(data, encoding, "") as lines:
-        first = lines.readline()
+    csv.field_size_limit(LONGEST_LINE)
+    with _text(data, encoding, "") as file:
+        lines = _lines(file)
+        first = next(lines, "")
         if delimiter == "," and "," not in first:  # spreadsheets of many countries write semicolons
             delimiter = next((other for other in (";", "\t") if other in first), delimiter)
         rows = csv.reader(chain([first] if first else [], lines), delimiter=delimiter, strict=True)
@@ -242,7 +266,7 @@ def _parquet_records(source: Any, columns: Sequence[str]) -> Iterator[Record]:
         names = file.schema_arrow.names
         check_column(columns[0], names)
         wanted = [name for name in columns if name in names]
-        for batch in file.iter_batches(batch_size=1024, columns=wanted, use_threads=False):  # as in runs/storage
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted, use_threads=False):  # as in runs/storage
             yield from batch.to_pylist()
 
 
