@@ -6,6 +6,7 @@ sizes and takes the best bounds over all looks, which is what the worst stopping
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,12 +16,22 @@ from scipy import stats
 
 from adaptdel import Deletion, FixedRate, LengthRate, Looks, Masking, SmoothedClassifier
 from adaptdel.certification.certificate import Rule
-from adaptdel.certification.sampling import EARLY_PART, FIRST_SHARE, LAST_SHARE, LEAST_VOTES, SamplingPlan, plan_looks
+from adaptdel.certification.sampling import (
+    EARLY_PART,
+    FIRST_SHARE,
+    LAST_SHARE,
+    LEAST_VOTES,
+    SamplingPlan,
+    plan_looks,
+    take_votes,
+)
+from adaptdel.classifiers.base import Prepared
 from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.core.checks import IntArray
 from adaptdel.core.confidence import clopper_pearson, vote_bounds
 from adaptdel.core.noise import Noise
 from adaptdel.settings import CERTIFICATION
+from adaptdel.text.units import Words
 
 SIGNIFICANCE = 1e-6
 RUNS = 20_000
@@ -176,3 +187,19 @@ def test_short_inputs_are_enumerated_only_where_that_helps() -> None:
         certificate = SmoothedClassifier(base, Deletion(FixedRate(0.9))).certify([words])[0]
         assert (certificate.exact is not None) == (not sure or count == 9)
         assert len(called) <= (700 if sure else 4096)
+
+
+@pytest.mark.parametrize("votes", [(64, 256), (16, 512), (1000, 2000), (1000, 4000)], ids=str)
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5])
+@pytest.mark.parametrize("length", range(7, 13))
+def test_enumeration_costs_no_more_than_the_votes_that_are_asked_for(
+    votes: tuple[int, int], share: float, length: int
+) -> None:
+    plan = SamplingPlan(Rule(Deletion(FixedRate(0.9)), EDIT), n_select=votes[0], n_estimate=votes[1])
+    sampling = take_votes(Prepared("a text", tuple("abcdefghijkl"[:length]), Words()), plan, 2)
+    rng, calls, kept = np.random.default_rng(0), 0, next(sampling)
+    with suppress(StopIteration):
+        while True:
+            calls += len(kept)
+            kept = sampling.send((rng.random(len(kept)) < share).astype(np.int64))
+    assert calls <= sum(votes)

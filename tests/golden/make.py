@@ -136,7 +136,7 @@ def models() -> Iterator[tuple[str, ad.SmoothedClassifier, list[Any]]]:
     model = ad.SmoothedClassifier(count_letters, METHODS["cert-ed"], unit="byte", sampling="fixed", **settings)
     yield "function byte fixed", model, files
     labelled = [(data, [place // 5 for place in range(60)]) for data in files]
-    settings = {"unit": "labelled", "classes": ["even", "odd"], "progress": False, "n_estimate": 500}
+    settings = {"unit": "labelled", "classes": ["even", "odd"], "progress": False}  # enumerated
     yield "function labelled", ad.SmoothedClassifier(count_letters, METHODS["cert-ed"], **settings), labelled
     pair = (lambda text: text.split(","), lambda tokens: ",".join(tokens))
     commas = [text.replace(" ", ",") for text in inputs]

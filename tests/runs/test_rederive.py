@@ -77,6 +77,20 @@ def refused(out: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+def test_a_run_of_few_votes_samples_what_takes_more_copies(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": " ".join([word] * length), "label": 0} for length in range(7, 13) for word in ("w1", "w150")]
+    data, out = write_rows(tmp_path / "short.jsonl", rows), tmp_path / "run"
+    assert run("certify", folder / "model", "--data", data, "--out", out, "--votes", "64,256") == 0
+    found = list(read_run(out).records())
+    assert {row["length"] for row in found if row["exact"] is not None} == {7, 8}
+    assert all(row["calls"] <= 320 for row in found)
+    assert run("verify", out) == 0
+    rewrite(out, lambda manifest: manifest.update(votes=[64, 600]))
+    assert "an input of 9 tokens is enumerated under adaptive sampling, not sampled" in refused(out, capsys)
+
+
 def test_a_run_that_is_written_again_holds(out: Path) -> None:
     forge(out, lambda rows: None)
     assert run("verify", out) == 0

@@ -12,7 +12,7 @@ import json
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ from adaptdel.core.radius import largest_radius_probability
 from adaptdel.settings import CERTIFICATION as SETTINGS
 from adaptdel.text.units import Tokens
 
-# Up to so many choices of kept tokens are enumerated: immediately, or instead of further votes after the first look.
+# Up to so many choices of kept tokens are enumerated: immediately, or instead of further votes after the first look;
+# only where they are no more than the votes that are left of those that were asked for.
 AT_ONCE, EXACT_COPIES = 512, MANY_CHOICES
 LEAD = 3.5  # the selection ends when the first class leads by so many standard deviations of an even vote
 FIRST_SHARE, LAST_SHARE = 0.15, 0.65  # of alpha, for the first and the last look
@@ -42,10 +43,11 @@ CALIBRATION = ("calibration select", "calibration estimate")
 class SamplingPlan:
     """How votes are sampled; `adaptdel.SmoothedClassifier` documents the fields.
 
-    Inputs of up to ``at_once`` copies are enumerated instead of sampled if ``exact``. ``phases`` name the random
-    streams that select the class and that bound its probability. With ``secret``, the seed
-    has up to `SECRET_BITS` bits, and appears neither in certificates nor in the representation of the plan. If sampling
-    may be ``interrupted``, as by a deadline, adaptive looks begin early, so that there is something to certify.
+    If ``exact``, inputs of up to ``at_once`` copies are enumerated instead of sampled, unless that takes more than the
+    ``n_select + n_estimate`` votes. ``phases`` name the random streams that select the class and that bound its
+    probability. With ``secret``, the seed has up to `SECRET_BITS` bits, and appears neither in certificates nor in the
+    representation of the plan. If sampling may be ``interrupted``, as by a deadline, adaptive looks begin early, so
+    that there is something to certify.
     """
 
     rule: Rule
@@ -153,7 +155,8 @@ def take_votes(
     if noise is not plan.rule.noise:
         plan = replace(plan, rule=replace(plan.rule, noise=noise))
     tally.key = content_key(prepared.tokens)
-    if plan.exact and noise.choices(length) <= plan.at_once:
+    copies = noise.choices(length) if plan.exact else inf
+    if copies <= min(plan.at_once, plan.n_select + plan.n_estimate):
         return (yield from _enumerate(noise, length, plan, classes, tally))
     yield from _select(noise, length, plan, stream(plan.seed, tally.key, plan.phases[0]), tally)
     if not plan.n_estimate:  # a prediction without a certificate
@@ -164,15 +167,21 @@ def take_votes(
     rng = stream(plan.seed, tally.key, plan.phases[1])
     counts = np.zeros(classes, dtype=np.int64)
     for size in looks.sizes:
+        if copies <= copies_instead(looks, len(tally.votes)):
+            return (yield from _enumerate(noise, length, plan, classes, tally))
         counts = yield from _draw(noise, length, size - int(counts.sum()), rng, counts)
         tally.votes.append(counts)
         if len(tally.votes) < len(looks.sizes) and radius_is_final(
             tally.votes, tally.label, looks, plan.rule, length, classes
         ):
             break
-        if plan.exact and noise.choices(length) <= EXACT_COPIES:  # fewer than the votes to come
-            return (yield from _enumerate(noise, length, plan, classes, tally))
     return tally
+
+
+def copies_instead(looks: Looks, taken: int) -> int:
+    """Up to how many copies are enumerated instead of the looks that are left; 0 before the first of several."""
+    done = looks.sizes[taken - 1] if taken else 0
+    return min(EXACT_COPIES, looks.total - done) if taken or len(looks.sizes) == 1 else 0
 
 
 def _draw(noise: Noise, length: int, size: int, rng: np.random.Generator, counts: IntArray) -> Votes:

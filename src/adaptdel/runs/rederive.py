@@ -21,9 +21,9 @@ from adaptdel.certification.certificate import Certificate, Rule, digest
 from adaptdel.certification.certifier import Input
 from adaptdel.certification.sampling import (
     AT_ONCE,
-    EXACT_COPIES,
     LEAD,
     SamplingPlan,
+    copies_instead,
     plan_looks,
     radius_is_final,
 )
@@ -236,8 +236,11 @@ class StatedPlan:
         if certificate.exact is not None:
             return [] if self.adaptive else ["inputs are not enumerated under fixed sampling"]
         assert certificate.looks is not None
-        taken, planned = len(certificate.votes), len(certificate.looks.sizes)
-        if self.adaptive and (copies <= AT_ONCE or (copies <= EXACT_COPIES and (taken > 1 or planned == 1))):
+        most = max(
+            min(AT_ONCE, self.n_select + self.n_estimate),
+            *(copies_instead(certificate.looks, taken) for taken in range(len(certificate.votes))),
+        )
+        if self.adaptive and copies <= most:
             return [f"an input of {certificate.length} tokens is enumerated under adaptive sampling, not sampled"]
         return self._wrong_selection(certificate) or self._wrong_looks(certificate, certificate.looks)
 

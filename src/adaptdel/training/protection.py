@@ -70,8 +70,9 @@ class SmoothedScores:
         exceeds = self._answers(certifier, texts)
         if certifier.plan.exact:
             noise, split = certifier.rule.noise, certifier.unit.split
-            short = [n for n, text in enumerate(texts) if AT_ONCE < noise.choices(len(split(text))) <= EXACT_COPIES]
-            exact = certifier.with_plan(replace(certifier.plan, at_once=EXACT_COPIES))
+            least = min(AT_ONCE, certifier.plan.n_select)
+            short = [n for n, text in enumerate(texts) if least < noise.choices(len(split(text))) <= EXACT_COPIES]
+            exact = certifier.with_plan(replace(certifier.plan, at_once=EXACT_COPIES, n_estimate=EXACT_COPIES))
             exceeds[short] |= self._answers(exact, [texts[n] for n in short])
         return exceeds
 
