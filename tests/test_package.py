@@ -72,11 +72,21 @@ def test_every_dependency_is_pinned() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
 def test_workflows_run_targets_that_exist(path: Path) -> None:
     jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    steps = [step for job in jobs.values() for step in job.get("steps", ())]
+    for action in [step["uses"] for step in steps if "uses" in step]:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)  # a tag can be moved to other code
+    commands = [step["run"] for step in steps if "run" in step]
     assert commands
     for command in commands:
         if command.startswith("make "):
             subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, check=True)
+
+
+def test_a_release_is_tested_before_it_is_published() -> None:
+    path = ROOT / ".github" / "workflows" / "release.yml"
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    assert (jobs["publish"]["needs"], jobs["build"]["needs"]) == ("build", "test")
+    assert jobs["test"]["uses"] == "./.github/workflows/test.yml"
 
 
 def test_messages_of_the_library_are_silent_until_an_application_asks_for_them() -> None:
