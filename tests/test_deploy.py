@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click import Context
 
 from adaptdel.cli import commands
@@ -35,6 +36,21 @@ def test_the_container_asks_for_the_token_and_is_asked_at_its_port() -> None:
     assert given["token_file"]
     assert given["port"] == SERVE.port
     assert f"127.0.0.1:{SERVE.port}/readyz" in text
+
+
+def test_the_image_is_built_from_pinned_parts() -> None:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    images = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert len(images) == 2
+    assert all(re.fullmatch(r"python:[\w.-]+@sha256:[0-9a-f]{64}", image) for image in images)
+    assert text.index("ENV PIP_CONSTRAINT=") < text.index("RUN python -m pip")
+
+
+def test_no_pod_of_the_example_runs_as_root() -> None:
+    text = (DEPLOY.parent / "examples" / "cluster" / "rayjob.yaml").read_text(encoding="utf-8")
+    cluster = yaml.safe_load(text)["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert group["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
 def test_the_service_has_its_secrets_and_time_to_end() -> None:
