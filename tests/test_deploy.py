@@ -29,13 +29,14 @@ def options(arguments: list[str]) -> dict[str, Any]:
 
 
 def test_the_container_asks_for_the_token_and_is_asked_at_its_port() -> None:
+    """Not whether it is ready: a server with a faulty model, or one that ends, is not to be killed."""
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     command = re.search(r"^CMD (\[.*\])$", text, re.MULTILINE)
     assert command
     given = options(json.loads(command[1]))
     assert given["token_file"]
     assert given["port"] == SERVE.port
-    assert f"127.0.0.1:{SERVE.port}/readyz" in text
+    assert f"127.0.0.1:{SERVE.port}/healthz" in text
 
 
 def test_the_image_is_built_from_pinned_parts() -> None:
