@@ -44,7 +44,17 @@ LANGUAGES = ("python", "pycon", "sh", "console", "csv", "bibtex", "text")
 
 # Commands that are not run, because they change the environment or take minutes to hours. `check_not_run` checks that
 # what they name exists.
-NOT_RUN = ("make", "pip", "pre-commit", "python3 -m venv", ". .venv/bin/activate", "docker", "systemctl", "ssh-keygen")
+NOT_RUN = (
+    "make",
+    "pip",
+    "pre-commit",
+    "python3 -m venv",
+    ". .venv/bin/activate",
+    "docker",
+    "systemctl",
+    "ssh-keygen",
+    "umask",
+)
 # Options that are added to a command to make it quick on small data.
 QUICKER = {
     "calibrate": ["--set", "n_select=16", "--set", "n_estimate=64"],

@@ -42,7 +42,11 @@ def test_names_of_folders(tmp_path: Path) -> None:
         named_folder("a b=x")
 
 
-def test_what_is_unsafe_is_said() -> None:
+def test_what_is_unsafe_is_said(tmp_path: Path) -> None:
+    for name, mode in (("open", 0o644), ("closed", 0o640)):
+        (tmp_path / name).touch(mode)
+        (tmp_path / name).chmod(mode)
+    assert len(warnings(ServeSettings(), "x" * 16, [tmp_path / "open", tmp_path / "closed"])) == 1
     for host in ("127.0.0.2", "::1", "localhost"):
         assert warnings(ServeSettings(host=host), None) == []
     for host in ("0.0.0.0", "192.0.2.1"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from stat import S_IROTH
 from typing import Any
 
 import click
@@ -72,7 +74,7 @@ def serve_command(
             models = (*(f"{name}={folder}" for name, folder in folders.items()), *models)
         service = Service.load(models, chosen, token_file=token_file, seed_file=seed_file)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        for sentence in warnings(chosen, service.token):
+        for sentence in warnings(chosen, service.token, [file for file in (token_file, seed_file) if file]):
             click.echo(f"warning: {sentence}", err=True)
         host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host
         opened.listen()  # requests from now on wait until they are read
@@ -80,9 +82,13 @@ def serve_command(
         serve(service, opened)
 
 
-def warnings(settings: ServeSettings, token: str | None) -> list[str]:
-    """What is unsafe about a server."""
-    sentences = []
+def warnings(settings: ServeSettings, token: str | None, secrets: Sequence[Path] = ()) -> list[str]:
+    """What is unsafe about a server with secrets in these files."""
+    sentences = [
+        f"{file}: every user of this machine can read this secret: chmod 600 {file}"
+        for file in secrets
+        if file.stat().st_mode & S_IROTH
+    ]
     if token is None and not settings.is_local:
         sentences.append(
             f"anyone who reaches {settings.host} can call this server: set {TOKEN_VARIABLE} or give --token-file"
