@@ -13,7 +13,7 @@ import pytest
 
 from adaptdel.serve.scheduler import ServedSmoothed
 from adaptdel.serve.security import PAGE_POLICY
-from tests.serve.serving import SEED, Answer, call, calling, check_problem, model, service, text
+from tests.serve.serving import SEED, Answer, Counter, call, calling, check_problem, model, service, text, until
 
 TOKEN = "a-long-and-secret-token"
 
@@ -64,6 +64,38 @@ def test_a_body_with_two_lengths_is_refused() -> None:
     assert answer.headers["connection"] == "close"
 
 
+@pytest.mark.parametrize("name", ["authorization", "host"])
+def test_a_header_that_is_there_twice_is_refused(name: str) -> None:
+    values = (b"Bearer x", f"Bearer {TOKEN}".encode()) if name == "authorization" else (b"evil", b"localhost")
+    headers = [(name.encode(), value) for value in values]
+    [answer] = call(service(token=TOKEN), lambda c: c.send("GET", "/v1/models", headers=headers))
+    check_problem(answer, 400, f"the header {name} is there twice")
+
+
+def test_large_bodies_that_wait_are_bounded() -> None:
+    """Small ones are not refused for them."""
+    counter = Counter(waits=True)
+    running = service(model(counter), queue_bytes=200_000)
+    large = {"content-type": "application/json"}
+
+    async def run() -> None:
+        async with calling(running) as caller:
+            waiting = [asyncio.ensure_future(caller.certify("p" * 90_000)) for _ in range(2)]
+            await until(lambda: running.in_flight == 2)
+            for length in ({"content-length": "90013"}, {}):
+                parts = [b'{"text": "', b"p" * 90_000, b'"}']
+                refused = await caller.send("POST", "/v1/certify", parts, {**large, **length})
+                check_problem(refused, 429, "too many large requests wait already")
+                assert refused.headers["retry-after"].isdigit()
+            waiting.append(asyncio.ensure_future(caller.certify("p")))
+            await until(lambda: running.in_flight == 3)
+            counter.allow()
+            assert {answer.status for answer in await asyncio.gather(*waiting)} == {200}
+            assert running.held_bytes == 0
+
+    asyncio.run(run())
+
+
 def test_limits_of_texts_and_tokens() -> None:
     many, long, batch, influence, fine = call(
         service(texts=3, tokens=50),
@@ -105,7 +137,7 @@ def test_headers_of_pages_and_of_all_other_responses() -> None:
         (
             {},
             ["localhost:8750", "127.0.0.1", "[::1]:8750", "LOCALHOST"],
-            ["evil.example", "localhost.evil.example", ""],
+            ["evil.example", "localhost.evil.example", "", "localhost:80@evil.example", "[::1].evil.example"],
         ),
         ({"host": "0.0.0.0"}, ["evil.example"], []),
         ({"allowed_hosts": ("API.example",), "host": "0.0.0.0"}, ["api.Example:8750"], ["evil.example", "10.0.0.7"]),

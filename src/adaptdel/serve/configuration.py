@@ -33,6 +33,7 @@ class ServeSettings:
         votes: the largest number of votes of one kind that a request may ask for.
         deadline_ms: the longest time for a request, also if it names no deadline.
         queue: the largest number of texts that wait for a place in the pool of a model.
+        queue_bytes: the largest size of all bodies of more than 64 KiB that are read, wait or are worked on.
         batch_tokens: the largest number of copies times tokens in a batch of the base classifier, unless a text has
             more. Deadlines are noticed between batches.
         pool_inputs: the largest number of texts that are voted on together.
@@ -50,6 +51,7 @@ class ServeSettings:
     votes: int = 20_000
     deadline_ms: int = 60_000
     queue: int = 1024
+    queue_bytes: int = 2**26
     batch_tokens: int = 100_000
     pool_inputs: int = 16
     request_inputs: int = 8

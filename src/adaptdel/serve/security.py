@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -33,6 +34,9 @@ HEADERS = {
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json")  # need no token
 PAGES = "/page/"  # the folder of the page, also open
 PROBES = ("/healthz", "/readyz")  # called by address, whatever the host name of the server is
+ONCE = (b"host", b"authorization")  # with two of them, a proxy might read the other one
+SMALL_BODY = 2**16  # bytes; slow or many large bodies do not keep these out
+RETRY = {"Retry-After": "1"}
 CLOSE = {"Connection": "close"}  # a header: what is left of the request is not read
 
 
@@ -47,24 +51,36 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.monotonic(), 0
+        started, status, is_complete, has_left = time.monotonic(), 0, False, False
+        scope["held"] = 0
         path = scope["path"].removeprefix(scope.get("root_path", ""))
 
         async def respond(message: Message) -> None:
             """Send a part of the response, with the headers that every response has."""
-            nonlocal status
+            nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 policy = {b"content-security-policy": PAGE_POLICY} if path == "/" or path.startswith(PAGES) else {}
                 present = dict(message.get("headers", []))
                 message = {**message, "headers": [*(HEADERS | policy | present).items()]}
             await send(message)
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body")
+
+        async def received() -> Message:
+            """A part of the request, or the news that the client left."""
+            nonlocal has_left
+            message = await receive()
+            has_left |= message["type"] == "http.disconnect" and not is_complete
+            return message
 
         try:
             headers = {name.lower(): value for name, value in scope["headers"]}
+            for name in ONCE:
+                if sum(given.lower() == name for given, _ in scope["headers"]) > 1:
+                    raise Problem(400, f"the header {name.decode()} is there twice: send it once", CLOSE)
             self._check_host(path, headers)
             self._check_token(path, headers)
-            await self.app(scope, self._limited(headers, receive), respond)
+            await self.app(scope, self._limited(scope, headers, received), respond)
         except Problem as problem:
             await problem.response()(scope, receive, respond)
         except Exception as error:
@@ -74,7 +90,8 @@ class Gate:
         finally:
             if "job" in scope:
                 self.service.finish(scope["job"])
-            seconds, code = time.monotonic() - started, status or 499  # the client left, as in nginx
+            self.service.held_bytes -= scope["held"]
+            seconds, code = time.monotonic() - started, 499 if has_left or not status else status  # as in nginx
             route = getattr(scope.get("route"), "path", "other")
             self.service.meters.requests.labels(route, str(code)).inc()
             self.service.meters.latency.labels(route).observe(seconds)
@@ -86,7 +103,8 @@ class Gate:
             return
         allowed = self.settings.allowed_hosts or (LOCAL_HOSTS if self.settings.is_local else ())
         host = headers.get(b"host", b"").decode("latin-1")
-        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        parts = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::[0-9]*)?", host)
+        name = host if parts is None else parts[1] or parts[2]
         if allowed and name.lower() not in {known.lower() for known in (*allowed, self.settings.host)}:
             raise Problem(421, f"this server does not answer for the host {name!r:.80}: it answers for {allowed[0]!r}")
 
@@ -100,8 +118,11 @@ class Gate:
                 {"WWW-Authenticate": 'Bearer realm="adaptdel"'},
             )
 
-    def _limited(self, headers: dict[bytes, bytes], receive: Receive) -> Receive:
-        """What the application reads the body with; a `Problem` as soon as it is too large."""
+    def _limited(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
+        """What the application reads the body with; a `Problem` as soon as it is too large, or all bodies together.
+
+        A large body that has no room is read to its end and dropped, so that the client sees the answer.
+        """
         if b"transfer-encoding" in headers and b"content-length" in headers:  # two requests to some proxies
             raise Problem(400, "the body has two lengths: send either Content-Length or Transfer-Encoding", CLOSE)
         limit = self.settings.body_bytes
@@ -109,6 +130,7 @@ class Gate:
         length, size = headers.get(b"content-length", b"0"), 0
         if length.isdigit() and (len(length) > len(str(limit)) or int(length) > limit):
             raise too_large
+        declared = int(length) if length.isdigit() else 0
 
         async def limited() -> Message:
             nonlocal size
@@ -116,6 +138,14 @@ class Gate:
             size += len(message.get("body", b""))
             if size > limit:
                 raise too_large
+            held = max(size, declared)  # all of it from the start, or many could begin and none end
+            if held > SMALL_BODY:
+                self.service.held_bytes += held - scope["held"]
+                scope["held"] = held
+                if self.service.held_bytes > self.settings.queue_bytes:
+                    while message.get("more_body"):
+                        message = await receive()
+                    raise Problem(429, "too many large requests wait already: send it again later", RETRY)
             return message
 
         return limited

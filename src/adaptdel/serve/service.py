@@ -83,6 +83,7 @@ class Service:
         }
         self.closing = False
         self.in_flight = 0  # requests that are worked on
+        self.held_bytes = 0  # of the bodies of requests that are not answered
         self.meters.in_flight.set_function(lambda: self.in_flight)
 
     @classmethod
