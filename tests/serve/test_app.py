@@ -7,14 +7,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from fastapi import FastAPI
 from pydantic import ValidationError
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import adaptdel as ad
 from adaptdel.certification.certificate import Certificate
 from adaptdel.certification.verify import verify
+from adaptdel.core.checks import SMALLEST_ALPHA
 from adaptdel.runs.storage import read_run
 from adaptdel.serve import create_app, schemas
 from adaptdel.serve.configuration import ServeSettings
@@ -204,8 +207,16 @@ def test_health_and_readiness() -> None:
     assert refused.headers["retry-after"].isdigit()
 
 
-def test_the_document_describes_every_route() -> None:
-    [document] = call(service(), lambda c: c.get("/openapi.json"))
+def test_the_document_describes_every_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Mock(wraps=FastAPI.openapi)
+    monkeypatch.setattr(FastAPI, "openapi", lambda app: made(app))
+    document, again = call(service(), *[lambda c: c.get("/openapi.json")] * 2)
+    assert document.body == again.body
+    assert made.call_count == 1
+    fields = document.json()["components"]["schemas"]
+    assert fields["CertifyBody"]["properties"]["alpha"]["anyOf"][0]["minimum"] == SMALLEST_ALPHA
+    assert fields["CertifyBody"]["properties"]["text"]["anyOf"][0] == {"type": "string"}
+    assert fields["Votes"]["properties"]["estimate"]["anyOf"][0]["minimum"] == 1
     paths = document.json()["paths"]
     routes = {"/", "/v1/certify", "/v1/predict", "/v1/models", "/openapi.json", "/healthz", "/readyz", "/metrics"}
     assert set(paths) == routes

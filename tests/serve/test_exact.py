@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,10 @@ import pytest
 import adaptdel as ad
 from adaptdel.serve import Client, schemas
 from adaptdel.serve.configuration import ServeSettings
+from adaptdel.serve.scheduler import ADMISSION_SECONDS
 from adaptdel.serve.service import ModelToServe, Service
 from tests.models.test_additive import SETTINGS, films
-from tests.serve.serving import call, calling, check_problem, model, process, text, until
+from tests.serve.serving import LONG, call, calling, check_problem, model, process, text, until
 
 INPUTS = [*films(2, 12, seed=1)[0], "", "never seen words", "good " * 50]
 
@@ -32,7 +36,7 @@ def test_certificates_equal_those_of_the_library(exact: ad.AdditiveClassifier) -
     many, stream, votes = call(
         running(exact),
         lambda c: c.certify(*INPUTS, influence=True),
-        lambda c: c.certify(*INPUTS, stream=True, deadline_ms=1),
+        lambda c: c.certify(*INPUTS, stream=True),
         lambda c: c.certify(text(60), model="votes", influence=True),
     )
     results = many.json()["results"]
@@ -73,12 +77,70 @@ def test_limits_and_the_end(exact: ad.AdditiveClassifier) -> None:
         async with calling(service) as caller:
             check_problem(await caller.certify("good " * 21), 413, "the text has 21 tokens")
             assert "the text has 21" in (await caller.certify("good", "bad " * 21)).json()["results"][1]["error"]
+            together = (await caller.certify("good " * 15, "bad " * 15, influence=True)).json()["results"]
+            assert together[1]["error"].startswith("with influence, all texts together may have at most 20 tokens")
             check_problem(await caller.certify(*INPUTS[:4]), 429)
             await until(lambda: service.models["exact"].sizes() == (0, 0))
             service.close()
             check_problem(await caller.certify("good"), 503)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ["certify", "predict"])
+def test_deadlines_and_short_requests_hold_behind_long_ones(
+    exact: ad.AdditiveClassifier, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come while the first text of a long request is answered."""
+    answered: list[str] = []
+    go_on, certify = threading.Event(), exact.certify
+
+    def slowly(texts: list[str]) -> Any:
+        answered.extend(texts)
+        assert go_on.wait(LONG)
+        time.sleep(ADMISSION_SECONDS)  # beyond the deadline, and one text in a round
+        return certify(texts)
+
+    service = running(exact)
+    monkeypatch.setattr(exact, "certify", slowly)
+
+    async def run() -> list[Any]:
+        async with calling(service) as caller:
+            many = asyncio.ensure_future(caller.certify(*(f"good {n}" for n in range(8)), influence=True))
+            await until(lambda: len(answered) == 1)
+            bodies: list[Any] = [{"text": "late", "deadline_ms": 1}, {"text": "short"}]
+            tasks = [asyncio.ensure_future(caller.post(f"/v1/{path}", body)) for body in bodies]
+            await until(lambda: service.models["exact"].sizes()[0] == 10)
+            go_on.set()
+            return [await each for each in (*tasks, many)]
+
+    late, short, many = asyncio.run(run())
+    assert answered == ["good 0", "short", *(f"good {n}" for n in range(1, 8))]
+    assert late.result["deadline_reached"]
+    assert late.result["label"] is None
+    if path == "certify":
+        schemas.CertifyResult.model_validate(late.result)
+        assert late.result["radii"] == dict.fromkeys(("del", "ins", "sub", "edit"), -1)
+    assert not short.result["deadline_reached"]
+    assert all("certificate" in result for result in many.json()["results"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_large_answer_is_not_encoded_by_the_event_loop(
+    exact: ad.AdditiveClassifier, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded_by: list[tuple[int, str]] = []
+    dumps = json.dumps
+
+    def recorded(value: Any, **options: Any) -> str:
+        encoded = dumps(value, **options)
+        encoded_by.append((len(encoded), threading.current_thread().name))
+        return encoded
+
+    monkeypatch.setattr(json, "dumps", recorded)
+    [answer] = call(running(exact), lambda c: c.certify("good " * 2000, "bad", stream=stream))
+    assert len(answer.body) > 20_000
+    assert {thread for size, thread in encoded_by if size > 15_000} == {"adaptdel-exact"}
 
 
 def test_a_client(exact: ad.AdditiveClassifier, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def test_a_client_that_leaves_stops_its_votes() -> None:
             assert (await kept).status == 200
             assert counter.calls > 4
             assert not any(with_leavers()[4:])
+            assert 'requests_total{code="499",route="/v1/certify"} 2.0' in running.meters.page().decode()
             assert running.models["m0"].sizes() == (0, 0)
             assert running.in_flight == 0
 
@@ -146,7 +147,7 @@ def test_a_result_that_comes_as_the_client_leaves_ends_the_request() -> None:
             answers = running.submit(CertifyBody.model_validate({"text": text(30)}))
             results = asyncio.ensure_future(answers.results())
             await until(lambda: counter.calls == 1)
-            answers.put("result", 0, {"index": 0})
+            answers.put("result", 0, (0, b"{}"))
             answers.cancel()
             await asyncio.wait_for(results, LONG)
             counter.allow()
@@ -310,6 +311,28 @@ def test_a_full_queue_refuses_and_says_when_to_try_again() -> None:
                 assert int(task.result().headers["retry-after"]) >= 1
             counter.allow()
             assert sorted(answer.status for answer in await asyncio.gather(*tasks)) == [200, 200, 429, 429]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("unit", ["char", "byte", "chunk:2"])
+def test_a_text_whose_length_cannot_fit_is_refused_before_its_turn(unit: str) -> None:
+    counter = Counter(waits=True)
+    running = service(model(lambda copies: counter([str(copy) for copy in copies]), unit=unit), tokens=50, queue=2)
+
+    async def run() -> None:
+        async with calling(running) as caller:
+            first = asyncio.ensure_future(caller.certify("p" * 40))
+            await until(lambda: counter.calls == 1)
+            refused = await asyncio.wait_for(caller.certify("x" * 101), LONG)
+            check_problem(refused, 413, f"the text has {51 if unit == 'chunk:2' else 101} tokens")
+            batch = asyncio.ensure_future(caller.certify("x" * 101, "n" * 40))
+            await until(lambda: waiting_texts(running) == 2)
+            counter.allow()
+            assert (await first).status == 200
+            failed, answered = (await batch).json()["results"]
+            assert failed["error"].startswith("the text has")
+            assert answered["length"] == (20 if unit == "chunk:2" else 40)
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -94,6 +95,28 @@ def test_large_bodies_that_wait_are_bounded() -> None:
             assert running.held_bytes == 0
 
     asyncio.run(run())
+
+
+def test_a_text_waits_in_utf_8() -> None:
+    """One emoji makes every character of a str take 4 bytes."""
+    counter, waiting, size = Counter(waits=True), 20, 50_000
+    running = service(model(counter), pool_inputs=1)
+    bodies = [f'{{"text": "{n}{"p" * size}\U0001f600"}}'.encode() for n in range(waiting)]
+
+    async def run() -> float:
+        async with calling(running) as caller:
+            blocking = asyncio.ensure_future(caller.certify("p"))
+            await until(lambda: counter.calls == 1)
+            tracemalloc.start()
+            tasks = [asyncio.ensure_future(caller.post("/v1/certify", body)) for body in bodies]
+            await until(lambda: running.in_flight == waiting + 1)
+            held = tracemalloc.get_traced_memory()[0] / (waiting * size)
+            tracemalloc.stop()
+            counter.allow()
+            await asyncio.gather(blocking, *tasks)
+            return held
+
+    assert asyncio.run(run()) < 1.9
 
 
 def test_limits_of_texts_and_tokens() -> None:

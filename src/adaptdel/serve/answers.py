@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections import deque
@@ -31,6 +32,7 @@ class Job:
     Its messages are bounded, however slowly they are read: of votes on a text, only the latest message is kept.
 
     Attributes:
+        texts: in UTF-8; b"" once the model has read them.
         plan: what `ServedModel.plan` makes of the request.
         cancelled: called if the client left before every text was answered.
         waiting: the numbers of the texts that are not in the pool yet.
@@ -41,7 +43,7 @@ class Job:
     def __init__(
         self,
         model: str,
-        texts: Sequence[str],
+        texts: Sequence[bytes],
         plan: Any,
         cancelled: Callable[[Job], None],
         *,
@@ -62,7 +64,10 @@ class Job:
         self._number = 0
 
     def put(self, name: str, index: int, value: Any) -> None:
-        """Tell something about the text ``index``: "votes", "look", "result", or "failed" with (index, `Problem`)."""
+        """Tell something about the text ``index``: "votes", "look", "result" in JSON, or "failed" with a `Problem`.
+
+        The last two are pairs with the index.
+        """
         with self._lock:
             self._number += 1
             key = (index, value["phase"]) if name == "votes" else self._number
@@ -83,17 +88,17 @@ class Job:
                 self._left -= name in ("result", "failed")
                 yield name, value
 
-    async def results(self) -> list[dict[str, Any]]:
-        """The results in the order of the texts; the failure of a single text, or the end of the server, is raised."""
-        results: list[dict[str, Any]] = [{} for _ in self.texts]
+    async def results(self) -> list[bytes]:
+        """The results of the texts in JSON; the failure of a single text, or the end of the server, is raised."""
+        results = [b"{}" for _ in self.texts]
         async for name, value in self.messages():
             if name == "failed":
                 index, problem = value
                 if len(results) == 1 or problem.status_code == 503:
                     raise problem
-                results[index] = {"error": problem.detail}
+                results[index] = json.dumps({"error": problem.detail}).encode()
             elif name == "result":
-                results[value.pop("index")] = value
+                results[value[0]] = value[1]
         return results
 
     def cancel(self) -> None:
@@ -194,7 +199,12 @@ def smoothed_result(certifier: Certifier, job: Job, watcher: Watcher | None, *, 
     if not job.plan.n_estimate:
         return _prediction(certifier, tally, () if prepared is None else prepared.tokens) | cost
     certificate = certifier.certificate(prepared, tally) if prepared is not None and tally.proves else None
-    result = (_abstention(certifier, tally) if certificate is None else certified(certificate)) | cost
+    if certificate is None:
+        score = 0.0 if tally.label < 0 else float(tally.selection[tally.label] / tally.selection.sum())
+        rule, alpha = certifier.rule, certifier.plan.alpha
+        result = _abstention(_label(certifier, tally), score, alpha, rule.ops, rule.noise.certified_ops) | cost
+    else:
+        result = certified(certificate) | cost
     if job.influence:
         rows = None
         if watcher is not None and watcher.influence is not None and certificate is not None:
@@ -215,16 +225,24 @@ def _prediction(certifier: Certifier, tally: Tally, tokens: Tokens) -> dict[str,
     }
 
 
-def exact_result(certificate: ExactCertificate, tokens: Tokens, job: Job) -> dict[str, Any]:
-    """The result of an exact model for a text; the plan of the job is the attacker, or None for a prediction."""
-    spent = {"deadline_reached": False, "calls": 0, "seconds": round(time.monotonic() - job.started, 6)}
+def exact_result(certificate: ExactCertificate | None, job: Job) -> dict[str, Any]:
+    """The result of an exact model for a text; ``certificate`` is None if the deadline came before.
+
+    The plan of the job is the attacker, or None for a prediction.
+    """
+    seconds = round(time.monotonic() - job.started, 6)
+    spent = {"deadline_reached": certificate is None, "calls": 0, "seconds": seconds}
+    if certificate is None:
+        if job.plan is None:
+            return {"label": None, "scores": {}, **spent}
+        return _abstention(None, None, 0.0, job.plan.ops, ALL_OPERATIONS) | spent | {"certificate": None}
     if job.plan is None:
         scores = zip(map(str, certificate.classes), certificate.totals.tolist(), strict=True)
         return {"label": certificate.label, "scores": dict(scores), **spent}
     certificate = certificate.rederive(ops=job.plan.ops)
     result = certified(certificate) | spent
     if job.influence:
-        result |= {"tokens": _printable(tokens), "margin": _margin(certificate)}
+        result |= {"tokens": _printable(certificate.tokens or ()), "margin": _margin(certificate)}
     return {**result, "certificate": certificate.to_dict()}
 
 
@@ -264,20 +282,21 @@ def certified(certificate: Certificate | ExactCertificate) -> dict[str, Any]:
     }
 
 
-def _abstention(certifier: Certifier, tally: Tally) -> dict[str, Any]:
-    """The deadline came before the first look: nothing is certified, and the label is the most frequent one so far."""
-    rule, counts = certifier.rule, tally.selection
-    radii = dict.fromkeys(rule.noise.certified_ops, -1)
+def _abstention(
+    label: Any, score: float | None, alpha: float, ops: Sequence[str], certified_ops: Sequence[str]
+) -> dict[str, Any]:
+    """The deadline came before anything was proven; the label is the most frequent one so far."""
+    radii = dict.fromkeys(certified_ops, -1)
     if set(radii) == set(ALL_OPERATIONS):
         radii["edit"] = -1
     return {
-        "label": _label(certifier, tally),
+        "label": label,
         "radius": -1,
         "abstained": True,
-        "score": 0.0 if tally.label < 0 else float(counts[tally.label] / counts.sum()),
+        "score": score,
         "length": None,
-        "alpha": certifier.plan.alpha,
-        "ops": list(rule.ops),
+        "alpha": alpha,
+        "ops": list(ops),
         "radii": radii,
         "covers_every_text": False,
     }

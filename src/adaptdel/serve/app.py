@@ -10,8 +10,9 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,13 +42,23 @@ FINAL_SECONDS = 5  # for responses to be sent after the last request was answere
 
 
 class _StrictRequest(Request):
-    """A request whose JSON is parsed strictly."""
+    """A request whose JSON is parsed strictly.
+
+    FastAPI keeps what `body` and `json` return until the response is sent: a byte, and a dict that `_submit` empties.
+    """
+
+    async def body(self) -> bytes:
+        self._content = await super().body()
+        self._body = self._content[:1]
+        return self._body
 
     async def json(self) -> Any:
+        content, self._content = self._content, b""
         try:
-            return parse(await self.body())
+            values = self.scope["values"] = parse(content)
         except ValueError as error:
             raise HTTPException(400, f"the body must be JSON: {error}") from None
+        return values
 
 
 class _StrictRoute(APIRoute):
@@ -118,7 +129,7 @@ def _work_routes(service: Service) -> APIRouter:
     )
     async def certify(request: Request, body: schemas.CertifyBody) -> Response:
         """Certify one text or several."""
-        job = request.scope["job"] = service.submit(body)  # which the gate finishes
+        job = _submit(service, request, body)
         if body.stream:
             unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
             return StreamingResponse(_events(job), media_type="text/event-stream", headers=unbuffered)
@@ -127,7 +138,7 @@ def _work_routes(service: Service) -> APIRouter:
     @router.post("/predict", responses={200: {"model": schemas.PredictResponse}})
     async def predict(request: Request, body: schemas.PredictBody) -> Response:
         """Classify one text or several, without certificates: faster."""
-        job = request.scope["job"] = service.submit(body)
+        job = _submit(service, request, body)
         return await _results(request, job)
 
     return router
@@ -135,6 +146,7 @@ def _work_routes(service: Service) -> APIRouter:
 
 def _other_routes(app: FastAPI, service: Service) -> APIRouter:
     router = APIRouter(responses={"default": PROBLEMS["default"]})
+    document = cache(lambda: _json(app.openapi()))
 
     @router.get("/", response_class=FileResponse)
     async def page() -> Response:
@@ -144,7 +156,7 @@ def _other_routes(app: FastAPI, service: Service) -> APIRouter:
     @router.get("/openapi.json")
     async def openapi() -> Response:
         """The OpenAPI document."""
-        return _json(app.openapi())
+        return document()
 
     @router.get("/v1/models")
     async def models() -> Response:
@@ -172,6 +184,13 @@ def _other_routes(app: FastAPI, service: Service) -> APIRouter:
     return router
 
 
+def _submit(service: Service, request: Request, body: schemas.CertifyBody | schemas.PredictBody) -> Job:
+    """The job of a request, which the gate finishes."""
+    request.scope["values"].clear()
+    request.scope["job"] = job = service.submit(body)
+    return job
+
+
 async def _results(request: Request, job: Job) -> Response:
     """The results in JSON. If the client leaves before, the votes stop."""
 
@@ -182,7 +201,8 @@ async def _results(request: Request, job: Job) -> Response:
 
     watching = asyncio.create_task(watch())
     try:
-        return _json({"model": job.model, "results": await job.results()})
+        content = b'{"model": %b, "results": [%b]}' % (json.dumps(job.model).encode(), b", ".join(await job.results()))
+        return Response(content, media_type="application/json")
     finally:
         watching.cancel()
 
@@ -193,12 +213,9 @@ async def _events(job: Job) -> AsyncIterator[bytes]:
         if name == "failed":
             index, problem = value
             value = {"index": index, "error": problem.detail, "status": problem.status_code}
-        yield _event(name, value)
-    yield _event("done", {})
-
-
-def _event(name: str, value: Mapping[str, Any]) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(value)}\n\n".encode()
+        data = value[1] if name == "result" else json.dumps(value).encode()
+        yield b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+    yield b"event: done\ndata: {}\n\n"
 
 
 def _json(value: Any) -> Response:

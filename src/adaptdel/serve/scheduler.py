@@ -1,10 +1,12 @@
 """The models that are served: each has a thread, which alone calls the model, and answers the jobs of all requests.
 
-The thread of a smoothed model shares batches of votes between all requests, which join its pool between two batches.
+Every text passes the same queue, deadlines and limits. Requests share batches of votes, and join the pool between two
+batches; evidence that needs no votes is complete when a text is let in.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -29,7 +31,7 @@ from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.serve.answers import ALL_OPERATIONS, Job, Watcher, exact_result, smoothed_result
 from adaptdel.serve.configuration import ServeSettings
 from adaptdel.serve.schemas import CertifyBody, PredictBody, Problem, internal_error, shutting_down
-from adaptdel.text.units import check_unit
+from adaptdel.text.units import Bytes, Characters, Chunks, Tokens, check_unit
 
 LOG = logging.getLogger("adaptdel.serve")
 ADMISSION_SECONDS = 0.02  # for splitting and preparing texts between two batches
@@ -66,22 +68,24 @@ class Meters:
 
 
 class ServedModel(ABC):
-    """A model and its thread.
+    """A model and its thread, which lets in the texts of all requests in turn; a kind of model is a subclass.
 
     Attributes:
+        pool: the texts that are voted on; only the thread changes it.
         fault: why the model is not served any more; None if it is.
     """
 
     def __init__(self, name: str, model: Any, settings: ServeSettings, meters: Meters) -> None:
         self.name, self.model, self.settings, self.meters = name, model, settings, meters
         self.unit = check_unit(model.unit)
+        self.pool = VotePool(model.base_classifier())
         self.fault: str | None = None
         self._changed = threading.Condition()
         self._new: deque[Job] = deque()
         self._cancelled: list[Job] = []
         self._jobs: list[Job] = []  # that are not finished, in the order of arrival
         self._queued = 0  # texts that wait; guarded by the condition
-        self._closing = self._stopped = False
+        self._closing = self._stopped = self._oldest_first = False
         self._thread = threading.Thread(target=self._run, name=f"adaptdel-{name}", daemon=True)
         meters.queue.labels(name).set_function(lambda: self.sizes()[0])
         meters.pool.labels(name).set_function(lambda: self.sizes()[1])
@@ -91,8 +95,12 @@ class ServedModel(ABC):
         """How a request is answered; ValueError if it asks for something that cannot be."""
 
     @abstractmethod
-    def _round(self) -> None:
-        """Work for a short time."""
+    def _begin(self, job: Job, index: int, text: str, tokens: Tokens) -> None:
+        """Add a text to the pool, or answer it at once if that takes no votes."""
+
+    @abstractmethod
+    def _result(self, job: Job, evidence: Any, *, late: bool) -> dict[str, Any]:
+        """The result for a text; ``evidence`` is None if the deadline came before there was any."""
 
     def info(self) -> dict[str, Any]:
         """What clients are told of the model."""
@@ -115,7 +123,7 @@ class ServedModel(ABC):
 
     def sizes(self) -> tuple[int, int]:
         """The number of texts that wait and of those that are voted on."""
-        return self._queued, 0
+        return self._queued, len(self.pool)
 
     def start(self) -> None:
         """Start the thread."""
@@ -128,20 +136,27 @@ class ServedModel(ABC):
         return self.fault or f"the model {self.name!r} is not ready yet"
 
     def submit(self, job: Job) -> None:
-        """Accept a request, or raise a `Problem` at once."""
+        """Accept a request, or raise a `Problem` at once; a text that is too long by its length alone fails at once."""
+        for index, text in enumerate(job.texts):
+            try:
+                self._check_tokens(self._fewest_tokens(text))
+            except Problem as problem:
+                job.texts[index] = b""
+                job.waiting.remove(index)
+                job.put("failed", index, (index, problem))
         with self._changed:
             if self.fault is not None:
                 raise Problem(503, self.fault)
             if self._closing:
                 raise shutting_down()
-            if self._queued + len(job.texts) > self.settings.queue:
+            if self._queued + len(job.waiting) > self.settings.queue:
                 raise Problem(
                     429,
                     f"{self._queued} texts wait for the model {self.name!r} already, of at most "
                     f"{self.settings.queue}: send the request again later",
                     {"Retry-After": "1"},
                 )
-            self._queued += len(job.texts)
+            self._queued += len(job.waiting)
             self._new.append(job)
             self._changed.notify()
 
@@ -197,16 +212,21 @@ class ServedModel(ABC):
         with self._changed:
             self._queued -= 1
 
+    def _fewest_tokens(self, text: bytes) -> int:
+        """A text in UTF-8 has at least so many tokens."""
+        match self.unit:
+            case Characters():
+                return len(text.decode("utf-8", "surrogatepass"))
+            case Bytes():
+                return len(text)
+            case Chunks(size):
+                return -(-len(text) // size)
+        return 0
+
     def _check_tokens(self, count: int) -> None:
         if count > self.settings.tokens:
             allowed = f"more than the {self.settings.tokens} that are allowed"
             raise Problem(413, f"the text has {count} tokens, {allowed}: send a shorter text")
-
-    def _answered(self, job: Job, index: int, result: dict[str, Any]) -> None:
-        self.meters.texts.labels(self.name).inc()
-        self.meters.abstentions.labels(self.name).inc(result.get("abstained", False))
-        self.meters.late.labels(self.name).inc(result["deadline_reached"])
-        job.put("result", index, {"index": index, **result})
 
     def _failed(self, job: Job, index: int, error: Exception) -> None:
         if isinstance(error, (ValueError, BaseClassifierError)):
@@ -216,12 +236,96 @@ class ServedModel(ABC):
             error = internal_error()
         job.put("failed", index, (index, error))
 
+    def _round(self) -> None:
+        """Stop what is late, let texts in, classify one batch, and deliver what is finished."""
+        now = time.monotonic()
+        for job in self._jobs:
+            if job.deadline <= now:
+                self._expire(job)
+        self._admit()
+        if not len(self.pool):
+            return
+        finished = self.pool.step(self.settings.batch_tokens)
+        self.meters.batches.labels(self.name).observe(self.pool.copies)
+        self.meters.votes.labels(self.name).inc(self.pool.copies)
+        for ticket in finished:
+            self._deliver(ticket, late=False)
+
+    def _admit(self) -> None:
+        """Split and begin texts: those of the request with the fewest texts in the pool first.
+
+        Among equals the request with the fewest tokens so far and the oldest one take turns, so that neither a short
+        request waits for long ones, nor a long one for all the short ones to come.
+        """
+        settings, until = self.settings, time.monotonic() + ADMISSION_SECONDS
+        while len(self.pool) < settings.pool_inputs:
+            candidates = [job for job in self._jobs if job.waiting and len(job.tickets) < settings.request_inputs]
+            if not candidates:
+                return
+            self._oldest_first = not self._oldest_first
+            self._admit_next(min(candidates, key=lambda job: (len(job.tickets), self._oldest_first or job.tokens)))
+            if time.monotonic() >= until:
+                return
+
+    def _admit_next(self, job: Job) -> None:
+        """Begin the next text of a request, or refuse it."""
+        index = job.waiting[0]
+        try:
+            text, job.texts[index] = job.texts[index].decode("utf-8", "surrogatepass"), b""
+            tokens = self.unit.split(text)
+            self._check_tokens(len(tokens))
+            job.tokens += len(tokens)
+            if job.influence and job.tokens > self.settings.tokens:
+                most = f"all texts together may have at most {self.settings.tokens} tokens"
+                raise Problem(413, f"with influence, {most}: send fewer texts")
+            self._begin(job, index, text, tokens)
+        except (InconsistentAnswerError, ForeignModelError):
+            raise
+        except Exception as error:
+            self._failed(job, index, error)
+        self._leave_queue(job)
+
+    def _expire(self, job: Job) -> None:
+        """The deadline of a request: its looks so far count; texts without a vote abstain."""
+        for ticket in list(job.tickets):
+            self.pool.stop(ticket)
+            self._deliver(ticket, late=True)
+        while job.waiting:
+            self._put_result(job, job.waiting[0], None, late=True)
+            self._leave_queue(job)
+
     def _drop(self, job: Job) -> list[int]:
         """Forget a request; returns the numbers of its texts that were not answered."""
-        left = list(job.waiting)
-        for _ in left:
+        left = [ticket.tag.index for ticket in job.tickets] + list(job.waiting)
+        for ticket in job.tickets:
+            self.pool.cancel(ticket)
+        job.tickets.clear()
+        while job.waiting:
             self._leave_queue(job)
         return left
+
+    def _deliver(self, ticket: Ticket, *, late: bool) -> None:
+        watcher: Watcher = ticket.tag
+        watcher.job.tickets.discard(ticket)
+        if ticket.failure is None:
+            self._put_result(watcher.job, watcher.index, watcher, late=late)
+            return
+        self._failed(watcher.job, watcher.index, ticket.failure)
+        if isinstance(ticket.failure.__cause__, ForeignModelError):  # Rust code panicked: its state is unknown
+            raise ticket.failure.__cause__
+
+    def _put_result(self, job: Job, index: int, evidence: Any, *, late: bool) -> None:
+        """Encode the result of a text in this thread: the event loop only passes it on."""
+        try:
+            result = self._result(job, evidence, late=late)
+            encoded = json.dumps({"index": index, **result} if job.stream else result).encode()
+        except Exception as error:
+            self._failed(job, index, error)
+            return
+        self.meters.texts.labels(self.name).inc()
+        self.meters.abstentions.labels(self.name).inc(result.get("abstained", False))
+        self.meters.late.labels(self.name).inc(result["deadline_reached"])
+        job.put("result", index, (index, encoded))
 
     def _give_up(self, error: BaseException, reason: str) -> None:
         """The model is faulty: it is not served any more, and all its requests are refused."""
@@ -241,7 +345,7 @@ class ServedModel(ABC):
 
 
 class ServedExact(ServedModel):
-    """An additive model answers one text after the other, with certainty: limits on alpha, votes and time hold."""
+    """An additive model: a text that gets its turn is answered at once."""
 
     def plan(self, body: CertifyBody | PredictBody, seed: int) -> Threat | None:
         """The attacker that a request names; None for a prediction."""
@@ -249,36 +353,21 @@ class ServedExact(ServedModel):
             return None
         return Threat(self.model.ops if body.ops is None else body.ops)
 
-    def answer(self, job: Job, index: int) -> dict[str, Any]:
-        """The result of a text."""
-        tokens = self.unit.split(job.texts[index])
-        self._check_tokens(len(tokens))
-        [certificate] = self.model.certify([job.texts[index]])
-        return exact_result(certificate, tokens, job)
+    def _begin(self, job: Job, index: int, text: str, tokens: Tokens) -> None:
+        [certificate] = self.model.certify([text])
+        self._put_result(job, index, certificate, late=False)
 
-    def _round(self) -> None:
-        """Answer the next text."""
-        job = next((job for job in self._jobs if job.waiting), None)
-        if job is not None:
-            index = job.waiting[0]
-            try:
-                self._answered(job, index, self.answer(job, index))
-            except Exception as error:
-                self._failed(job, index, error)
-            self._leave_queue(job)
+    def _result(self, job: Job, evidence: Any, *, late: bool) -> dict[str, Any]:
+        return exact_result(evidence, job)
 
 
 class ServedSmoothed(ServedModel):
-    """A smoothed model, whose thread takes votes for many requests at a time.
-
-    Attributes:
-        pool: the texts that are voted on; only the thread changes it.
-    """
+    """A smoothed model, whose thread takes votes for many requests at a time."""
 
     def __init__(self, name: str, model: Any, settings: ServeSettings, meters: Meters) -> None:
+        super().__init__(name, model, settings, meters)
         self.certifier: Certifier = model.certifier()
         self.pool = VotePool(self.certifier.base)
-        super().__init__(name, model, settings, meters)
 
     def plan(self, body: CertifyBody | PredictBody, seed: int) -> SamplingPlan:
         """The sampling plan of a request, without estimation votes for a prediction."""
@@ -311,89 +400,14 @@ class ServedSmoothed(ServedModel):
             "votes": {"select": plan.n_select, "estimate": plan.n_estimate},
         }
 
-    def sizes(self) -> tuple[int, int]:
-        """The number of texts that wait and of those that are voted on."""
-        return self._queued, len(self.pool)
+    def _begin(self, job: Job, index: int, text: str, tokens: Tokens) -> None:
+        prepared = self.certifier.prepare_tokens(tokens, "this text")
+        ticket = Watcher(job, index, prepared, self.certifier.with_plan(job.plan)).ticket
+        self.pool.add(ticket)
+        job.tickets.add(ticket)
 
-    def _round(self) -> None:
-        """Stop what is late, let texts in, classify one batch, and deliver what is finished."""
-        now = time.monotonic()
-        for job in self._jobs:
-            if job.deadline <= now:
-                self._expire(job)
-        self._admit()
-        if not len(self.pool):
-            return
-        finished = self.pool.step(self.settings.batch_tokens)
-        self.meters.batches.labels(self.name).observe(self.pool.copies)
-        self.meters.votes.labels(self.name).inc(self.pool.copies)
-        for ticket in finished:
-            self._deliver(ticket, late=False)
-
-    def _admit(self) -> None:
-        """Split, prepare and add texts: those of the request with the fewest texts in the pool first."""
-        settings, until = self.settings, time.monotonic() + ADMISSION_SECONDS
-        while len(self.pool) < settings.pool_inputs and (time.monotonic() < until or not len(self.pool)):
-            candidates = [job for job in self._jobs if job.waiting and len(job.tickets) < settings.request_inputs]
-            if not candidates:
-                return
-            self._admit_next(min(candidates, key=lambda job: len(job.tickets)))
-
-    def _admit_next(self, job: Job) -> None:
-        """Add the next text of a request to the pool, or refuse it."""
-        index = job.waiting[0]
-        try:
-            tokens = self.unit.split(job.texts[index])
-            self._check_tokens(len(tokens))
-            job.tokens += len(tokens)
-            if job.influence and job.tokens > self.settings.tokens:
-                most = f"all texts together may have at most {self.settings.tokens} tokens"
-                raise Problem(413, f"with influence, {most}: send fewer texts")
-            prepared = self.certifier.prepare_tokens(tokens, "this text")
-            ticket = Watcher(job, index, prepared, self.certifier.with_plan(job.plan)).ticket
-            self.pool.add(ticket)
-        except (InconsistentAnswerError, ForeignModelError):
-            raise
-        except Exception as error:
-            self._failed(job, index, error)
-        else:
-            job.tickets.add(ticket)
-        self._leave_queue(job)
-
-    def _expire(self, job: Job) -> None:
-        """The deadline of a request: its looks so far count; texts without a vote abstain."""
-        for ticket in list(job.tickets):
-            self.pool.stop(ticket)
-            self._deliver(ticket, late=True)
-        while job.waiting:
-            self._put_result(job, job.waiting[0], None, late=True)
-            self._leave_queue(job)
-
-    def _drop(self, job: Job) -> list[int]:
-        """Forget a request; returns the numbers of its texts that were not answered."""
-        left = [ticket.tag.index for ticket in job.tickets]
-        for ticket in job.tickets:
-            self.pool.cancel(ticket)
-        job.tickets.clear()
-        return left + super()._drop(job)
-
-    def _deliver(self, ticket: Ticket, *, late: bool) -> None:
-        watcher: Watcher = ticket.tag
-        watcher.job.tickets.discard(ticket)
-        if ticket.failure is None:
-            self._put_result(watcher.job, watcher.index, watcher, late=late)
-            return
-        self._failed(watcher.job, watcher.index, ticket.failure)
-        if isinstance(ticket.failure.__cause__, ForeignModelError):  # Rust code panicked: its state is unknown
-            raise ticket.failure.__cause__
-
-    def _put_result(self, job: Job, index: int, watcher: Watcher | None, *, late: bool) -> None:
-        try:
-            result = smoothed_result(self.certifier.with_plan(job.plan), job, watcher, late=late)
-        except Exception as error:
-            self._failed(job, index, error)
-        else:
-            self._answered(job, index, result)
+    def _result(self, job: Job, evidence: Any, *, late: bool) -> dict[str, Any]:
+        return smoothed_result(self.certifier.with_plan(job.plan), job, evidence, late=late)
 
 
 SERVED: Mapping[str, type[ServedModel]] = {

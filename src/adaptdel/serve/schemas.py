@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+
+from adaptdel.core.checks import SMALLEST_ALPHA
 
 PROBLEM_TYPE = "application/problem+json"
 LONGEST_DETAIL = 600  # characters
@@ -36,6 +38,16 @@ PROBLEM = {  # the schema of an error
 }
 Operation = Literal["del", "ins", "sub"]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _encoded(text: Any) -> bytes:
+    if not isinstance(text, str):
+        raise ValueError("must be a string")
+    return text.encode("utf-8", "surrogatepass")
+
+
+# In UTF-8 while it waits: a single emoji makes every character of a `str` take 4 bytes.
+Text = Annotated[bytes, BeforeValidator(_encoded), WithJsonSchema({"type": "string"})]
 
 
 class Body(BaseModel):
@@ -63,8 +75,8 @@ class Votes(Body):
 class TextsBody(Body):
     """One text or several."""
 
-    text: str | None = Field(None, description="A text; give this or `texts`.")
-    texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = Field(
+    text: Text | None = Field(None, description="A text; give this or `texts`.")
+    texts: Annotated[list[Text], Field(min_length=1, fail_fast=True)] | None = Field(
         None, description="Several texts; give this or `text`."
     )
     model: str | None = Field(None, description="The name of a model; the first one if it is left out.")
@@ -76,7 +88,7 @@ class TextsBody(Body):
             raise ValueError("give either text or texts")
         return self
 
-    def all_texts(self) -> list[str]:
+    def all_texts(self) -> list[bytes]:
         """The texts, also if it is a single one."""
         return [self.text] if self.text is not None else list(self.texts or [])
 
@@ -96,7 +108,9 @@ class PredictBody(TextsBody):
 class CertifyBody(TextsBody):
     """A request for certificates."""
 
-    alpha: float | None = Field(None, gt=0, lt=1, description="Largest probability that a certificate is wrong.")
+    alpha: float | None = Field(
+        None, ge=SMALLEST_ALPHA, lt=1, description="Largest probability that a certificate is wrong."
+    )
     ops: Literal["edit"] | Annotated[list[Operation], Field(fail_fast=True)] | None = Field(
         None, description="Operations of the attacker."
     )
