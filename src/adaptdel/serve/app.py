@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import logging
 import math
@@ -314,4 +315,5 @@ def serve(service: Service, opened: socket.socket) -> None:
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    gc.freeze()  # the models: to look through them, the collector would stop the event loop for 150 ms at a time
     Server(config, service).run(sockets=[opened])
