@@ -19,7 +19,7 @@ from adaptdel.cli import main
 from adaptdel.core.checks import BoolArray, IntArray
 from adaptdel.runs.certify import CertificationJob, certify_data
 from adaptdel.runs.inputs import MemorySource
-from adaptdel.training import train
+from adaptdel.training import TrainingJob, train, train_job
 from adaptdel.training.protection import (
     CONFIDENCE,
     LEAST_SHARE,
@@ -84,6 +84,42 @@ def test_the_rate_holds_for_the_answers_that_the_model_gives(
     every: int, words: int, sampling: str, votes: int, certify: bool
 ) -> None:
     assert fails(every, words, sampling, votes, certify=certify) <= 3  # more have a probability of 0.002
+
+
+def mixed(rng: np.random.Generator, count: int, *, repeats: bool) -> tuple[list[str], list[str]]:
+    """Independent rows; if texts repeat, one text is that of 8% of ham and of 30% of spam."""
+    labels = ["spam" if value else "ham" for value in rng.random(count) < 0.4]
+    texts = []
+    for label in labels:
+        words = rng.integers(0, 60, 4) + (6 if label == "spam" else 0)
+        is_repeated = repeats and rng.random() < (0.3 if label == "spam" else 0.08)
+        texts.append("free money now" if is_repeated else " ".join(f"w{word}" for word in words))
+    return texts, labels
+
+
+@pytest.mark.parametrize("trials", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("repeats", [False, True])
+def test_the_rate_holds_where_texts_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int, repeats: bool
+) -> None:
+    """By `adaptdel train --protect`, and on a file of its own: the rate on fresh texts is at most the proved one."""
+    monkeypatch.setattr("adaptdel.training.jobs._write_figures", lambda folder, model: None)
+    monkeypatch.setattr("adaptdel.training.jobs.save_model", lambda model, out, extras: None)
+    rng = np.random.default_rng(5)
+    fresh = [t for t, y in zip(*mixed(rng, 2000, repeats=repeats), strict=True) if y == "ham"]
+    fields = {"data": str(tmp_path / "data.jsonl"), "method": "exact", "levels": 2, "iterations": 5, "validation": 0.1}
+    fields |= {"protect": "spam", "max_false_positives": 0.05}
+    broken = np.zeros(2, dtype=np.int64)
+    for seed in range(trials):
+        texts, labels = mixed(rng, 600, repeats=repeats)
+        write(tmp_path / "data.jsonl", texts, [label == "spam" for label in labels])
+        job = TrainingJob.from_dict({**fields, "out": str(tmp_path / "model"), "seed": seed})
+        model = train_job(job, progress=False).model
+        for way in range(2):
+            if way:
+                protect(model, *mixed(rng, 400, repeats=repeats), label="spam", max_false_positives=0.05, certify=0)
+            broken[way] += (model.predict(fresh) == "spam").mean() > model.protection_["upper"]
+    assert (broken <= binom.ppf(0.999, trials, 1 - CONFIDENCE)).all()
 
 
 class Known:
@@ -236,8 +272,9 @@ def test_texts_that_the_model_knows_prove_nothing() -> None:
     assert not seen_texts(model, documents(50, 10)[0]).any()
     model.texts_["validation"] = model.texts_.pop("held out")
     assert seen_texts(model, texts).all()
-    with pytest.raises(ValueError, match="trained or calibrated on, got 1 of those, the first at position 2"):
-        protect(model, ["a", "b", texts[0]], ["ham"] * 3, label="spam", max_false_positives=0.1)
+    for held in (texts[:99], [*texts, *random_texts(np.random.default_rng(1), 99, 9)]):
+        with pytest.raises(ValueError, match="trained or calibrated on, got those"):
+            protect(model, held, ["ham"] * len(held), label="spam", max_false_positives=0.1)
 
 
 def write(path: Path, texts: Sequence[str], labels: Sequence[int]) -> Path:
@@ -264,7 +301,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "row 201" in output.err
     assert "% false positives (95% confidence: at most " in output.out
     loaded = ad.SmoothedClassifier.load(tmp_path / "out")
-    assert loaded.protection_["negatives"] == 100
+    assert loaded.protection_["negatives"] == 100 + truth[:7].count(0)
     assert ad.SmoothedClassifier.load(tmp_path / "model").threshold is None
     assert run("--json") == 0
     assert json.loads(capsys.readouterr().out)["threshold"] == loaded.threshold

@@ -13,7 +13,14 @@ from adaptdel.cli.certify import next_certify
 from adaptdel.cli.options import DATA_HELP, column_options, data_path
 from adaptdel.models.model_files import check_free, data_columns, load_model, update_copy
 from adaptdel.text.data import read_examples
-from adaptdel.training.protection import DETECTION, plot_detection, protect, seen_texts
+from adaptdel.training.protection import (
+    DETECTION,
+    holds_used_rows,
+    plot_detection,
+    proof_rows,
+    protect,
+    seen_texts,
+)
 
 
 @click.command("protect")
@@ -38,30 +45,40 @@ def protect_command(
     """Choose a threshold with a proved rate of false positives.
 
     The threshold of the saved model MODEL for the answer --class, such as spam, is the lowest at which, with 95%
-    confidence, at most --max-false-positives of other texts get this answer. That is proved on texts that the model
-    has not seen: 299 of the other class for a rate of 0.01, better 1,000. Rows of --data that trained or calibrated
-    the model are left out. The rate holds for the model as it is saved; calibrate it first, and give certify the
-    same votes.
+    confidence, at most --max-false-positives of other texts get this answer. That is proved on rows that neither
+    trained nor calibrated the model: 299 of the other class for a rate of 0.01, better 1,000. Give a file of its own,
+    or the file of `adaptdel train --protect`, whose rows for the proof are used. The rate holds for the model as it is
+    saved; calibrate it first, and give certify the same votes.
     """
     if out is not None:
         check_free(out, overwrite=overwrite)
     loaded = load_model(model)
     columns = data_columns(model, options["text_column"], options["label_column"])
     examples = read_examples(data_path(data), **columns, encoding=options["encoding"])
-    seen = seen_texts(loaded, examples.texts)
+    kept, seen = proof_rows(loaded, examples), seen_texts(loaded, examples.texts)
     notes = list(examples.notes)
-    if seen.any():
+    if kept.any():
+        notes.append(f"proved on the {kept.sum()} rows that `adaptdel train --protect` held out")
+        examples = examples.take(np.flatnonzero(kept).tolist())
+    elif holds_used_rows(loaded, examples.texts):
+        raise ValueError(f"{', '.join(data)}: holds the rows that trained or calibrated the model: give others")
+    elif seen.any():
         first = examples.rows[int(np.argmax(seen))]
         notes.append(
-            f"{seen.sum()} of {len(seen)} rows trained or calibrated the model, the first is row {first}: left out"
+            f"{seen.sum()} of {len(seen)} rows have a text that trained or calibrated the model, the first is row "
+            f"{first}: they count, if these rows themselves did not"
         )
     for sentence in notes:
         click.echo(f"note: {', '.join(data)}: {sentence}", err=True)
-    if seen.all():
-        raise ValueError(f"{', '.join(data)}: holds only rows that trained or calibrated the model: give others")
-    examples = examples.take(np.flatnonzero(~seen).tolist())
     loaded.progress = "log"
-    chosen = protect(loaded, examples.texts, examples.labels, label=label, max_false_positives=max_false_positives)
+    chosen = protect(
+        loaded,
+        examples.texts,
+        examples.labels,
+        label=label,
+        max_false_positives=max_false_positives,
+        held_out=True,
+    )
     update_copy(loaded, model, out, lambda folder: plot_detection(chosen.to_dict(), folder / DETECTION))
     target = out or model
     if as_json:

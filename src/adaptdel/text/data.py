@@ -45,6 +45,8 @@ class DataSettings:
 
 DATA = DataSettings()
 NAMED_LABELS = 8  # that differ in case only, in a note
+PROOF = "proof rows"  # the use of `row_hashes`, not of texts: rows that `adaptdel train --protect` held out
+FREE = ("held out", PROOF)  # uses of texts on which nothing depends: see `adaptdel.training.training`
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,12 @@ def known_texts(texts: Iterable[Any], *hashes: TextHashes) -> npt.NDArray[np.boo
     """Which texts have their hash in one of some sets of `text_hashes`, shape (texts,)."""
     known = np.concatenate([*hashes, np.zeros(0, dtype=np.uint64)])
     return np.isin(np.array([short_hash(text) for text in texts], dtype=np.uint64), known)
+
+
+def row_hashes(examples: Examples) -> TextHashes:
+    """The hashes of rows by number and text, in order: equal texts may stand in rows of different uses."""
+    rows = zip(examples.rows, examples.texts, strict=True)
+    return np.array([short_hash(f"{number} {text}") for number, text in rows], dtype=np.uint64)
 
 
 def short_hash(text: Any) -> int:

@@ -10,6 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from adaptdel import plots
@@ -21,7 +22,7 @@ from adaptdel.models.model_files import CONFIG, TRAINING, load_model, save_model
 from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.settings import EXACT, TrainingSettings
 from adaptdel.store import check_same_job
-from adaptdel.text.data import DATA, DrawnRows, Examples, SplitTexts, content_digest, held_out_rows, read_examples
+from adaptdel.text.data import DATA, PROOF, DrawnRows, Examples, SplitTexts, content_digest, read_examples, row_hashes
 from adaptdel.text.units import check_unit
 from adaptdel.training.protection import (
     DETECTION,
@@ -154,7 +155,9 @@ def train_job(
     model.training_["data"]["columns"] = {"text": job.text, "label": job.label}  # which certify and calibrate take
     if proof is not None:
         assert job.max_false_positives is not None
-        protect(model, proof.texts, proof.labels, label=job.protect, max_false_positives=job.max_false_positives)
+        rate = job.max_false_positives
+        protect(model, proof.texts, proof.labels, label=job.protect, max_false_positives=rate, held_out=True)
+        model.texts_[PROOF] = row_hashes(proof)
     save_model(model, out, lambda folder: _write_figures(folder, model))
     shutil.rmtree(work, ignore_errors=True)
     return FinishedTraining(model, examples.notes)
@@ -164,7 +167,8 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
     """The rows to train on, those that prove the rate of false positives, and which share of these may be wrong.
 
     A fifth of each class proves the rate, or up to half: ten times as many texts of the other class as there are to one
-    false positive. Some of them may then be wrong, so that no single odd one decides the threshold.
+    false positive. Some of them may then be wrong, so that no single odd one decides the threshold. Rows are drawn
+    whatever their text, as new texts will be: some equal a text that trains the model.
     """
     others = sum(str(label) != job.protect for label in examples.labels)
     if len(set(examples.labels)) != 2 or others == len(examples.labels):
@@ -179,11 +183,14 @@ def _without_proof(job: TrainingJob, examples: Examples) -> tuple[Examples, Exam
             f"false positives: give at least {needed:,}, of which half prove the rate, or ask for a higher rate"
         )
     fraction = min(MOST_PROOF, max(LEAST_PROOF, 10 / (job.max_false_positives * others)))
-    held = held_out_rows(examples.texts, examples.labels, fraction, job.settings.seed + 1)
-    trained, proof = ([row for row, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
+    rng, proof = np.random.default_rng(job.settings.seed + 1), list[int]()
+    for name in sorted(set(examples.labels)):
+        own = [row for row, label in enumerate(examples.labels) if label == name]
+        proof += rng.permutation(own)[: min(round(fraction * len(own)), len(own) - 1)].tolist()
+    trained = sorted(set(range(len(examples.labels))).difference(proof))
     negatives = sum(str(examples.labels[row]) != job.protect for row in proof)
     share = allowed_false_positives(negatives, job.max_false_positives) / negatives
-    return examples.take(trained), examples.take(proof), share
+    return examples.take(trained), examples.take(sorted(proof)), share
 
 
 def _read(job: TrainingJob, path: str) -> Examples:

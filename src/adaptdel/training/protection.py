@@ -29,7 +29,7 @@ from adaptdel.core.checks import BoolArray, check_int, check_real
 from adaptdel.core.threat import Threat
 from adaptdel.models.additive import AdditiveClassifier, HeldOut
 from adaptdel.models.smoothed import SmoothedClassifier
-from adaptdel.text.data import known_texts, text_hashes
+from adaptdel.text.data import FREE, PROOF, Examples, TextHashes, known_texts, row_hashes, text_hashes
 from adaptdel.text.units import check_unit
 
 CONFIDENCE = 0.95  # of the bound on the rate of false positives
@@ -40,7 +40,6 @@ MOST_CHARACTERS = 1000  # edits of characters that the sentence counts
 TOKENS = {"word": "words", "char": "characters", "byte": "bytes"}
 SHOWN_RADIUS = 2  # the one of `RADII` in the sentence
 DETECTION = "detection.png"  # the figure in the folder of a model
-FREE = ("held out",)  # uses of texts that leave them fit for a proof: see `adaptdel.training.training`
 
 
 @dataclass
@@ -163,24 +162,24 @@ def protect(
     label: Any,
     max_false_positives: float,
     certify: int | None = None,
+    held_out: bool = False,
 ) -> Protection:
     """Choose the decision threshold of a model on held-out texts, and set it.
 
+    All of them count, also those that equal a text that trained the model: new texts repeat as well.
+
     Args:
         model: a fitted model of two classes; its ``threshold``, ``protection_`` and ``texts_`` are set.
-        texts: texts that neither trained nor calibrated the model, drawn like those that it will answer.
+        texts: other rows than those that trained or calibrated the model, drawn like the texts that it will answer.
         labels: their labels.
         label: the class whose answers are protected from being changed.
         max_false_positives: the rate of texts of the other class that may get its answer.
         certify: how many texts of the class are certified to report radii, 0 for none; by default `CERTIFIED`, and all
             of them for exact certificates.
+        held_out: whether these rows are known to be others, even if all of their texts are.
     """
-    seen = np.flatnonzero(seen_texts(model, texts))
-    if len(seen):
-        raise ValueError(
-            f"texts must be others than the model was trained or calibrated on, got {len(seen)} of those, the first at "
-            f"position {seen[0]}"
-        )
+    if not held_out and holds_used_rows(model, texts):
+        raise ValueError("texts must be others than the model was trained or calibrated on, got those")
     number = class_number(model.base_classifier().classes_ or [], label)
     name = (model.base_classifier().classes_ or [])[number]
     own = np.array([value == name for value in labels], dtype=np.bool_)
@@ -276,12 +275,26 @@ def class_number(classes: Sequence[Any], label: Any) -> int:
 
 
 def seen_texts(model: Any, texts: Sequence[Any]) -> BoolArray:
-    """Which texts influenced a model, so that they prove nothing about it, shape (texts,).
+    """Which texts influenced a model: it was trained or calibrated on them, or they decided which weights were kept."""
+    return known_texts(texts, *_used(model))
 
-    These are the texts that it was trained and calibrated on, and those that decided which weights were kept.
-    """
+
+def _used(model: Any) -> list[TextHashes]:
     known = getattr(model, "texts_", None) or {}
-    return known_texts(texts, *(hashes for use, hashes in known.items() if use not in (*FREE, "threshold")))
+    return [hashes for use, hashes in known.items() if use not in (*FREE, "threshold")]
+
+
+def holds_used_rows(model: Any, texts: Sequence[Any]) -> bool:
+    """Whether texts seem to be the rows that trained or calibrated a model: all of these are there, or no others."""
+    own = text_hashes(texts)
+    return bool(seen_texts(model, texts).all()) or any(len(used) and np.isin(used, own).all() for used in _used(model))
+
+
+def proof_rows(model: Any, examples: Examples) -> BoolArray:
+    """Which rows of a file `adaptdel train --protect` held out, shape (rows,); none if one of those rows is missing."""
+    kept = (getattr(model, "texts_", None) or {}).get(PROOF, np.zeros(0, dtype=np.uint64))
+    found = np.isin(row_hashes(examples), kept)
+    return np.asarray(found & (found.sum() == len(kept)), dtype=np.bool_)
 
 
 def needed_negatives(rate: float) -> int:
