@@ -10,6 +10,7 @@ import pytest
 
 from adaptdel.advice import plan_lengths
 from adaptdel.cli import COMMANDS, commands, main
+from adaptdel.models.smoothed import SmoothedClassifier
 from adaptdel.training import train
 
 ROWS = [
@@ -50,6 +51,24 @@ def test_the_next_command_can_be_run_as_it_is_printed(tmp_path: Path, capsys: py
     run(capsys, "recertify", certify[-1], "--ops", "ins", "--out", other)
     compared = run(capsys, "report", certify[-1], other, "--out", tmp_path / "report", "--data", data)
     assert "note: The runs certify against different attackers" in compared
+
+
+def test_a_calibrated_model_is_protected_by_the_rows_that_were_held_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, model = tmp_path / "mails.csv", tmp_path / "model"
+    rows = [f"{text} {number},{label}" for number in range(90) for text, label in ROWS]
+    data.write_text("\n".join(["text,label", *rows, *["see you,ham"] * 9]), encoding="utf-16")
+    options = ["--method", "adaptdel+", "--encoding", "utf-16", "--protect", "spam", "--max-false-positives", "0.1"]
+    calibrate = next_command(run(capsys, "train", "--data", data, "--out", model, *options, "--set", "copies=1"))
+    proof = SmoothedClassifier.load(model).protection_
+    for _ in range(2):
+        protect = next_command(run(capsys, *calibrate, "--set", "n_select=50", "--set", "n_estimate=100"))
+    calibrated = SmoothedClassifier.load(f"{model}-calibrated")
+    assert calibrated.calibration_["settings"]["rows"] == 189 - proof["negatives"] - proof["positives"]
+    assert next_command(run(capsys, *protect))[0] == "certify"
+    again = SmoothedClassifier.load(f"{model}-calibrated").protection_
+    assert [again[name] for name in ("negatives", "positives")] == [proof["negatives"], proof["positives"]]
 
 
 @pytest.mark.parametrize(("length", "name"), [(15, "adaptdel 0.73 (default)"), (300, "adaptdel 0.9 (default)")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from adaptdel.plots import new_figure, optional, save
 from adaptdel.settings import CalibrationSettings
 from adaptdel.store import delete_store
 from adaptdel.text.data import Examples, known_texts, text_hashes
+from adaptdel.training.protection import proof_rows
 from adaptdel.training.training import retrained_record, retraining
 
 ENOUGH_ROWS = 2000  # fewer held-out rows than these are replaced by a cross-validation
@@ -104,6 +105,7 @@ class FinishedCalibration:
     noise: Noise  # the calibrated noise
     folder: Path  # the folder of the calibrated model
     already_done: bool = False  # whether it was finished before the call
+    to_prove: Mapping[str, Any] | None = None  # "protect" and "max_false_positives", if rows were kept to prove that
 
 
 def calibrate_folder(
@@ -131,11 +133,15 @@ def calibrate_folder(
     """
     model = SmoothedClassifier.load(path)
     target = path if out is None else out
+    kept, to_prove = proof_rows(model, examples), None
+    if kept.any():
+        note(f"the {kept.sum()} rows that training held out to prove a rate of false positives are left out")
+        examples, to_prove = examples.take(np.flatnonzero(~kept).tolist()), model.training_["identity"]
     task = folder_task(model, examples, settings, note)
     checkpoint = path / CHECKPOINT if out is None else out.parent / f".{out.name}{CHECKPOINT}"
     if (done := _finished(target, task)) is not None:
         delete_store(checkpoint)
-        return done
+        return replace(done, to_prove=to_prove)
     if out is not None:
         check_free(out, overwrite=overwrite)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +156,7 @@ def calibrate_folder(
         else:
             update_copy(model, path, out, lambda folder: plot_calibration(calibration.record, folder / FIGURE))
     delete_store(checkpoint)
-    return FinishedCalibration(calibration.record, calibration.noise, target)
+    return FinishedCalibration(calibration.record, calibration.noise, target, to_prove=to_prove)
 
 
 def apply(model: SmoothedClassifier, calibration: Calibration) -> None:

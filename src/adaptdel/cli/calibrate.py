@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from adaptdel.models.model_files import check_free, class_count, data_columns, l
 from adaptdel.paper import PAPER_PRESETS, paper_calibration
 from adaptdel.settings import CALIBRATION, OBJECTIVES, CalibrationSettings
 from adaptdel.tables import number, percent, text_table
-from adaptdel.text.data import read_examples
+from adaptdel.text.data import DATA, read_examples
 from adaptdel.training.jobs import FRONT, plot_front
 
 OPTIMISTIC = "these figures may be optimistic; `adaptdel certify` on other data gives the true ones."
@@ -77,8 +78,9 @@ def calibrate_command(
 
     Of an additive model, --max-accuracy-loss alone chooses another bound, from what training measured: no data.
 
-    Rows that the model was not trained on are used if there are enough, and all rows otherwise. Resumable: run the same
-    command again after an interruption. A finished calibration is shown again.
+    Rows that the model was not trained on are used if there are enough, and all rows otherwise, but those that
+    `adaptdel train --protect` held out. Resumable: run the same command again after an interruption. A finished
+    calibration is shown again.
     """
     notes: list[str] = []
 
@@ -97,7 +99,8 @@ def calibrate_command(
         raise ValueError(f"{model}: a smoothed model is calibrated with --data, and without --max-accuracy-loss")
     overwrite = options.pop("overwrite")
     columns = data_columns(model, options.pop("text_column"), options.pop("label_column"))
-    examples = read_examples(data_path(data), **columns, encoding=options.pop("encoding"))
+    encoding = options.pop("encoding")
+    examples = read_examples(data_path(data), **columns, encoding=encoding)
     given = {name: value for name, value in options.items() if value is not None}
     start = {} if preset is None else paper_calibration(preset, class_count(model))
     chosen = CalibrationSettings.from_dict({**start, **given, **read_settings(settings)})
@@ -119,8 +122,13 @@ def calibrate_command(
     if as_json:
         shared = {"out": str(done.folder), "finished_before": done.already_done, "notes": notes}
         click.echo(json.dumps(shared | dict(done.record), indent=2))
-    else:
+    elif done.to_prove is None:
         click.echo(next_certify(done.folder))
+    else:
+        goal = ["--class", done.to_prove["protect"], "--max-false-positives", str(done.to_prove["max_false_positives"])]
+        same = [part for name in data for part in ("--data", name)]
+        same += [] if encoding == DATA.encoding else ["--encoding", encoding]
+        click.echo("next: " + shlex.join(["adaptdel", "protect", str(done.folder), *goal, *same]))
 
 
 def _choose_bound(model: Path, target: Path, loss: float, *, overwrite: bool, as_json: bool) -> str:
