@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from adaptdel import Deletion, FixedRate
+from adaptdel.models.model_files import load_model
 from adaptdel.report import write
 from adaptdel.runs.storage import MANIFEST, read_run
+from adaptdel.text.data import text_hashes
 from tests.run_files import examples, make_data, make_model, run, write_rows
 
 
@@ -136,8 +138,22 @@ def test_texts_of_the_training_are_counted_and_left_out(
     )
     said = capsys.readouterr().err
     new = [text for text, _ in shown if text.strip() not in {text for text, _ in rows[:50]}]
-    assert f"trained on {len(shown) - len(new)} of the {len(shown)} texts" in said
+    assert f"given its threshold on {len(shown) - len(new)} of the {len(shown)} texts" in said
     assert f"without them, {len(new)} labelled texts: clean accuracy" in said
+
+
+def test_texts_of_every_use_are_counted_and_left_out(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, texts = load_model(folder / "model"), [f"w{number} w1" for number in range(6)]
+    uses = ("training", "validation", "calibration", "threshold", "held out")
+    model.texts_ = {use: text_hashes([text]) for use, text in zip(uses, texts, strict=False)}
+    model.save(tmp_path / "model")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": text, "label": "ham"} for text in texts])
+    assert run("certify", tmp_path / "model", "--data", data, "--out", tmp_path / "r") == 0
+    said = capsys.readouterr().err
+    assert "on 4 of the 6 texts, the first is row 1" in said
+    assert "without them, 2 labelled texts" in said
 
 
 def test_radii_of_different_decisions_are_not_compared(

@@ -147,6 +147,8 @@ def test_one_command_trains_a_filter_with_a_proved_rate(tmp_path: Path, capsys: 
     assert known["sentence"] in shown
     assert known["sentence"] in (out / "README.md").read_text()
     assert (out / "detection.png").exists()
+    assert run("plan", "--model", out) == 0
+    assert known["sentence"] in capsys.readouterr().out
     for curve in (known["certified"], known["characters"]):
         fractions = [known["detected"] / known["positives"], *curve.values()]
         assert fractions == sorted(fractions, reverse=True)

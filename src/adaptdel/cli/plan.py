@@ -75,6 +75,7 @@ def plan_command(
             raise ValueError(f"{model}: the radii of an additive model follow from its weights: give --model alone")
         loaded = load_model(model)
         figures = {"front": loaded.front_, **loaded.base_classifier().options()}
+        figures["protection"] = getattr(loaded, "protection_", None)
         click.echo(json.dumps(figures, indent=2) if as_json else f"{model}: {_reachable(loaded)}")
         return
     if (length is None) == (data is None):
@@ -115,6 +116,8 @@ def plan_command(
 def _reachable(model: AdditiveClassifier) -> str:
     """What the certificates of an additive model reach, in a sentence: they depend on its weights, not on lengths."""
     front = model.front_
+    if (known := getattr(model, "protection_", None)) is not None:
+        return f"exact certificates need no votes. On held-out texts: {known['sentence']}"
     if not front:
         return "exact certificates need no votes: certify texts to see their radii"
     points = [front[model.base_classifier().options()["point"]], max(front, key=itemgetter("mean_radius"))]

@@ -35,7 +35,7 @@ from adaptdel.runs.storage import (
     write_table,
 )
 from adaptdel.store import Store, delete_store
-from adaptdel.text.data import DATA, InvalidRow
+from adaptdel.text.data import DATA, FREE, InvalidRow
 from adaptdel.text.formats import DataPath
 
 _log = logging.getLogger(__name__)
@@ -144,11 +144,11 @@ def certify_data(job: CertificationJob, *, note: Note = lambda text: None, progr
         if model_source is not None and job.engine.is_distributed:
             source = replace(model_source, fingerprint=manifest["model_hash"])
             task = CertificationTask(source)
-        hashes = (getattr(model, "texts_", None) or {}).get("training", ())
-        training = frozenset(map(int, hashes))
+        known = getattr(model, "texts_", None) or {}
+        used = frozenset(int(text) for use, hashes in known.items() if use not in FREE for text in hashes)
         del model  # each worker loads its own
         with run_folder(job.out, (MANIFEST, TABLE), task.try_again):
-            return _Session(job, task, note, progress, training).run(manifest)
+            return _Session(job, task, note, progress, used).run(manifest)
 
 
 def _saved_for_workers(model: RunModel, resources: ExitStack) -> ModelSource:
@@ -230,7 +230,7 @@ class _Session:
     task: CertificationTask
     note: Note
     progress: Any
-    training: frozenset[int]
+    used: frozenset[int]
 
     def run(self, manifest: dict[str, Any]) -> FinishedRun:
         """Certify what is left, and write the table."""
@@ -246,7 +246,7 @@ class _Session:
                 totals = Totals.of(old.manifest, old.records(TOTALLED)).to_dict()  # whatever the manifest states
                 return FinishedRun(old.manifest | {"totals": totals}, already_done=True)
         label_map = LabelMap(manifest["classes"])
-        data_survey = survey(self.job.source, label_map, self.job.limit, _known(old), self.training)
+        data_survey = survey(self.job.source, label_map, self.job.limit, _known(old), self.used)
         for sentence in data_survey.notes(self.job.source):
             self.note(sentence)
         # the engine comes first: if it cannot start, nothing is written
@@ -324,7 +324,7 @@ class _Session:
         def records() -> Iterator[Record]:
             for _, record in store.records():
                 totals.add(record)
-                if data_survey.learnt and record["row"] not in data_survey.learnt:
+                if data_survey.used and record["row"] not in data_survey.used:
                     of_new.add(record)
                 manifest["seconds"] += record.get("seconds", 0.0)
                 yield record

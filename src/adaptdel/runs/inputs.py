@@ -150,7 +150,7 @@ class Survey:
         done: the number of rows that have a certificate.
         first: the first invalid row.
         last: the number of the last row.
-        learnt: the numbers of the rows whose text the model was trained on.
+        used: the numbers of the rows whose text the model was trained, calibrated or given its threshold on.
     """
 
     rows: int = 0
@@ -160,7 +160,7 @@ class Survey:
     done: int = 0
     first: InvalidRow | None = None
     last: int = 0
-    learnt: set[int] = field(default_factory=set)
+    used: set[int] = field(default_factory=set)
 
     @property
     def left(self) -> int:
@@ -168,7 +168,7 @@ class Survey:
         return self.rows - self.invalid - self.done
 
     def notes(self, source: Source) -> Iterator[str]:
-        """What a user should know: invalid rows, missing labels, texts that the model was trained on."""
+        """What a user should know: invalid rows, missing labels, texts that the model was made with."""
         if self.first is not None:
             others = f", and {self.invalid - 1} more such rows" if self.invalid > 1 else ""
             yield f"{source.name}, row {self.first.number}: {self.first.problem}{others}: not certified"
@@ -178,10 +178,10 @@ class Survey:
             count = "1 row has" if self.unlabelled == 1 else f"{self.unlabelled} rows have"
             column = source.label
             yield f"{source.name}: {count} no label in the column {column!r}: certified, but left out of the measures"
-        if self.learnt:
+        if self.used:
             yield (
-                f"{source.name}: the model was trained on {len(self.learnt):,} of the {self.rows:,} texts, the first "
-                f"is row {min(self.learnt)}: on these, accuracy and radii are larger than on new texts"
+                f"{source.name}: the model was trained, calibrated or given its threshold on {len(self.used):,} of the "
+                f"{self.rows:,} texts, the first is row {min(self.used)}: figures on these may be too good"
             )
 
 
@@ -190,12 +190,12 @@ def survey(
     label_map: LabelMap,
     limit: int | None,
     known: Iterable[Mapping[str, Any]] = (),
-    training: Collection[int] = (),
+    used: Collection[int] = (),
 ) -> Survey:
     """Read the data once: count the rows and check their labels.
 
     ``known`` are the records of earlier calls in the order of the rows; ValueError if a row is no longer the same.
-    ``training`` are the hashes of the texts that the model was trained on: see `adaptdel.text.data.short_hash`.
+    ``used`` are the hashes of the texts that the model was made with: see `adaptdel.text.data.short_hash`.
     """
     counts, earlier = Survey(), iter(known)
     record = next(earlier, None)
@@ -206,8 +206,8 @@ def survey(
         if isinstance(row, Row):
             counts.labelled += row.label is not None
             counts.unlabelled += row.label is None
-            if training and short_hash(row.text) in training:
-                counts.learnt.add(row.number)
+            if used and short_hash(row.text) in used:
+                counts.used.add(row.number)
         if isinstance(checked, InvalidRow):
             counts.invalid += 1
             counts.first = counts.first or checked
