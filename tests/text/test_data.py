@@ -92,15 +92,15 @@ def test_labels_are_optional_for_rows_only(tmp_path: Path) -> None:
 
 
 def test_odd_rows_are_counted(tmp_path: Path) -> None:
-    texts = [("x", "ham"), ("x", "ham"), ("y", "Ham"), ("y", "ham"), ("  ", "ham")]
+    texts = [("x", "ham"), ("x", "ham"), ("y", "Ham "), ("y", "ham"), ("y", "ham"), ("z", 1), ("z", 2), ("  ", "ham")]
     path = write(tmp_path, "jsonl", [{"text": text, "label": label} for text, label in texts])
     examples = read_examples(path)
-    assert len(examples.texts) == 4
+    assert len(examples.texts) == 7
     assert examples.notes == [
         "1 empty texts were skipped",
-        "2 texts are repeated",
-        "1 texts occur with different labels",
-        "labels differ in case or spaces only: 'Ham' and 'ham': are they the same class?",
+        "4 texts are repeated",
+        "texts with different labels: 2, most copies of 'y': 1 as 'Ham ', 2 as 'ham'",
+        "labels differ in case or spaces only: 'Ham ' and 'ham': are they the same class?",
     ]
 
 

@@ -44,7 +44,7 @@ class DataSettings:
 
 
 DATA = DataSettings()
-NAMED_LABELS = 8  # that differ in case only, in a note
+NAMED_LABELS = 8  # in a note
 PROOF = "proof rows"  # the use of `row_hashes`, not of texts: rows that `adaptdel train --protect` held out
 FREE = ("held out", PROOF)  # uses of texts on which nothing depends: see `adaptdel.training.training`
 
@@ -379,9 +379,14 @@ def _repeated(texts: Sequence[str], labels: Sequence[Label]) -> list[str]:
     if distinct == len(texts):
         return []
     notes = [f"{len(texts) - distinct} texts are repeated"]
-    labels_per_text = Counter(text for text, _ in set(zip(texts, labels, strict=True)))
-    contradictory = sum(1 for count in labels_per_text.values() if count > 1)
-    return [*notes, f"{contradictory} texts occur with different labels"] if contradictory else notes
+    pairs = Counter(zip(texts, labels, strict=True))
+    several = {text for text, count in Counter(text for text, _ in pairs).items() if count > 1}
+    if not several:
+        return notes
+    most = Counter(text for text in texts if text in several).most_common(1)[0][0]
+    counts = [f"{count} as {short_text(label)}" for (text, label), count in pairs.items() if text == most]
+    shown = ", ".join(counts[:NAMED_LABELS])
+    return [*notes, f"texts with different labels: {len(several)}, most copies of {short_text(most)}: {shown}"]
 
 
 def _differing_in_case(labels: Sequence[Any]) -> list[str]:
