@@ -96,3 +96,10 @@ def test_bad_rates(make: object, sentence: str) -> None:
         make()  # type: ignore[operator]
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["__call__", "at", "threshold", "thresholds"])
+def test_only_real_is_overridden(method: str) -> None:
+    """Otherwise one rate could be sampled and another certified."""
+    with pytest.raises(TypeError, match=f"Wrong must not override {method}: define real"):
+        type("Wrong", (FixedRate,), {method: lambda self, length: 0.5})

@@ -45,12 +45,19 @@ def dyadic(rate: float) -> float:
 class Rate(Described):
     """A deletion rate for every length from 0 on.
 
-    A subclass defines the rate before rounding (`real`). A rate of your own is certified soundly whatever its values,
-    because sampler and certificate both use `threshold`, as long as it depends on the length alone and does not change.
-    `register_rate` makes it loadable from files.
+    A subclass defines the rate before rounding (`real`), and overrides no other method that gives a rate: sampler and
+    certificate use different ones, which agree because all derive from `real`. A rate of your own is certified soundly
+    whatever its values, as long as it depends on the length alone and does not change. `register_rate` makes it
+    loadable from files.
     """
 
     noun: ClassVar[str] = "rate"
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in ("__call__", "at", "threshold", "thresholds"):
+            if getattr(cls, name) is not getattr(Rate, name):
+                raise TypeError(f"{cls.__name__} must not override {name}: define real, from which it is derived")
 
     @abstractmethod
     def real(self, lengths: FloatArray) -> FloatArray:
