@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,25 @@ def test_tables_with_a_fitting_digest_that_are_none(tmp_path: Path, whole: Path)
     refused("with their types")
     pq.write_table(pa.table({"id": ["a"]}), out / TABLE)
     refused("must have the columns id, row")
+
+
+# Reads tables, and prints how many threads that has started.
+READ = """
+import os, sys, psutil, pyarrow.parquet
+from adaptdel.runs.storage import read_run
+from adaptdel.text.data import read_rows
+threads = psutil.Process().num_threads()
+list(read_run(sys.argv[1]).records())
+list(read_rows(os.path.join(sys.argv[1], "certificates.parquet"), text="id"))
+print(psutil.Process().num_threads() - threads)
+"""
+
+
+def test_arrow_starts_no_threads(whole: Path) -> None:
+    """One that frees Python's bytes while the process exits aborts it."""
+    pytest.importorskip("psutil")
+    done = subprocess.run([sys.executable, "-c", READ, whole], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 def test_runs_written_by_hand(tmp_path: Path) -> None:

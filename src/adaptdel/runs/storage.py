@@ -99,7 +99,6 @@ class Run:
         names = CERTIFICATES.names if columns is None else list(columns)
         if self.finished:
             with _parquet(self.file) as parquet:
-                # a thread of Arrow that ends late can abort a process that has done its work (apache/arrow#34314)
                 for batch in parquet.iter_batches(GROUP, columns=names, use_threads=False):
                     batch.validate(full=True)
                     if "row" in names and batch.column("row").null_count:
@@ -234,7 +233,8 @@ def _table_of(records: Sequence[Record]) -> pa.Table:
 def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """Open the table of a run; ValueError says in one sentence what is wrong with it."""
     try:
-        with path.open("rb") as file, pq.ParquetFile(file) as parquet:
+        # a thread of Arrow that reads ahead and frees Python's bytes at exit aborts the process (apache/arrow#34314)
+        with path.open("rb") as file, pq.ParquetFile(file, pre_buffer=False) as parquet:
             is_right = parquet.schema_arrow.equals(CERTIFICATES)
             if is_right:
                 yield parquet

@@ -262,7 +262,7 @@ def _csv_records(data: IO[bytes], encoding: str, delimiter: str) -> Iterator[Rec
 def _parquet_records(source: Any, columns: Sequence[str]) -> Iterator[Record]:
     import pyarrow.parquet
 
-    with pyarrow.parquet.ParquetFile(source) as file:
+    with pyarrow.parquet.ParquetFile(source, pre_buffer=False) as file:  # no threads: see runs/storage
         names = file.schema_arrow.names
         check_column(columns[0], names)
         wanted = [name for name in columns if name in names]
