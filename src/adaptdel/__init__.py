@@ -6,6 +6,11 @@ input. It holds with confidence 1 − alpha for a `SmoothedClassifier`, and with
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == __name__ and not sys.flags.safe_path:
+    del sys.path[0]  # python -m adaptdel: the working directory, whose modules would replace those of libraries
+
 import logging
 from typing import TYPE_CHECKING, Any
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,6 +76,23 @@ def test_a_driver_that_stops_ends_busy_workers() -> None:
         next(results)
         results.close()  # in the middle of ten minutes
         assert sorted(engine.map(Square(None), range(9), 9)) == [n * n for n in range(9)]
+
+
+def test_a_worker_that_is_stopped_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adaptdel.runs.engine.STOP", 0.1)
+    with LocalEngine(2) as engine:
+        list(engine.map(Square(None), range(9), 9))
+        for process in multiprocessing.active_children():
+            os.kill(process.pid or 0, signal.SIGSTOP)
+
+
+def test_nothing_in_the_working_directory_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("signal", "logging", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('executed')")
+    with LocalEngine(2) as engine:
+        assert sorted(engine.map(Square(None), range(4), 4)) == [0, 1, 4, 9]
+    subprocess.run([sys.executable, "-m", "adaptdel", "--version"], check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ DEPTH = 2  # chunks in flight for each worker: one is worked on, one waits
 CHUNK = 8  # items in a chunk: what a worker that is killed has to do again
 POLL = 1.0  # seconds between two looks at the workers
 ATTEMPTS = 3  # workers that an item may end, each alone, until it counts as failed
+STOP = 5.0  # seconds that a worker gets to end before it is killed
 STARTS = 5  # failures to start a worker, in succession, until the work ends
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -400,6 +401,8 @@ class LocalWorker(Worker):
         """End the process, also in the middle of its work."""
         if self._process is not None:
             self._process.terminate()
+            self._process.join(STOP)
+            self._process.kill()  # one that is stopped (SIGSTOP) does not end by itself
             self._process.join()
             self._thread.shutdown(cancel_futures=True)
             self._pipe.close()
@@ -428,8 +431,11 @@ def _exit_with_parent() -> None:
 
 @contextmanager
 def _worker_environment(workers: int) -> Iterator[None]:
-    """Give every worker its share of the cores and no progress bars, unless the environment sets them."""
-    wanted = thread_settings(cores() // workers)
+    """Give every worker its share of the cores and no progress bars, unless the environment sets them.
+
+    No worker imports from the working directory before it has the path of this process.
+    """
+    wanted = thread_settings(cores() // workers) | {"PYTHONSAFEPATH": "1"}
     ours = [name for name in wanted if name not in os.environ]
     os.environ.update({name: wanted[name] for name in ours})
     try:
