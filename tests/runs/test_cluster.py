@@ -273,14 +273,18 @@ def test_no_cluster(
     tmp_path: Path, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def init(**options: object) -> None:
+        folders.append(Path.cwd())
         raise ConnectionError("Could not find any\nrunning Ray instance.")
 
+    folders: list[Path] = []
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
     arguments = ["certify", place / "model", "--data", place / "good.jsonl", "--out", tmp_path / "run"]
     assert run(*arguments, "--engine", "ray", "--set", "ray_address=auto") == 2
     error = capsys.readouterr().err
     assert error.startswith("adaptdel: auto: no Ray cluster answers")
+    assert folders == [Path(os.sep)]  # Ray's processes execute what is in the working directory
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

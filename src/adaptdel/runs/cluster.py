@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 import time
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,9 @@ def _connect(settings: EngineSettings) -> tuple[Any, bool, str]:
     else:
         options["address"] = settings.ray_address
     try:
-        context = ray.init(**options)
+        # Ray puts the working directory first on the path of its processes: another one, unless it is on ours.
+        with chdir(os.getcwd() if {"", os.getcwd()} & {*sys.path} else os.sep):
+            context = ray.init(**options)
     except Exception as error:  # Ray raises errors of several kinds
         reason = " ".join(str(error).split())[:300]
         if settings.ray_address is None:
