@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,9 +146,12 @@ def die_at(step: int | None) -> None:
 
 
 class Farm:
-    """A process out of which runs are forked."""
+    """A process out of which runs are forked; if it ends, its case fails, and the next one gets another."""
 
     def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", FARM],
@@ -167,9 +170,15 @@ class Farm:
         """
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write(json.dumps({"arguments": arguments, **order}) + "\n")
-        self.process.stdin.flush()
-        status, self.said = json.loads(self.process.stdout.readline())
+        case = json.dumps({"arguments": arguments, **order})
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(case + "\n")
+            self.process.stdin.flush()
+        if not (answer := self.process.stdout.readline()):
+            ended, error = self.process, self.process.communicate()[1]
+            self.start()
+            pytest.fail(f"the process that forks ended with {ended.returncode} in the case {case}: {error}")
+        status, self.said = json.loads(answer)
         return int(status)
 
     def end(self) -> None:
