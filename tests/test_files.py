@@ -29,6 +29,18 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
     assert names(tmp_path) == ["model", "model/new"]
 
 
+def test_what_a_killed_process_left_is_removed_and_what_another_is_writing_is_not(tmp_path: Path) -> None:
+    with replacing_folder(tmp_path / "model") as other:
+        if not (child := os.fork()):
+            with replacing_folder(tmp_path / "model"):
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert len(names(tmp_path)) == 2
+        with replacing_folder(tmp_path / "model"):
+            pass
+        assert names(tmp_path) == sorted([other.name, "model"])
+
+
 def test_a_way_through_a_missing_folder_replaces_nothing(tmp_path: Path) -> None:
     old_model(tmp_path)
     with pytest.raises(ValueError, match="does not exist"), replacing_folder(tmp_path / "missing" / ".." / "model"):

@@ -10,16 +10,18 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import escape
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.numpy import load as tensors_from_bytes
+from safetensors.numpy import load_file
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a disk that has no space left
 MAX_DIGITS = 64  # of an integer
+MAX_JSON = 2**28  # bytes of a file, all of which is parsed at once
 MAX_DEPTH = 32  # of nested lists and objects
 
 
@@ -137,8 +139,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if is_new and path.exists():  # new/../old: callers have not seen that there is something
             raise ValueError(f"{path}: leads through a folder that does not exist: write it without ..")
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        _remove_leftovers(path)
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
         old = partial.with_name(f"{partial.name}.old")
+        lock = _lock(partial)
         try:
             partial.chmod(0o755)
             yield partial
@@ -153,6 +157,31 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            os.close(lock)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the unfinished copies of a folder that processes left when they were killed."""
+    for left in path.parent.glob(f".{escape(path.name)}.*.partial"):
+        with suppress(OSError):  # another process is writing it
+            lock = _lock(left)
+            if not left.with_name(f"{left.name}.old").exists():  # otherwise killed within the exchange: keep both
+                shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Lock a folder until the file descriptor is closed; OSError if another process has locked it."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(ImportError):  # Windows
+            from fcntl import LOCK_EX, LOCK_NB, flock
+
+            flock(lock, LOCK_EX | LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def write_text(path: Path, text: str) -> None:
@@ -177,10 +206,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_regular(path: Path) -> None:
-    """ValueError if a file, or a file in a folder, is not regular: reading a FIFO would not end."""
+    """ValueError if a file, or a file in a folder, is not regular or too large JSON: reading it might not end."""
     for file in path.iterdir() if path.is_dir() else (path,):
         if os.path.lexists(file) and not file.is_file() and not file.is_dir():
             raise ValueError(f"{file}: not a regular file: remove it, or copy the folder again")
+        if file.suffix == ".json" and file.is_file() and file.stat().st_size > MAX_JSON:
+            raise ValueError(f"{file}: larger than {MAX_JSON >> 20} MiB: remove it, or copy the folder again")
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -200,7 +231,7 @@ def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays in a safetensors file; a ValueError names the file if it cannot be read."""
     check_regular(path)
     try:
-        return tensors_from_bytes(path.read_bytes())
+        return load_file(path)  # checks the header against the size before it reads the arrays
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:

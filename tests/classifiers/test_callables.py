@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adaptdel import Deletion, FixedRate, SmoothedClassifier
-from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, InconsistentAnswerError
+from adaptdel.classifiers.base import BaseClassifier, BaseClassifierError, InconsistentAnswerError, stable_repr
 from adaptdel.classifiers.callables import CallableClassifier
 from adaptdel.runs.certify import certify_here
 from adaptdel.runs.inputs import RunInput
@@ -164,6 +164,12 @@ def test_a_run_stops_at_an_inconsistent_answer() -> None:
     jobs = [RunInput(row, str(row), "some words of a text", None) for row in range(3)]
     with pytest.raises(InconsistentAnswerError):
         list(certify_here(model.certifier(), jobs))
+
+
+def test_labels_are_safe_in_terminals_and_representations_repeat() -> None:
+    with pytest.raises(ValueError, match=r"classes must hold no control characters, got '\\x1b\[31m'"):
+        CallableClassifier(len, ["a", "\x1b[31m"])
+    assert " at 0x" not in stable_repr(CallableClassifier(lambda copies: copies, ["a", "b"]))
 
 
 @pytest.mark.parametrize("classes", [["b", "b"], ["a", "b", "b"], [1, True], [0, 0.0]])

@@ -49,6 +49,15 @@ def test_certify_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "run").exists()
 
 
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def parse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("adaptdel.cli.status.is_attack_run", parse)
+    assert run("status", "x") == 2
+    assert capsys.readouterr().err.startswith("adaptdel: out of memory")
+
+
 @pytest.fixture(scope="module")
 def space(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return Workspace(tmp_path_factory.mktemp("hostile"))
@@ -69,6 +78,11 @@ DELETED = object()
         ("adaptdel.json", {"noise": {"kind": "deletion", "rate": 7}}, "rate"),
         ("training.json", {"data": DELETED}, "data"),
         ("training.json", {"held_out": 7}, ""),
+        (
+            "training.json",
+            {"data": {"rows": 1, "mean_length": 1, "held_out": 0, "digest": "", "columns": [None]}},
+            "columns",
+        ),
         ("calibration.json", {"classes": [3]}, ""),
     ],
 )
@@ -80,6 +94,15 @@ def test_damaged_models(space: Workspace, file: str, changes: dict[str, Any], wo
     found = sentence(lambda: SmoothedClassifier.load(folder))
     assert found.startswith(f"{path}: damaged")
     assert word in found
+
+
+@pytest.mark.parametrize("file", ["adaptdel.json", "training.json", "base/linear.safetensors"])
+def test_files_that_do_not_fit_into_memory(space: Workspace, file: str) -> None:
+    path = space.copy(space.model, "model") / file
+    os.truncate(path, 2**34)
+    found = sentence(lambda: SmoothedClassifier.load(space.root / "work" / "model"))
+    assert str(path) in found
+    assert "larger than 256 MiB" in found or "not a safetensors file" in found
 
 
 @pytest.mark.parametrize("file", ["adaptdel.json", "training.json", "base/linear.safetensors"])

@@ -27,6 +27,14 @@ def test_save_and_load(model: SmoothedClassifier, tmp_path: Path) -> None:
     assert "models import load" in (tmp_path / "model" / "README.md").read_text()
 
 
+def test_labels_in_the_card_are_text(tmp_path: Path) -> None:
+    model = SmoothedClassifier(noise=Masking(0.8)).fit([TEXT, "a b c " * 9] * 5, ["<img src=x>", "*b*"] * 5)
+    model.save(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "<img" not in card
+    assert r"\*b\*" in card
+
+
 def test_folders_that_hold_no_model(model: SmoothedClassifier, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="path must be a folder that save wrote"):
         load(tmp_path / "nothing")

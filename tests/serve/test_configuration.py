@@ -53,6 +53,11 @@ def test_what_is_unsafe_is_said(tmp_path: Path) -> None:
         assert "--token-file" in warnings(ServeSettings(host=host), None)[0]
         assert warnings(ServeSettings(host=host), "x" * 16) == []
     assert len(warnings(ServeSettings(), "short")) == 1
+    token = tmp_path / "token"
+    for mode, count in ((0o600, 0), (0o640, 0), (0o644, 1)):
+        token.touch()
+        token.chmod(mode)
+        assert len(warnings(ServeSettings(), None, (token, None))) == count
 
 
 def test_the_seed_is_a_function_of_the_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,7 @@ from adaptdel.attacks.outcomes import (
 )
 from adaptdel.attacks.target import ExactTarget, SmoothedTarget, Target, target_of
 from adaptdel.attacks.textattack import TEXTATTACK, USED_PARTS, TextAttackAttacker
+from adaptdel.classifiers.base import stable_repr
 from adaptdel.core.checks import check_choice, check_fields
 from adaptdel.files import check_regular, parse_object, read_json, write_json, write_text
 from adaptdel.progress import reporter
@@ -388,7 +389,7 @@ def _new_manifest(job: AttackJob, model: Any) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "recipe": job.recipe,
-        "model": {"path": str(job.model), "base": repr(base)},
+        "model": {"path": str(job.model), "base": stable_repr(base)},
         "method": stated.get("method", (getattr(model, "training_", None) or {}).get("method")),
         "model_hash": base.fingerprint(),
         "unit": check_unit(model.unit).to_dict(),

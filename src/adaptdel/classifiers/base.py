@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -321,8 +322,18 @@ def check_mask(unit: Unit) -> None:
         raise ValueError(f"noise must be a deletion for the unit {unit.kind!r}, which has no mask token")
 
 
+def stable_repr(base: BaseClassifier) -> str:
+    """The representation of a base classifier without addresses of objects, which differ from run to run."""
+    return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(base))
+
+
 def check_labels(classes: Sequence[Any]) -> None:
-    """Raise if two classes have the same label: its votes would be split, and the certificate could be wrong."""
+    """Raise if two classes have the same label: its votes would be split, and the certificate could be wrong.
+
+    Control characters are refused as well: labels are shown in terminals.
+    """
     for place, label in enumerate(classes):
+        if re.search(r"[\x00-\x1f\x7f-\x9f]", str(label)):
+            raise ValueError(f"classes must hold no control characters, got {label!r:.60}")
         if label in classes[:place]:
             raise ValueError(f"classes must be distinct labels, got {label!r} twice in {list(classes)!r}")

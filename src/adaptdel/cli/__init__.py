@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail("adaptdel", f"{error.filename}: {error.strerror}" if has_name else str(error))
     except (ValueError, ImportError) as error:
         _fail("adaptdel", str(error))
+    except MemoryError:
+        _fail("adaptdel", "out of memory: a file is too large for this machine, or its memory is used by others")
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -95,4 +95,7 @@ def warnings(settings: ServeSettings, token: str | None, secrets: Sequence[Path]
         )
     if token is not None and len(token) < SHORT_TOKEN:
         sentences.append(f"the token has only {len(token)} characters: take at least {SHORT_TOKEN} random ones")
+    for file in secrets:
+        if file is not None and file.stat().st_mode & 0o007:
+            sentences.append(f"every user of this machine can read {file}: chmod o-rwx {file}")
     return sentences

@@ -8,7 +8,7 @@ from typing import Any
 from adaptdel.classifiers.vote_margin import LEVEL_FACTOR
 from adaptdel.core.noise import noise_from_dict
 from adaptdel.measures.class_measures import SHOWN_CLASSES, class_table
-from adaptdel.tables import Table, number, percent, text_table
+from adaptdel.tables import Table, markdown_text, number, percent, text_table
 
 LONGEST_NOISE = 200  # characters of a noise that is shown as code
 SHOWN_RECALLS = 10  # classes whose recall a line gives
@@ -27,24 +27,24 @@ def model_card(
     parts = [
         "---\nlibrary_name: adaptdel\ntags: [certified-robustness]\n---",
         f"# {title}" + ("" if training is None else f", trained with {training['method']}") + "\n",
-        f"- Classes: {', '.join(map(str, settings['classes']))}",
+        f"- Classes: {', '.join(markdown_text(str(label)) for label in settings['classes'])}",
         f"- Units: `{settings['unit']['kind']}`",
     ]
     if "noise" in settings:
         parts.append(f"- Noise: {_noise_text(settings['noise'])}")
     if settings.get("threshold") is not None and (settings["kind"] == "smoothed" or settings["threshold"]):
         what = "probability" if settings["kind"] == "smoothed" else "score"
-        decided = f"**{settings['classes'][1]}** iff its {what} exceeds {settings['threshold']:.4g}"
-        proved = (settings.get("protection") or {}).get("sentence")
+        decided = f"**{markdown_text(str(settings['classes'][1]))}** iff its {what} exceeds {settings['threshold']:.4g}"
+        proved = (settings.get("protection") or {}).get("sentence", "").replace("<", "&lt;")
         parts.append(f"- Decision threshold: the answer is {decided}" + (f"; {proved}" if proved else ""))
     parts += [
         f"- Base classifier: {settings['base']}, fingerprint `{settings['fingerprint'][:16]}`",
         f"- Written by adaptdel {settings['version']}",
     ]
     if training is not None:
-        parts.append(training_text(training))
+        parts.append(training_text(training).replace("<", "&lt;"))  # of labels
     if calibration is not None:
-        parts.append(calibration_text(calibration))
+        parts.append(calibration_text(calibration).replace("<", "&lt;"))
     if settings.get("front"):
         table = front_table(settings["front"], settings["options"]["point"])
         parts.append(f"\n## Bounds\n\n{FRONT_TEXT}\n\n{table.to_markdown()}")

@@ -123,7 +123,7 @@ def load_model(path: str | Path, running: Mapping[str, Any] | None = None) -> An
                 raise ValueError(f"label must be one of the classes, got {protection.get('label')!r:.60}")
             model.protection_ = protection
     if (path / TRAINING).exists():
-        model.training_ = _read(path / TRAINING, training_text)
+        model.training_ = _read(path / TRAINING, _check_training)
     if (path / CALIBRATION).exists():
         model.calibration_ = _read(path / CALIBRATION, calibration_text)
     if (path / TEXTS).exists():
@@ -178,7 +178,7 @@ def data_columns(model: TextEstimator | Path, text: str | None, label: str | Non
     ``model`` is a model or the folder of a saved one.
     """
     if isinstance(model, Path):
-        training = _read(model / TRAINING, training_text) if (model / TRAINING).exists() else None
+        training = _read(model / TRAINING, _check_training) if (model / TRAINING).exists() else None
     else:
         training = getattr(model, "training_", None)
     data = (training or {}).get("data") or {}
@@ -204,6 +204,11 @@ def _read(path: Path, check: Callable[[dict[str, Any]], Any] | None = None) -> d
         with _damaged(path):
             check(values)
     return values
+
+
+def _check_training(record: dict[str, Any]) -> None:
+    training_text(record)
+    check_fields(record["data"], {"columns": "an object?"})
 
 
 @contextmanager

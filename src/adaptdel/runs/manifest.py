@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptdel.certification.certificate import MOST_VOTES, check_classes
+from adaptdel.classifiers.base import stable_repr
 from adaptdel.core.bounds import check_bound
 from adaptdel.core.checks import (
     check_alpha,
@@ -227,7 +228,7 @@ def _model(name: str, model: RunModel) -> dict[str, Any]:
     kept = {name: value for name, value in training.items() if name not in ("history", "losses")}
     return {
         "path": name,
-        "base": repr(model.base_classifier()),
+        "base": stable_repr(model.base_classifier()),
         "method": training.get("method"),
         "training": kept or None,
         "calibrated": getattr(model, "calibration_", None) is not None,
